@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 ORDER = [
     "printable",
     "settings",
+    "pooling",
     "notebook",
     "files",
     "randomness",

@@ -25,6 +25,7 @@ import torch
 
 from coterie.clustering.cells import Question
 from coterie.notebook.tables import by_group, count, frame, labels, mean, partition, some, table
+from coterie.pooling import ErrorSums, parted, pooled
 from coterie.printable import one_line
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import UserError, check, nearest, setting
@@ -1362,6 +1363,8 @@ class Round:
         refused: Client -> the reason why its reply was refused.
         released: Client -> number of updates it sent that noise has to cover.
         scores: Client -> test loss and metrics; ``None`` if this round was not evaluated.
+        sums: Client -> metric -> the sums from which its value for several clients together follows, see
+            :mod:`coterie.pooling`; only of metrics that have one.
         bytes_up: Bytes of this round from the clients to the server.
         bytes_down: Bytes of this round from the server to the clients.
         evaluations: Number of evaluations of a model on the data of one client that the plans asked for, without tests.
@@ -1396,6 +1399,7 @@ class Round:
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
     main: str = ""
+    sums: Mapping[Client, Mapping[str, ErrorSums]] = field(default_factory=dict)
     nets: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -1404,8 +1408,20 @@ class Round:
         shown: Mapping[Client, Any] = labels(self.names, self.assignment.row)
         return tuple(tuple(sorted(shown[client] for client in group)) for group in self.assignment.groups)
 
+    def tested(self, results: Mapping[Client, Mapping[str, float]]) -> Round:
+        """Return this round with the results of its test.
+
+        Args:
+            results: Client -> test loss, metrics and, by keys of :func:`coterie.pooling.flat`, their sums.
+        """
+        both = {client: parted(values) for client, values in results.items()}
+        sums = {client: found for client, (_, found) in both.items() if found}
+        return replace(self, scores={client: metrics for client, (metrics, _) in both.items()}, sums=sums)
+
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
+
+        R2 and the root mean squared error are those of the test rows of these clients together, see :mod:`coterie.pooling`.
 
         Args:
             metric: The name of the metric, or ``loss``; empty for the main metric.
@@ -1422,10 +1438,27 @@ class Round:
         name = metric or self._metric
         if metric and metric not in known:
             raise UserError(f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})")
-        values = [self.scores[client].get(name) for client in without(self.scores, self.adversaries)]
-        if name == "loss" and any(value is None or math.isnan(value) for value in values):
+        honest = without(self.scores, self.adversaries)
+        if name == "loss" and any(math.isnan(self.scores[client].get(name, math.nan)) for client in honest):
             return math.nan  # a model has diverged
-        return mean(values)
+        return self.over(honest, name)
+
+    def over(self, clients: Iterable[Client], metric: str) -> float | None:
+        """Return a metric over some clients: the mean of those that have a value, or that of their test rows together.
+
+        Args:
+            clients: The clients' ids.
+            metric: The name of the metric.
+
+        Returns:
+            The value; None if no client has one.
+        """
+        clients = tuple(clients)
+        if sums := [self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())]:
+            value = pooled(sums)
+            return None if math.isnan(value) else value
+        scores = self.scores or {}
+        return mean(scores[client].get(metric) for client in clients if client in scores)
 
     def model(self, client: Client | str) -> Any:
         """Return the net that serves a client after this round, with the layers of its own if it keeps some.
@@ -1489,7 +1522,11 @@ class Round:
         return f"<R{str(self)[1:]}>"
 
     def _repr_html_(self) -> str:
-        value = {row["client"]: row.get(self._metric) for row in self._rows()}.get
+        ids = {name: id for id, name in labels(self.names, self.assignment.row).items()}
+
+        def value(group: Sequence[Client | str]) -> float | None:
+            return self.over([ids[client] for client in group], self._metric)
+
         return table(str(self), by_group(self.groups, self._metric, value if self.scores else None))
 
     def __getstate__(self) -> dict[str, Any]:

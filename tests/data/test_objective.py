@@ -175,7 +175,7 @@ def test_a_run_reports_what_a_whole_test_set_gives(workers: int) -> None:
 
 
 def test_objectives_of_numbers_and_labels() -> None:
-    assert (REGRESSION.main, REGRESSION.better, MULTILABEL.main) == ("R2Score", "greater", "AveragePrecision")
+    assert (REGRESSION.main, REGRESSION.better, MULTILABEL.main) == ("MeanAbsoluteError", "smaller", "AveragePrecision")
     outputs, targets = torch.zeros(4, 1), torch.tensor([1.0, -1.0, 1.0, -1.0])
     assert float(squared_error(outputs, targets)) == 1.0
 

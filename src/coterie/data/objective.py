@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from coterie.data.batches import Batch, joined, mapped, rows, size
+from coterie.pooling import SIGN, ErrorSums, flat, pooled
 from coterie.settings import SettingError, nearest
 from coterie.settings.calls import public
 
@@ -181,12 +182,19 @@ def recalls(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
 
 
 def r2(outputs: torch.Tensor, targets: torch.Tensor) -> float:
-    """Coefficient of determination R2, the mean over outputs; NaN for fewer than two examples."""
-    from sklearn.metrics import r2_score
+    """Coefficient of determination R2, the mean over the outputs whose targets differ; NaN if those of none do."""
+    return pooled([r2_sums(outputs, targets)])
 
-    if len(targets) < 2:
-        return math.nan
-    return float(r2_score(_columns(targets.double(), len(targets)), _columns(outputs.double(), len(targets))))
+
+def r2_sums(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, list[float]]:
+    """The sums from which R2 follows, see :data:`coterie.pooling.ErrorSums`."""
+    true, guessed = (_columns(values.double(), len(targets)) for values in (targets, outputs))
+    errors = np.square(true - guessed).sum(0)
+    # The rounded mean of equal targets may be another number: their spread would then not be 0.
+    equal = true.min(0) == true.max(0)
+    means = np.where(equal, true[0], true.mean(0))
+    squares = np.square(true - means).sum(0)
+    return {"rows": [len(true)], "errors": errors.tolist(), "means": means.tolist(), "squares": squares.tolist()}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -216,6 +224,9 @@ class Metric:
             value per prediction.
         final: Function of the mean over predictions, such as the root for a root mean squared error.
         share: Whether its values are 0 to 1, as an accuracy; FedFA weighs clients by such a main metric alone.
+        sums: Function of a client's (outputs, targets) that returns :data:`~coterie.pooling.ErrorSums`, if the metric of
+            several clients' test rows together follows from these; reports then show this in place of a mean over clients.
+            None for a metric that is averaged over clients. The root of a mean (``final=math.sqrt``) needs no function.
 
     Raises:
         SettingError: ``better`` is another word.
@@ -226,6 +237,7 @@ class Metric:
     whole: bool = True
     final: Callable[[float], float] = unchanged
     share: bool = True
+    sums: Callable[[torch.Tensor, torch.Tensor], ErrorSums] | None = None
 
     def __post_init__(self) -> None:
         if self.better not in ("greater", "smaller"):
@@ -260,7 +272,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "MeanAbsoluteError": Metric(absolute_errors, "smaller", whole=False),
         "MeanSquaredError": Metric(squared_errors, "smaller", whole=False),
         "RootMeanSquaredError": Metric(squared_errors, "smaller", whole=False, final=math.sqrt),
-        "R2Score": Metric(r2, share=False),
+        "R2Score": Metric(r2, share=False, sums=r2_sums),
         "Recall": Metric(recalls),
         "perplexity": Metric(log_loss, "smaller", whole=False, final=exponential),
     }
@@ -396,6 +408,22 @@ class Objective:
                 score[part] = mean if one.whole else one.final(mean)
         return score
 
+    def error_sums(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+        """Return, of the metrics that are pooled over clients, the sums from which they follow, see :mod:`coterie.pooling`.
+
+        Args:
+            totals: As for :meth:`scores`.
+
+        Returns:
+            Key -> number.
+        """
+        found = {key: value for key, (value, _) in totals.items() if SIGN in key}
+        for name, one in self.named.items():
+            if one.final is math.sqrt and name in totals and totals[name][1]:
+                total, count = totals[name]
+                found |= flat(name, {"rows": [count], "errors": [total]})
+        return found
+
 
 class Tally:
     """The loss and the metrics of a model on some examples, added up batch by batch.
@@ -430,6 +458,8 @@ class Tally:
             for name, one in self.objective.named.items():
                 if one.whole:
                     self.sums |= {f"{name}{part}": (value, 1) for part, value in one.of(outputs, targets).items()}
+                if one.sums is not None:
+                    self.sums |= {key: (value, 1) for key, value in flat(name, one.sums(outputs, targets)).items()}
         return self.sums
 
     def _add(self, name: str, value: float, count: int) -> None:
@@ -457,9 +487,10 @@ CLASSIFICATION = Objective()
 """Class labels: cross entropy and accuracy."""
 
 REGRESSION = Objective(
-    loss=squared_error, metrics=("R2Score", "MeanAbsoluteError", "RootMeanSquaredError"), combine=mean_output
+    loss=squared_error, metrics=("MeanAbsoluteError", "RootMeanSquaredError", "R2Score"), combine=mean_output
 )
-"""Numbers as targets: squared error and R2."""
+"""Numbers as targets: squared error and the mean absolute error, whose mean over clients can be read even where each has one
+test row. The root mean squared error and R2 are those of the rows of all clients together, see :mod:`coterie.pooling`."""
 
 MULTILABEL = Objective(
     loss=binary_cross_entropy, metrics=("AveragePrecision", "AUROC", "ExactMatch"), combine=mean_label_probability

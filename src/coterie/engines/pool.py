@@ -716,7 +716,7 @@ class ClientPool:
             position: The position after the round, with the clients' own values.
 
         Returns:
-            Client -> metric -> value.
+            Client -> metric -> value, and the sums of metrics that have some, see :func:`coterie.pooling.flat`.
 
         Raises:
             EngineError: A test failed.
@@ -743,12 +743,13 @@ class ClientPool:
             self.apart = True
             jobs = [job for rows, examples in tests.items() for job in self._tests(rows, list(examples.values()), near, step)]
             sums = self._sums(jobs, assignment.models, personal)
-        scores = {}
+        objective, found = self.world.objective, {}
         for rows, by_examples in tests.items():
             for by_targets in by_examples.values():
                 for clients in by_targets.values():
-                    scores.update(dict.fromkeys(clients, self.world.objective.scores(sums.get((rows, clients[0]), {}))))
-        return dict(sorted(scores.items()))
+                    totals = sums.get((rows, clients[0]), {})
+                    found.update(dict.fromkeys(clients, objective.scores(totals) | objective.error_sums(totals)))
+        return dict(sorted(found.items()))
 
     def _sums(
         self, jobs: Sequence[Sequence[Test]], models: Tensor, personal: Sequence[Tensor]

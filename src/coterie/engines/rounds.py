@@ -120,8 +120,8 @@ def rounds(
                     done = _shown(pool, done, (seed, position.exchange, position.round - 1))
             if done.number % eval_every == 0 or done.number == rounds:
                 with clock("evaluate"):
-                    scores = pool.evaluate(done.assignment, position)
-                done = replace(done, scores=scores)
+                    results = pool.evaluate(done.assignment, position)
+                done = done.tested(results)
             nets = Nets(world.model, wire, world.objective, world.steps[world.step(done.number)])
             yield replace(done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets)
 

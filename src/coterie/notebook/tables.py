@@ -70,23 +70,23 @@ def partition(groups: Collection[Sequence[Any]]) -> str:
 
 
 def by_group(
-    groups: Iterable[Sequence[Any]], metric: str = "", value: Callable[[Any], float | None] | None = None
+    groups: Iterable[Sequence[Any]], metric: str = "", value: Callable[[Sequence[Any]], float | None] | None = None
 ) -> list[dict[str, Any]]:
     """Return one row per group.
 
     Args:
         groups: The clients of each group.
         metric: The name of a metric.
-        value: Client -> its value of the metric, or None.
+        value: The clients of a group -> their value of the metric, or None.
 
     Returns:
-        The rows: the group's number, its size, its clients and the mean of the metric over those that have it.
+        The rows: the group's number, its size, its clients and their value of the metric.
     """
     rows = []
     for number, group in enumerate(groups):
         row: dict[str, Any] = {"group": number, "size": len(group), "clients": some(group, most=2 * LISTED)}
         if value is not None:
-            row[metric] = mean(value(client) for client in group)
+            row[metric] = value(group)
         rows.append(row)
     return rows
 

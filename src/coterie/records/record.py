@@ -414,8 +414,8 @@ def line(done: Round) -> Line:
 
     ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps each id to ``group`` (its
     place in ``groups``) and, in a tested round, ``loss``, ``accuracy`` and the other metrics on its test data; hostile
-    clients have ``adversary``. ``notes`` hold the reasons why the method did or did not act; ``similarity`` is the file of a
-    note's matrices, or None.
+    clients have ``adversary``. ``sums`` maps ids to the :data:`~coterie.pooling.ErrorSums` of the metrics that have some.
+    ``notes`` hold the reasons why the method did or did not act; ``similarity`` is the file of a note's matrices, or None.
 
     Args:
         done: The completed round.
@@ -449,6 +449,8 @@ def line(done: Round) -> Line:
         "evaluations": done.evaluations,
         "seconds": dict(done.seconds),
     }
+    if done.sums:
+        plain["sums"] = {str(client): dict(sums) for client, sums in sorted(done.sums.items()) if str(client) in clients}
     if done.scaled:
         plain["scaled"] = {str(client): factor for client, factor in sorted(done.scaled.items())}
     if done.claimed:

@@ -7,8 +7,9 @@ a name up.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from coterie.data.objective import METRICS
 from coterie.notebook.tables import labels
+from coterie.pooling import ErrorSums, pooled
 from coterie.printable import printable
 
 ClientId = int | str
@@ -97,7 +99,7 @@ class Shown:
         return METRICS[metric].better if metric in METRICS else "smaller" if metric == "loss" else "greater"
 
 
-_TABLES = ("clients", "scaled", "claimed", "released")
+_TABLES = ("clients", "scaled", "claimed", "released", "sums")
 _CLIENT = re.compile(r"\bclient (\d{1,18})\b")
 
 
@@ -188,7 +190,8 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
     Returns:
         ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and ``worst`` over honest
         clients, and ``per_client``: client -> value, for all clients. A client without a value, such as the area under an
-        ROC curve of one class, counts only for the loss, of which all three are then NaN.
+        ROC curve of one class, counts only for the loss, of which all three are then NaN. For a metric whose sums the line
+        has, such as R2, ``mean`` is that of the test rows of the honest clients together, see :mod:`coterie.pooling`.
     """
     one = shown_as(line)
     metric = metric or one.main
@@ -197,7 +200,53 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
     known = [value for value in honest if value is not None or metric == "loss"] or [None]
     row = np.array([np.nan if value is None else value for value in known], dtype=np.float64)
     worst = float(row.min() if one.direction(metric) == "greater" else row.max())
-    return {"mean": float(row.mean()), "std": float(row.std()), "worst": worst, "per_client": values}
+    together = pooled_over(line, [client for client, entry in line["clients"].items() if not entry.get("adversary")], metric)
+    mean = float(row.mean()) if together is None else together
+    return {"mean": mean, "std": float(row.std()), "worst": worst, "per_client": values}
+
+
+def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
+    """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
+
+    For a metric whose sums the line has, such as R2, it is that of their test rows together, see :mod:`coterie.pooling`.
+
+    Args:
+        line: The record of the round.
+        clients: The clients to average over.
+        metric: The name of the metric; the main one if it is empty.
+
+    Returns:
+        The mean, or None if no client has a value.
+    """
+    metric = metric or shown_as(line).main
+    entries = {str(client): line["clients"][str(client)] for client in clients if str(client) in line["clients"]}
+    honest = {client: entry for client, entry in entries.items() if not entry.get("adversary")} or entries
+    together = pooled_over(line, honest, metric)
+    if together is not None:
+        return None if math.isnan(together) else together
+    values = [value for entry in honest.values() if (value := entry.get(metric)) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def pooled_over(line: Line, clients: Iterable[str], metric: str) -> float | None:
+    """Return a metric of the test rows of some clients together.
+
+    Args:
+        line: The record of the round.
+        clients: The keys of these clients in the line.
+        metric: The name of the metric.
+
+    Returns:
+        The metric, NaN if it is not defined; None if the line has no sums of it, so that it is averaged over clients.
+    """
+    sums = sums_of(line, metric)
+    known = [sums[client] for client in clients if client in sums]
+    return pooled(known) if known else None
+
+
+def sums_of(line: Line, metric: str) -> dict[str, ErrorSums]:
+    """Return client -> its sums of a metric, see :mod:`coterie.pooling`; empty for a metric that is averaged over clients."""
+    return {client: sums[metric] for client, sums in line.get("sums", {}).items() if metric in sums}
 
 
 def ends(line: Line, rounds: int, target: float | None) -> bool:

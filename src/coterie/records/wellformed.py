@@ -9,6 +9,7 @@ from typing import Any, get_args
 from coterie.boundary import Boundary
 from coterie.core import LONGEST_NAME, Criterion, Sign, Training
 from coterie.methods import METHODS
+from coterie.pooling import sound
 from coterie.printable import printable
 from coterie.robust import Robust
 from coterie.settings import UserError, build, fits
@@ -119,6 +120,7 @@ _SOMETIMES: Mapping[str, Test] = {
     "files": _table(_text),
     "claimed": _table(_whole, _id),
     "scaled": _table(_number, _id),
+    "sums": _table(_table(sound), _id),
 }
 """Entries of the lines to which they apply."""
 LINE = {**_ALWAYS, **_SOMETIMES}

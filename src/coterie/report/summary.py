@@ -208,24 +208,6 @@ def agreement_at(world: Mapping[str, Any], line: Line) -> float | None:
     return agreement(without(groups, adversaries), truth and without(truth, [*adversaries, *absent]))
 
 
-def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
-    """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
-
-    Args:
-        line: The record of the round.
-        clients: The clients to average over.
-        metric: The name of the metric; the main one if it is empty.
-
-    Returns:
-        The mean, or None if no client has a value.
-    """
-    metric = metric or shown_as(line).main
-    entries = [line["clients"][str(client)] for client in clients if str(client) in line["clients"]]
-    honest = [entry for entry in entries if not entry.get("adversary")] or entries
-    values = [value for entry in honest if (value := entry.get(metric)) is not None]
-    return float(np.mean(values)) if values else None
-
-
 def silent(line: Line, client: ClientId) -> bool:
     """Return whether a client was asked in a round and did not answer.
 

@@ -17,9 +17,9 @@ from rich.tree import Tree
 
 from coterie.printable import printable
 from coterie.records.record import Line
-from coterie.records.shown import ClientId, shown_as
+from coterie.records.shown import ClientId, mean_of, shown_as
 from coterie.report.gathered import aside
-from coterie.report.summary import Summary, differences, mean_of, unequal
+from coterie.report.summary import Summary, differences, unequal
 
 
 class _Console(Console):

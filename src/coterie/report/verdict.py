@@ -27,8 +27,9 @@ import scipy
 
 from coterie.data.scenario import FEDERATION, OWN
 from coterie.files import within
+from coterie.pooling import ErrorSums, pooled
 from coterie.records.record import RUN, Line, Record
-from coterie.records.shown import ClientId, shown_as
+from coterie.records.shown import ClientId, shown_as, sums_of
 from coterie.report.gathered import aside
 from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
 from coterie.report.terminal import numbered
@@ -62,6 +63,7 @@ class Trial:
     Attributes:
         said: The summary of the run.
         tested: Round -> honest client -> its value of the main metric, of the tested rounds.
+        sums: Round -> client -> its sums of the main metric, if that is pooled over clients; see :mod:`coterie.pooling`.
         sizes: Client -> its number of test examples, or of the subjects that they are of, where the record has it.
         unit: What the sizes count.
         data: The digest of the data, or empty.
@@ -70,6 +72,7 @@ class Trial:
 
     said: Summary
     tested: Mapping[int, Mapping[ClientId, float]]
+    sums: Mapping[int, Mapping[ClientId, ErrorSums]]
     sizes: Mapping[ClientId, int]
     unit: str
     data: str
@@ -85,16 +88,18 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
         lines: The completed rounds, as shown.
     """
     facts, tested = description["world"], {}
+    sums: dict[int, dict[ClientId, ErrorSums]] = {}
     for line in lines:
         id, main = shown_as(line).key, shown_as(line).main
         honest = {id(key): entry for key, entry in line["clients"].items() if not entry.get("adversary")}
         values = {client: float(entry[main]) for client, entry in honest.items() if entry.get(main) is not None}
         if line["tested"] and values:
             tested[line["round"]] = values
+            sums[line["round"]] = {id(key): each for key, each in sums_of(line, main).items() if id(key) in honest}
     subjects = facts.get("test_subjects")
     unit, counts = ("test examples", facts.get("tests", ())) if subjects is None else ("test subjects", subjects)
     sizes = dict(zip(facts["clients"], counts, strict=False))
-    return Trial(said, tested, sizes, unit, facts.get("data", ""), reason(lines))
+    return Trial(said, tested, sums, sizes, unit, facts.get("data", ""), reason(lines))
 
 
 def read(run: Path | str, upto: int | None = None) -> Trial:
@@ -232,7 +237,12 @@ class Contest:
         return {seed: value for seed, value in found.items() if value is not None}
 
     def mean(self, one: Entry) -> float | None:
-        """Return the mean of the main metric over clients, of each the mean over the seeds; None without a test."""
+        """Return the mean of the main metric over clients, of each the mean over the seeds; None without a test.
+
+        A metric such as R2 is that of the clients' test rows together, in the mean over the seeds.
+        """
+        if self.pools:
+            return self._pooled(one, self.clients)
         known = [_mean(values.values()) for client in self.clients if (values := self.values(one, client))]
         return _mean(known) if known else None
 
@@ -244,7 +254,54 @@ class Contest:
         """Return how much better a method is than another in the mean over clients; None if none was tested with both."""
         return self._gain(one, other, self.clients)
 
+    @cached_property
+    def pools(self) -> bool:
+        """Whether the main metric of several clients is that of their test rows together."""
+        return all(one.trials[seed].sums.get(self.round or 0) for one in self.entries for seed in self.seeds)
+
+    def _pooled(self, one: Entry, clients: Sequence[ClientId], seeds: Sequence[int] = ()) -> float | None:
+        """The main metric of the test rows of some clients together, in the mean over some seeds or all; None if undefined."""
+        values = []
+        for seed in seeds or self.seeds:
+            sums = one.trials[seed].sums.get(self.round or 0, {})
+            values.append(pooled(sums[client] for client in clients if client in sums))
+        return None if not values or any(map(math.isnan, values)) else _mean(values)
+
+    def _pooled_gain(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> Gain | None:
+        """The gain of several clients by a metric that is pooled over them.
+
+        Its noise is that of :meth:`_noise_of_mean`: half the 95 % interval over the seeds, or, with few seeds, over the
+        clients. For the latter each client stands for its jackknife pseudo-value, n times the difference over all clients
+        minus n - 1 times that without the client (J. Tukey, Annals of Mathematical Statistics 29, 1958). Of a mean, this is
+        the client's own difference.
+        """
+        both = [
+            client
+            for client in clients
+            if all(client in each.trials[seed].sums.get(self.round or 0, {}) for each in (one, other) for seed in self.seeds)
+        ]
+
+        def difference(some: Sequence[ClientId], seeds: Sequence[int] = ()) -> float | None:
+            of, over = self._pooled(one, some, seeds), self._pooled(other, some, seeds)
+            return None if of is None or over is None else of - over
+
+        of, over = self._pooled(one, both), self._pooled(other, both)
+        if of is None or over is None:
+            return None
+        by = of - over if self.said["better"] == "greater" else over - of
+        if len(self.seeds) >= FEW:
+            each_seed = [difference(both, [seed]) for seed in self.seeds]
+            return Gain(of, over, by, _half([value for value in each_seed if value is not None]))
+        n = len(both)
+        without = [difference([client for client in both if client != left]) for left in both] if n >= FEW else []
+        if not without or None in without:
+            return Gain(of, over, by, None)
+        bound = _half([n * (of - over) - (n - 1) * (value or 0.0) for value in without])
+        return Gain(of, over, by, bound if bound is not None and abs(by) > bound else None)
+
     def _gain(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> Gain | None:
+        if self.pools and len(clients) > 1:
+            return self._pooled_gain(one, other, clients)
         pairs = {client: both for client in clients if (both := self._pairs(one, other, client))}
         if not pairs:
             return None
@@ -460,9 +517,10 @@ def table(contest: Contest) -> dict[str, Any] | None:
         contest: The comparison.
 
     Returns:
-        round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's column, or None), and
-        rows: client, tests (number of test examples or None), values (of each method, or None), and gains (of each method
-        over FedAvg: ``[by, noise, sign]`` or None). None if no round was tested.
+        round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's column, or None), means
+        (of each method, over the clients), pooled (whether these are of all test rows together), and rows: client, tests
+        (number of test examples or None), values (of each method, or None), and gains (of each method over FedAvg:
+        ``[by, noise, sign]`` or None). None if no round was tested.
     """
     if contest.round is None:
         return None
@@ -474,6 +532,8 @@ def table(contest: Contest) -> dict[str, Any] | None:
         "better": contest.said["better"],
         "methods": [one.label for one in contest.entries],
         "over": base and base.label,
+        "means": [contest.mean(one) for one in contest.entries],
+        "pooled": contest.pools,
         "rows": [_row(contest, client, base) for client in contest.clients],
     }
 

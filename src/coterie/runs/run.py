@@ -37,7 +37,7 @@ from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, Line, Record, read_recorded, to_toml
 from coterie.records.record import versions as versions
-from coterie.records.shown import Shown, ends, shown_as, spread
+from coterie.records.shown import Shown, ends, mean_of, shown_as, spread
 from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
 from coterie.runs.experiment import (
@@ -169,8 +169,8 @@ class Run:
         if not lines:
             return table(f"{title}: no round has been made yet", [])
         last, tested = lines[-1], next((line for line in reversed(lines) if line["tested"]), None)
-        metric, of = shown_as(last).main, {} if tested is None else tested["clients"]
-        rows = by_group(last["groups"], metric, lambda client: of.get(str(client), {}).get(metric))
+        metric = shown_as(last).main
+        rows = by_group(last["groups"], metric, lambda group: None if tested is None else mean_of(tested, group, metric))
         score = "" if tested is None else f", {metric} {spread(tested)['mean']:.3f}"
         return table(f"{title}: round {last['round']} of {self.experiment.rounds}{score}", rows)
 

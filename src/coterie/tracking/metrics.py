@@ -8,8 +8,8 @@ from typing import Any
 
 from coterie.printable import printable
 from coterie.records.record import Line
-from coterie.records.shown import ClientId, spread
-from coterie.report.summary import ABOUT, agreement_at, isolated, mean_of
+from coterie.records.shown import ClientId, mean_of, spread
+from coterie.report.summary import ABOUT, agreement_at, isolated
 
 MOST = 100
 """Most clients that are tracked one by one; if there are more, only the clusters and the whole are tracked."""

@@ -354,7 +354,8 @@ def tested(me: Participant, learner: training.Learner, content: RecordDict, cont
         else:
             data = training.held_out(me.data, near.holdout, order.key[0], order.client)
             totals = training.sums_with_neighbours(learner, rows[0], data, near)
-    found = me.objective.scores({name: part for name, part in totals.items() if part[1]})
+    counted = {name: part for name, part in totals.items() if part[1]}
+    found = me.objective.scores(counted) | me.objective.error_sums(counted)
     return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
 
 

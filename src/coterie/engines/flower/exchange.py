@@ -34,6 +34,7 @@ from coterie.engines.flower.messages import (
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
 from coterie.engines.pool import sketch_size
 from coterie.engines.rounds import Clock, needed, products, second_halves, together
+from coterie.pooling import flat
 from coterie.robust import Robust, lengths
 from coterie.settings import SettingError
 
@@ -424,7 +425,8 @@ class Carrier:
             replies: The clients' messages.
 
         Returns:
-            Client -> metric -> value; NaN for clients without a usable answer.
+            Client -> metric -> value, and the sums of metrics that have some, see :func:`coterie.pooling.flat`; NaN for
+            clients without a usable answer.
         """
         found: dict[Client, dict[str, float]] = {}
         for reply in replies:
@@ -441,7 +443,11 @@ class Carrier:
             metrics = messages.only(reply.content.metric_records, METRICS, "metric records")
         except Unfit:
             return dict.fromkeys(self.names, math.nan)
-        return {metric: messages.number(metrics, names) for metric, names in self.names.items()}
+        found: dict[str, float] = {}
+        for metric, names in self.names.items():
+            found[metric] = messages.number(metrics, names)
+            found |= flat(metric, messages.error_sums(metrics, names))
+        return found
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from coterie.boundary import update_number
 from coterie.clustering.cells import Ask, Question
 from coterie.core import WORST_LOSS, Candidate, Client, Held, Method, Neighbours, Personal, Plan, Stage, Task, Training
 from coterie.models.layout import Layout
+from coterie.pooling import SIGN, ErrorSums, parted, sound
 from coterie.settings import SettingError
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -442,6 +443,27 @@ def number(metrics: MetricRecord, names: Iterable[str]) -> float:
     """
     value = next((metrics[name] for name in names if name in metrics), math.nan)
     return float(value) if isinstance(value, (int, float)) and abs(value) <= LARGEST else math.nan
+
+
+def error_sums(metrics: MetricRecord, names: Iterable[str]) -> ErrorSums:
+    """Return the sums of a metric, from which it follows for several clients together.
+
+    Args:
+        metrics: The metrics.
+        names: The names of the metric to try, in order.
+
+    Returns:
+        The sums; empty if the client sent none, or none of the form and size that a client can have measured.
+    """
+    name = next((name for name in names if name in metrics), "")
+    given: dict[str, float] = {}
+    for key, value in metrics.items() if name else ():
+        if key.startswith(f"{name}{SIGN}"):
+            if not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+                return {}
+            given[key] = float(value)
+    sums = parted(given)[1].get(name, {})
+    return sums if sound(sums) else {}
 
 
 def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:

@@ -207,7 +207,7 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
             for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):
                 if pipe.recv() is None:
                     return
-                pipe.send(done)
+                pipe.send(replace(done, main=world.objective.main))
             pipe.recv()  # wait until the last round has been received
         except EOFError:
             return

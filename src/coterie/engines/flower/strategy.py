@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Cohort, Federation, Method, Position, Replies, Round, Training
+from coterie.data import objective
 from coterie.data.scenario import FEDERATION
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
@@ -325,10 +326,13 @@ class MethodStrategy(Strategy):
         )
         said = f"round {done.number}: {done.answered} of {done.asked} answered, {len(done.assignment.groups)} groups"
         if done.scores:
-            each = [score["accuracy"] for score in done.scores.values() if score["accuracy"] == score["accuracy"]]
+            main, better = self.terms.main, self.terms.better
+            each = [score[main] for score in done.scores.values() if score[main] == score[main]]
             if each:
-                said += f", mean accuracy {sum(each) / len(each):.3f}"
-                found: dict[str, Any] = {"accuracy": sum(each) / len(each), "least-accuracy": min(each)}
+                mean = done.over(done.scores, main)
+                said += f", mean {main} {mean:.3f}"
+                worst = f"least-{main}" if better == "greater" else f"greatest-{main}"
+                found: dict[str, Any] = {main: mean, worst: min(each) if better == "greater" else max(each)}
                 result.evaluate_metrics_clientapp[done.number] = MetricRecord(found)
         log.info(said)
         named = Shown.of({}, done.names)
@@ -408,9 +412,9 @@ class MethodStrategy(Strategy):
         """Return the mean of each metric over the clients."""
         if self._conductor is None or self.last is None:
             return None
-        scores = self._conductor.carrier.scores(self.last.assignment, replies)
-        values = {name: [s[name] for s in scores.values() if s[name] == s[name]] for name in self.terms.names}
-        return MetricRecord({name: sum(each) / len(each) for name, each in values.items() if each})
+        done = self.last.tested(self._conductor.carrier.scores(self.last.assignment, replies))
+        means = {name: done.over(done.scores or {}, name) for name in self.terms.names}
+        return MetricRecord({name: mean for name, mean in means.items() if mean is not None})
 
     def summary(self) -> None:
         """Log the method, the training settings and whether the nodes' client ids are unproven."""
@@ -488,6 +492,17 @@ class Terms:
     def layout(self) -> Layout:
         """The layout of the net's parameters in a row."""
         return self.wire.layout
+
+    @property
+    def main(self) -> str:
+        """The main metric: the first one whose names were given, besides the loss; the accuracy if none or it was."""
+        given = [name for name, called in self.names.items() if METRICS.get(name) != called and name != "loss"]
+        return given[0] if given and "accuracy" not in given else "accuracy"
+
+    @property
+    def better(self) -> str:
+        """Whether a greater or a smaller value of the main metric is better; greater if it has a name of the user's own."""
+        return objective.METRICS[self.main].better if self.main in objective.METRICS else "greater"
 
 
 class Conductor:
@@ -634,7 +649,7 @@ class Conductor:
         done = carry(self.steps(clock), lambda plan, at: (self.carrier.exchange(plan, at, clock), {}))
         if final or done.number % self.terms.eval_every == 0:
             with clock("evaluate"):
-                done = replace(done, scores=self.carrier.evaluate(done.assignment, done.position))
+                done = done.tested(self.carrier.evaluate(done.assignment, done.position))
         return self.ended(done)
 
     def steps(self, clock: Clock) -> Steps:
@@ -675,7 +690,7 @@ class Conductor:
         Returns:
             The round with these notes.
         """
-        self.last = replace(done, notes=(*self.nodes.taken(), *done.notes))
+        self.last = replace(done, notes=(*self.nodes.taken(), *done.notes), main=self.terms.main)
         self.position = done.position
         self.carrier.round_stored()
         return self.last
@@ -861,6 +876,8 @@ class Journal(AbstractContextManager["Journal"]):
 
     def _describe(self, done: Round) -> None:
         world = {"clients": sorted(done.position.members), **self._net()}
+        if self.terms.main != Shown.main:
+            world["metric"] = {"main": self.terms.main, "better": self.terms.better}
         self.record.describe(
             {
                 "scenario": {"name": FEDERATION},

@@ -58,10 +58,14 @@ function comparison(doc) {
   ];
   const last = Math.max(2, ...doc.runs.map((run) => run.rounds.groups.length));
   const smaller = doc.runs.every((run) => run.better === "smaller");
+  const pooledOf = (run, of) => (of === mean ? (run.scores.pooled[run.metric] || {}).all : undefined);
   const over = (of) => doc.runs.slice(0, 24).filter((run) => run.scores.metrics[run.metric]).map((run, i) => {
     const table = unpack(run.scores.metrics[run.metric]);
     const honest = run.clients.map((client, j) => [client, j]).filter(([client]) => !client.adversary).map(([, j]) => j);
-    return { name: run.name, colour: ink(i), dash: i % 4, points: run.scores.rounds.map((round, j) => [round, of(honest.map((row) => table.at(row, j)))]) };
+    return { name: run.name, colour: ink(i), dash: i % 4, points: run.scores.rounds.map((round, j) => {
+      const together = pooledOf(run, of);
+      return [round, together ? together[round] ?? NaN : of(honest.map((row) => table.at(row, j)))];
+    }) };
   });
   const order = states.get("") || { column: -1, down: false };
   states.set("", order);

@@ -9,7 +9,7 @@ function tiles(run) {
   const who = bad ? " (honest clients)" : "";
   const one = (value, label, about) => h("li", { title: about }, h("b", {}, value), h("span", {}, label));
   return h("ul", { class: "tiles" },
-    one(score(run, found.mean), `mean ${run.metric}${who}`, "Mean over clients, each on its own test data, as last tested"),
+    one(score(run, found.mean), `${run.pooled ? "pooled" : "mean"} ${run.metric}${who}`, `${run.pooled ? "All test rows of the clients together" : "Mean over clients, each on its own test data"}, as last tested`),
     one(score(run, found.worst), `worst client${named_ || who}`, `The worst ${run.metric} of a client${who}`),
     one(score(run, found.std), `spread${who}`, `Standard deviation of the ${run.metric} over clients`),
     one(String(run.groups_count), run.groups_count === 1 ? "group" : "groups", "Groups after the last round"),
@@ -56,11 +56,12 @@ function curves(run, metric, ui) {
   const table = unpack(run.scores.metrics[metric]);
   const rounds = run.scores.rounds;
   const values = byGroup(run, table);
+  const together = run.scores.pooled[metric]; // a metric such as R2: over the members' test rows, not in their mean
   const single = run.clients.length <= 60;
   const line = (key_, name, colour_, dash, banded) => {
     const sorted = [...values.get(key_)].sort((a, b) => a[0] - b[0]).map(([j, all]) => [rounds[j], all.sort((a, b) => a - b)]);
     return {
-      name, colour: colour_, dash, wide: true, points: sorted.map(([round, all]) => [round, mean(all)]),
+      name, colour: colour_, dash, wide: true, points: sorted.map(([round, all]) => [round, together ? (together[key_] || {})[round] ?? NaN : mean(all)]),
       band: banded ? sorted.map(([round, all]) => [round, quantile(all, 0.1), quantile(all, 0.9)]) : null,
     };
   };
@@ -84,7 +85,7 @@ function scoresPart(run, ui) {
   draw();
   ui.follow.push(draw);
   const behind = run.clients.length > 60 ? "bands: clients except the best and the worst tenth" : "thin lines: single clients";
-  const what = manyGroups(run) ? "Too many groups for separate lines: mean over all clients" : "Thick lines: mean over a group; dashed: groups that ended";
+  const what = manyGroups(run) ? "Too many groups for separate lines: mean over all clients" : "Thick lines: mean over a group (R2 and the root mean squared error: over its test rows together); dashed: groups that ended";
   return h("div", {},
     h("p", { class: "about" }, `On clients' own test data. ${what}; ${behind}. `
       + `${marks(run).length ? "Dotted verticals: groups changed. " : ""}Choose a client in the table below to see its line.`),

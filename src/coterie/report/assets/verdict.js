@@ -53,7 +53,7 @@ function clientsByMethod(said, run) {
   ];
   const order = states.get(`verdict ${said.scenario}`) || { column: 2, down: table.better === "smaller" };
   states.set(`verdict ${said.scenario}`, order);
-  const means = h("tr", {}, h("td", {}, "mean"), h("td", {}, ""), table.methods.map((_, i) => h("td", {}, score(table, mean(table.rows.map((row) => row.values[i]))))));
+  const means = h("tr", {}, h("td", {}, table.pooled ? "all rows" : "mean"), h("td", {}, ""), table.means.map((value) => h("td", {}, score(table, value))));
   const seeds = table.seeds.length > 1 ? `, means over ${table.seeds.length} seeds` : "";
   const marks_ = table.over && table.methods.length > 1 ? `Differences are from ${table.over}: ▲ better and ▼ worse beyond noise, ≈ within noise${said.noise.startsWith("Noise is not known") ? ", ? not known" : ""}. ` : "";
   return [h("h3", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, marks_, said.noise),

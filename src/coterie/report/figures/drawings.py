@@ -19,7 +19,7 @@ from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.charts import Chart, arranged, charts, load, measure
-from coterie.report.page.document import rounds, scored, tests
+from coterie.report.page.document import pooled_scores, rounds, scored, tests
 from coterie.report.words import count
 from coterie.report.words import rounds as in_words
 from coterie.settings import UserError
@@ -179,7 +179,7 @@ def _beside(axes: Axes, run: Gathered, row: float) -> None:
 
 
 def _scores(run: Gathered, metric: str) -> Figure:
-    """Draw the mean of a metric over the honest members of each group, and behind it the clients or a band."""
+    """Draw a metric of the honest members of each group, its mean or pooled, and behind it the clients or a band."""
     tested, adversaries = tests(run.lines), set(run.facts.get("adversaries", ()))
     single: list[tuple[int, dict[int, float]]] = []  # present node of each client, and its values by round
     found: dict[int, dict[int, list[float]]] = {}  # node -> round -> values of honest members
@@ -201,8 +201,11 @@ def _scores(run: Gathered, metric: str) -> Figure:
     for i, (node, values) in enumerate(single if few else ()):
         label = "single clients" if i == 0 else None
         axes.plot(list(values), list(values.values()), color=looks.area(node), linewidth=0.5, alpha=0.6, label=label)
+    pools = pooled_scores(run).get(metric)
     for node in shown:
-        _group(axes, run, looks, node, dict(sorted(found[node].items())), band=not few and len(shown) <= GROUPS // 2)
+        by_round = dict(sorted(found[node].items()))
+        means = None if pools is None else pools.get(str(node), {})
+        _group(axes, run, looks, node, by_round, means, band=not few and len(shown) <= GROUPS // 2)
     splits = sorted({round for round, _, note in run.notes if len(note["parts"]) > 1})
     for round in splits if len(splits) <= FEW else ():
         label = "groups changed" if round == splits[0] else None
@@ -213,15 +216,23 @@ def _scores(run: Gathered, metric: str) -> Figure:
     return made
 
 
-def _group(axes: Axes, run: Gathered, looks: Looks, node: int, values: Mapping[int, list[float]], band: bool) -> None:
-    """Draw the means of a group's values by round, and the middle 80 % of them as a band."""
+def _group(
+    axes: Axes,
+    run: Gathered,
+    looks: Looks,
+    node: int,
+    values: Mapping[int, list[float]],
+    pools: Mapping[int, float] | None,
+    band: bool,
+) -> None:
+    """Draw the means of a group's values by round, or its pooled values, and the middle 80 % of the values as a band."""
     if band:
         low, high = np.transpose([np.quantile(row, (0.1, 0.9)) for row in values.values()])
         axes.fill_between(list(values), low, high, color=looks.line(node)["color"], alpha=0.18, linewidth=0)
     now = node in looks.now
     until = "" if now else f", until {run.nodes[node].last}"
     label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{until})"
-    means = [float(np.mean(row)) for row in values.values()]
+    means = [float(np.mean(row)) if pools is None else pools.get(round, math.nan) for round, row in values.items()]
     _curve(axes, list(values), means, **looks.line(node), label=label, zorder=3 if now else 2.5)
 
 

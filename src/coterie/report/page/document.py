@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +19,11 @@ from coterie.files import Folder
 from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
-from coterie.records.shown import ClientId, Shown, shown_as
+from coterie.records.shown import ClientId, Shown, mean_of, pooled_over, shown_as, sums_of
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
-from coterie.report.summary import ABOUT, AROUND, Summary, expand, mean_of, side_by_side, silent, summarised
+from coterie.report.summary import ABOUT, AROUND, Summary, expand, side_by_side, silent, summarised
 from coterie.report.verdict import Trial, contests, gains, trial, verdict
 from coterie.settings import UserError, documented
 
@@ -129,7 +130,8 @@ def one(folder: Path) -> Part:
             "true_groups": truth,
             **groups(run),
             "members": whole(members),
-            "scores": scores(lines, clients),
+            "pooled": bool(lines) and any(sums_of(line, said["metric"]) for line in lines),
+            "scores": {**scores(lines, clients), "pooled": pooled_scores(run)},
             "rounds": rounds(lines),
             "squares": pictures,
             "squares_in_all": count,
@@ -163,6 +165,25 @@ def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]
         for name in sorted(names, key=lambda name: (name != main, name != "loss", name))
     }
     return {"rounds": [lines[at]["round"] for at in tested], "metrics": table}
+
+
+def pooled_scores(run: Gathered) -> dict[str, dict[str, dict[int, float]]]:
+    """Return metric -> group's id, or "all" -> tested round -> value, of metrics that are pooled over clients, such as R2."""
+    honest = [client for client in run.clients if client not in run.facts.get("adversaries", ())]
+    places = dict(zip(run.clients, run.members, strict=True))
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for at, line in enumerate(run.lines):
+        for metric in dict.fromkeys(name for sums in line.get("sums", {}).values() for name in sums):
+            members: dict[str, list[str]] = {}
+            for client in honest:
+                if places[client][at] >= 0:
+                    members.setdefault("all", []).append(str(client))
+                    members.setdefault(str(places[client][at]), []).append(str(client))
+            for group, clients in members.items():
+                value = pooled_over(line, clients, metric)
+                if value is not None and not math.isnan(value):
+                    found.setdefault(metric, {}).setdefault(group, {})[line["round"]] = value
+    return found
 
 
 def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
