@@ -231,7 +231,7 @@ def test_no_damage_of_a_parquet_file_is_a_traceback(tmp_path: Path) -> None:
         (pyarrow.array([{"a": 1}] * 20), "struct<"),
         (pyarrow.array([b"x"] * 20), "binary"),
         (pyarrow.array([b"xy"] * 20, pyarrow.binary(2)), "fixed_size_binary"),
-        (pyarrow.array([0] * 20, pyarrow.timestamp("s")), "timestamp"),
+        (pyarrow.array([0] * 20, pyarrow.time32("s")), "time32"),
         (pyarrow.nulls(20), "null"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -17,6 +17,11 @@ NUMBERS = "list the columns to use as features, or make numbers of it"
 """What to do with a column that has none."""
 
 
+def of_dates(name: Any) -> str:
+    """What to do with a column of dates where numbers are needed."""
+    return f"{NUMBERS}; order={str(name)!r} would test on later rows, and is no feature"
+
+
 def names_of(frame: Any, where: str) -> list[Any]:
     """Return the names of a table's columns.
 
@@ -90,14 +95,15 @@ def values(frame: Any, name: Any, where: str) -> np.ndarray:
     array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
     where = f"{where}: the column {name}"
     if array.ndim != 1 or array.dtype.kind not in "biufOUST":
-        kind = "dates or times" if array.dtype.kind in "Mm" else f"values of type {array.dtype}"
-        raise UserError(f"{where} holds {kind}: {NUMBERS}")
+        if array.dtype.kind in "Mm":
+            raise UserError(f"{where} holds dates or times: {of_dates(name)}")
+        raise UserError(f"{where} holds values of type {array.dtype}: {NUMBERS}")
     if not len(array):
         raise UserError(f"{where} has no rows")
     if array.dtype.kind in "UST":
         array = array.astype(object)
     if array.dtype.kind in "fO":
-        missing = np.isnan(array) if array.dtype.kind == "f" else np.array([_is_missing(value) for value in array])
+        missing = np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(value) for value in array])
         Missing().plus(missing).check(where)
     return _of_one_kind(array, where) if array.dtype.kind == "O" else array
 
@@ -131,7 +137,7 @@ class Missing:
             raise UserError(f"{where} has {many} row {self.first:,}: remove such rows, or fill them in")
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether an object stands for no value: None, NaN, an empty text, or the missing value of pandas."""
     if value is None or isinstance(value, str):
         return not value

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from coterie.data.columns import NUMBERS, check_columns, listed, names_of, values
+from coterie.data.columns import NUMBERS, check_columns, listed, names_of, of_dates, values
 from coterie.data.examples import Pool, check_distinct
+from coterie.data.given_order import about_order
 from coterie.data.matching import Matching, check_rows
 from coterie.data.objective import Objective
+from coterie.data.order import spans
 from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
 from coterie.data.tasks import as_before, encoded, objective_for, targets
+from coterie.data.times import check_gap, gap_of, is_date_column, is_time_column, times_of
 from coterie.data.world import OF_A_WORLD, World, check_name
 from coterie.settings import UserError
 from coterie.settings.calls import public
@@ -34,6 +38,8 @@ def from_frame(
     *,
     features: Sequence[Any] | None = None,
     subject: Any = None,
+    order: Any = None,
+    gap: Any = None,
     task: str = "auto",
     model: str | Callable[[], torch.nn.Module] = "mlp",
     objective: Objective | None = None,
@@ -57,6 +63,12 @@ def from_frame(
         subject: The column that names the subject of each row, such as a patient of whom there are several rows. A client's
             rows of a subject are in the same split, and in the same half where a method divides the client's data. None if
             every row has its own.
+        order: The column of the times of the rows, or an array ``(N,)``: numbers, dates, or text that is an ISO date. A
+            client's latest rows are for tests, and those before for validation; rows of one time are in one part. The column
+            is a feature only if ``features`` has it. With ``subject``, earlier rows of a subject that is in a later part are
+            left out. None divides at random.
+        gap: Rows of a later part are later by more than this, and earlier ones that are nearer are left out: a number in the
+            unit of the order; of dates a duration such as ``"7D"``, ``"12h"`` or ``"30min"``.
         task: ``"auto"``, or ``"classification"`` or ``"regression"`` if the type of the target should not decide.
         model: Name of a model, or a function that makes a fresh module.
         objective: The loss and the metrics, in place of the task's usual ones.
@@ -83,7 +95,8 @@ def from_frame(
         (['north', 'south'], ['False', 'True'])
     """
     check_shares(train, validation, "share")
-    data = clients_of(frame, client, target, features, task, "the data frame", subject, None if after is None else after.about)
+    earlier = None if after is None else after.about
+    data = clients_of(frame, client, target, features, task, "the data frame", subject, order, gap, earlier)
     world = {"objective": objective or data.objective, **world}
     return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
@@ -96,6 +109,8 @@ def clients_of(
     task: str,
     where: str,
     subject: Any = None,
+    order: Any = None,
+    gap: Any = None,
     earlier: Mapping[str, Any] | None = None,
 ) -> OwnData:
     """Divide the rows of a table among clients.
@@ -108,6 +123,8 @@ def clients_of(
         task: As for :func:`from_frame`.
         where: The table, for messages.
         subject: As for :func:`from_frame`.
+        order: As for :func:`from_frame`.
+        gap: As for :func:`from_frame`.
         earlier: The facts of an earlier world, whose features, targets and classes keep their order; None if there is none.
 
     Returns:
@@ -127,10 +144,12 @@ def clients_of(
         if not isinstance(name, Hashable):
             what, have = type(name).__name__, listed(names)
             raise UserError(f"client, target, features and subject must be names of columns, got a {what} (columns: {have})")
-    chosen = [name for name in names if name not in taken] if features is None else list(features)
+    ordering = [order] if order is not None and _is_name(order, names) else []
+    chosen = [name for name in names if name not in [*taken, *ordering]] if features is None else list(features)
     check_columns(names, taken, chosen, where)
+    check_order(names, taken, ordering, gap if order is None else None, where)
     if isinstance(frame, Mapping):
-        check_rows({str(name): frame[name] for name in (*taken, *chosen)}, where)
+        check_rows({str(name): frame[name] for name in (*taken, *chosen, *ordering)}, where)
     matching = Matching(earlier)
     chosen = matching.order("x", chosen, where)
     several = matching.order("y", several, where, "targets")
@@ -156,14 +175,85 @@ def clients_of(
         distinct, numbers = np.unique(ids, return_inverse=True)
         check_unlike(distinct, f"subjects of {where}")
         subjects[SUBJECT] = torch.from_numpy(numbers)
+    times = None
+    if order is not None:
+        what = f"{where}: the column {order}" if ordering else f"{where}: order"
+        times = times_of(frame[order] if ordering else order, what)
+        if len(times.values) != len(owners):
+            raise UserError(f"{what} must have a time for each of {len(owners):,} rows, got {len(times.values):,}")
     pools = {}
     for number, name in enumerate(clients):
-        rows = torch.from_numpy(np.flatnonzero(owners == number))
+        mine = np.flatnonzero(owners == number)
+        rows = torch.from_numpy(mine)
         meta = {key: of_rows[rows] for key, of_rows in subjects.items()}
+        if times is not None:
+            meta |= spans(replace(times, values=times.values[mine]), gap_of(gap, times.dates))
         pools[name] = (Pool(inputs[rows], outputs[rows], meta), None, None)
     about = {"features": [str(name) for name in chosen], "targets": [str(name) for name in several], **found.about}
     about |= {} if subject is None else {SUBJECT: str(subject)}
-    return OwnData(pools=pools, shape=(len(chosen),), outputs=found.outputs, objective=objective_for(found), about=about)
+    about |= about_order(str(order) if ordering else "", gap, pools)
+    unused = [name for name in names if name not in (*taken, *chosen)]
+    return OwnData(
+        pools=pools,
+        shape=(len(chosen),),
+        outputs=found.outputs,
+        objective=objective_for(found),
+        about=about,
+        hints=time_hints(frame, chosen, unused, owners) if order is None else (),
+    )
+
+
+def _is_name(order: Any, names: Sequence[Any]) -> bool:
+    """Whether an order is the name of a column, and not an array; a text can only be a name."""
+    return isinstance(order, str) or (not hasattr(order, "__len__") and order in names)
+
+
+def check_order(names: Sequence[Any], taken: Sequence[Any], ordering: Sequence[Any], gap: Any, where: str) -> None:
+    """Check the use of the column that orders the rows.
+
+    Args:
+        names: All columns.
+        taken: The columns of the client, the targets and the subject.
+        ordering: The column, if there is one.
+        gap: The gap, if there is no order.
+        where: The table, for messages.
+
+    Raises:
+        UserError: It is missing, occurs twice, or has another use; or there is a gap without an order.
+    """
+    check_gap(gap)
+    if gap is not None:
+        raise UserError(f"gap {gap!r} needs order, a column by which rows are early or late")
+    for name in ordering:
+        check_columns(names, [name], [other for other in names if other != name][:1], where)
+        if name in taken:
+            raise UserError(f"{where}: the order {name!r} is the client, a target or the subject, and must be another column")
+
+
+HINT = "rows are divided at random, so tests may know the future"
+"""The end of a hint of time."""
+
+
+def time_hints(frame: Any, chosen: Sequence[Any], unused: Sequence[Any], owners: np.ndarray) -> list[str]:
+    """Return a hint if no order is given and a column looks like time.
+
+    Args:
+        frame: As for :func:`from_frame`.
+        chosen: The features.
+        unused: Columns that are not used.
+        owners: The client's number of each row ``(N,)``.
+    """
+    for name in (*unused, *chosen):
+        column = frame[name]
+        array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+        if len(array) == len(owners) and (is_date_column(array) or is_time_column(name, array, owners)):
+            return [looks_like_time(name)]
+    return []
+
+
+def looks_like_time(name: Any) -> str:
+    """The hint about a column."""
+    return f"column {str(name)!r} looks like time: order={str(name)!r} tests on later rows; now {HINT}"
 
 
 def _check_no_mixture(column: Any, where: str) -> None:
@@ -208,7 +298,8 @@ def _matrix(columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int,
     for number, (name, column) in enumerate(columns):
         if column.dtype.kind == "O":
             row, odd = next(((n, one) for n, one in enumerate(column, 1) if not NUMBER.fullmatch(one)), (1, column[0]))
-            raise UserError(f"{where}: the column {name} is text ({odd!r} in row {row:,}): {_instead(odd)}")
+            instead = of_dates(name) if is_date_column(column) else _instead(odd)
+            raise UserError(f"{where}: the column {name} is text ({odd!r} in row {row:,}): {instead}")
         with np.errstate(over="ignore"):
             matrix[:, number] = column
         if not np.isfinite(matrix[:, number]).all():

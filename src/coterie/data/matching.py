@@ -181,7 +181,8 @@ class Matching:
                 return data
             data = dict(zip(PARTS, data, strict=False))
         for ending in ("", "_train", "_validation", "_test"):
-            of_rows = [f"x{ending}", f"y{ending}", *(() if ending in ("_validation", "_test") else ("subject",))]
+            later = ending in ("_validation", "_test")
+            of_rows = [f"x{ending}", f"y{ending}", *((f"order{ending}",) if later else ("order", "subject"))]
             check_rows(_leaves({name: data[name] for name in of_rows if name in data}), where)
         known = {f"{part}{ending}": part for part in "xy" for ending in ("", "_train", "_validation", "_test")}
         return {key: self.part(part, known[key], f"{where}: {key}") if key in known else part for key, part in data.items()}

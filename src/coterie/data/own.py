@@ -16,8 +16,10 @@ from coterie.core import Client
 from coterie.data import readers
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.examples import Pool, own_pool, pool
+from coterie.data.given_order import ORDERS, about_order, order_of_each, tested_by, window_hints, with_spans
 from coterie.data.matching import Matching, check_scale
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
+from coterie.data.order import in_time, spans_of
 from coterie.data.scaling import Constants, standardized
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
@@ -33,14 +35,16 @@ SUBJECT = "subject"
 KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_test"))
 
 
-def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
+def folder(path: Path, gap: Any = None) -> dict[str, tuple[Pool | None, ...]]:
     """Read every .npz file of a folder; each file is one client.
 
-    Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test, and subject: numbers or
-    names ``(N,)`` of the subjects of x, such as patients, see :func:`coterie.from_frame`.
+    Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test; subject: numbers or
+    names ``(N,)`` of the subjects of x, such as patients, see :func:`coterie.from_frame`; and order, order_validation and
+    order_test, the times of x, x_validation and x_test, see :func:`coterie.from_lists`.
 
     Args:
         path: The folder.
+        gap: See :func:`coterie.from_lists`.
 
     Returns:
         Name of the client -> its (training, validation, test) pools; a pool that the file lacks is None.
@@ -54,16 +58,17 @@ def folder(path: Path) -> dict[str, tuple[Pool | None, ...]]:
     matching = Matching()
     arrays = {file: matching.client(readers.npz(file), str(file)) for file in files}
     check_scale({str(file): one for file, one in arrays.items()})
-    return {file.stem: pools(one, file) for file, one in arrays.items()}
+    return {file.stem: pools(one, file, gap=gap) for file, one in arrays.items()}
 
 
-def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = pool) -> tuple[Pool | None, ...]:
+def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = pool, gap: Any = None) -> tuple[Pool | None, ...]:
     """Make the pools of one client.
 
     Args:
         arrays: Key -> array, with the keys of :func:`folder`.
         where: The client, for messages.
         make: Makes a pool of inputs and targets, for a client.
+        gap: See :func:`coterie.from_lists`.
 
     Returns:
         The (training, validation, test) pools; a missing one is None.
@@ -74,13 +79,13 @@ def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = poo
     named = {{"x": "x_train", "y": "y_train"}.get(key, key): value for key, value in arrays.items()}
     if len(named) < len(arrays):
         raise UserError(f"{where} must hold either x and y or x_train and y_train; it holds {', '.join(arrays)}")
-    check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair), SUBJECT), where)
+    check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair), SUBJECT, *ORDERS), where)
     for x, y in KEYS:
         if (x in named) != (y in named) or KEYS[0][0] not in named:
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
     first, *rest = (make(named[x], named[y], where) if x in named else None for x, y in KEYS)
-    return _with_subjects(first, named.get(SUBJECT), where), *rest
+    return with_spans((_with_subjects(first, named.get(SUBJECT), where), *rest), named, gap, where)
 
 
 def _with_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
@@ -104,15 +109,19 @@ def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
             raise UserError(f"{where} has {key!r}, which is not used{nearest(key, known)} (known: {', '.join(known)})")
 
 
-def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]], Any] | None) -> tuple[Pool | None, ...]:
+def own_pools(
+    data: Any, where: str, classes: bool, collate: Callable[[list[Any]], Any] | None, gap: Any = None
+) -> tuple[Pool | None, ...]:
     """Make the pools of a client in memory.
 
     Args:
         data: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping with the keys of :func:`folder`, a data set whose items are
-            read when they are needed, or a mapping with data sets as train and, optionally, validation and test, and subject.
+            read when they are needed, or a mapping with data sets as train and, optionally, validation and test, subject, and
+            the orders of :func:`folder`.
         where: The client, for messages.
         classes: Whether targets must be class labels, or tokens.
         collate: See :class:`~coterie.data.batches.Items`.
+        gap: See :func:`coterie.from_lists`.
 
     Returns:
         The (training, validation, test) pools; a missing one is None.
@@ -121,21 +130,22 @@ def own_pools(data: Any, where: str, classes: bool, collate: Callable[[list[Any]
         UserError: The data are not valid.
     """
     if isinstance(data, Mapping) and "train" in data:
-        check_keys(data, ("train", "validation", "test", SUBJECT), where)
+        check_keys(data, ("train", "validation", "test", SUBJECT, *ORDERS), where)
         if data["train"] is None:
             raise UserError(f"{where} has no data set to train on: its train is None")
         parts = (data.get(name) for name in ("train", "validation", "test"))
         first, *rest = (None if part is None else Pool(Items(part, collate), None) for part in parts)
-        return _with_subjects(first, data.get(SUBJECT), where), *rest
+        return with_spans((_with_subjects(first, data.get(SUBJECT), where), *rest), data, gap, where)
     if not isinstance(data, Mapping | Sequence):
         return Pool(Items(data, collate), None), None, None
     if not isinstance(data, Mapping):
         if len(data) not in (2, 4):
             raise UserError(f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
-    plain = classes and not any(isinstance(part, Mapping | tuple) for name, part in data.items() if name != SUBJECT)
+    as_given = (SUBJECT, *ORDERS)
+    plain = classes and not any(isinstance(part, Mapping | tuple) for name, part in data.items() if name not in as_given)
     arrays = {key: part.detach() if isinstance(part, torch.Tensor) else part for key, part in data.items()}
-    return pools(arrays, where, pool if plain else own_pool)
+    return pools(arrays, where, pool if plain else own_pool, gap)
 
 
 def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, classes: int | None = None) -> OwnData:
@@ -167,6 +177,27 @@ def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, cl
         found = f"found {len(labels)} different labels from {int(labels.min())} to {top}"
         raise UserError(f"labels must be class numbers from 0, {found}; number them 0 to {len(labels) - 1}")
     return OwnData(pools=clients, shape=shape, outputs=classes or top + 1)
+
+
+def of_folder(path: Path, as_features: bool, gap: Any) -> OwnData:
+    """Read the clients of a folder, and check that they belong together.
+
+    Args:
+        path: See :func:`folder`.
+        as_features: See :func:`of_pools`.
+        gap: See :func:`folder`.
+
+    Returns:
+        The clients' data.
+
+    Raises:
+        UserError: A file is not valid, clients differ, or there is a gap and no client has an order.
+    """
+    clients = folder(path, gap)
+    about = about_order("", gap, clients)
+    if gap is not None and not about:
+        raise UserError(f"gap {gap!r} needs an order: no file of {path} has an array order with the times of its examples")
+    return replace(of_pools(clients, as_features), about=about, hints=window_hints(clients))
 
 
 GAPS = 10
@@ -244,6 +275,8 @@ def client_data(
     The splits that the client does not provide are held out of its training pool. A client that provides test data trains on
     all examples that are not held out for validation. If the training pool has the subjects of its examples
     (:data:`SUBJECT` of its ``meta``), shares are shares of the subjects, and all examples of a subject are in the same split.
+    If it has the times of its examples, splits follow each other in time, see :mod:`coterie.data.order`; examples that reach
+    into a later split are left out, and so are those of a subject that a later split has.
 
     Args:
         name: Name of the client.
@@ -264,15 +297,19 @@ def client_data(
     held = validation if second is None else 0.0
     kept = train if second is None else train / (train + (1 - train - validation) or 1)
     order = rng.permutation(len(first))[:samples]
-    share, subjects = kept if third is None else 1.0, first.meta.get(SUBJECT)
-    if subjects is None:
-        pieces: Iterable[np.ndarray] = hold_out(order, share, held, third is None, name, own=True)
+    share, spans = kept if third is None else 1.0, spans_of(first.meta)
+    subjects = _numbered_by_rows(first.meta[SUBJECT]) if SUBJECT in first.meta else None
+    own = None if subjects is None else subjects.numpy()[order]
+    if spans is not None:
+        _, *later = hold_out(order, share, held, third is None, name, own=True)
+        sizes = len(later[0]), len(later[1])
+        pieces: Iterable[np.ndarray] = [order[rows] for rows in in_time(spans.numpy()[order], sizes, own, name)]
+    elif own is None:
+        pieces = hold_out(order, share, held, third is None, name, own=True)
     else:
-        subjects = _numbered_by_rows(subjects)
-        own = subjects.numpy()[order]
         people = hold_out(rng.permutation(np.unique(own)), share, held, third is None, name, own=True, noun="subject")
         pieces = [order[np.isin(own, some)] for some in people]
-    every = whole(first.inputs, first.targets, subjects)
+    every = whole(first.inputs, first.targets, subjects, spans)
     cut = [every.at(torch.from_numpy(rows)) for rows in pieces]
     return ClientData(
         train=cut[0],
@@ -299,6 +336,7 @@ class OwnData:
         objective: The loss and the metrics.
         about: Facts to record with a run, such as the names of the classes.
         named: Whether the names are those of the clients, and not only for messages.
+        hints: See :class:`~coterie.data.world.World`.
     """
 
     pools: Mapping[str, Sequence[Pool | None]]
@@ -307,6 +345,7 @@ class OwnData:
     objective: Objective = field(default_factory=Objective)
     about: Mapping[str, Any] = field(default_factory=dict)
     named: bool = True
+    hints: Sequence[str] = ()
 
     def world(
         self,
@@ -347,7 +386,8 @@ class OwnData:
         if isinstance(model, str) and not (self.outputs and self.shape):
             raise UserError(f"the model {model!r} needs inputs of one shape and class labels: pass a function that makes yours")
         maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
-        fields = {"objective": self.objective, "about": self.about, **rest}
+        about, hints = tested_by(self.about, self.pools, clients.values())
+        fields = {"objective": self.objective, "about": about, "hints": (*self.hints, *hints), **rest}
         if self.named:
             fields = by_names(fields, self.pools)
         return standardized(World(clients=clients, model=maker, **fields), standardize)
@@ -388,6 +428,8 @@ def from_lists(
     classes: int | None = None,
     objective: Objective | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
+    order: Any = None,
+    gap: Any = None,
     train: float = 0.8,
     validation: float = 0.1,
     seed: int = 0,
@@ -397,7 +439,8 @@ def from_lists(
 ) -> World:
     """Make a world of clients with their own data.
 
-    Splits that a client does not provide are held out of its x, y by the shares ``train`` and ``validation``.
+    Splits that a client does not provide are held out of its x, y by the shares ``train`` and ``validation``, at random or
+    by time (``order``).
 
     Args:
         clients: Each client's data, in a list or by the clients' names: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping
@@ -405,12 +448,19 @@ def from_lists(
             or Hugging Face, or a mapping with such data sets as train, validation and test. An x is an array or tensor,
             also a memory-mapped one, or a tuple or dict of them, which the model receives as arguments. Items of a data set
             are read when they are needed. A mapping may also have a subject: numbers or names ``(N,)`` of the subjects of x
-            or train, such as patients, see :func:`coterie.from_frame`.
+            or train, such as patients, see :func:`coterie.from_frame`; and an order, order_validation and order_test: the
+            times of x (or train), x_validation and x_test.
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
         objective: The loss and the metrics. By default that of the targets: class numbers or tokens, several labels
             (booleans ``(N, m)``), or numbers to predict (floats, unless all are 0 or 1).
         collate: Function from a list of a data set's items to a batch (inputs, targets), for items of different lengths.
+        order: The times of each client's x, in a list or by the clients' names, or one array for all: numbers, dates or ISO
+            dates as text, ``(N,)``, or the first and last time that an example shows ``(N, 2)``. The latest examples test,
+            and those before are for validation. Overlapping windows of a series are recognised; those that reach over a cut
+            are left out. None divides at random, unless a client's mapping has an order.
+        gap: Examples of a later part are later by more than this, in the unit of the order; of dates a duration such as
+            ``"7D"``, ``"12h"`` or ``"30min"``.
         train: Share of x, y to train on.
         validation: Share of x, y for validation.
         seed: Seed of the splits.
@@ -448,6 +498,7 @@ def from_lists(
         raise UserError("a world needs at least one client")
     names = [name_of(key) for key in given]
     check_unlike(given, "clients")
+    given = order_of_each(given, order, gap)
     matching = Matching(None if after is None else after.about)
     where = {name: f"client {name}" if known else name for name in names}
     plain = {name: matching.client(one, where[name]) for name, one in zip(names, given.values(), strict=True)}
@@ -455,12 +506,13 @@ def from_lists(
     as_classes = objective.loss is cross_entropy
     if as_classes:
         check_scale({where[name]: one for name, one in plain.items()})
-    named = {name: own_pools(one, where[name], as_classes, collate) for name, one in plain.items()}
+    named = {name: own_pools(one, where[name], as_classes, collate, gap) for name, one in plain.items()}
     if as_classes and all(isinstance(p.inputs, torch.Tensor) for three in named.values() for p in three if p is not None):
         data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
     else:
         data = of_own_pools(named, objective)
-    data = replace(data, named=known, objective=objective, about=matching.about)
+    about = {**matching.about, **about_order("", gap, named)}
+    data = replace(data, named=known, objective=objective, about=about, hints=window_hints(named))
     return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
 
 

@@ -28,6 +28,7 @@ from coterie.data.scaling import STANDARDIZE, Constants, standardized
 from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
 from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
 from coterie.data.tasks import TASKS
+from coterie.data.times import check_gap
 from coterie.data.world import ATTACKS, ClientData, Drift, World, among, check_attack
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator, seeded
@@ -402,6 +403,12 @@ class Scenario:
     subject: str | None = setting(
         None, "column that names the subject of each row, such as a patient, whose rows stay together (table)"
     )
+    order: str | None = setting(
+        None, "column of the times of the rows, of which the latest are for tests; none: rows at random (table)"
+    )
+    gap: float | str | None = setting(
+        None, "later parts are later by more than this: a number, or for dates such as 7D or 12h; none: no gap (table, folder)"
+    )
     task: str = setting("auto", "classification or regression; auto: by the type of the target (table)", choices=TASKS)
     resize: int | None = setting(None, "height and width that pictures get; none: they have one size (images)", ge=1, le=4096)
     grey: bool = setting(False, "make pictures grey, with one channel; false: three channels (images)")
@@ -452,7 +459,12 @@ class Scenario:
                     f"Scenario.{name} is for data that are divided among clients, and clients of the data set {self.dataset} "
                     f"have their own{number}; leave it out"
                 )
-        for name in ("client", "target", "subject"):
+        check_gap(self.gap)
+        if self.gap is not None and not (self.dataset == "folder" or (self.dataset == "table" and self.order is not None)):
+            raise SettingError(
+                f"Scenario.gap {self.gap} needs Scenario.order, a column by which rows are early or late (table)"
+            )
+        for name in ("client", "target", "subject", "order"):
             if self.dataset != "table" and getattr(self, name) is not None:
                 raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
         given = self.standardize == "given"
@@ -533,11 +545,13 @@ class Scenario:
         """The world of clients that have their own data."""
         match self.dataset:
             case "table":
-                data = tables.clients(path, self.client, self.target, self.columns, self.task, self.subject)
+                data = tables.clients(
+                    path, self.client, self.target, self.columns, self.task, self.subject, self.order, self.gap
+                )
             case "images":
                 data = pictures.clients(path, self.resize, self.grey)
             case _:
-                data = own.of_pools(own.folder(path), not nets.takes_tokens(self.model))
+                data = own.of_folder(path, not nets.takes_tokens(self.model), self.gap)
         return data.world(
             self.model,
             (self.train, self.validation),

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -20,13 +21,17 @@ import numpy as np
 
 from coterie.data import readers
 from coterie.data.columns import NUMBERS, Missing, check_columns, listed
-from coterie.data.frames import NUMBER, clients_of
+from coterie.data.frames import NUMBER, check_order, clients_of, looks_like_time
 from coterie.data.own import OwnData
+from coterie.data.times import is_date_column
 from coterie.files import check_unpacked, reason
 from coterie.settings import SettingError, UserError
 
 MOST_COLUMNS = 100_000
 """The most columns of a CSV file."""
+
+FIRST = 1000
+"""Rows of a Parquet file in which dates are looked for."""
 
 AT_ONCE = 10_000
 """Rows of a CSV file that are parsed together."""
@@ -39,6 +44,8 @@ def clients(
     features: Sequence[str],
     task: str,
     subject: str | None = None,
+    order: str | None = None,
+    gap: float | str | None = None,
 ) -> OwnData:
     """Read the clients of a table. The last table stays in memory, and is read again only if the file has changed.
 
@@ -49,6 +56,8 @@ def clients(
         features: The columns of the inputs; none of them takes all others.
         task: See :func:`~coterie.data.frames.from_frame`.
         subject: The column that names the subject of each row, if any.
+        order: The column of the times of the rows, if any.
+        gap: See :func:`~coterie.data.frames.from_frame`.
 
     Returns:
         The clients' data.
@@ -63,7 +72,7 @@ def clients(
         about = path.stat()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
-    return _clients(path, about.st_mtime_ns, about.st_size, client, targets, tuple(features), task, subject)
+    return _clients(path, about.st_mtime_ns, about.st_size, client, targets, tuple(features), task, subject, order, gap)
 
 
 @lru_cache(maxsize=1)
@@ -76,16 +85,26 @@ def _clients(
     features: tuple[str, ...],
     task: str,
     subject: str | None,
+    order: str | None,
+    gap: float | str | None,
 ) -> OwnData:
     del changed, size  # only the key of the cache
-    names, read = _parquet(path) if ending(path) == ".parquet" else _csv(path, (client, subject))
+    names, read, first = _parquet(path) if ending(path) == ".parquet" else _csv(path, (client, subject))
     for setting, value in (("client", client), ("target", targets)):
         if not value:
             raise SettingError(f"Scenario.{setting} must name a column of {path}, which has {listed(names)}")
     taken = [str(client), *targets, *([] if subject is None else [subject])]
-    chosen = list(features) or [name for name in names if name not in taken]
+    ordering = [] if order is None else [order]
+    chosen = list(features) or [name for name in names if name not in [*taken, *ordering]]
     check_columns(names, taken, chosen, str(path))
-    return clients_of(read([*taken, *chosen]), client, targets, chosen, task, str(path), subject)
+    check_order(names, taken, ordering, gap if order is None else None, str(path))
+    times = [name for name in ordering if name not in chosen]
+    made = clients_of(read([*taken, *chosen, *times]), client, targets, chosen, task, str(path), subject, order, gap)
+    if order is not None or made.hints:
+        return made
+    unused = [name for name in names if name not in (*taken, *chosen)]
+    dated = [name for name, some in first(unused).items() if is_date_column(some)] if unused else []
+    return replace(made, hints=[looks_like_time(name) for name in dated[:1]])
 
 
 KINDS = (".csv", ".parquet")
@@ -111,8 +130,8 @@ _BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def _csv(path: Path, text: Collection[str | None]) -> tuple[list[str], Read]:
-    """The names of the columns of a CSV file, and the function that reads it; the columns of names stay ``text``."""
+def _csv(path: Path, text: Collection[str | None]) -> tuple[list[str], Read, Read]:
+    """The names of a CSV file's columns, and the functions that read it, in which those of ``text`` stay text, or its start."""
     raw = readers.content(path)
     if not raw.strip():
         raise UserError(f"{path} is empty")
@@ -126,7 +145,15 @@ def _csv(path: Path, text: Collection[str | None]) -> tuple[list[str], Read]:
             f"{path}: column {names.index('') + 1} has no name; name it, or, if it has row numbers, write the file without "
             "them (index=False in pandas)"
         )
-    return names, lambda needed: _read_csv(path, partial(_blocks, path, raw, mark, needed), len(raw), text)
+    blocks = partial(_blocks, path, raw, mark)
+
+    def read(needed: list[str]) -> Columns:
+        return _read_csv(path, partial(blocks, needed), len(raw), text)
+
+    def first(needed: list[str]) -> Columns:
+        return {name: np.array(fields, object) for name, fields in next(blocks(needed)).items()}
+
+    return names, read, first
 
 
 def _rows(path: Path, raw: bytes, mark: str) -> Iterator[list[str]]:
@@ -202,15 +229,16 @@ INDEX = re.compile(r"__index_level_[0-9]+__")
 """Name of a column in which pandas stores the numbers of a frame's rows: it is not one of the user's."""
 
 
-def _parquet(path: Path) -> tuple[list[str], Read]:
-    """The names of the columns of a Parquet file, and the function that reads it."""
+def _parquet(path: Path) -> tuple[list[str], Read, Read]:
+    """The names of the columns of a Parquet file, and the functions that read it, or the start of its dates and texts."""
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise UserError(f"{path} needs pyarrow: pip install 'coterie[tables]'") from error
     with _opened(path) as file:
         names = parquet.ParquetFile(file).schema_arrow.names
-        return [name for name in names if not INDEX.fullmatch(name)], partial(_read_parquet, path)
+    readings = partial(_read_parquet, path), partial(_first_of_parquet, path)
+    return [name for name in names if not INDEX.fullmatch(name)], *readings
 
 
 @contextmanager
@@ -240,14 +268,27 @@ def _read_parquet(path: Path, needed: list[str]) -> Columns:
         return {name: _of_chunks(table.column(name)) for name in needed}
 
 
+def _first_of_parquet(path: Path, needed: list[str]) -> Columns:
+    """The columns of dates and of text in the first rows."""
+    from pyarrow import parquet, types
+
+    fits = (types.is_date, types.is_timestamp, types.is_string, types.is_large_string)
+    with _opened(path) as raw:
+        file = parquet.ParquetFile(raw)
+        asked = [name for name in needed if any(test(file.schema_arrow.field(name).type) for test in fits)]
+        batch = next(file.iter_batches(FIRST, columns=asked, use_threads=False), None) if asked else None
+        return {} if batch is None else {name: batch.column(name).to_numpy(zero_copy_only=False) for name in asked}
+
+
 def _is_text(path: Path, name: str, kind: Any) -> bool:
-    """Whether a column is of text; raises :class:`UserError` if it is not of text, numbers or booleans."""
+    """Whether a column is of text; raises :class:`UserError` if it is not of text, numbers, booleans or dates."""
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_string(kind) or types.is_large_string(kind):
         return True
-    if not any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)):
+    numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+    if not any(fits(kind) for fits in (*numeric, types.is_date, types.is_timestamp)):
         raise UserError(f"{path}: the column {name} holds values of type {kind}: {NUMBERS}")
     return False
 

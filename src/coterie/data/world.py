@@ -253,12 +253,15 @@ class Split:
             :class:`~coterie.data.batches.Items`, which have their own.
         subjects: Number of the subject of each example, such as a patient, ``(s,)`` int64. Examples of one subject are not
             independent, so they stay together where examples are divided. None if each example has its own.
+        spans: First and last time that each example shows, ``(s, 2)`` int64 ranks; held-out examples are then the latest, see
+            :mod:`coterie.data.order`. None if examples have no order in time.
     """
 
     inputs: Batch
     index: torch.Tensor
     targets: Batch = None
     subjects: torch.Tensor | None = None
+    spans: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.targets is None and not isinstance(self.inputs, Items):
@@ -267,6 +270,8 @@ class Split:
             raise ValueError(f"{len(self.index)} examples but {size(self.targets)} targets")
         if self.subjects is not None and self.subjects.shape != self.index.shape:
             raise ValueError(f"{len(self.index)} examples but {len(self.subjects)} subjects")
+        if self.spans is not None and self.spans.shape != (*self.index.shape, 2):
+            raise ValueError(f"{len(self.index)} examples but spans of shape {tuple(self.spans.shape)}")
 
     def __len__(self) -> int:
         return self.index.shape[0]  # a fifth of the time of len
@@ -286,7 +291,8 @@ class Split:
         """The split of the examples at some positions of this one."""
         targets = None if self.targets is None else rows(self.targets, positions)
         subjects = None if self.subjects is None else self.subjects[positions]
-        return Split(self.inputs, self.index[positions], targets, subjects)
+        spans = None if self.spans is None else self.spans[positions]
+        return Split(self.inputs, self.index[positions], targets, subjects, spans)
 
     def batch(self, positions: torch.Tensor) -> tuple[Batch, Batch]:
         """(inputs, targets) of the examples at ``positions`` of this split."""
@@ -296,9 +302,12 @@ class Split:
 
 
 @public
-def whole(inputs: Batch, targets: Batch = None, subjects: torch.Tensor | None = None) -> Split:
+def whole(
+    inputs: Batch, targets: Batch = None, subjects: torch.Tensor | None = None, spans: torch.Tensor | None = None
+) -> Split:
     """A split that has its whole pool."""
-    return Split(inputs, torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs)), targets, subjects)
+    every = torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs))
+    return Split(inputs, every, targets, subjects, spans)
 
 
 @public
@@ -398,6 +407,7 @@ class World:
             for any text. The others keep their first values. None leaves this to ``model``.
         about: Facts to record with a run: text, numbers, and lists of them, such as the names of the classes.
         drift: Data that change over rounds, and who has which concept when; by ids, not names. None: data that stay.
+        hints: Sentences about the data for the user, such as that a column looks like time.
 
     Raises:
         ValueError: There is no client, or a client has no training data or a wrong id, or the drift does not fit.
@@ -416,6 +426,7 @@ class World:
     buffers: Sequence[str] | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     drift: Drift | None = None
+    hints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._take_names()

@@ -476,7 +476,7 @@ def digest(world: World) -> str:
             new = () if id(split.inputs) in seen else (split.inputs,)
             seen.add(id(split.inputs))
             parts = (_probed(split), split.index) if isinstance(split.inputs, Items) else (*new, split.index, split.targets)
-            for tensor in tensors((*parts, *([] if split.subjects is None else [split.subjects]))):
+            for tensor in tensors((*parts, *(one for one in (split.subjects, split.spans) if one is not None))):
                 state.update(tensor.contiguous().numpy())
     return state.hexdigest()
 

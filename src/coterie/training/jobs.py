@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client, Personal, Stage, Task, Training
+from coterie.data.order import latest
 from coterie.data.world import ClientData, Split
 from coterie.randomness import Purpose, generator
 from coterie.training.blocks import Block
@@ -214,13 +215,21 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
     Args:
         data: The client's data.
         share: The share of its training examples that become validation examples if it has none, at least one and at most
-            half; always the same ones, and all of a subject. 0 for none.
+            half; always the same ones, and all of a subject. Of examples in order of time they are the latest, and those
+            that reach into them are left out. 0 for none.
         seed: The seed of the run.
         client: The client.
     """
     count = min(max(round(share * len(data.train)), 1), len(data.train) // 2)
     if not share or len(data.validation) or not count:
         return data
+    if data.train.spans is not None:
+        subjects = None if data.train.subjects is None else data.train.subjects.numpy()
+        found = latest(data.train.spans.numpy(), len(data.train) // 2, count, subjects)
+        if found is None:
+            return data
+        last, earlier = map(torch.from_numpy, found)
+        return replace(data, train=data.train.at(earlier), validation=data.train.at(last))
     gen = generator(seed, Purpose.HOLDOUT, client)
     if data.train.subjects is None:
         order = torch.randperm(len(data.train), generator=gen)
