@@ -222,7 +222,7 @@ def test_columns_of_a_mapping_with_other_rows_are_refused() -> None:
 @pytest.mark.parametrize(
     "names",
     [(1, "1"), ("a", "a "), (1.0, "1"), (True, "True"), ("caf\u00e9", "cafe\u0301"), ("a b", "a  b"), ("\ufeffa", "a"),
-     (np.int64(7), "7"), (None, "None")],
+     (np.int64(7), "7"), (None, "None"), ("7.00", 7)],
     ids=ascii,
 )  # fmt: skip
 def test_clients_whose_names_look_alike_are_refused(names: tuple[Any, Any]) -> None:
@@ -529,3 +529,12 @@ def test_items_with_other_keys_are_refused() -> None:
     world = from_lists([Named(since=0), Named(since=20)], model=Masked)
     with pytest.raises(UserError, match="must have the same keys: only one of client 0 and client 1 has mask"):
         next(iter(coterie.run("fedavg", world, rounds=1, workers=1)))
+
+
+def test_columns_whose_names_are_fractions() -> None:
+    table = stacked().rename(columns=dict(zip(ORDER, (400.0, 400.5, 401.0), strict=True)))
+    before = from_frame(table, "site", "ill")
+    means = pd.Series([20.0, 0.0, 10.0], [401.0, 400.0, 400.5])
+    world = from_frame(table[["site", 401.0, 400.5, 400.0, "ill"]], "site", "ill", standardize=(means, [1]), after=before)
+    assert world.about["features"] == before.about["features"] == ["400.0", "400.5", "401.0"]
+    assert world.about["means"] == [0, 10, 20]

@@ -15,7 +15,7 @@ import torch
 
 from coterie.data.batches import LABELS
 from coterie.data.columns import listed, values
-from coterie.data.spelling import both, check_unlike, likeness, name_of
+from coterie.data.spelling import both, check_unlike, likeness
 from coterie.settings import UserError
 
 EARLIER = "the earlier world"
@@ -234,7 +234,7 @@ class Matching:
             if times > 1:
                 raise UserError(f"{where} has {times} {noun} with the name {name!r}")
         check_unlike(names, f"{noun} of {where}")
-        by_text = {name_of(name): name for name in names}
+        by_text = {str(name): name for name in names}
         holder, first = self.first.setdefault(what, (where, tuple(by_text)))
         if first is None:
             if len(names) > 1 or what == "x":

@@ -11,7 +11,6 @@ import torch
 
 from coterie.data.columns import listed
 from coterie.data.matching import column_names, is_table
-from coterie.data.spelling import name_of
 from coterie.data.world import ClientData, Split, World
 from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
@@ -130,13 +129,13 @@ def in_order_of(features: Sequence[str] | None, setting: str, given: Any) -> Any
     """
     numbered = False
     if is_table(given):
-        columns = {name_of(name): np.asarray(given[name]) for name in column_names(given)}
+        columns = {str(name): np.asarray(given[name]) for name in column_names(given)}
         by_name = {name: column[0] for name, column in columns.items() if len(column) == 1}
     elif isinstance(given, Mapping):
-        by_name = {name_of(name): value for name, value in given.items()}
+        by_name = {str(name): value for name, value in given.items()}
     elif hasattr(getattr(given, "index", None), "equals"):
         names = given.index.tolist()
-        by_name = {name_of(name): value for name, value in zip(names, given, strict=True)}
+        by_name = {str(name): value for name, value in zip(names, given, strict=True)}
         numbered = names == list(range(len(names)))  # pandas numbers values that have no names
     else:
         return given

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
 from coterie.settings import SettingError
+
+_WHOLE = re.compile(r"-?[0-9]+\.0+")
+"""A whole number that is written as a fraction, as where another value was missing."""
 
 
 def name_of(key: Any) -> str:
@@ -22,14 +26,17 @@ def name_of(key: Any) -> str:
 def likeness(name: Any) -> str:
     """Return what a reader sees of a name: its text in Unicode's form NFC, without spaces around it and invisible characters.
 
+    A whole number that is written as a fraction is the whole number.
+
     Example:
-        >>> likeness("ward  7 "), likeness(7), likeness("cafe\u0301") == likeness("caf\u00e9"), likeness("A") == likeness("a")
-        ('ward 7', '7', True, False)
+        >>> likeness("ward  7 "), likeness("7.0"), likeness("cafe\u0301") == likeness("caf\u00e9"), likeness("A")
+        ('ward 7', '7', True, 'A')
     """
     text = name_of(name)
     if not text.isascii():
         text = "".join(letter for letter in unicodedata.normalize("NFC", text) if unicodedata.category(letter) != "Cf")
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    return text.partition(".")[0] if _WHOLE.fullmatch(text) else text
 
 
 def check_unlike(names: Iterable[Any], what: str) -> None:
