@@ -446,10 +446,11 @@ def from_lists(
         clients: Each client's data, in a list or by the clients' names: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping
             with the keys of a client's .npz file (x, y, x_validation, y_validation, x_test, y_test), a data set of PyTorch
             or Hugging Face, or a mapping with such data sets as train, validation and test. An x is an array or tensor,
-            also a memory-mapped one, or a tuple or dict of them, which the model receives as arguments. Items of a data set
-            are read when they are needed. A mapping may also have a subject: numbers or names ``(N,)`` of the subjects of x
-            or train, such as patients, see :func:`coterie.from_frame`; and an order, order_validation and order_test: the
-            times of x (or train), x_validation and x_test.
+            also a memory-mapped one, a data frame, or a tuple or dict of them, which the model receives as arguments. Names
+            of columns, keys and classes are matched: all clients need the same ones. Items of a data set are read when they
+            are needed. A mapping may also have a subject: numbers or names ``(N,)`` of the subjects of x or train, such as
+            patients, see :func:`coterie.from_frame`; and an order, order_validation and order_test: the times of x (or
+            train), x_validation and x_test.
         model: Name of a model, or a function that makes a fresh module.
         classes: Number of classes, by default the greatest label + 1.
         objective: The loss and the metrics. By default that of the targets: class numbers or tokens, several labels
@@ -466,14 +467,14 @@ def from_lists(
         seed: Seed of the splits.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
         after: An earlier world of clients with names, to add clients to: its clients keep their ids, and new ones get the
-            next. Its pooled means and deviations are used again.
+            next. Its columns keep their order, and its pooled means and deviations are used again.
         **world: ``training``, ``truth``, ``augment``, ``buffers``, ``attendance`` of the :class:`World`.
 
     Returns:
         The world; its clients have the ids 0, 1, ... in their order.
 
     Raises:
-        UserError: There is no client, or the data of a client are not valid.
+        UserError: There is no client, the data of a client are not valid, or names differ between clients or look alike.
 
     Example:
         >>> import numpy as np
