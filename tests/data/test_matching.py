@@ -213,6 +213,8 @@ def test_columns_of_a_mapping_with_other_rows_are_refused() -> None:
     assert len(from_frame(mapping, "site", "ill").clients) == 2
     with pytest.raises(UserError, match="the data frame: the indexes of site and age differ"):
         from_frame({**mapping, "age": table["age"].sample(frac=1, random_state=0)}, "site", "ill")
+    with pytest.raises(UserError, match="the data frame: the indexes of site and order differ"):
+        from_frame(table, "site", "ill", order=pd.Series(np.arange(80)).sample(frac=1, random_state=0))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_newcomers_and_leavers_by_name_and_the_others_by_number() -> None:
         made = drawn(range(6), seed, newcomers=3, leavers=("B", "E"), **how)
         assert len(made.joins) == 3
         assert not {1, 4} & set(made.joins)
-    with pytest.raises(SettingError, match=r"Scenario\.leavers has client 'a', which does not exist$"):
+    with pytest.raises(SettingError, match=r"Scenario\.leavers has client 'a', which does not exist; did you mean A\?$"):
         drawn(range(6), 0, leavers=("a",), **how)
     with pytest.raises(SettingError, match=r"'North', which does not exist; did you mean Nord\?"):
         drawn(range(1), 0, newcomers=("North",), ids={"Nord": 0})

@@ -150,6 +150,8 @@ def clients_of(
     check_order(names, taken, ordering, gap if order is None else None, where)
     if isinstance(frame, Mapping):
         check_rows({str(name): frame[name] for name in (*taken, *chosen, *ordering)}, where)
+    if order is not None and not ordering:
+        check_rows({str(client): frame[client], "order": order}, where)
     matching = Matching(earlier)
     chosen = matching.order("x", chosen, where)
     several = matching.order("y", several, where, "targets")
