@@ -75,6 +75,19 @@ def test_at_most_so_many_models() -> None:
     assert after.models.tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
+def test_a_distance_compares_a_model_with_itself_on_its_own_data() -> None:
+    """Model 0 loses 3 - 1 = 2 on the other cluster's data, and model 1 gains there: 1.5 - 2."""
+    assert cluster_distances(np.array([[1.0, 3.0], [1.5, 2.0]]))[0, 1] == 2.0
+
+
+def test_a_diverged_model_is_merged_with_no_other() -> None:
+    """Model 1 is NaN everywhere, so its loss on other data is no worse than on its own; that must not make it near."""
+    apart = cluster_distances(np.array([[0.1, 0.1, 0.1], [np.nan] * 3, [0.1, 0.1, 0.1]]))
+    assert apart[0, 2] == 0.0
+    assert apart[1, [0, 2]].min() > 1e6
+    assert np.array_equal(apart, apart.T)
+
+
 def brute(matrix: np.ndarray, delta: float) -> list[tuple[int, ...]]:
     """Merge the two nearest clusters, by the greatest distance of a pair, as long as that is below delta."""
     parts = [(i,) for i in range(len(matrix))]
@@ -94,7 +107,7 @@ def test_merges_by_brute_force_from_the_definition(rows: list[list[float]]) -> N
     apart = cluster_distances(losses)
     for i in range(n):
         for j in range(n):
-            assert apart[i, j] == pytest.approx(max(losses[i, j] - losses[j, j], losses[j, i] - losses[i, i], 0.0))
+            assert apart[i, j] == pytest.approx(max(losses[i, j] - losses[i, i], losses[j, i] - losses[j, j], 0.0))
     off = sorted(apart[np.triu_indices(n, 1)])
     if any(b - a < 1e-9 for a, b in pairwise(off)):
         return  # with equal distances there are several answers

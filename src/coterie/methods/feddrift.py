@@ -83,24 +83,37 @@ class FedDriftState:
         return self.seen[row] + sum(self.examples.get(client, 1) for client in self.members(row))
 
 
+DIVERGED = 1e9
+"""Value that replaces a loss that is not finite, and the distance between a diverged model and every other."""
+
+
 def cluster_distances(losses: np.ndarray) -> np.ndarray:
     """Return FedDrift's distances of clusters.
 
+    ``L_ij`` is the loss of model i on the data of cluster j. The distance of i and j is ``max(L_ij - L_ii, L_ji - L_jj, 0)``:
+    how much worse one of the two models serves the other cluster's data than the data of its own cluster. This is the paper's
+    definition, and distance ``A`` of the published code, which its commands use.
+
     Args:
-        losses: Shape ``(k, k)``: the loss of model i on the data of cluster j.
+        losses: Shape ``(k, k)``: entry (i, j) is ``L_ij``. A loss that is not finite counts as enormous.
 
     Returns:
-        Shape ``(k, k)``: ``max(L_ij - L_jj, L_ji - L_ii, 0)``, how much worse one cluster's data are served by the other's
-        model than by its own. A loss that is not a number counts as infinite.
+        Shape ``(k, k)``: the distances, symmetric, with a zero diagonal. A model whose loss on the data of its own cluster is
+        not finite is far from every other.
 
     Example:
-        >>> cluster_distances(np.array([[1.0, 3.0], [1.5, 2.0]]))
-        array([[0., 1.],
-               [1., 0.]])
+        >>> cluster_distances(np.array([[1.0, 3.0], [1.5, 2.0]]))  # 3 - 1 is more than 1.5 - 2
+        array([[0., 2.],
+               [2., 0.]])
     """
-    bounded = np.nan_to_num(losses, nan=1e9, posinf=1e9)
-    worse = bounded - bounded.diagonal()[None, :]
-    return np.maximum(np.maximum(worse, worse.T), 0.0)
+    bounded = np.nan_to_num(losses, nan=DIVERGED, posinf=DIVERGED, neginf=-DIVERGED)
+    worse = bounded - bounded.diagonal()[:, None]  # row i: model i on each cluster's data, and less than on its own
+    distances = np.maximum(np.maximum(worse, worse.T), 0.0)
+    diverged = ~np.isfinite(losses.diagonal())  # equally bad everywhere, so that its distances would be zero
+    distances[diverged, :] = DIVERGED
+    distances[:, diverged] = DIVERGED
+    np.fill_diagonal(distances, 0.0)
+    return distances
 
 
 def drifted(losses: Mapping[Client, np.ndarray], last: Mapping[Client, float], delta: float) -> tuple[Client, ...]:
