@@ -76,7 +76,7 @@ def test_the_geometric_median_has_the_least_sum_of_distances(n: int, seed: int) 
 def test_norm_clipping_by_definition(n: int, seed: int) -> None:
     updates, weights = drawn(n, seed=seed)
     norms = updates.norm(dim=1).tolist()
-    limit = sorted(norms)[(n - 1) // 2]  # none is zero
+    limit = float(np.median(norms))  # none is zero
     clipped = [row * min(1.0, limit / norm) for row, norm in zip(updates.double(), norms, strict=True)]
     expected = sum(weight * row for weight, row in zip(weights, clipped, strict=True)) if n > 1 else updates[0]
     np.testing.assert_allclose(Averaging(mean="norm-clipping").of(updates, weights), expected, rtol=1e-4, atol=1e-5)
@@ -122,6 +122,43 @@ def test_no_client_has_more_than_its_share(claims: list[int], share: float) -> N
     assert not cut.any() or found[cut][0] >= found[~cut].max()  # nobody is cut below one who is not
     if examples.max() <= most * examples.sum():
         assert found is examples
+
+
+@pytest.mark.parametrize(
+    ("amounts", "right"),
+    [
+        ([0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]),
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+        ([5.0, 1.0, 2.0, *[0.0] * 7], [1.0, 1.0, 1.0, *[0.0] * 7]),  # three of ten cannot have a fifth at most
+        ([5.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]),
+        ([7.0], [7.0]),
+        ([], []),
+        ([5e-324, 0.0, 0.0], [5e-324, 0.0, 0.0]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_clients_without_weight_do_not_take_it_from_the_others(
+    amounts: list[float], right: list[float], dtype: type[np.number]
+) -> None:
+    """One client of four with a weight once lost it, and the weights were divided by their sum, zero."""
+    given = np.array(amounts).astype(dtype)
+    assert Averaging(share=0.1).bounded(given).tolist() == np.array(right).astype(dtype).tolist()
+
+
+@given(st.lists(st.sampled_from([0.0, 1e-9, 0.5, 1.0, 30.0]), min_size=1, max_size=14), st.sampled_from([0.05, 0.1, 0.4]))
+def test_the_bounded_weights_sum_to_zero_only_if_the_weights_do(amounts: list[float], share: float) -> None:
+    weights = np.array(amounts)
+    found = Averaging(share=share).bounded(weights)
+    assert ((found > 0) == (weights > 0)).all()
+    assert (found <= weights).all()
+    reachable = max(share, 2 / len(weights), 1 / max((weights > 0).sum(), 1))
+    assert found.max() <= (reachable + 1e-9) * found.sum()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -1.0])
+def test_a_weight_that_is_no_weight_is_refused(odd: float) -> None:
+    with pytest.raises(ValueError, match="weights must be finite and >= 0"):
+        Averaging(share=0.1).bounded(np.array([1.0, odd, 1.0]))
 
 
 def test_a_claim_of_everything_counts_for_a_tenth() -> None:

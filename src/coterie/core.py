@@ -242,15 +242,25 @@ class Averaging:
         """Limit the weights so that no client has more than the largest share.
 
         Args:
-            amounts: Shape ``(n,)``, non-negative: the numbers of examples that the clients of one exchange report, or other
-                weights.
+            amounts: Shape ``(n,)``: the numbers of examples that the clients of one exchange report, or other weights.
 
         Returns:
-            Shape ``(n,)``: the same weights, with the greatest cut to one level at which they have exactly that share.
+            Shape ``(n,)``: the same weights, with the greatest cut to one level at which they have exactly that share. If too
+            few clients have a weight above zero for that, their weights are equal, at the least of them; a single one keeps
+            its weight.
+
+        Raises:
+            ValueError: A weight is negative or not finite.
+
+        Example:
+            >>> Averaging(share=0.1).bounded(np.array([30.0, 2.0, 1.0, 1.0]))  # twice the average weight is one half
+            array([4., 2., 1., 1.])
         """
         n = len(amounts)
         share = max(self.share, 2 / n) if n else 1.0
-        if share >= 1 or amounts.max() <= share * amounts.sum():
+        if not (np.isfinite(amounts) & (amounts >= 0)).all():
+            raise ValueError(f"weights must be finite and >= 0, got {amounts[~(np.isfinite(amounts) & (amounts >= 0))][0]:g}")
+        if share >= 1 or amounts.max() <= share * amounts.sum(dtype=np.float64):
             return amounts
         ordered = np.sort(amounts.astype(np.float64))[::-1]
         rests = ordered.sum() - ordered.cumsum()
@@ -258,6 +268,9 @@ class Averaging:
             level = share * rests[cut - 1] / (1 - cut * share) if cut * share < 1 else math.inf
             if level >= ordered[cut]:
                 break
+        above_zero = amounts[amounts > 0]
+        if len(above_zero) * share < 1:  # even equal weights are greater shares than that
+            return np.minimum(amounts, above_zero.min())
         whole = np.issubdtype(amounts.dtype, np.integer)
         return np.minimum(amounts, max(1, math.floor(level)) if whole else level)
 
@@ -313,9 +326,24 @@ def _like(values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
 
 
 def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+    """The weighted mean of updates that are scaled down to the median norm of those that moved."""
+    norms = _norms(updates)
+    moved = norms[norms > 0].sort().values
+    middle = len(moved) // 2
+    median = (moved[middle] + moved[~middle]) / 2 if len(moved) else 0.0  # torch.median is the lower one of two in the middle
+    return _scaled_down(updates, weights, norms, median)
+
+
+def _norms(updates: torch.Tensor) -> torch.Tensor:
+    """L2 norms of rows ``(n, d)``: shape ``(n,)``; in float64 if the squares overflow."""
     norms = updates.norm(dim=1)
-    moved = norms[norms > 0]
-    limit = moved.median() if len(moved) else 0.0
+    return norms if bool(norms.isfinite().all()) else updates.double().norm(dim=1)
+
+
+def _scaled_down(
+    updates: torch.Tensor, weights: np.ndarray | Sequence[float], norms: torch.Tensor, limit: torch.Tensor | float
+) -> torch.Tensor:
+    """The weighted mean of updates, of which longer ones are scaled down to the norm ``limit``."""
     factors = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
     return average(updates, np.asarray(weights) * factors.numpy(force=True))
 
@@ -323,12 +351,14 @@ def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> to
 def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """The point with the smallest weighted sum of distances to the rows.
 
-    The iteration starts at the norm-clipped mean. That point is already close, however long a hostile row is. It is also not
+    The iteration starts at a mean of rows that are clipped at a norm in the middle. That point is already close, however long a hostile row is. It is also not
     a row, where Weiszfeld's iteration would stop.
     """
     rows = updates.double()
     start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)
-    point = _clipped(rows, weights)
+    norms = _norms(rows)
+    moved = norms[norms > 0]
+    point = _scaled_down(rows, weights, norms, moved.median() if len(moved) else 0.0)
     for _ in range(STEPS):
         distances = (rows - point).norm(dim=1)
         smoothing = CLOSE * float(distances.median())
