@@ -269,7 +269,7 @@ class Averaging:
             if level >= ordered[cut]:
                 break
         above_zero = amounts[amounts > 0]
-        if len(above_zero) * share < 1:  # even equal weights are greater shares than that
+        if len(above_zero) * share <= 1:  # no smaller shares than equal ones are possible
             return np.minimum(amounts, above_zero.min())
         whole = np.issubdtype(amounts.dtype, np.integer)
         return np.minimum(amounts, max(1, math.floor(level)) if whole else level)
