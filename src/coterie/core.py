@@ -526,6 +526,9 @@ class Task:
     sent: bool = True
 
     def __post_init__(self) -> None:
+        for row in self.offered:
+            if not isinstance(row, (int, np.integer)) or row < 0:
+                raise ValueError(f"Task.offered must be rows of the plan's models, from 0, got {row!r}")
         if not 1 <= self.choose <= len(self.offered):
             raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
         if self.measure not in (None, "train", "validation"):
@@ -600,6 +603,9 @@ class Plan:
             updates from this model divided by the number of all clients that answered, and ``Replies.heard`` has estimates.
         clip: The maximum norm of an update, if it is less than the boundary's.
 
+    Raises:
+        ValueError: A task offers a row that ``models`` does not have, or the fields contradict each other.
+
     Example:
         >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")
         >>> sorted(plan.tasks), plan.ends_round
@@ -620,6 +626,7 @@ class Plan:
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        self._check_rows()
         if self.hidden and self.need != "sums":
             raise ValueError(f'Plan.hidden needs Plan.need "sums", got {self.need!r}')
         shares: dict[Client, float] = {}
@@ -627,6 +634,21 @@ class Plan:
             if shares.setdefault(client, task.holdout) != task.holdout:
                 both = f"{shares[client]:g} and {task.holdout:g}"
                 raise ValueError(f"Task.holdout of client {client} must be the same in all parts of a plan, got {both}")
+
+    def _check_rows(self) -> None:
+        """Refuse an offer of a model that the plan does not have: an engine would take one of an earlier exchange."""
+        if self.models.ndim != 2:
+            raise ValueError(f"Plan.models must be rows (k, d), got shape {tuple(self.models.shape)}")
+        if self.parts and self.tasks:
+            raise ValueError("a plan with Plan.parts has no tasks itself: put them into a part")
+        k, checked = len(self.models), set[int]()
+        for client, task in self.tasks.items():
+            if id(task) in checked:  # clients often share one task
+                continue
+            checked.add(id(task))
+            if max(task.offered) >= k:
+                has = f"rows 0 to {k - 1}" if k else "no models"
+                raise ValueError(f"Plan.models has {has}, but client {client} is offered row {max(task.offered)}")
 
     @property
     def all_ended(self) -> tuple[str, ...]:
@@ -1024,7 +1046,7 @@ class Assignment:
             clients choose instead, for the experimenter to see.
 
     Raises:
-        ValueError: There are both an ensemble and neighbours.
+        ValueError: A client is served by a row that ``models`` does not have, or there are both an ensemble and neighbours.
 
     Example:
         >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
@@ -1045,6 +1067,11 @@ class Assignment:
     def __post_init__(self) -> None:
         if self.ensemble and self.neighbours is not None:
             raise ValueError("Assignment.neighbours needs clients that are served by one model each, not by an ensemble")
+        k, served = len(self.models), {*self.row.values(), *(row for path in self.path.values() for row in path)}
+        for row in served:
+            if not isinstance(row, (int, np.integer)) or not 0 <= row < k:
+                has = f"rows 0 to {k - 1}" if k else "no models"
+                raise ValueError(f"Assignment.models has {has}, but a client is served by row {row!r}")
 
     def __repr__(self) -> str:
         return f"<Assignment: {partition(self.groups)} clients, models of shape {tuple(self.models.shape)}>"
