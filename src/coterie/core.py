@@ -351,8 +351,8 @@ def _scaled_down(
 def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """The point with the smallest weighted sum of distances to the rows.
 
-    The iteration starts at a mean of rows that are clipped at a norm in the middle. That point is already close, however long a hostile row is. It is also not
-    a row, where Weiszfeld's iteration would stop.
+    The iteration starts at a mean of rows that are clipped at a norm in the middle. That point is already close, however long
+    a hostile row is. It is also not a row, where Weiszfeld's iteration would stop.
     """
     rows = updates.double()
     start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)

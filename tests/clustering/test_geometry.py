@@ -135,7 +135,7 @@ def test_a_row_that_is_not_finite_is_named(of, bad):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        (np.full((2, 3), 1e30, np.float32), "overflow torch.float32"),
+        (np.full((2, 3), 1e200), "overflow"),
         (np.zeros(3), r"\(n, d\)"),
         (np.zeros((0, 3)), "no clients"),
         (np.array([["a"]]), "numbers"),

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import distances, geometry, gram, gram_update, halves_gram, noise_levels
+from coterie.clustering import closeness, distances, geometry, gram, gram_update, halves_gram, noise_levels
 
 
 def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
@@ -43,8 +43,8 @@ def test_many_rows_that_overflow_or_are_not_finite_are_named() -> None:
     x[211, 1] = np.nan
     with pytest.raises(ValueError, match="row 211"):
         gram(x)
-    with pytest.raises(ValueError, match=r"overflow torch\.float32"):
-        gram(np.full((300, 3), 1e30, np.float32))
+    with pytest.raises(ValueError, match="overflow"):
+        gram(np.full((300, 3), 1e200))
 
 
 def test_rows_on_disk_are_read_in_place(tmp_path: Path) -> None:
@@ -197,3 +197,44 @@ def test_close_rows_are_the_connected_ones(seed: int, n: int) -> None:
     reach = np.linalg.matrix_power(near.astype(int) + np.eye(n, dtype=int), n) > 0
     expected = {tuple(np.flatnonzero(row)) for row in reach if row.sum() > 1}
     assert {tuple(group) for group in geometry.close_rows(x @ x.T)} == expected
+
+
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1e-23, 1e-15, 1.0, 1e20, 1e30])
+def test_rows_of_any_length_in_float32(scale: float) -> None:
+    """Squares of numbers below 1e-23 are zero in float32, and those above 1e19 infinite."""
+    x = rows(2, n=9).astype(np.float32) * np.float32(scale)
+    exact = x.astype(np.float64) @ x.astype(np.float64).T
+    assert np.allclose(gram(x) / scale**2, exact / scale**2, rtol=1e-4, atol=1e-4)
+    assert np.allclose(gram_update(np.eye(9), x, range(9)) / scale**2, exact / scale**2, rtol=1e-4, atol=1e-4)
+
+
+def test_short_and_long_rows_together_leave_the_others_as_they_are() -> None:
+    x = rows(3, n=8).astype(np.float32)
+    plain = gram(x)
+    x[2], x[5], x[6] = x[2] * np.float32(1e-25), x[5] * np.float32(1e25), 0.0
+    found, exact = gram(x), x.astype(np.float64) @ x.astype(np.float64).T
+    usual = [0, 1, 3, 4, 7]
+    assert np.array_equal(found[np.ix_(usual, usual)], plain[np.ix_(usual, usual)])  # bit for bit
+    lengths = np.sqrt(np.diagonal(exact))
+    assert np.allclose(found, exact, rtol=1e-4, atol=0) or (abs(found - exact) <= 1e-5 * np.outer(lengths, lengths)).all()
+    assert np.allclose(np.sqrt(np.diagonal(found)), lengths, rtol=1e-6)
+
+
+def test_close_rows_of_tiny_numbers_keep_their_distance() -> None:
+    x = np.float32(1e-25) * (np.ones((3, 4), np.float32) + np.float32([[0.0], [0.01], [0.02]]))
+    exact = np.linalg.norm(x[0].astype(np.float64) - x[1])
+    assert distances(gram(x) * 1e50)[0, 1] == pytest.approx(exact * 1e25, rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e20, 1e30])
+@pytest.mark.parametrize("metric", ["l2", "l1"])
+def test_closeness_of_tiny_and_large_updates(scale: float, metric: str) -> None:
+    x = torch.from_numpy(rows(4, n=3).astype(np.float32)) * scale
+    order = 2 if metric == "l2" else 1
+    exact = -(x[1:].double() - x[0].double()).norm(p=order, dim=1)
+    assert torch.allclose(closeness(x[0], x[1:], metric) / scale, exact / scale, rtol=1e-4)
+
+
+def test_cosines_of_large_updates() -> None:
+    x = torch.from_numpy(rows(5, n=3).astype(np.float32))
+    assert torch.allclose(closeness(x[0] * 1e25, x[1:] * 1e25), closeness(x[0], x[1:]), atol=1e-6)

@@ -56,6 +56,27 @@ def test_auroc_by_its_definition_with_ties() -> None:
     assert found == pytest.approx(np.mean(pairs), abs=1e-9)
 
 
+@pytest.mark.parametrize("classes", [2, 3, 4, 7])
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+def test_ties_of_several_classes_by_the_definition(classes: int, shift: float) -> None:
+    """Logits of few values, and examples that differ by a constant: chances are equal, but not to the last bit."""
+    rng = np.random.default_rng(3)
+    levels, labels = rng.integers(0, 3, (90, classes)), rng.integers(0, classes, 90)
+    outputs = 1.1 * levels + rng.random((90, 1)) + shift * rng.integers(0, 2, (90, 1))
+    against = np.exp(1.1 * (levels[:, None, :] - levels[:, :, None])).sum(axis=2).round(9)  # 1 / chance, without the constant
+    areas = []
+    for c in range(classes) if classes > 2 else [1]:
+        pairs = [np.sign(b - a) / 2 + 0.5 for a in against[labels == c, c] for b in against[labels != c, c]]
+        areas.append(np.mean(pairs))
+    found = of("AUROC", torch.from_numpy(outputs), torch.from_numpy(labels))["AUROC"]
+    assert found == pytest.approx(np.mean(areas), abs=1e-12)
+
+
+def test_chances_that_are_all_but_one_are_still_ordered() -> None:
+    outputs = torch.tensor([[60.0, 0.0, 0.0], [50.0, 0.0, 0.0], [55.0, 0.0, 0.0], [45.0, 0.0, 0.0]])
+    assert of("AUROC", outputs, torch.tensor([0, 1, 0, 2]))["AUROC"] == pytest.approx(np.mean([1.0, 2 / 3, 1.0]))
+
+
 def test_several_classes_and_labels_are_means_over_those_that_occur() -> None:
     outputs, labels = drawn(300, 4)
     labels[labels == 3] = 0  # class 3 never occurs

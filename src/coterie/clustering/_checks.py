@@ -97,6 +97,8 @@ def gram_matrix(values: Any) -> np.ndarray:
     if (diagonal < -SLACK).any():
         bad = int(diagonal.argmin())
         raise ValueError(f"gram: entry ({bad}, {bad}) is {diagonal[bad]:g}, but a squared norm is >= 0")
+    if max(square.max(), -square.min()) > GREATEST:
+        raise ValueError(f"gram: an entry is beyond {GREATEST:g}, so that sums would overflow; scale the updates")
     if not diagonal.any() and square.any():
         raise ValueError("gram has a zero diagonal, so it looks like a matrix of distances; pass gram(updates)")
     return square
@@ -173,12 +175,16 @@ def rows(updates: Any, name: str = "updates") -> torch.Tensor:
     return updates
 
 
-def refuse_infinite_rows(updates: torch.Tensor) -> None:
-    """Raise ``ValueError`` with the row that is not finite, after a product of ``updates`` was not finite."""
+def refuse_infinite_rows(updates: torch.Tensor, name: str = "updates") -> None:
+    """Raise ``ValueError`` with the row that is not finite, after a product or sum of ``updates`` was not finite."""
     for i, row in enumerate(updates):
         if not bool(torch.isfinite(row).all()):
-            raise ValueError(f"updates: row {i} holds a value that is not finite")
-    raise ValueError(f"updates: products of such large entries overflow {updates.dtype}; pass float64 or scale them")
+            raise ValueError(f"{name}: row {i} holds a value that is not finite")
+    raise ValueError(f"{name}: products or sums of such large entries overflow; scale them")
+
+
+GREATEST = 1e140
+"""The greatest entry of a Gram matrix: products of two entries, summed over clients, stay finite."""
 
 
 def one_per_client(values: Any, n: int, name: str) -> np.ndarray:

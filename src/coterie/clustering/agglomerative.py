@@ -77,6 +77,8 @@ def cut_dendrogram(tree: np.ndarray, *, threshold: float | None = None, groups: 
     tree = _checks.array(tree)
     if tree.ndim != 2 or tree.shape[1] != 4:
         raise ValueError(f"tree must be (n - 1, 4), as dendrogram makes it, got shape {tree.shape}")
+    if not np.isfinite(tree.astype(np.float64)).all():
+        raise ValueError("tree holds a value that is not finite; pass one that dendrogram made")
     n = len(tree) + 1
     _check_cut(n, threshold, groups)
     merges = n - groups if groups is not None else int((tree[:, 2] < threshold).sum())

@@ -339,8 +339,8 @@ def repeated_p(first: float, second: float, clients: int) -> float:
         >>> repeated_p(1e-3, 2e-3, clients=20) < 2e-4 < repeated_p(2e-3, 2e-3, clients=2)
         True
     """
-    if clients < 1:
-        raise ValueError(f"clients must be at least 1, got {clients}")
+    if not 1 <= clients < math.inf:
+        raise ValueError(f"clients must be a number of clients, at least 1, got {clients}")
     for p in (first, second):
         if not 0 <= p <= 1:
             raise ValueError(f"a p-value must be 0 to 1, got {p:g}")

@@ -22,6 +22,10 @@ from coterie.settings.calls import public
 ZERO = 1e-12
 """A norm below this counts as zero: such an update is not similar to any other."""
 
+TINY = ZERO**2
+"""A squared norm below this is computed in float64: in float32, squares of numbers below 1e-19 lose digits, and from 1e-23 on
+they are zero."""
+
 METRICS = ("l2", "cosine")
 
 
@@ -36,7 +40,8 @@ def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: in
     Squared distances ``G_ii + G_jj - 2 G_ij`` have a relative error of about 100 ε, down to rows that differ by 1e-5 of their
     norm. Rows that differ by less than an eighth of their norm have a common part, which would cancel in this difference
     and leave rounding errors. Their products are computed again without it, and what it adds to each entry is added in
-    float64. Rows that are not close to any other row are not computed twice.
+    float64. Rows that are not close to any other row are not computed twice. Products of rows whose squares are too small or
+    too large for float32 are computed in float64.
 
     Args:
         updates: Shape ``(n, d)``: an array (also ``np.memmap``, which is read from disk a block at a time) or a tensor on
@@ -71,13 +76,43 @@ def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: in
 def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute :func:`gram` of checked rows."""
     total = self_products(rows, columns)
+    far_from_one = out_of_range(total, rows)
+    if len(far_from_one):
+        products = cross_products(rows, far_from_one, columns, wide=True)
+        _put(total, far_from_one, products)
+    # No product is greater than the greatest of the squares, so it is enough to check that these are finite.
+    if not np.isfinite(np.diagonal(total)).all():
+        _checks.refuse_infinite_rows(rows)
     groups = list(close_rows(total))
     if any(len(close) == len(total) for close in groups):
         del total  # before a second one is made
-        return products_around_mean(rows, np.arange(len(rows)), columns)
+        return products_around_mean(rows, np.arange(len(rows)), columns, wide=len(far_from_one) > 0)
     for close in groups:
-        total[np.ix_(close, close)] = products_around_mean(rows, close, columns)
+        wide = bool(np.isin(close, far_from_one).any())
+        total[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
     return total
+
+
+def out_of_range(gram: np.ndarray, rows: torch.Tensor) -> np.ndarray:
+    """Return the positions of rows whose squares are too small or too large for the precision of ``rows``.
+
+    Args:
+        gram: Their products, shape ``(n, n)``.
+        rows: Shape ``(n, d)``.
+    """
+    if rows.dtype == torch.float64 or not rows.is_floating_point():
+        return np.zeros(0, dtype=np.int64)
+    square = np.diagonal(gram)
+    odd = np.flatnonzero(~np.isfinite(square) | (square < TINY))
+    return np.array([i for i in odd if bool((rows[i] != 0).any())], dtype=np.int64)  # a row of zeros is exact
+
+
+def _put(gram: np.ndarray, at: np.ndarray, products: np.ndarray) -> None:
+    """Put the products ``(m, n)`` of the rows ``at`` with all rows into the Gram matrix, exactly symmetric."""
+    among_themselves = products[:, at]
+    products[:, at] = (among_themselves + among_themselves.T) / 2
+    gram[at] = products
+    gram[:, at] = products.T
 
 
 @public
@@ -114,12 +149,15 @@ def gram_update(
     if positions:
         at = _checks.position_list(positions, len(rows), "changed")
         products = cross_products(rows, at, columns)
-        both = products[:, at]
-        products[:, at] = (both + both.T) / 2
-        out[at], out[:, at] = products, products.T
+        finite = bool(np.isfinite(products).all())
+        _put(out, at, products)
+        far_from_one = np.intersect1d(out_of_range(out, rows), at) if finite else at
+        if len(far_from_one):
+            _put(out, far_from_one, cross_products(rows, far_from_one, columns, wide=True))
         for close in close_rows(out):
             if np.isin(at, close).any():
-                out[np.ix_(close, close)] = products_around_mean(rows, close, columns)
+                wide = bool(np.isin(close, out_of_range(out, rows)).any())
+                out[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
     return out
 
 
@@ -293,29 +331,27 @@ _FEW = 200  # rows: with fewer, torch's product is faster; otherwise NumPy's is,
 
 
 def self_products(rows: torch.Tensor, columns: Columns) -> np.ndarray:
-    """Compute ``(n, n)`` float64 inner products of checked rows."""
+    """Compute ``(n, n)`` float64 inner products of checked rows, not finite where they overflow."""
     n = len(rows)
     total = np.zeros((n, n))
     for block in blocks(rows, columns, width=_width(n)):
         for i, j in _upper(n):
             _add(total, block, i, block, j)
     _make_symmetric(total)
-    # No product is greater than the greatest of the squares, so it is enough to check that these are finite.
-    if not np.isfinite(np.diagonal(total)).all():
-        _checks.refuse_infinite_rows(rows)
     return total
 
 
-def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
+def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False) -> np.ndarray:
     """Compute ``(m, m)`` float64 inner products of the m rows at the positions ``some``, from their differences to their mean.
 
     With ``y_i = x_i - c``, ``x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c``. In a squared distance the terms of c cancel
-    except for rounding in float64, whatever the rounding errors of ``y_i · c`` itself.
+    except for rounding in float64, whatever the rounding errors of ``y_i · c`` itself. With ``wide``, all is in float64.
     """
     m = len(some)
     total, along, square = np.zeros((m, m)), np.zeros(m), 0.0
     for block in blocks(rows, columns, width=_width(len(rows), _COPIED)):
         own = block[torch.from_numpy(some).to(block.device)]
+        own = own.double() if wide else own
         common = own.mean(dim=0)
         own -= common
         along += (own @ common).cpu().numpy()
@@ -367,16 +403,20 @@ def _make_symmetric(total: np.ndarray) -> None:
             total[j, i] = total[i, j].T
 
 
-def cross_products(rows: torch.Tensor, some: np.ndarray, columns: Columns) -> np.ndarray:
-    """Compute ``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``."""
+def cross_products(rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False) -> np.ndarray:
+    """Compute ``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``.
+
+    With ``wide``, products are computed in float64, and must be finite.
+    """
     n = len(rows)
     total = np.zeros((len(some), n))
     for block in blocks(rows, columns, width=_width(n)):
+        block = block.double() if wide else block
         chosen = block[some]
         for i in _tiles(len(some)):
             for j in _tiles(n):
                 _add(total, chosen, i, block, j)
-    if not np.isfinite(total).all():
+    if wide and not np.isfinite(total).all():
         _checks.refuse_infinite_rows(rows)
     return total
 
@@ -516,7 +556,7 @@ def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarr
         Shape ``(m,)``, float64; greater is closer.
 
     Raises:
-        ValueError: The metric is another one, or the shapes do not fit.
+        ValueError: The metric is another one, the shapes do not fit, or a number is not finite.
 
     Example:
         >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]])).tolist()
@@ -527,6 +567,12 @@ def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarr
     update, stored = torch.as_tensor(update), torch.as_tensor(stored)
     if update.ndim != 1 or stored.ndim != 2 or stored.shape[1] != len(update):
         raise ValueError(f"closeness needs (d,) and (m, d), got shapes {tuple(update.shape)} and {tuple(stored.shape)}")
+    for name, values in (("update", update[None]), ("stored", stored)):
+        if not bool(torch.isfinite(values).all()):
+            _checks.refuse_infinite_rows(values, name)
+    squares = torch.cat([stored, update[None]]).square().sum(dim=1)
+    if not bool(torch.isfinite(squares).all()):  # too large for the precision of the rows
+        update, stored = update.double(), stored.double()
     if metric == "cosine":
         norms, own = stored.norm(dim=1).double(), update.norm().double()
         none = (norms < ZERO) | (own < ZERO)
@@ -535,4 +581,7 @@ def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarr
     if metric not in CLOSENESS_METRICS:
         raise ValueError(f"metric must be one of {', '.join(CLOSENESS_METRICS)}, got {metric!r}")
     order = 2 if metric == "l2" else 1
-    return -torch.stack([(row - update).norm(p=order) for row in stored]).double()
+    apart = torch.stack([(row - update).norm(p=order) for row in stored]).double()
+    for i in torch.nonzero(apart < ZERO).flatten().tolist():  # squares of so small numbers are zero in float32
+        apart[i] = (stored[i].double() - update.double()).norm(p=order)
+    return -apart

@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from coterie.clustering import _checks
 from coterie.clustering.columns import Columns, parts, widened
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings.calls import public
@@ -69,7 +70,8 @@ class Sketcher:
     def rows(self, rows: torch.Tensor | np.ndarray) -> torch.Tensor:
         """Compute the sketches of rows.
 
-        The sketch of a row is the same bit for bit whichever rows are sketched together with it.
+        The sketch of a row is the same bit for bit whichever rows are sketched together with it. That of a row that is not
+        finite is not finite, for the caller to see; :func:`sketch` refuses such a row.
 
         Args:
             rows: Shape ``(n, d)``.
@@ -122,7 +124,7 @@ def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.T
         Shape ``(n, size)``, as from :meth:`Sketcher.rows`.
 
     Raises:
-        ValueError: As in :class:`Sketcher`, or the rows have another shape.
+        ValueError: As in :class:`Sketcher`, the rows have another shape, or one is not finite.
 
     Example:
         >>> rows = torch.randn(3, 50_000, generator=torch.Generator().manual_seed(0))
@@ -130,6 +132,14 @@ def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.T
         >>> short.shape, bool((short @ short.T / 50_000 - torch.eye(3)).abs().max() < 0.1)
         (torch.Size([3, 4096]), True)
     """
+    short = unchecked_sketch(rows, size, seed)
+    if not bool(torch.isfinite(short).all()):
+        _checks.refuse_infinite_rows(torch.as_tensor(rows), "rows")
+    return short
+
+
+def unchecked_sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.Tensor:
+    """Compute :func:`sketch` also of rows that are not finite, of which the sketch is not finite either."""
     if rows.ndim != 2:
         raise ValueError(f"rows must be (n, d), got shape {tuple(rows.shape)}")
     return _sketcher(rows.shape[1], size, seed).rows(rows)
@@ -138,11 +148,11 @@ def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.T
 def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int) -> torch.Tensor:
     """Compute the sketches of chosen columns of checked rows, ``(n, size)``; some rows are gathered at a time."""
     if columns is None:
-        return sketch(rows, size, seed)
+        return unchecked_sketch(rows, size, seed)
     chosen = [part if isinstance(part, slice) else torch.from_numpy(part) for part in parts(columns, rows.shape[1])]
     step = max(1, _ENTRIES // rows.shape[1])
     short = [
-        sketch(torch.cat([rows[start : start + step, part] for part in chosen], dim=1), size, seed)
+        unchecked_sketch(torch.cat([rows[start : start + step, part] for part in chosen], dim=1), size, seed)
         for start in range(0, len(rows), step)
     ]
     return torch.cat(short)
@@ -175,13 +185,13 @@ def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
         The bound.
 
     Raises:
-        ValueError: n < 1, k < 1, or delta is not between 0 and 1.
+        ValueError: n or k is below 1 or not finite, or delta is not between 0 and 1.
 
     Example:
         >>> round(sketch_error(4096, 100), 3), round(sketch_error(16_384, 10_000), 3)
         (0.123, 0.078)
     """
-    if k < 1 or n < 1:
+    if not (1 <= k < math.inf and 1 <= n < math.inf):
         raise ValueError(f"k (numbers in a sketch) and n (clients) must be >= 1, got {k} and {n}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must be above 0 and below 1, a probability, got {delta}")

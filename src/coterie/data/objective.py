@@ -121,12 +121,39 @@ def _scores(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, n
     """Scores ``(b, m)`` and labels of 0 and 1 ``(b, m)``: one column for two classes, otherwise one for each class."""
     if outputs.shape == targets.shape or outputs.shape == (*targets.shape, 1):  # binary, or several labels
         return _columns(outputs.double(), len(targets)), _columns(targets, len(targets))
-    chances = outputs.double().log_softmax(-1).flatten(0, -2)
     classes, kept = targets.flatten(), counted(targets).flatten()
-    chances, classes = chances[kept], classes[kept]
-    if chances.shape[1] == 2:
-        return (chances[:, 1:] - chances[:, :1]).numpy(), classes[:, None].numpy()
-    return chances.exp().numpy(), torch.nn.functional.one_hot(classes, chances.shape[1]).numpy()
+    logits, classes = outputs.double().flatten(0, -2)[kept], classes[kept]
+    if logits.shape[1] == 2:
+        odds, labels = logits[:, 1:] - logits[:, :1], classes[:, None]
+    else:
+        odds, labels = _log_odds(logits), torch.nn.functional.one_hot(classes, logits.shape[1])
+    rounding = TIED * max(1.0, float(logits.abs().max())) if logits.numel() else 0.0
+    return _ranked(odds.numpy(), rounding), labels.numpy()
+
+
+TIED = 1e-12
+"""Log odds that differ by less, relative to the greatest logit or to 1, are equal: they differ by rounding."""
+
+
+def _log_odds(logits: torch.Tensor) -> torch.Tensor:
+    """The logarithm of ``p / (1 - p)`` of each class, ``(b, m)``, also of chances that are all but 0 or 1."""
+    log_chances = logits.log_softmax(1)
+    odds = log_chances - torch.log(-torch.expm1(log_chances))
+    # The chance of an example's first class may be so near 1 that 1 - p is the sum of the others' chances and no difference.
+    first = logits.argmax(1, keepdim=True)
+    others = logits.scatter(1, first, -math.inf).logsumexp(1, keepdim=True)
+    return odds.scatter(1, first, logits.gather(1, first) - others)
+
+
+def _ranked(scores: np.ndarray, rounding: float) -> np.ndarray:
+    """Ranks of the scores ``(b, m)`` in each column; scores that differ from the next lower one by rounding have its rank."""
+    order = np.argsort(scores, axis=0, kind="stable")
+    ordered = np.take_along_axis(scores, order, axis=0)
+    higher = np.zeros(scores.shape)
+    higher[1:] = ordered[1:] - ordered[:-1] > rounding
+    ranks = np.empty(scores.shape)
+    np.put_along_axis(ranks, order, higher.cumsum(axis=0), axis=0)
+    return ranks
 
 
 def _columns(values: torch.Tensor, rows: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie import training as local
 from coterie.boundary import Wire, update_number
-from coterie.clustering import sketch
+from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import Assignment, Client, Means, Neighbours, Note, Plan, Position, Task, Training, as_groups
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
@@ -211,7 +211,7 @@ class Worker:
             rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
             if client_job.sketch is not None:
                 shown = sent if keep is None else sent.masked_fill(keep, 0.0)
-                rows += sketch(shown[None, client_job.columns or slice(None)], client_job.sketch)
+                rows += unchecked_sketch(shown[None, client_job.columns or slice(None)], client_job.sketch)
                 self.sketches[client_job.slot] = rows[-1]
             if not all(math.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from coterie.boundary import NUMBER, Boundary, Wire
-from coterie.clustering import gram, sketch
+from coterie.clustering import gram
+from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import (
     CHUNK,
     HALVES,
@@ -583,7 +584,7 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
             row[~stays] = wrong[~stays]
             if plan.sketch is not None:
                 shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
-                pool.hand.sketches[own.second if half else own.slot] = sketch(shown, plan.sketch)[0]
+                pool.hand.sketches[own.second if half else own.slot] = unchecked_sketch(shown, plan.sketch)[0]
 
 
 def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
@@ -627,7 +628,7 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     rows = replies.updates
     replies = replace(replies, means=means, heard=heard, updates=None)
     if plan.sketch is not None:
-        return _short(plan, replies, sketch(rows[:, plan.columns or slice(None)], plan.sketch))
+        return _short(plan, replies, unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch))
     matrix = gram(rows, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
     return replace(replies, gram=matrix)
 
@@ -717,7 +718,7 @@ def products(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> np.ndarray
         return None
     rows = torch.stack([pair[half] for half in (0, 1) for pair in pairs.values()])
     if plan.sketch is not None:
-        rows = sketch(rows[:, plan.columns or slice(None)], plan.sketch)
+        rows = unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch)
     return gram(rows, columns=plan.columns if plan.sketch is None else None)
 
 

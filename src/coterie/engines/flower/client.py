@@ -30,7 +30,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
-from coterie.clustering import sketch
+from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import HALVES
 from coterie.data.objective import Objective
 from coterie.data.world import ClientData
@@ -281,7 +281,7 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
     if task.halves:
         halves = np.zeros((0, 0), dtype=np.float32)
         if len(work.updates) == 2 and order.sketch:
-            made = sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
+            made = unchecked_sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
             halves = made if np.isfinite(made).all() else halves
     elif question is not None and question.ask not in ("sizes", "norms"):
         halves = sketches.before(order.key[1])

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor, nn
 
 from coterie.boundary import Wire
-from coterie.clustering import sketch
+from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import Assignment, Candidate, Client, Held, Means, Note, Plan, Position, Replies, Task, Training, amounts
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.masking import MASKS, MaskedExchange
@@ -640,7 +640,7 @@ def _seen(rows: Sequence[Tensor], plan: Plan) -> list[Tensor]:
     """The rows, and their sketches if the Gram matrix is computed from these."""
     if plan.sketch is None:
         return list(rows)
-    return [*rows, *sketch(torch.stack(tuple(rows))[:, plan.columns or slice(None)], plan.sketch)]
+    return [*rows, *unchecked_sketch(torch.stack(tuple(rows))[:, plan.columns or slice(None)], plan.sketch)]
 
 
 def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Tensor:
