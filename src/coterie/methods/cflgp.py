@@ -8,12 +8,13 @@ with which it has most clients in common. In each round every client also trains
 mean of what the clients of its group made.
 
 Deviations
-- A client trains the criterion from the criterion's own model. In the published code it trains its own model for both.
+- The criterion rotates, as the paper has it, and clients train it from its own model. In the published code it is always model
+  0: of a profile only that part is ever filled, and a client of another group trains its own model for it.
 - The mean of a client's updates from a model is over all of them. In the published code the weights of the first ones differ.
 - A model is the mean of the models that its clients trained. In the published code, of which the first round trains one model
   only, the others then add these updates to draws of their own.
-- The server keeps sketches of the updates. The published code keeps those of the last layer, see ``layer``. Coordinates in the
-  singular directions come from the Gram matrix, and are equal up to a rotation, which k-means does not see. k-means begins ten
+- The server keeps sketches of the updates. The published code keeps all parameters; with an option, those of the last layer, see
+  ``layer``. Coordinates in the singular directions come from the Gram matrix, and are equal up to a rotation, which k-means does not see. k-means begins ten
   times and keeps the best result.
 - A client without an update from the criterion of the first round, such as a newcomer, is served by the model of the largest
   group, and grouped when it has a profile of its own.
@@ -97,9 +98,7 @@ class CFLGP:
     models: int = setting(4, "number of models (k)", ge=1)
     period: int = setting(2, "rounds from one clustering round to the next", ge=1)
     until: int = setting(10, "rounds after which there is no further clustering", ge=1)
-    layer: str = setting(
-        "all", "the layers from which profiles are made: all, or the last one (the paper's code)", choices=("all", "last")
-    )
+    layer: str = setting("all", "the layers from which profiles are made: all, or the last one", choices=("all", "last"))
     sketch: int = setting(4096, "numbers that the server keeps of an update, for each client and model", ge=4, multiple=4)
     fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
     weighting: Weighting = setting("uniform", "weights of means: uniform, or by training examples", choices=("uniform", "data"))
