@@ -13,9 +13,9 @@ Deviations
 - The mean of a client's updates from a model is over all of them. In the published code the weights of the first ones differ.
 - A model is the mean of the models that its clients trained. In the published code, of which the first round trains one model
   only, the others then add these updates to draws of their own.
-- The server keeps sketches of the updates. The published code keeps all parameters; with an option, those of the last layer, see
-  ``layer``. Coordinates in the singular directions come from the Gram matrix, and are equal up to a rotation, which k-means does not see. k-means begins ten
-  times and keeps the best result.
+- The server keeps sketches of the updates. The published code keeps all parameters; with an option, those of the last layer,
+  see ``layer``. Coordinates in the singular directions come from the Gram matrix, and are equal up to a rotation, which k-means
+  does not see. k-means begins ten times and keeps the best result.
 - A client without an update from the criterion of the first round, such as a newcomer, is served by the model of the largest
   group, and grouped when it has a profile of its own.
 - The number of models is given. How the published code estimates it, from gaps of singular values and silhouettes, is left out.
