@@ -330,7 +330,7 @@ def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> to
     norms = _norms(updates)
     moved = norms[norms > 0].sort().values
     middle = len(moved) // 2
-    median = (moved[middle] + moved[~middle]) / 2 if len(moved) else 0.0  # torch.median is the lower one of two in the middle
+    median = (moved[middle] + moved[~middle]) / 2 if len(moved) else norms.new_zeros(())  # torch.median is the lower middle
     return _scaled_down(updates, weights, norms, median)
 
 
