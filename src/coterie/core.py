@@ -357,8 +357,8 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
     rows = updates.double()
     start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)
     norms = _norms(rows)
-    moved = norms[norms > 0]
-    point = _scaled_down(rows, weights, norms, moved.median() if len(moved) else 0.0)
+    lengths = norms[norms > 0]
+    point = _scaled_down(rows, weights, norms, lengths.median() if len(lengths) else 0.0)
     for _ in range(STEPS):
         distances = (rows - point).norm(dim=1)
         smoothing = CLOSE * float(distances.median())
