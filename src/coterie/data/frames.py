@@ -44,6 +44,7 @@ def from_frame(
     model: str | Callable[[], torch.nn.Module] = "mlp",
     objective: Objective | None = None,
     standardize: str | Constants = "none",
+    standardize_target: str | bool | Constants = "none",
     train: float = 0.8,
     validation: float = 0.1,
     seed: int = 0,
@@ -73,6 +74,8 @@ def from_frame(
         model: Name of a model, or a function that makes a fresh module.
         objective: The loss and the metrics, in place of the task's usual ones.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
+        standardize_target: The same for the numbers to predict, see
+            :func:`~coterie.data.scaling.with_standardized_targets`; metrics and predictions stay in their unit.
         train: Share of a client's rows to train on, or of its subjects.
         validation: Share of a client's rows, or subjects, for validation; the rest is for tests.
         seed: Seed of the splits.
@@ -98,7 +101,9 @@ def from_frame(
     earlier = None if after is None else after.about
     data = clients_of(frame, client, target, features, task, "the data frame", subject, order, gap, earlier)
     world = {"objective": objective or data.objective, **world}
-    return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
+    return data.world(
+        model, (train, validation), seed, standardize=standardize, standardize_target=standardize_target, after=after, **world
+    )
 
 
 def clients_of(

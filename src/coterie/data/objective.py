@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from coterie.data.batches import Batch, joined, mapped, rows, size
+from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.pooling import SIGN, ErrorSums, flat, pooled
 from coterie.settings import SettingError, nearest
 from coterie.settings.calls import public
@@ -398,6 +399,11 @@ class Objective:
         """Whether a metric needs a client's whole test set."""
         return any(one.whole for one in self.named.values())
 
+    @property
+    def target_scale(self) -> TargetScale | None:
+        """The constants of standardized targets, see :mod:`coterie.data.target_scale`; None for targets as they are."""
+        return self.loss.scale if isinstance(self.loss, LossOfStandardized) else None
+
     def each(self, outputs: Batch, targets: Batch) -> torch.Tensor:
         """Return the loss of each example ``(b,)``.
 
@@ -405,6 +411,8 @@ class Objective:
             outputs: The outputs for b examples.
             targets: Their targets.
         """
+        if isinstance(self.loss, LossOfStandardized):
+            return replace(self, loss=self.loss.loss).each(outputs, self.loss.scale.standardized(targets))
         if self.loss is cross_entropy:
             flat = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
             several, counts = flat.view(len(targets), -1), counted(targets).view(len(targets), -1)
@@ -469,6 +477,8 @@ class Tally:
         objective, diverged = self.objective, isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any())
         predictions = int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
         self._add("loss", float(objective.loss(outputs, targets)) * predictions if predictions else 0.0, predictions)
+        if objective.target_scale is not None:  # metrics are in the unit of the targets
+            outputs = objective.target_scale.in_units(outputs)
         for name, one in objective.named.items():
             if not one.whole:
                 values = one.function(outputs, targets)

@@ -18,9 +18,9 @@ from coterie.data.batches import Batch, Items, mapped
 from coterie.data.examples import Pool, own_pool, pool
 from coterie.data.given_order import ORDERS, about_order, order_of_each, tested_by, window_hints, with_spans
 from coterie.data.matching import Matching, check_scale
-from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy
+from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy, squared_error
 from coterie.data.order import in_time, spans_of
-from coterie.data.scaling import Constants, standardized
+from coterie.data.scaling import Constants, standardized, with_standardized_targets
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
@@ -258,7 +258,8 @@ def of_own_pools(clients: Mapping[str, Sequence[Pool | None]], objective: Object
         clients = _of_one_type(clients)
     _check_forms(clients, "targets")
     targets = next(p.targets for three in clients.values() for p in three if p is not None)
-    outputs = math.prod(targets.shape[1:]) if isinstance(targets, torch.Tensor) and targets.is_floating_point() else 0
+    numbers = isinstance(targets, torch.Tensor) and (targets.is_floating_point() or objective.loss is squared_error)
+    outputs = math.prod(targets.shape[1:]) if numbers else 0
     return OwnData(pools=clients, shape=_shape(clients), outputs=outputs, objective=objective)
 
 
@@ -354,6 +355,7 @@ class OwnData:
         seed: int,
         samples: int | None = None,
         standardize: str | Constants = "none",
+        standardize_target: str | bool | Constants = "none",
         after: World | None = None,
         **rest: Any,
     ) -> World:
@@ -365,6 +367,7 @@ class OwnData:
             seed: Seed of the splits.
             samples: Greatest number of examples of each training pool that are used; None uses all.
             standardize: See :func:`~coterie.data.scaling.standardized`.
+            standardize_target: See :func:`~coterie.data.scaling.with_standardized_targets`.
             after: An earlier world, whose clients keep their ids, and whose pooled means and deviations are used again.
             **rest: Other fields of the :class:`World`, also in place of this object's.
 
@@ -390,7 +393,8 @@ class OwnData:
         fields = {"objective": self.objective, "about": about, "hints": (*self.hints, *hints), **rest}
         if self.named:
             fields = by_names(fields, self.pools)
-        return standardized(World(clients=clients, model=maker, **fields), standardize)
+        made = standardized(World(clients=clients, model=maker, **fields), standardize)
+        return with_standardized_targets(made, standardize_target, after)
 
 
 def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
@@ -434,6 +438,7 @@ def from_lists(
     validation: float = 0.1,
     seed: int = 0,
     standardize: str | Constants = "none",
+    standardize_target: str | bool | Constants = "none",
     after: World | None = None,
     **world: Any,
 ) -> World:
@@ -466,6 +471,8 @@ def from_lists(
         validation: Share of x, y for validation.
         seed: Seed of the splits.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
+        standardize_target: The same for the numbers to predict, see
+            :func:`~coterie.data.scaling.with_standardized_targets`; metrics and predictions stay in their unit.
         after: An earlier world of clients with names, to add clients to: its clients keep their ids, and new ones get the
             next. Its columns keep their order, and its pooled means and deviations are used again.
         **world: ``training``, ``truth``, ``augment``, ``buffers``, ``attendance`` of the :class:`World`.
@@ -514,7 +521,9 @@ def from_lists(
         data = of_own_pools(named, objective)
     about = {**matching.about, **about_order("", gap, named)}
     data = replace(data, named=known, objective=objective, about=about, hints=window_hints(named))
-    return data.world(model, (train, validation), seed, standardize=standardize, after=after, **world)
+    return data.world(
+        model, (train, validation), seed, standardize=standardize, standardize_target=standardize_target, after=after, **world
+    )
 
 
 def _objective(clients: Iterable[Any]) -> Objective:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 
 from coterie.data.columns import listed
 from coterie.data.matching import column_names, is_table
+from coterie.data.objective import binary_cross_entropy, cross_entropy, squared_error
+from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.data.world import ClientData, Split, World
 from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
@@ -160,3 +163,77 @@ def _constants(name: str, given: Sequence[float], inputs: torch.Tensor) -> torch
         each = "feature" if inputs.ndim == 2 else "channel"
         raise SettingError(f"{name} must be one finite number, or one per {each}, {features}, got {len(constants)}")
     return constants.expand(features)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Targets of regression.
+
+
+TARGET = "standardize_target"
+"""The name of the setting, for messages."""
+
+
+def with_standardized_targets(world: World, how: str | bool | Constants, after: World | None = None) -> World:
+    """Standardize the targets of all clients for the loss, by the same constants.
+
+    Args:
+        world: The world. Its targets are numbers to predict, ``(N,)`` or ``(N, m)``.
+        how: ``"none"`` or False; ``"pooled"`` or True, for the mean and the standard deviation of each output's targets over
+            the **training** data of all clients together, with drift those of the first time step; or the means and the
+            deviations. The deviation of a target that never changes is 1.
+        after: An earlier world, whose pooled constants are used again.
+
+    Returns:
+        The world.
+
+    Raises:
+        UserError: The targets are classes, labels or of another form, or the constants do not fit them.
+    """
+    if isinstance(how, bool):
+        how = "pooled" if how else "none"
+    if isinstance(how, str) and how == "none":
+        return world
+    if not (how == "pooled" if isinstance(how, str) else hasattr(how, "__len__") and len(how) == 2):
+        known = ", ".join(STANDARDIZE[:-1])
+        raise SettingError(f"{TARGET} must be {known}, or the means and the deviations, got {how!r:.60}")
+    splits = [data.train for data in world.steps[0].values()]
+    targets, loss = splits[0].targets, world.objective.loss
+    if not isinstance(targets, torch.Tensor) or loss in (cross_entropy, binary_cross_entropy):
+        what = "of another form" if not isinstance(targets, torch.Tensor) else "classes or labels"
+        raise UserError(f"{TARGET} needs numbers to predict (task = regression), and the targets are {what}")
+    if not targets.is_floating_point() and loss is not squared_error:
+        raise UserError(f"{TARGET} needs numbers to predict, and the targets are whole numbers, which this loss may need")
+    outputs = math.prod(targets.shape[1:])
+    earlier = None if after is None else after.objective.target_scale
+    if isinstance(how, str):
+        scale = pooled_scale(splits) if earlier is None else earlier
+    else:
+        means, deviations = (
+            _target_constants(f"{TARGET}: {name}", given, outputs)
+            for name, given in zip(("means", "deviations"), how, strict=True)
+        )
+        scale = TargetScale(means, deviations)
+    if min(scale.deviations) <= 0:
+        raise SettingError(f"{TARGET}: deviations must be > 0, got {min(scale.deviations):g}")
+    return replace(world, objective=replace(world.objective, loss=LossOfStandardized(loss, scale)))
+
+
+def pooled_scale(splits: Iterable[Split]) -> TargetScale:
+    """The mean and the standard deviation of each output's targets, over all examples of some splits."""
+    values = torch.cat([split.targets.double().flatten(1) if split.targets.dim() > 1 else split.targets.double()[:, None]
+                        for split in splits])  # fmt: skip
+    # The rounded mean of equal targets may be another number, and their deviation then is not 0.
+    equal = values.amin(0) == values.amax(0)
+    means = torch.where(equal, values[0], values.mean(0))
+    deviations = torch.where(equal, 1.0, values.std(0, correction=0))
+    return TargetScale(tuple(means.tolist()), tuple(deviations.tolist()))
+
+
+def _target_constants(name: str, given: Any, outputs: int) -> tuple[float, ...]:
+    try:
+        constants = torch.as_tensor(given, dtype=torch.float64).flatten()
+    except (TypeError, ValueError, RuntimeError):
+        raise SettingError(f"{name} must be numbers, got {given!r:.60}") from None
+    if len(constants) not in (1, outputs) or not bool(torch.isfinite(constants).all()):
+        raise SettingError(f"{name} must be one finite number, or one per target, {outputs}, got {len(constants)}")
+    return tuple(constants.tolist())

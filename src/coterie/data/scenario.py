@@ -419,6 +419,14 @@ class Scenario:
     )
     means: tuple[float, ...] = setting((), "one per feature or channel, or one for all (standardize=given)")
     deviations: tuple[float, ...] = setting((), "one per feature or channel, or one for all (standardize=given)", gt=0)
+    standardize_target: str = setting(
+        "none",
+        "the loss takes targets minus a mean, over a deviation; metrics and models keep their unit. pooled: of all training "
+        "data (table)",
+        choices=STANDARDIZE,
+    )
+    target_means: tuple[float, ...] = setting((), "one per target, or one for all (standardize_target=given)")
+    target_deviations: tuple[float, ...] = setting((), "one per target, or one for all (standardize_target=given)", gt=0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -470,6 +478,13 @@ class Scenario:
         given = self.standardize == "given"
         if given != bool(self.means) or given != bool(self.deviations):
             raise SettingError("Scenario.means and deviations go together with standardize = given")
+        given = self.standardize_target == "given"
+        if given != bool(self.target_means) or given != bool(self.target_deviations):
+            raise SettingError("Scenario.target_means and target_deviations go together with standardize_target = given")
+        if self.standardize_target != "none" and self.dataset != "table":
+            raise SettingError(
+                f"Scenario.standardize_target is for numbers to predict, in the data set table; {self.dataset} has classes"
+            )
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
         """Make the world of ``seed``; its clients have the ids 0, 1, ...
@@ -558,6 +573,7 @@ class Scenario:
             seed,
             self.samples,
             self._constants,
+            (self.target_means, self.target_deviations) if self.target_means else self.standardize_target,
             training=self.training,
             augment=self._augmentation(data.shape),
         )

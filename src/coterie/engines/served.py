@@ -13,6 +13,7 @@ from coterie import training as local
 from coterie.boundary import Wire
 from coterie.core import Client, Neighbours
 from coterie.data.objective import Objective, mean_probability
+from coterie.data.target_scale import predicting
 from coterie.data.world import ClientData
 from coterie.models.layout import own_layers
 from coterie.randomness import seeded
@@ -72,7 +73,8 @@ class Nets:
         nets = [self._net(own_layers(row, kept)) for row in rows]
         if neighbours is not None:
             return self._near(nets[0], client, neighbours).eval()
-        return (nets[0] if len(nets) == 1 else Ensemble(nets, self.objective.combine)).eval()
+        served = nets[0] if len(nets) == 1 else Ensemble(nets, self.objective.combine)
+        return predicting(served, self.objective.target_scale).eval()
 
     def _near(self, net: nn.Module, client: Client, neighbours: Neighbours) -> nn.Module:
         data = local.held_out(self.clients[client], neighbours.holdout, self.wire.seed, client)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from coterie.boundary import Boundary
 from coterie.core import LONGEST_NAME, Criterion, Sign, Training
+from coterie.data import target_scale
 from coterie.methods import METHODS
 from coterie.pooling import sound
 from coterie.printable import printable
@@ -135,6 +136,7 @@ WORLD: Mapping[str, Test] = {
     "test_subjects": _ids,
     "data": _text,
     "combine": _text,
+    "target_scale": target_scale.sound,
     "true_groups": _groups,
     "drift": _drift,
     "adversaries": _ids,

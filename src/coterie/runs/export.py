@@ -28,6 +28,7 @@ from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Client, Cohort, Position, Task, as_groups
 from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.scenario import OwnWorld
+from coterie.data.target_scale import of_record, predicting, sound
 from coterie.engines.served import Ensemble
 from coterie.files import Folder, read_within
 from coterie.methods import Auto, Race, Tuned
@@ -379,6 +380,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "finished": ends(lines[round - 1], **_limits(run)),
         "model": net.about,
         "data": run.record.description()["world"].get("about"),
+        "target_scale": run.record.description()["world"].get("target_scale"),
         "sealed": net.sealed,
         "stays": net.stays,
         "ensemble": assignment.ensemble,
@@ -498,7 +500,8 @@ def load(
         tensors = {**shared, **read_model(folder, name, document)}
         net, called = _made(folder, document["model"], model, trust_code, sum(one.numel() for one in tensors.values()))
         nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
-    return (nets[0] if len(nets) == 1 else Ensemble(nets, COMBINED[document["combine"]])).eval()
+    served = nets[0] if len(nets) == 1 else Ensemble(nets, COMBINED[document["combine"]])
+    return predicting(served, of_record(document["target_scale"])).eval()
 
 
 def read_document(folder: Path) -> dict[str, Any]:
@@ -528,6 +531,9 @@ def read_document(folder: Path) -> dict[str, Any]:
             if not isinstance(found[key], kinds):
                 raise TypeError(f"{key!r} has the wrong type")
         found["combine"] = document.get("combine", mean_probability.__name__)
+        found["target_scale"] = document.get("target_scale")
+        if found["target_scale"] is not None and not sound(found["target_scale"]):
+            raise ValueError("'target_scale' has no means and deviations")
         if found["ensemble"] and found["combine"] not in COMBINED:
             raise UserError(f"{path} combines an ensemble's outputs by code of its own; load its files one by one")
         if found["sealed"] is not None:

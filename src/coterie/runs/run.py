@@ -23,6 +23,7 @@ from coterie.core import Method, Position, Round, Training
 from coterie.data.batches import Batch, Items, tensors
 from coterie.data.objective import mean_probability
 from coterie.data.scenario import OwnWorld, Scenario, find
+from coterie.data.target_scale import recorded
 from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.workers import EngineError
@@ -441,6 +442,8 @@ def world_facts(world: World) -> dict[str, Any]:
         facts["names"] = [names[client] for client in clients]
     if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
         facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
+    if world.objective.target_scale is not None:
+        facts["target_scale"] = recorded(world.objective.target_scale)
     if (combine := getattr(world.objective.combine, "__name__", "custom")) != mean_probability.__name__:
         facts["combine"] = combine
     if world.truth is not None:

@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from coterie.core import Client
 from coterie.data.batches import Batch, Items, mapped, tensors
 from coterie.data.objective import Tally, counted, cross_entropy
+from coterie.data.target_scale import LARGE_TARGET, typical_target
 from coterie.data.world import Split, World
 from coterie.randomness import Purpose, generator, seeded
 from coterie.settings import SettingError, UserError
@@ -27,6 +28,9 @@ from coterie.training.own_code import Generators, moved, own_generators, states
 
 EXAMPLES = 2
 """Examples of a client that are tried."""
+
+LARGE_INPUT = 30.0
+"""Inputs beyond this may be why training diverges."""
 
 STEPS = 10
 """Steps of local training after which the model must still have finite numbers."""
@@ -233,13 +237,19 @@ def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor)
 
 def _scale(data: Split, learner: Learner) -> str:
     """What to change if training diverges on these examples."""
-    x, _ = learner.batch(data, torch.arange(min(256, len(data))))
+    x, y = learner.batch(data, torch.arange(min(256, len(data))))
     floats = [one for one in tensors(x) if one.is_floating_point()]
     if any(not torch.isfinite(one).all() for one in floats):
         return "its inputs have NaN or infinite numbers; remove or replace them"
     most = max((float(one.abs().max()) for one in floats), default=0.0)
-    if most > 30:
+    if most > LARGE_INPUT:
         return f"its inputs reach {most:.3g}; scale them by constants that all clients share, such as standardize='pooled'"
+    typical = typical_target(y) if learner.objective.target_scale is None else 0.0
+    if typical > LARGE_TARGET:
+        return (
+            f"its targets are around {typical:.3g}: standardize_target='pooled', which metrics and predictions undo, or a "
+            "smaller training.lr"
+        )
     return "use a smaller training.lr, or training.clip"
 
 
