@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -150,8 +150,11 @@ def same(found: list[Round], expected: list[Round]) -> None:
             assert one.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)
 
 
-def foreign(tried: World, mods: Any = ()) -> ClientApp:
-    """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out."""
+def foreign(tried: World, mods: Any = (), epochs: Mapping[int, int] | None = None, batch: int = 10**9) -> ClientApp:
+    """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out.
+
+    Place of a client -> its epochs, which the server does not know; one for all others.
+    """
     app, ids = ClientApp(mods=list(mods)), sorted(tried.clients)
 
     @seeded(0)
@@ -162,11 +165,15 @@ def foreign(tried: World, mods: Any = ()) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        net, data = loaded(message), tried.clients[ids[int(context.node_config["place"])]].train
+        place = int(context.node_config["place"])
+        net, data = loaded(message), tried.clients[ids[place]].train
         optimizer = torch.optim.SGD(net.parameters(), lr=message.content["config"]["lr"])
-        loss = nn.functional.cross_entropy(net(data.inputs[data.index]), data.targets)
-        loss.backward()
-        optimizer.step()
+        for _ in range((epochs or {}).get(place, 1)):
+            for rows in torch.arange(len(data)).split(batch):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(net(data.inputs[data.index[rows]]), data.targets[data.index[rows]])
+                loss.backward()
+                optimizer.step()
         metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(data)})
         return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from attack import influence
-from coterie.core import CHUNK, MEANS, Averaging, Task
+from coterie.core import CHUNK, MEANS, Averaging, Stage, Task, Training
 from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import COLLUDING, Attack, World
@@ -25,7 +26,7 @@ from coterie.methods._model_choice import capped
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import Record
-from coterie.robust import LONGEST, LOOSE, Length, Robust, Usual
+from coterie.robust import AS_PUBLISHED, CLAIMS, LONGEST, LOOSE, NORMS, SMALL, Length, Robust, Usual, steps_of
 from coterie.runs.experiment import assign, make
 from coterie.runs.run import begin
 from coterie.settings import SettingError
@@ -177,8 +178,8 @@ def test_claims_of_any_size_are_counted(claims: list[int]) -> None:
 # -- plausible norms ----------------------------------------------------------------------------------------------------
 
 
-def long(update: float, start: int = 0, model: float = 5.0, buffers: float = 0.0, task: int = 0) -> Length:
-    return Length(update, buffers, (model, model), False, task, frozenset({start}))
+def long(update: float, start: int = 0, model: float = 5.0, buffers: float = 0.0, task: int = 0, steps: float = 1.0) -> Length:
+    return Length(update, buffers, (model, model), False, task, frozenset({start}), steps)
 
 
 def refused(lengths: dict[int, Length], robust: Robust | None = None) -> set[int]:
@@ -191,14 +192,14 @@ def scaled(lengths: dict[int, Length], robust: Robust | None = None) -> dict[int
 
 def test_norms_are_compared_with_clients_that_began_with_the_same_model() -> None:
     alike = {client: long(1.0) for client in range(4)}
-    assert not scaled({**alike, 9: long(1.9)})
-    assert scaled({**alike, 9: long(8.0)}) == {9: 0.25}
-    assert scaled({**alike, 9: long(39.0)}) == {9: 2 / 39}
-    assert refused({**alike, 9: long(2 * LOOSE + 1)}) == {9}
+    assert not scaled({**alike, 9: long(NORMS - 0.1)})
+    assert scaled({**alike, 9: long(4 * NORMS)}) == {9: 0.25}
+    assert scaled({**alike, 9: long(NORMS * LOOSE - 1)}) == {9: NORMS / (NORMS * LOOSE - 1)}
+    assert refused({**alike, 9: long(NORMS * LOOSE + 1)}) == {9}
     newcomer = {**alike, 9: long(25.0, start=1)}  # an honest one was seen to be that long beside converged clients
     assert not refused(newcomer)
     assert not scaled(newcomer)
-    assert refused({**alike, 9: long(2 * LOOSE + 1, start=1)}) == {9}
+    assert refused({**alike, 9: long(NORMS * LOOSE + 1, start=1)}) == {9}
     assert not refused({**alike, 9: long(50.0, task=1)})  # another task: its norm tells nothing
     assert refused({**alike, 9: long(6 * LONGEST, task=1)}) == {9}
     assert not refused({**alike, 9: long(1e17)}, Robust(norms=None))
@@ -208,13 +209,55 @@ def test_norms_are_compared_with_clients_that_began_with_the_same_model() -> Non
 def test_who_shares_one_of_several_models_is_compared() -> None:
     """Of methods whose clients train from several: the order in which a client names them gets it no other bound."""
     alike = {client: replace(long(1.0), start=frozenset({0, 1})) for client in range(4)}
-    assert scaled({**alike, 9: replace(long(8.0), start=frozenset({1, 2}))}) == {9: 0.25}
+    assert scaled({**alike, 9: replace(long(4 * NORMS), start=frozenset({1, 2}))}) == {9: 0.25}
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 1000)), min_size=3, max_size=8),
+    st.floats(1.5, 30),
+)
+def test_a_client_is_compared_with_one_of_as_many_steps(clients: list[tuple[float, int]], norms: float) -> None:
+    """By definition: the median over all of norm x max(1, own steps / their steps), or a tenth of the model's norm."""
+    lengths = {client: long(norm, steps=steps) for client, (norm, steps) in enumerate(clients)}
+    found = Robust(norms=norms).limited(lengths, {})
+    for client, (norm, steps) in enumerate(clients):
+        usual = float(np.median([other * max(1.0, steps / theirs) for other, theirs in clients]))
+        limit = max(norms * usual, SMALL * 5.0)
+        if norm > LOOSE * limit:
+            assert client in found.refused
+        else:
+            assert found.scaled.get(client, 1.0) == pytest.approx(min(1.0, limit / norm))
+
+
+def test_honest_clients_of_any_size_and_number_of_epochs_are_left_alone() -> None:
+    """Aligned steps, of which an update is the sum, at sizes 1:100 and epochs 1:20: no longer than is usual."""
+    small = {client: long(0.01 * 2, steps=2) for client in range(8)}
+    assert not scaled({**small, 9: long(0.01 * 2 * 100 * 20, steps=2 * 100 * 20, model=1.0)})
+    large = {client: long(0.01 * 200, steps=200) for client in range(8)}
+    assert not scaled({**large, 9: long(0.02, steps=2)})
+    own_app = {**small, 9: long(0.01 * 2 * 20, steps=2, model=0.01)}  # it makes 20 epochs, and the server supposes one
+    assert not scaled(own_app)
+
+
+def test_one_who_still_learns_beside_clients_that_have_converged_is_left_alone() -> None:
+    resting = {client: long(1e-7) for client in range(8)}
+    assert not scaled({**resting, 9: long(0.49)})  # a tenth of its model's norm
+    assert scaled({**resting, 9: long(1.0)}) == {9: 0.5}
+
+
+def test_what_a_clip_allows_is_never_scaled() -> None:
+    """With noise the server knows no sizes, so it cannot tell a large client from a hostile one."""
+    alike = {client: long(1e-3) for client in range(4)}
+    assert not scaled({**alike, 9: replace(long(3.0), plausible=3.0)})
+    assert scaled({**alike, 9: replace(long(6.0), plausible=3.0)}) == {9: 0.5}
 
 
 def test_running_statistics_are_held_to_the_same_bound() -> None:
-    alike = {client: long(1.0, buffers=0.2) for client in range(4)}
-    assert scaled({**alike, 9: long(1.0, buffers=0.8)}) == {9: pytest.approx(0.5)}
-    assert refused({**alike, 9: long(1.0, buffers=8.1)}) == {9}
+    alike = {client: long(1.0, buffers=0.5) for client in range(4)}
+    assert scaled({**alike, 9: long(1.0, buffers=2 * 0.5 * NORMS)}) == {9: pytest.approx(0.5)}
+    assert refused({**alike, 9: long(1.0, buffers=0.5 * NORMS * LOOSE + 1)}) == {9}
+    near_rest = {client: long(1.0, buffers=1e-3) for client in range(4)}
+    assert not scaled({**near_rest, 9: long(1.0, buffers=5.0)})  # another domain: its statistics are other ones
 
 
 def test_what_rests_with_everybody_else_cannot_be_moved() -> None:
@@ -242,8 +285,50 @@ def test_of_two_clients_none_is_refused_for_the_other() -> None:
 def test_who_came_earlier_in_the_exchange_is_a_reference() -> None:
     usual = Usual()
     usual.add(long(1.0) for _ in range(4))
-    assert Robust().limited({9: long(8.0)}, {}, usual).scaled == {9: 0.25}
-    assert not Robust().limited({9: long(8.0)}, {}).scaled
+    assert Robust().limited({9: long(4 * NORMS)}, {}, usual).scaled == {9: 0.25}
+    assert not Robust().limited({9: long(4 * NORMS)}, {}).scaled
+
+
+@pytest.mark.parametrize(
+    ("task", "training", "examples", "steps"),
+    [
+        (Task(offered=(0,)), Training(batch=32), 100, 4),
+        (Task(offered=(0,)), Training(batch=0, epochs=3), 100, 3),
+        (Task(offered=(0,)), Training(steps=7), 100, 7),
+        (Task(offered=(0,), epochs=20), Training(steps=7, batch=10), 100, 200),
+        (Task(offered=(0,), training=Training(batch=50)), Training(batch=1), 100, 2),
+        (Task(offered=(0,), stages=(Stage(layers=("a",)), Stage(layers=("b",), epochs=5))), Training(batch=100), 100, 6),
+        (Task(offered=(0,), gradient=True), Training(batch=1), 100, 1),
+        (Task(offered=(0,)), Training(batch=32), 0, 1),
+    ],
+)
+def test_steps_of_a_task(task: Task, training: Training, examples: int, steps: int) -> None:
+    assert steps_of(task, training, examples) == steps
+
+
+# -- when limits are on -------------------------------------------------------------------------------------------------
+
+
+def test_limits_are_off_where_nobody_is_hostile() -> None:
+    assert Robust().within(exposed=False) == AS_PUBLISHED
+    assert Robust().within(exposed=True) == Robust(norms=NORMS)
+    assert Robust(norms=3, share=0.2).within(exposed=False) == Robust(norms=3, share=0.2)
+    assert not Robust().within(exposed=False).limits_reports
+    assert Robust().within(exposed=True).limits_reports
+    for name, value in (("norms", "atuo"), ("share", "all")):
+        with pytest.raises(SettingError, match=rf"robust\.{name} must be a number .*auto.*, got '{value}'"):
+            Robust(**{name: value})
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=12))
+def test_claims_that_are_believed_count_as_they_are(claims: list[int]) -> None:
+    found = Robust().counted(dict(enumerate(claims)))
+    positive = [claim for claim in claims if claim > 0]
+    for client, claim in enumerate(claims):
+        if len(positive) >= 3 and claim > CLAIMS * np.median(positive):
+            assert found[client] == max(1, math.floor(np.median(positive)))
+        else:
+            assert found[client] == claim
 
 
 # -- what is sent -------------------------------------------------------------------------------------------------------
@@ -270,7 +355,7 @@ def test_a_long_update_is_scaled_down_to_the_bound(sketch: int | None, halves: b
     calm = shown([plan], tried, robust=Robust(norms=None))[0]
     client = calm.clients[0]
     many = replace(tried, attacks={client: sending(lambda row: 20 * row)})
-    found, free = (shown([plan], many, robust=robust)[0] for robust in (Robust(), Robust(norms=None)))
+    found, free = (shown([plan], many, robust=robust)[0] for robust in (Robust(norms=2.0), Robust(norms=None)))
     assert set(found.scaled) == {client}
     torch.testing.assert_close(found.updates[0], free.updates[0] * found.scaled[client], rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(found.updates[1:], calm.updates[1:])
@@ -321,7 +406,7 @@ def test_a_model_whose_variance_is_negative_serves_all_the_same() -> None:
 
 def test_the_last_of_many_waves_is_compared_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
     many = range(CHUNK + 1)
-    tried = world(many, attacks={CHUNK: sending(lambda row: 300 * row)})
+    tried = world(many, attacks={CHUNK: sending(lambda row: 3000 * row)})
     monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
     plan = everyone(Task(offered=(0,)), need="mean")(0, tuple(many))
     assert set(shown([plan], tried, robust=Robust())[0].refused) == {CHUNK}
@@ -398,13 +483,13 @@ def test_what_was_refused_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_claim_that_was_cut_is_recorded(tmp_path: Path) -> None:
-    scenario = {"name": "synthetic/iid", "adversaries": 0.05, "attack": "examples", "attack_scale": 50}
+    scenario = {"name": "synthetic/iid", "adversaries": 0.05, "attack": "examples"}
     (run,) = begin(make({"scenario": scenario, "methods": ["fedavg"], "rounds": 1, "workers": 1}), tmp_path / "run")
     list(run.rounds())
     world = run.record.description()["world"]
     (hostile,) = world["adversaries"]
     has = world["examples"][world["clients"].index(hostile)]
-    assert run.record.lines()[0]["claimed"] == {str(hostile): 50 * has}
+    assert run.record.lines()[0]["claimed"] == {str(hostile): 1_000_000 * has}
 
 
 @pytest.mark.parametrize("mean", ROBUST_MEANS)

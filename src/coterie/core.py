@@ -28,7 +28,7 @@ from coterie.notebook.tables import by_group, count, frame, labels, mean, partit
 from coterie.pooling import ErrorSums, parted, pooled
 from coterie.printable import one_line
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import UserError, check, nearest, setting
+from coterie.settings import SettingError, UserError, check, nearest, setting
 from coterie.settings.calls import public
 
 __all__ = [
@@ -200,6 +200,9 @@ def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, 
 # need not be chosen.
 
 
+SHARE = 0.1
+"""The share to which ``auto`` limits the weight of one client, where weights come from what clients report."""
+
 MEANS = ("mean", "median", "trimmed-mean", "geometric-median", "norm-clipping")
 
 STEPS, CLOSE = 100, 1e-6
@@ -223,15 +226,23 @@ class Averaging:
         0.2, "fraction of the values that trimmed-mean removes at each end; at least one of three or more", ge=0, lt=0.5
     )
 
-    share: float = setting(
-        0.1,
-        "maximum share of the total weight for one client, or twice the average weight if more; 1: no limit",
+    share: float | Literal["auto"] = setting(
+        "auto",
+        "maximum share of the total weight for one client, or twice the average weight if more; 1: no limit; auto: in a "
+        f"federation or with adversaries, {SHARE:g} for weights that a method computes from what clients report, else none",
         gt=0,
         le=1,
     )
 
     def __post_init__(self) -> None:
         check(self)
+        if isinstance(self.share, str) and self.share != "auto":
+            raise SettingError(f"robust.share must be a number > 0 and <= 1, or auto, got {self.share!r}")
+
+    @property
+    def limits_reports(self) -> bool:
+        """Whether what one client reports is limited, so that a hostile one decides nothing for the others."""
+        return self.share != 1.0
 
     @property
     def needs_all(self) -> bool:
@@ -257,7 +268,7 @@ class Averaging:
             array([4., 2., 1., 1.])
         """
         n = len(amounts)
-        share = max(self.share, 2 / n) if n else 1.0
+        share = max(SHARE if self.share == "auto" else self.share, 2 / n) if n else 1.0
         if not (np.isfinite(amounts) & (amounts >= 0)).all():
             raise ValueError(f"weights must be finite and >= 0, got {amounts[~(np.isfinite(amounts) & (amounts >= 0))][0]:g}")
         if share >= 1 or amounts.max() <= share * amounts.sum(dtype=np.float64):
@@ -1429,6 +1440,7 @@ class Round:
         adversaries: Clients that are hostile.
         silent: Clients that were asked in this round and of which no reply was accepted.
         claimed: Client -> the number of examples that it reports, if it counted for fewer.
+        counted: Client -> the number for which it counted instead.
         scaled: Client -> the factor by which its update was scaled down.
         names: Client -> its name, if clients have names.
         main: The name of the main metric; empty if it is unknown.
@@ -1453,6 +1465,7 @@ class Round:
     adversaries: tuple[Client, ...] = ()
     silent: tuple[Client, ...] = ()
     claimed: Mapping[Client, int] = field(default_factory=dict)
+    counted: Mapping[Client, int] = field(default_factory=dict)
     scaled: Mapping[Client, float] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
     main: str = ""

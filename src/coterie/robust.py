@@ -1,31 +1,45 @@
 """Limits on the effect of one client on the others: length of updates, number of examples, and rule of averaging.
 
-Both engines apply them before anything is averaged or compared. docs/adversaries.md has measurements of their effect.
+Honest clients get the published algorithm. So the limits are off in a simulation, unless its scenario has adversaries or a
+setting asks for them. A federation over Flower does not know its clients, so there they are on, in a form that compares like
+with like: an update with what a client of as many local steps would send.
+
+All engines apply the limits before anything is averaged or compared, and record whatever they change. docs/adversaries.md has
+measurements of their effect.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from coterie.boundary import Wire
-from coterie.core import CHUNK, Averaging, Client, Plan
+from coterie.core import CHUNK, Averaging, Client, Plan, Task, Training
 from coterie.settings import SettingError, setting
 from coterie.settings.calls import public
 
 PEERS = 3
 """The smallest number of clients whose median norm is a reference: one hostile client among three cannot choose it."""
 
+NORMS = 25.0
+"""The usual limit, in norms of what a client of as many steps would send. An app that trains in its own way may make 20 times
+as many passes as the server supposes, and honest clients of the same number of steps differ by up to 7 times
+(docs/adversaries.md)."""
+
 LOOSE = 20.0
-"""An update that is longer than its limit by this factor is refused, and not only scaled down. The factor is also the bound
-if the others started from other models: in measurements, honest newcomers sent updates of 25 times the norm of clients that
-had long converged, and of at most 4.5 times that of clients that started from the same model (docs/adversaries.md)."""
+"""An update that is longer than its limit by this factor is refused, and not only scaled down. The product of both factors is
+also the bound if the others started from other models: honest newcomers sent updates of 25 times the norm of clients that had
+long converged."""
+
+SMALL = 0.1
+"""An update of at most this share of its model's norm (or of 1) is never scaled down: where the others have nothing left to
+learn, an honest client that still has is many times as long as they are, and yet moves the model little."""
 
 LONGEST = 1000.0
 """No training makes an update longer than this many times the norm of its model (or than this number, if the model's norm is
@@ -33,6 +47,10 @@ below 1). This is the bound if no other client did the same task."""
 
 ROUNDING = 1e-6
 """The greatest change by rounding, relative to a model's norm (or to 1)."""
+
+CLAIMS = 1000
+"""A claim of more examples than this many times the median claim is not believed; it counts as the median. Honest sites differ
+by a factor of a hundred and more, false claims are limited by nothing else."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +71,35 @@ class Limited:
 class Robust(Averaging):
     """Limits on the effect of one client on means and comparisons; settings of an experiment, the same for every method."""
 
-    norms: float | None = setting(
-        2.0,
-        "maximum norm of an update, in medians of the norms of clients that started from the same model; larger "
-        f"updates are scaled down to it, and refused from {LOOSE:g} times this norm on; none: no limit",
+    norms: float | Literal["auto"] | None = setting(
+        "auto",
+        "maximum norm of an update, in medians of what clients that started from the same model would send in as many steps; "
+        f"larger updates are scaled down to it, and refused from {LOOSE:g} times this norm on; auto: {NORMS:g} in a federation "
+        "or with adversaries, else none; none: no limit",
         gt=1,
     )
     most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.norms, str) and self.norms != "auto":
+            raise SettingError(f"robust.norms must be a number > 1, auto or none, got {self.norms!r}")
+
+    def within(self, exposed: bool) -> Robust:
+        """Return the limits that apply to some clients, without ``auto`` where it stands for a number or for no limit.
+
+        Args:
+            exposed: Whether some clients may be hostile: in a federation, or if the scenario has adversaries.
+
+        Returns:
+            The limits. If they are on, ``share`` stays ``auto``, which limits reports and claims that are not believed.
+        """
+        norms, share = self.norms, self.share
+        if norms == "auto":
+            norms = NORMS if exposed else None
+        if share == "auto" and not exposed:
+            share = 1.0
+        return replace(self, norms=norms, share=share)
 
     def check_plan(self, plan: Plan, masks: bool = False) -> None:
         """Check that the rule of averaging can be computed from what the server sees.
@@ -92,7 +132,8 @@ class Robust(Averaging):
         """
         clients = sorted(claims)
         most = np.array([min(claims[client], self.most_examples) for client in clients], dtype=np.int64)
-        return dict(zip(clients, self.bounded(most).tolist(), strict=True))
+        counted = _believed(most) if self.share == "auto" else self.bounded(most)
+        return dict(zip(clients, counted.tolist(), strict=True))
 
     def limited(self, lengths: Mapping[Client, Length], claims: Mapping[Client, int], usual: Usual | None = None) -> Limited:
         """Decide which well-formed replies are refused or scaled down.
@@ -107,27 +148,39 @@ class Robust(Averaging):
         """
         why = "it claims {:,} examples, more than {:,} (robust.most_examples)"
         refused = {c: why.format(count, self.most_examples) for c, count in claims.items() if count > self.most_examples}
-        refused |= {client: one.flaw for client, one in lengths.items() if one.flaw}
+        refused |= {client: length.flaw for client, length in lengths.items() if length.flaw}
         scaled: dict[Client, float] = {}
         if self.norms is None:
             return Limited(refused, scaled)
+        norms = NORMS if self.norms == "auto" else self.norms
         usual = usual or Usual()
         for _, wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
             clients = list(wave)
             usual.add(lengths[client] for client in clients)
             for client in clients:
-                own, near = lengths[client], usual.near(lengths[client])
+                length = lengths[client]
                 if client in refused:
                     continue
-                if found := own.beyond(near or usual.same_task(own), LOOSE * self.norms):
-                    refused[client] = found
-                elif near and (factor := own.factor(near, self.norms)) < 1:
+                near = usual.near(length)
+                compared = near or usual.same_task(length)
+                if reason := length.implausible(compared, norms):
+                    refused[client] = reason
+                elif near and (factor := length.factor(near, norms)) < 1:
                     scaled[client] = factor
         return Limited(refused, scaled)
 
 
+def _believed(claims: np.ndarray) -> np.ndarray:
+    """Replace claims ``(n,)`` of more than :data:`CLAIMS` medians by the median; too few clients have no usual claim."""
+    positive = claims[claims > 0]
+    if len(positive) < PEERS:
+        return claims
+    median = float(np.median(positive))
+    return np.where(claims > CLAIMS * median, max(1, math.floor(median)), claims)
+
+
 AS_PUBLISHED = Robust(norms=None, share=1.0)
-"""No limits, as in the experiments of the papers."""
+"""No limits at all, as in the experiments of the papers."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +192,10 @@ class Length:
         buffers: The same over the columns after them: running statistics such as those of BatchNorm.
         model: Norms of the model from which it started, over the same two ranges of columns.
         gradient: Whether it is a gradient, and not the change by training.
-        task: A key that is equal for clients that did the same work.
+        task: A key that is equal for clients that did the same kind of work.
         start: The models from which it started, as rows of the plan.
+        steps: The number of mini-batch steps that a client of this many examples makes; 1 for a gradient.
+        plausible: A norm that every honest update may have: the clip of a boundary, or 0.
         wave: Number of the client's wave. It is compared with the clients of this wave and of those before, so the result
             does not depend on how many replies are held at a time.
         flaw: The reason to refuse it whatever the others sent, if there is one.
@@ -152,125 +207,118 @@ class Length:
     gradient: bool
     task: Hashable
     start: frozenset[int]
+    steps: float = 1.0
+    plausible: float = 0.0
     wave: int = 0
     flaw: str | None = None
 
-    def beyond(self, usual: Sequence[float] | None, factor: float) -> str | None:
-        """Find a reason why it is too long to be plausible.
+    def implausible(self, usual: Sequence[float] | None, norms: float) -> str | None:
+        """Find a reason why no honest client would send an update of this length.
 
         Args:
-            usual: The usual lengths, see :class:`Usual`; ``None`` if they are not known.
-            factor: The greatest plausible length, in multiples of the usual one.
+            usual: What a client of as many steps would send, see :class:`Usual`; ``None`` if it is not known.
+            norms: The limit up to which an update is not scaled down, in multiples of the usual one.
 
         Returns:
             The reason, or ``None`` if it is plausible.
         """
         if not self.gradient and self.update > LONGEST * max(self.model[0], 1.0):
             return f"its update has norm {self.update:.3g}, more than {LONGEST:g} times its model's {self.model[0]:.3g}"
-        for own, name, median, most in self._compared(usual, factor):
-            if own > most:
-                bound = f"{factor:g} times the median {median:.3g}"
-                return f"its {name} has norm {own:.3g}, more than {bound} (robust.norms)"
+        for norm, name, median, limit in self._compared(usual, norms):
+            resting = median == 0
+            if norm > (limit if resting else LOOSE * limit):
+                bound = f"{LOOSE * norms:g} times the {median:.3g} that is usual for its number of steps"
+                return f"its {name} has norm {norm:.3g}, more than {bound} (robust.norms)"
         return None
 
-    def factor(self, usual: Sequence[float], factor: float) -> float:
-        """Compute the factor that makes it as long as is plausible.
+    def factor(self, usual: Sequence[float], norms: float) -> float:
+        """Compute the factor that makes it as long as its limit.
 
         Args:
-            usual: The usual lengths, see :class:`Usual`.
-            factor: The greatest plausible length, in multiples of the usual one.
+            usual: What a client of as many steps would send, see :class:`Usual`.
+            norms: The limit, in multiples of the usual length.
 
         Returns:
             The factor; 1 if it is shorter.
         """
-        return min([1.0, *(most / own for own, _, _, most in self._compared(usual, factor) if own)])
+        return min([1.0, *(limit / norm for norm, _, _, limit in self._compared(usual, norms) if norm)])
 
-    def _compared(self, usual: Sequence[float] | None, factor: float) -> Iterator[tuple[float, str, float, float]]:
-        """(norm, its name, the usual one, the greatest plausible one) of the update and of the columns after it.
+    def _compared(self, usual: Sequence[float] | None, norms: float) -> Iterator[tuple[float, str, float, float]]:
+        """(norm, its name, the usual one, its limit) of the update and of the columns after it.
 
         If the updates of the others are zero, the parameters may still move, as for a client that has something left to
         learn. Running statistics may not: they rest with all clients or with none.
         """
-        resting = max(self.model[0], 1.0), ROUNDING * max(self.model[1], 1.0)
-        names = "update", "change of running statistics"
-        for own, name, median, rest in zip((self.update, self.buffers), names, usual or (), resting, strict=usual is not None):
-            yield own, name, median, factor * median if median else rest
+        if usual is None:
+            return
+        model, statistics = self.model
+        least_update = max(SMALL * max(model, 1.0), self.plausible)
+        yield self.update, "update", usual[0], max(norms * usual[0], least_update) if usual[0] else max(model, 1.0)
+        rounding = ROUNDING * max(statistics, 1.0)
+        limit = max(norms * usual[1], statistics) if usual[1] else rounding
+        yield self.buffers, "change of running statistics", usual[1], limit
 
 
 class Usual:
-    """The usual lengths of updates in an exchange: medians over clients that did the same task.
+    """What a client of a number of steps would send: medians over the clients of an exchange that did the same task.
 
-    The lengths are kept in order as they arrive, because the medians are asked for after every wave of clients.
+    An update of s steps is at most as long as the sum of its steps. So a client with s steps is compared with the median
+    over the others, of s' steps each, of ``norm * max(1, s / s')``. Who made fewer steps than another one is compared with
+    its whole norm: with training, steps become shorter.
     """
 
     def __init__(self) -> None:
-        self.groups: dict[Hashable, dict[frozenset[int], _Norms]] = {}
-        self.found: dict[Hashable, tuple[float, float] | None] = {}
+        self.groups: dict[Hashable, dict[frozenset[int], list[Length]]] = {}
+        self.known: dict[Hashable, tuple[float, float] | None] = {}
 
-    def add(self, known: Iterable[Length]) -> None:
+    def add(self, lengths: Iterable[Length]) -> None:
         """Add the lengths of further clients."""
-        for one in known:
-            self.groups.setdefault(one.task, {}).setdefault(one.start, _Norms()).add(one)
-        self.found = {}
+        for length in lengths:
+            self.groups.setdefault(length.task, {}).setdefault(length.start, []).append(length)
+        self.known = {}
 
-    def near(self, own: Length) -> tuple[float, float] | None:
-        """The median lengths of clients that started from one of the same models.
-
-        Args:
-            own: The length to compare with them.
-
-        Returns:
-            The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
-        """
-        return self._of(own.task, own.start)
-
-    def same_task(self, own: Length) -> tuple[float, float] | None:
-        """The median lengths of clients that did the same task.
+    def near(self, length: Length) -> tuple[float, float] | None:
+        """The usual lengths among clients that started from one of the same models.
 
         Args:
-            own: The length to compare with them.
+            length: The length to compare with them.
 
         Returns:
-            The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
+            Those of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
         """
-        return self._of(own.task, None)
+        return self._of(length, length.start)
 
-    def _of(self, task: Hashable, rows: frozenset[int] | None) -> tuple[float, float] | None:
-        """The medians of clients that started from any of these models, or of all."""
-        key = task, rows
-        if key not in self.found:
-            groups = self.groups[task].items()
-            self.found[key] = _medians([norms for start, norms in groups if rows is None or start & rows])
-        return self.found[key]
+    def same_task(self, length: Length) -> tuple[float, float] | None:
+        """The usual lengths among clients that did the same task.
 
+        Args:
+            length: The length to compare with them.
 
-class _Norms:
-    """The norms of clients that started from the same models: their number, and the norms above zero in order."""
+        Returns:
+            Those of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
+        """
+        return self._of(length, None)
 
-    def __init__(self) -> None:
-        self.clients = 0
-        self.update: list[float] = []
-        self.buffers: list[float] = []
-
-    def add(self, one: Length) -> None:
-        self.clients += 1
-        for norms, norm in ((self.update, one.update), (self.buffers, one.buffers)):
-            if norm > 0:
-                insort(norms, norm)
-
-
-def _medians(groups: Sequence[_Norms]) -> tuple[float, float] | None:
-    """The medians of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`."""
-    if sum(norms.clients for norms in groups) < PEERS:
-        return None
-    return _median([norms.update for norms in groups]), _median([norms.buffers for norms in groups])
+    def _of(self, length: Length, rows: frozenset[int] | None) -> tuple[float, float] | None:
+        """The usual lengths among clients that started from any of these models, or among all, for a number of steps."""
+        key = length.task, rows, length.steps
+        if key not in self.known:
+            groups = self.groups[length.task].items()
+            peers = [peer for start, members in groups if rows is None or start & rows for peer in members]
+            if len(peers) < PEERS:
+                self.known[key] = None
+            else:
+                times = np.maximum(1.0, length.steps / np.array([peer.steps for peer in peers]))
+                updates = times * np.array([peer.update for peer in peers])
+                buffers = times * np.array([peer.buffers for peer in peers])
+                self.known[key] = _median(updates), _median(buffers)
+        return self.known[key]
 
 
-def _median(groups: Sequence[list[float]]) -> float:
-    """The median of all norms, each group in order; 0 if there are fewer of them than :data:`~coterie.robust.PEERS`."""
-    norms = groups[0] if len(groups) == 1 else sorted(chain.from_iterable(groups))
-    half = len(norms) // 2
-    return (norms[half] + norms[~half]) / 2 if len(norms) >= PEERS else 0.0
+def _median(norms: np.ndarray) -> float:
+    """The median of the norms ``(n,)`` above zero; 0 if there are fewer of them than :data:`~coterie.robust.PEERS`."""
+    moving = norms[norms > 0]
+    return float(np.median(moving)) if len(moving) >= PEERS else 0.0
 
 
 class Extent(NamedTuple):
@@ -307,7 +355,11 @@ def extent(row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tenso
 
 
 def lengths(
-    plan: Plan, updates: Mapping[Client, Sequence[torch.Tensor]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
+    plan: Plan,
+    updates: Mapping[Client, Sequence[torch.Tensor]],
+    chosen: Mapping[Client, tuple[int, ...]],
+    wire: Wire,
+    steps: Mapping[Client, float],
 ) -> dict[Client, Length]:
     """Compute the lengths of the updates of one exchange.
 
@@ -317,6 +369,7 @@ def lengths(
             the client do not count.
         chosen: The rows of the plan's models from which each client started.
         wire: Defines which columns are parameters and, without a rotation, which are variances.
+        steps: Client -> the number of steps that it made, see :func:`steps_of`.
 
     Returns:
         Client -> length.
@@ -327,11 +380,15 @@ def lengths(
         client: [extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].keep)) for row in rows]
         for client, rows in updates.items()
     }
-    return lengths_of(plan, extents, chosen, wire)
+    return lengths_of(plan, extents, chosen, wire, steps)
 
 
 def lengths_of(
-    plan: Plan, extents: Mapping[Client, Sequence[Extent]], chosen: Mapping[Client, tuple[int, ...]], wire: Wire
+    plan: Plan,
+    extents: Mapping[Client, Sequence[Extent]],
+    chosen: Mapping[Client, tuple[int, ...]],
+    wire: Wire,
+    steps: Mapping[Client, float],
 ) -> dict[Client, Length]:
     """Compute the lengths of updates that were measured elsewhere.
 
@@ -340,6 +397,7 @@ def lengths_of(
         extents: For each client that trained, the measure of its update, or those of both halves.
         chosen: The rows of the plan's models from which each client started.
         wire: Defines which columns are parameters.
+        steps: Client -> the number of steps that it made, see :func:`steps_of`.
 
     Returns:
         Client -> length.
@@ -348,13 +406,49 @@ def lengths_of(
     starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in extents}}
     models = {rows: (float(row[:stop].norm()), float(row[stop:].norm())) for rows, row in starts.items()}
     places = {client: place for place, client in enumerate(sorted(plan.tasks))}
-    found = {}
+    measured = {}
     for client, each in extents.items():
         task, began = plan.tasks[client], chosen[client]
-        update, buffers = max(one.update for one in each), max(one.buffers for one in each)
-        kind = task.training, task.epochs, task.stages, task.gradient, task.halves, task.keep
-        negative = any(one.negative for one in each) and not task.gradient
-        flaw = "its running variance is negative" if negative else None
-        wave = places[client] // CHUNK
-        found[client] = Length(update, buffers, models[began], task.gradient, kind, frozenset(began), wave, flaw)
-    return found
+        negative = any(half.negative for half in each) and not task.gradient
+        measured[client] = Length(
+            update=max(half.update for half in each),
+            buffers=max(half.buffers for half in each),
+            model=models[began],
+            gradient=task.gradient,
+            task=_kind(task),
+            start=frozenset(began),
+            steps=steps[client],
+            plausible=wire.boundary.clip or 0.0,
+            wave=places[client] // CHUNK,
+            flaw="its running variance is negative" if negative else None,
+        )
+    return measured
+
+
+def _kind(task: Task) -> Hashable:
+    """What tasks have in common whose updates can be compared step by step: not how many epochs or steps they have."""
+    training = task.training and replace(task.training, epochs=1, steps=None)
+    layers = tuple(stage.layers for stage in task.stages)
+    return training, layers, task.gradient, task.halves, task.keep
+
+
+def steps_of(task: Task, training: Training, examples: int) -> float:
+    """Compute the number of mini-batch steps that a client makes in a task.
+
+    An app that trains in its own way may make another number; the limit leaves room for that.
+
+    Args:
+        task: The task.
+        training: The training settings of the experiment.
+        examples: The number of the client's training examples.
+
+    Returns:
+        The number of steps, at least 1; 1 for a gradient.
+    """
+    if task.gradient:
+        return 1.0
+    how = task.how(training)
+    batches = math.ceil(examples / how.batch) if how.batch else 1
+    stages = [how if stage.epochs is None else replace(how, epochs=stage.epochs, steps=None) for stage in task.stages] or [how]
+    steps = sum(stage.steps or stage.epochs * batches for stage in stages)
+    return float(max(steps, 1))

@@ -21,7 +21,7 @@ from coterie.data.world import ClientData, Split, World
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
 from coterie.models.layout import own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
-from coterie.robust import Extent, Length, Robust, lengths, lengths_of
+from coterie.robust import Extent, Length, Robust, lengths, lengths_of, steps_of
 from coterie.training import Sums, halvable
 from coterie.training.blocks import goes_with
 
@@ -398,7 +398,12 @@ class ClientPool:
         robust: Robust | None = None,
         remote: Remote | None = None,
     ) -> None:
-        self.world, self.layout, self.wire, self.robust = world, wire.layout, wire, robust or Robust()
+        self.world, self.layout, self.wire, self.robust = (
+            world,
+            wire.layout,
+            wire,
+            (robust or Robust()).within(bool(world.attacks)),
+        )
         self.remote, self.away = remote, False
         with seeded(0):
             module = world.model()  # its frozen parameters are in memory once, for all worker processes
@@ -456,13 +461,21 @@ class ClientPool:
         """Return what happened to other machines since the last call."""
         return () if self.remote is None else self.remote.notes()
 
-    def lengths(self, plan: Plan, answers: Mapping[Client, Answer]) -> dict[Client, Length]:
-        """Return the lengths of the updates of clients that trained, see :func:`coterie.robust.lengths`."""
+    def lengths(self, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int]) -> dict[Client, Length]:
+        """Return the lengths of the updates of clients that trained, see :func:`coterie.robust.lengths`.
+
+        Args:
+            plan: The plan.
+            answers: Client -> its answer.
+            counted: Client -> the number of examples that it counts for.
+        """
         chosen = {client: answer.chosen for client, answer in answers.items()}
+        steps = {client: steps_of(plan.tasks[client], self.world.training, counted[client]) for client in answers}
         if self.remote is not None and self.away:
             extents = {client: [self.remote.extent(slot) for slot in answer.slots] for client, answer in answers.items()}
-            return lengths_of(plan, extents, chosen, self.wire)
-        return lengths(plan, {c: [self.hand.replies[slot] for slot in a.slots] for c, a in answers.items()}, chosen, self.wire)
+            return lengths_of(plan, extents, chosen, self.wire, steps)
+        updates = {client: [self.hand.replies[slot] for slot in answer.slots] for client, answer in answers.items()}
+        return lengths(plan, updates, chosen, self.wire, steps)
 
     def scale(self, plan: Plan, client: Client, answer: Answer, factor: float) -> None:
         """Scale the update of a client, or those of both halves; layers that stay at it are not scaled."""

@@ -276,6 +276,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
     notes = list(came)
     refused: dict[Client, str] = {}
     claimed: dict[Client, int] = {}
+    counted: dict[Client, int] = {}
     scaled: dict[Client, float] = {}
     spoken: tuple[set[Client], set[Client]] = (set(), set())  # clients that were asked, clients that answered
     released: Counter[Client] = Counter()
@@ -301,6 +302,8 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
         claimed.update(replies.claimed)
+        examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
+        counted.update({client: examples[client] for client in replies.claimed})
         scaled.update(replies.scaled)
         sent = as_sent(carried, replies)
         for _, part in sent.leaves():
@@ -329,6 +332,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         adversaries=tuple(sorted(roster.attacks)),
         silent=tuple(sorted(spoken[0] - spoken[1])),
         claimed=claimed,
+        counted=counted,
         scaled=scaled,
         names=roster.client_names,
     )
@@ -471,7 +475,7 @@ def _exchange_part(
         with clock("server"):
             _collude(pool, plan, answers)
             if sums is None:
-                answers = _screened(pool, plan, answers, claims, usual, scaled)
+                answers = _screened(pool, plan, answers, claims, counted, usual, scaled)
             new = {c: a for c, a in answers.items() if a.refused is None}
             if sums is not None:
                 sums.take(new)
@@ -548,13 +552,17 @@ def _screened(
     plan: Plan,
     answers: Mapping[Client, Answer],
     claims: Mapping[Client, int],
+    counted: Mapping[Client, int],
     usual: Usual,
     scaled: dict[Client, float],
 ) -> dict[Client, Answer]:
     """Limit the answers of a wave to plausible lengths, compared with this wave and with the ``usual`` of earlier waves."""
+    limits = pool.robust.norms is not None or max(claims.values(), default=0) > pool.robust.most_examples
+    if not limits and not pool.world.attacks:  # norms that nobody asks for cost time
+        return dict(answers)
     trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
     claims = {c: claims[c] for c in answers}
-    limited = pool.robust.limited(pool.lengths(plan, trained), claims, usual)
+    limited = pool.robust.limited(pool.lengths(plan, trained, counted), claims, usual)
     for client, factor in limited.scaled.items():
         pool.scale(plan, client, answers[client], factor)
     scaled.update(limited.scaled)

@@ -455,6 +455,8 @@ def line(done: Round) -> Line:
         plain["scaled"] = {str(client): factor for client, factor in sorted(done.scaled.items())}
     if done.claimed:
         plain["claimed"] = {str(client): count for client, count in sorted(done.claimed.items())}
+    if done.counted:
+        plain["counted"] = {str(client): count for client, count in sorted(done.counted.items())}
     if done.released:
         plain["released"] = {str(client): count for client, count in sorted(done.released.items())}
     result = finite(plain)

@@ -99,7 +99,7 @@ class Shown:
         return METRICS[metric].better if metric in METRICS else "smaller" if metric == "loss" else "greater"
 
 
-_TABLES = ("clients", "scaled", "claimed", "released", "sums")
+_TABLES = ("clients", "scaled", "claimed", "counted", "released", "sums")
 _CLIENT = re.compile(r"\bclient (\d{1,18})\b")
 
 

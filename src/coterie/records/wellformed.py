@@ -120,6 +120,7 @@ _SOMETIMES: Mapping[str, Test] = {
     "released": _table(_whole, _id),
     "files": _table(_text),
     "claimed": _table(_whole, _id),
+    "counted": _table(_whole, _id),
     "scaled": _table(_number, _id),
     "sums": _table(_table(sound), _id),
 }

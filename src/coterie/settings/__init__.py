@@ -228,7 +228,8 @@ def describe(hint: Any) -> str:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         return " or ".join(describe(h) for h in typing.get_args(hint))
     if typing.get_origin(hint) is typing.Literal:
-        return "a string"
+        values = typing.get_args(hint)
+        return str(values[0]) if len(values) == 1 else "a string"
     if typing.get_origin(hint) is tuple:
         return f"a list ({describe(typing.get_args(hint)[0])} each)"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "none"}

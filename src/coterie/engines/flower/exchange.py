@@ -35,7 +35,7 @@ from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Wai
 from coterie.engines.pool import sketch_size
 from coterie.engines.rounds import Clock, needed, products, second_halves, together
 from coterie.pooling import flat
-from coterie.robust import Robust, lengths
+from coterie.robust import Robust, lengths, steps_of
 from coterie.settings import SettingError
 
 
@@ -251,7 +251,7 @@ class Carrier:
             elif part.need == "sums":
                 found[name] = added_up(part, usable, why, self.wire)
             else:
-                found[name] = gathered(part, usable, why, self.wire, self.robust)
+                found[name] = gathered(part, usable, why, self.wire, self.robust.within(True), self.training)
             self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
         self._end(plan.all_ended, exchange)
         held = {
@@ -654,7 +654,12 @@ def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Te
 
 
 def gathered(
-    plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire, robust: Robust
+    plan: Plan,
+    heard: Mapping[Client, ClientReply],
+    refused: Mapping[Client, str],
+    wire: Wire,
+    robust: Robust,
+    training: Training,
 ) -> Replies:
     """Combine all usable and plausible replies in the form that the plan needs for a step.
 
@@ -664,6 +669,7 @@ def gathered(
         refused: Client -> why its reply was refused.
         wire: The wire between clients and server.
         robust: Bounds on the influence of one client on the others.
+        training: Training settings of the experiment.
 
     Returns:
         The replies.
@@ -671,8 +677,9 @@ def gathered(
     trained = {c: one for c, one in heard.items() if one.updates}
     updates, chosen = {c: one.updates for c, one in trained.items()}, {c: one.chosen for c, one in trained.items()}
     claims = {c: heard[c].examples for c in sorted(heard)}
-    limited = robust.limited(lengths(plan, updates, chosen, wire), claims)
     counted = robust.counted(claims)
+    steps = {client: steps_of(plan.tasks[client], training, counted[client]) for client in trained}
+    limited = robust.limited(lengths(plan, updates, chosen, wire, steps), claims)
     taken, size = [c for c in claims if c not in limited.refused], wire.layout.size
     rows = {c: tuple(row * limited.scaled.get(c, 1.0) for row in heard[c].updates) for c in taken}
     pairs = {c: each for c, each in rows.items() if plan.tasks[c].halves and len(each) == 2}
