@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ import small
 from coterie.boundary import Boundary
 from coterie.core import Averaging, Cohort, Held, Replies, Round
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Attendance, World, among
+from coterie.data.world import Attack, Attendance, World, among
 from coterie.engines.rounds import rounds
 from coterie.methods import (
     ACFL,
@@ -70,12 +71,13 @@ def raced(past: Mapping[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=12))
 def test_values_are_limited_by_the_fences_of_the_others(values: list[float]) -> None:
-    found = fenced(np.array(values))
+    slack = 0.5 * (len(values) % 2)
+    found = fenced(np.array(values), slack)
     for i, value in enumerate(values):
         others = values[:i] + values[i + 1 :]
         if len(others) > 1:
             low, high = np.quantile(others, [0.25, 0.75])
-            value = min(max(value, low - 3 * (high - low)), high + 3 * (high - low))
+            value = min(max(value, low - 3 * (high - low) - slack), high + 3 * (high - low) + slack)
         assert found[i] == pytest.approx(value, abs=1e-9)
 
 
@@ -117,7 +119,7 @@ def test_no_client_counts_for_more_than_two_or_a_tenth() -> None:
         share = max(0.1, 2 / n)
         others = pooled(1, {**seen, 0: (0.0, 0.01, 10**9)})
         assert pooled(1, seen).mean - others.mean <= share + 1e-9
-    assert Averaging().share == 0.1
+    assert Averaging().bounded(np.array([10**9, *[10] * 39]))[0] == int(0.1 / 0.9 * 390)
 
 
 # -- one hostile client -----------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ def test_one_hostile_client_decides_nothing(n: int, count: int, lie: tuple[float
     for gain, better in ((0.5, "split-half"), (-0.5, "fedavg")):
         honest = reports(gain + 0.02 * rng.normal(size=(n - 1, 1)) + 0.2 * rng.normal(size=(n - 1, 30)))
         told: Reports = {**honest, n: (*lie, count)}
-        past = tuple(pooled(r, told) for r in range(1, 41))
+        past = tuple(pooled(r, told, limited=True) for r in range(1, 41))
         state = raced({PAIR: past})
         assert ahead(state) == better, (n, lie)
         found = race._compared(state, "fedavg", "split-half")
@@ -168,6 +170,28 @@ def test_evidence_without_personal_models_is_of_what_clients_were_offered() -> N
     differ = {client for client in offered if offered[client][0] != served[client][0]}
     assert differ <= set.union(*own.values())
     assert differ
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 20])
+def test_fences_keep_the_level_of_a_test(n: int, limited: bool) -> None:
+    """With three clients and the fences of before, a test at the 10 % level rejected in 19 % of draws, without them in 8 %."""
+    rng, draws = np.random.default_rng(n), 800
+    rejected = 0
+    for _ in range(draws):
+        difference = pooled(1, reports(rng.normal(size=(n, 5))), limited)
+        rejected += 2 * scipy.special.stdtr(difference.degrees, -abs(difference.z)) < 0.1
+    assert rejected / draws <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / draws)
+
+
+def test_what_fences_change_is_said() -> None:
+    """A hostile client's reports in a scenario with adversaries; without adversaries nothing is changed, so nothing is said."""
+    for hostile in ({3: Attack(kind="label-flip")}, {}):
+        tried = replace(digits(clients=10), attacks=hostile)
+        notes = [note for done in run(Race(methods=("fedavg", "split-half")), tried, 8) for note in done.notes]
+        bounds = [note for note in notes if note.kind == "bound"]
+        assert bool(bounds) == bool(hostile)
+        assert all(set(note.clients) <= set(tried.clients) and "robust.share" in note.text for note in bounds)
 
 
 def test_of_two_clients_neither_is_known_to_be_hostile() -> None:

@@ -19,7 +19,7 @@ from coterie.core import Cohort, Personal, Round, Task
 from coterie.data.world import Attendance, ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
-from coterie.methods._fences import fenced
+from coterie.methods._fences import fenced_reports
 from coterie.methods.tuned import TunedState, shrunk
 from coterie.records.codec import decode, encode
 from coterie.settings import SettingError, UserError
@@ -37,11 +37,13 @@ def world(**more: Any) -> World:
 # -- the expected gains -------------------------------------------------------------------------------------------------------
 
 
-def by_hand(gains: Gains) -> dict[int, float]:
+def by_hand(gains: Gains, limited: bool = False) -> dict[int, float]:
     """DerSimonian and Laird with the noise of single examples pooled, sums written out; then each client's posterior mean."""
     n = {c: count for c, (_, _, count) in gains.items()}
     d = {c: mean for c, (mean, _, _) in gains.items()}
-    shown = dict(zip(d, fenced(np.array(list(d.values()))), strict=True))
+    spreads = np.array([count * variance for _, variance, count in gains.values()])
+    means = np.array(list(d.values()))
+    shown = dict(zip(d, fenced_reports(means, spreads)[0] if limited else means, strict=True))
     noise = sum(n[c] * (n[c] - 1) * gains[c][1] for c in d) / sum(n[c] - 1 for c in d)
     common = sum(n[c] * shown[c] for c in d) / sum(n.values())
     q = sum(n[c] * (d[c] - common) ** 2 for c in d)
@@ -55,10 +57,10 @@ def by_hand(gains: Gains) -> dict[int, float]:
 REPORTS = st.tuples(st.floats(-3, 3), st.floats(1e-3, 3), st.integers(2, 40))
 
 
-@given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
-def test_expected_gains_are_the_formula(gains: Gains) -> None:
-    found = shrunk(gains, [*gains, 1000])  # a client without a report has none
-    assert found == pytest.approx(by_hand(gains), rel=1e-6, abs=1e-9)
+@given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=12), st.booleans())
+def test_expected_gains_are_the_formula(gains: Gains, limited: bool) -> None:
+    found = shrunk(gains, [*gains, 1000], limited)  # a client without a report has none
+    assert found == pytest.approx(by_hand(gains, limited), rel=1e-6, abs=1e-9)
 
 
 @given(st.dictionaries(st.integers(0, 99), REPORTS, min_size=1, max_size=7))
@@ -93,7 +95,8 @@ def test_gains_without_variance_are_taken_as_they_are() -> None:
 
 def test_a_client_with_one_example_has_no_variance_and_no_number_spoils_the_group() -> None:
     sure: Gains = {1: (-0.3, 0.01, 20), 2: (-0.2, 0.01, 20), 3: (-0.25, 0.01, 20)}
-    found = shrunk({**sure, 4: (9.0, math.inf, 1), 5: (math.nan, 0.1, 3), 6: (0.1, math.nan, 3)}, range(9))
+    odd = {4: (9.0, math.inf, 1), 5: (math.nan, 0.1, 3), 6: (0.1, math.nan, 3)}
+    found = shrunk({**sure, **odd}, range(9), limited=True)
     assert set(found) == {1, 2, 3, 4}
     assert all(-0.31 < found[client] < -0.19 for client in sure)  # the others decide without it
     assert shrunk({3: (9.0, math.inf, 1)}, [3]) == {}

@@ -1,16 +1,37 @@
-"""Limits on the reports of clients, so that one hostile client decides nothing."""
+"""Limits on the reports of clients, so that one hostile client decides nothing. Honest reports pass."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
+from coterie.core import Client, Note
+from coterie.notebook.tables import some
 
-def fenced(values: np.ndarray) -> np.ndarray:
-    """Return the values of clients ``(n,)``, each limited to the outer fences of the other clients' values.
+FEW = 8
+"""The quartiles of fewer clients than this say little about where an honest value may lie: with three clients, fences alone
+made a test at the 10 % level reject in 15 to 27 % of draws. So for few clients the fences are wider by a slack."""
+
+SLACK = 1.0
+"""The slack for means, in standard deviations of a single example."""
+
+SLACK_OF_VARIANCE = 10.0
+"""The slack for variances, a factor."""
+
+
+def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
+    """Limit the value of each client to the outer fences of the other clients' values.
 
     Two clients are not limited: none of them can be told from the other.
+
+    Args:
+        values: Shape ``(n,)``.
+        slack: How much wider the fences are on both sides.
+
+    Returns:
+        Shape ``(n,)``.
 
     Example:
         >>> fenced(np.array([1.0, 2.0, 3.0, 4.0, 1000.0]))
@@ -28,4 +49,46 @@ def fenced(values: np.ndarray) -> np.ndarray:
         return np.asarray(lower + (at - math.floor(at)) * (upper - lower))
 
     low, high = quantile(0.25), quantile(0.75)
-    return values.clip(low - 3 * (high - low), high + 3 * (high - low))
+    width = 3 * (high - low) + slack
+    return values.clip(low - width, high + width)
+
+
+def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Limit the means and variances that clients report, each by those of the other clients.
+
+    Variances are limited on the scale of their logarithms, where those of honest clients are symmetric.
+
+    Args:
+        means: Shape ``(n,)``: each client's mean over its examples.
+        spreads: Shape ``(n,)``: the variances of a single example, non-negative. Zeros stay as they are.
+
+    Returns:
+        The limited means and variances, ``(n,)`` each.
+    """
+    few = len(means) < FEW
+    limited = spreads.copy()
+    positive = spreads > 0
+    limited[positive] = np.exp(fenced(np.log(spreads[positive]), math.log(SLACK_OF_VARIANCE) if few else 0.0))
+    deviation = math.sqrt(np.median(limited)) if len(limited) else 0.0
+    return fenced(means, SLACK * deviation if few else 0.0), limited
+
+
+def beyond_fences(clients: Iterable[Client], means: np.ndarray, spreads: np.ndarray) -> set[Client]:
+    """Return the clients whose reports are changed by :func:`fenced_reports`.
+
+    Args:
+        clients: The n clients.
+        means: Shape ``(n,)``, see there.
+        spreads: Shape ``(n,)``, see there.
+    """
+    new_means, new_spreads = fenced_reports(means, spreads)
+    same = np.isclose(new_means, means) & np.isclose(new_spreads, spreads)
+    return {client for client, kept in zip(clients, same, strict=True) if not kept}
+
+
+def fence_note(clients: Iterable[Client]) -> Note:
+    """Describe whose reports were limited by the fences of the others' reports."""
+    whose = tuple(sorted(clients))
+    named = some([str(client) for client in whose])
+    text = f"reports on held-out examples are limited by those of the other clients (robust.share): client {named}"
+    return Note(kind="bound", clients=whose, text=text)

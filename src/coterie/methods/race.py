@@ -60,7 +60,7 @@ from coterie.core import (
     group_means,
     state,
 )
-from coterie.methods._fences import fenced
+from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
 from coterie.methods.independent import Independent
 from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
@@ -278,13 +278,19 @@ class Race:
         """End a round: choose the leader, drop arms, and start dropped ones again. ``groups`` are those before the round."""
         if not replies.held:
             return state
-        past, level = dict(state.past), abs(pooled(state.round, state.losses).mean) if state.losses else 1.0
+        limited = replies.averaging.limits_reports
+        past = dict(state.past)
+        level = abs(pooled(state.round, state.losses, limited).mean) if state.losses else 1.0
+        beyond: set[Client] = set()
         for key in (f"{one} {other}{of}" for one, other in pairs(state.arms, state.arms) for of in ("", OFFERED)):
             if state.seen.get(key):
                 share = min(len(replies.held) / len(state.seen[key]), 1.0)
-                now = replace(pooled(state.round, state.seen[key]), share=share, level=max(level, 1e-9))
+                now = replace(pooled(state.round, state.seen[key], limited), share=share, level=max(level, 1e-9))
                 past[key] = (*past.get(key, ()), now)
-        state, notes, before = replace(state, past=past), [], state.leader
+                if limited:
+                    beyond |= beyond_fences(state.seen[key], *spread_out(state.seen[key])[:2])
+        state, before = replace(state, past=past), state.leader
+        notes = [fence_note(beyond)] if beyond else []
         for one, other in pairs(state.arms, state.arms):
             if one in state.arms and other in state.arms:
                 found = self._compared(state, one, other)
@@ -296,12 +302,12 @@ class Race:
             parts = self.named[leader].assignment(state.arms[leader]).groups
             notes.append(_lead(state, leader, before, self.called, () if as_groups(parts) == as_groups(groups) else parts))
             state = replace(state, losses={}, lowest=None)  # those of the models that served before
-        return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)))
+        return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)), limited)
 
-    def _again(self, state: RaceState) -> RaceState:
+    def _again(self, state: RaceState, limited: bool = False) -> RaceState:
         """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
         clients = tuple(sorted(self.assignment(state).row))
-        now = pooled(state.round, state.losses) if state.losses else None
+        now = pooled(state.round, state.losses, limited) if state.losses else None
         low = state.lowest if now is None or (state.lowest is not None and state.lowest.mean <= now.mean) else now
         state = replace(state, lowest=low)
         if not state.dropped or state.facts is None or now is None or low is None:
@@ -413,7 +419,7 @@ def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
     return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
 
 
-def pooled(round: int, seen: Reports) -> Difference:
+def pooled(round: int, seen: Reports, limited: bool = False) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
     Clients are the ones that are served, not a sample of others: the variance is that within clients.
@@ -421,20 +427,34 @@ def pooled(round: int, seen: Reports) -> Difference:
     Args:
         round: The round.
         seen: Client -> (mean difference, variance of this mean, number of examples).
+        limited: Whether a client's report is limited by those of the others, as some may be hostile.
     """
-    means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
+    means, spreads, counts = spread_out(seen)
+    if limited:
+        means, spreads = fenced_reports(means, spreads)
     share = Averaging().bounded(counts)
     share = share / share.sum()
-    spreads, known = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts, np.isfinite(variances)
-    spreads[~known] = spreads[known].mean() if known.any() else (means**2).mean()  # of clients with one example
-    errors = share**2 * fenced(spreads) / counts
+    errors = share**2 * spreads / counts
     total, squares = errors.sum(), (errors**2 / np.maximum(counts - 1, 1)).sum()
     return Difference(
         round=round,
-        mean=float(share @ fenced(means)),
+        mean=float(share @ means),
         error=math.sqrt(total),
         degrees=float(total**2 / squares) if squares > 0 else math.inf,
     )
+
+
+def spread_out(seen: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean differences, the variances of a single example, and the numbers of examples, ``(n,)`` each.
+
+    Args:
+        seen: Client -> (mean difference, variance of this mean, number of examples).
+    """
+    means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
+    spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
+    known = np.isfinite(variances)  # the variance of a client with one example is not
+    spreads[~known] = spreads[known].mean() if known.any() else (means**2).mean()
+    return means, spreads, counts
 
 
 def expected(history: tuple[Difference, ...]) -> float:

@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 
 from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
-from coterie.methods._fences import fenced
+from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
 from coterie.methods._named import made
 from coterie.settings import SettingError, check, setting
 
@@ -143,16 +143,18 @@ class Tuned:
         parts = {name for held in replies.held.values() for name, personal in held.models if personal}
         tuned = tuple(sorted({*state.tuned, *parts}))
         new = replace(state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, share=share, notes=())
-        return self._chosen(new) if reports else new
+        return self._chosen(new, replies.averaging.limits_reports) if reports else new
 
-    def _chosen(self, state: TunedState) -> TunedState:
-        """Decide for each client by which model it is served."""
+    def _chosen(self, state: TunedState, limited: bool) -> TunedState:
+        """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
         groups = self.method.assignment(state.inner).groups
         served = {c for group in groups for c in group}
-        expected = {c: gain for group in groups for c, gain in shrunk(state.gains, group).items()}
+        expected = {c: gain for group in groups for c, gain in shrunk(state.gains, group, limited).items()}
         own = tuple(sorted(c for c, gain in expected.items() if gain < 0))
-        note = _note(expected, own, set(state.own)) if set(own) != set(state.own) & served else None
-        return replace(state, own=own, notes=() if note is None else (note,))
+        notes = [_note(expected, own, set(state.own))] if set(own) != set(state.own) & served else []
+        beyond = {c for group in groups for c in _beyond(state.gains, group)} if limited else set()
+        notes += [fence_note(beyond)] if beyond else []
+        return replace(state, own=own, notes=tuple(notes))
 
     def assignment(self, state: TunedState) -> Assignment:
         base, own = self.method.assignment(state.inner), set(state.own)
@@ -189,12 +191,27 @@ def method_of(given: Any, setting: str) -> Any:
     return method
 
 
-def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client, float]:
+def _beyond(gains: Mapping[Client, Gain], group: Iterable[Client]) -> set[Client]:
+    """The clients of a group whose mean gain is changed by the fences of the others' gains."""
+    known = [client for client in group if client in gains and not np.isnan(gains[client]).any()]
+    if not known:
+        return set()
+    means, variances, counts = np.array([gains[client] for client in known]).T
+    return beyond_fences(known, means, _spreads(variances, counts))
+
+
+def _spreads(variances: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The variances of a single example ``(n,)``; 0 for a client with one example, whose variance is not known."""
+    return np.where(counts > 1, variances, 0.0) * counts
+
+
+def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool = False) -> dict[Client, float]:
     """Return the expected gain of each client of a group, shrunk towards the group's mean.
 
     Args:
         gains: Client -> the last report of its gain. Clients without one have no expected gain.
         group: The clients.
+        limited: Whether one client's report is limited by those of the others in the mean of all, as some may be hostile.
 
     Returns:
         Client -> expected difference of losses; below zero where the personal model is better.
@@ -208,7 +225,9 @@ def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client]) -> dict[Client
     if not known:
         return {}
     means, variances, counts = np.array([gains[c] for c in known]).T
-    of_all = fenced(means)  # one hostile client decides nothing for the others
+    of_all = means
+    if limited:  # one hostile client decides nothing for the others
+        of_all = fenced_reports(means, _spreads(variances, counts))[0]
     common = float(counts @ of_all / counts.sum())
     # The noise of single examples is that of the whole group: that of one client's few examples is badly known.
     freedom = float((counts - 1).sum())
