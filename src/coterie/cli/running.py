@@ -190,6 +190,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from rich.text import Text
 
     from coterie.report import terminal
+    from coterie.report.limits import limit_sentences, refused_sentence
     from coterie.report.summary import side_by_side, summary
     from coterie.report.verdict import contests, read, verdict
 
@@ -210,10 +211,9 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         said = [Text(text) for text in (*judged["better"], judged["use"]) if text]
         console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
     for one, result in zip(runs, summaries, strict=True):
-        refused = [(client, why) for done in one.record.shown()[1] for client, why in done["refused"].items()]
-        if refused:
-            client, why = refused[-1]
-            say(f"\n{one.folder.name}: {len(refused)} replies were refused, for example of client {client}: {printable(why)}")
+        lines = one.record.shown()[1]
+        for text in filter(None, (*limit_sentences(lines), refused_sentence(lines))):
+            say(f"\n{one.folder.name}: {printable(text)}")
         if (left := result["privacy"]) is not None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
             say(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent the most")

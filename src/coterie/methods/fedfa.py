@@ -11,15 +11,15 @@ Deviations
 - An accuracy of 0 counts as 1e-7, as in that code. If every accuracy is 1 the weights are 0 / 0; then FedAvg's weights are
   used (ours).
 - Weights are renormalised over the clients that answered.
-- No client's weight exceeds ``robust.share``, or twice the average weight if that is more (ours): a client with wrong labels
-  would get the greatest weight of all.
+- In a federation, or with adversaries, no client's weight exceeds a tenth (``robust.share``), or twice the average weight if
+  that is more (ours): a client with wrong labels would get the greatest weight of all. A note says whose weight was limited.
 - A client that reports an accuracy below 0 or above 1 is left out (ours).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -104,7 +104,10 @@ class FedFA:
         heard = replies.of(set(measured) - set(odd))
         fair = fair_weights(heard)
         bounded = heard.averaging.bounded(fair)
-        share = fair if bounded is fair else bounded / bounded.sum()
+        share = fair
+        if bounded is not fair:
+            share = bounded / bounded.sum()
+            notes = (_limited(heard.clients, fair, share), *notes)
         return replace(state, model=state.model + heard.mean(share), notes=(_note(heard, share), *notes))
 
     def assignment(self, state: FedFAState) -> Assignment:
@@ -134,6 +137,16 @@ def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
     measured = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3])
     text = f"left out, as their training accuracy is not 0 to 1: {measured}{', ...' if len(odd) > 3 else ''}"
     return (Note(kind="keep", clients=tuple(odd), text=text),)
+
+
+def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> Note:
+    """Describe whose weights were limited; ``fair`` and ``share`` are the weights ``(n,)`` before and after."""
+    cut = {client: (before, after) for client, before, after in zip(clients, fair, share, strict=True) if after < before}
+    worst = max(cut, key=lambda client: cut[client][0])
+    before, after = cut[worst]
+    more = f", and of {len(cut) - 1} more" if len(cut) > 1 else ""
+    text = f"the weight of client {worst}{more} is limited to {after:.3g}, from {before:.3g} (robust.share)"
+    return Note(kind="bound", clients=tuple(cut), text=text)
 
 
 def _note(replies: Replies, share: np.ndarray) -> Note:

@@ -25,6 +25,7 @@ from coterie.printable import say
 from coterie.records.record import Line
 from coterie.records.shown import shown_as, spread
 from coterie.report import terminal
+from coterie.report.limits import limit_sentences
 from coterie.report.words import count
 
 OFTEN = 0.1
@@ -118,7 +119,7 @@ class Live:
         self.number = self.finished = 0
         self.last: Line | None = None
         self.scored: Line | None = None
-        self.tested, self.warned = "", False
+        self.tested, self.warned, self.limited = "", False, False
 
     def __enter__(self) -> Live:
         self.screen.__enter__()
@@ -130,6 +131,7 @@ class Live:
     def begin(self, number: int, done: int) -> None:
         """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
         self.number, self.last, self.scored, self.tested, self.warned = number, None, None, "", False
+        self.limited = False
         self.pace.begin(number, done)
         self.screen.write(self._lines, at_once=True)
 
@@ -140,6 +142,9 @@ class Live:
         if not self.warned and (problem := divergence(line, self.scored)):
             self.warned = True
             self.tell(f"{self.names[number]}: {problem}")
+        if not self.limited and (changed := limit_sentences([line])):
+            self.limited = True
+            self.tell(f"{self.names[number]}: in round {line['round']}, {' '.join(changed)}")
         if line["tested"]:
             self.scored = line
             mean = spread(line)["mean"]  # not a number if it was not measured or the models diverged

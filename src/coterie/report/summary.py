@@ -18,6 +18,7 @@ from coterie.files import Folder, within
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
+from coterie.report.limits import limited
 from coterie.robust import Robust
 from coterie.settings import UserError, plain
 from coterie.settings.calls import public
@@ -56,6 +57,7 @@ def summary(run: Folder) -> Summary:
         - loss and each other metric, whose names are in others: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
           on a client's data, requested by the method.
+        - limited: what limits on single clients changed, see :func:`~coterie.report.limits.limited`; empty if nothing
         - privacy (see ``privacy``)
         - run_dir
 
@@ -110,6 +112,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         **scores(lines),
         **{key: sum(line[key] for line in lines) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
+        "limited": [limit.plain() for limit in limited(lines)],
         "privacy": privacy(description["boundary"], lines),
         "run_dir": str(run),
     }

@@ -27,6 +27,7 @@ from coterie.data import objective
 from coterie.data.scenario import FEDERATION
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
+from coterie.engines.flower.limited import LimitLog
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, Rest
 from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, Post, Waiting, from_file
 from coterie.engines.flower.result import GroupedResult
@@ -35,7 +36,7 @@ from coterie.engines.workers import EngineError
 from coterie.methods import made, method_class
 from coterie.models import nets
 from coterie.models.layout import Layout
-from coterie.printable import printable_record
+from coterie.printable import printable, printable_record
 from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
@@ -162,6 +163,7 @@ class MethodStrategy(Strategy):
         self._conductor: Conductor | None = None
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._steps: Steps | None = None
+        self._limits = LimitLog()
         self._stored: Assignment | None = None
 
     @property
@@ -299,6 +301,8 @@ class MethodStrategy(Strategy):
                 self._tell(done, result)
                 if evaluate_fn and (found := evaluate_fn(done.number, result.arrays)) is not None:
                     result.evaluate_metrics_serverapp[done.number] = found
+            for text in self._limits.totals():
+                log.warning(printable(text))
         return self._cautioned(result, self.last.position if self.last else None)
 
     def _cautioned(self, result: GroupedResult, at: Position | None) -> GroupedResult:
@@ -338,6 +342,8 @@ class MethodStrategy(Strategy):
         named = Shown.of({}, done.names)
         for client, why in sorted(done.refused.items()):
             log.warning("client %s refused: %s", named.client(client), named.text(why))
+        for text in self._limits.tell(done):
+            log.warning(printable(text))
         for note in done.notes:
             log.info("%s: %s", note.kind, named.text(note.text))
 

@@ -14,6 +14,7 @@ from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
+from coterie.report.limits import limited, limited_clients
 from coterie.report.summary import silent
 from coterie.report.verdict import for_client
 from coterie.report.words import count, rounds, short, who
@@ -58,6 +59,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "unchanged": skipped,
         "standing": [_step(history, note, client) for i, note in enumerate(last) if note not in last[:i]],
         "silent": [line["round"] for line in history.lines if silent(line, client)],
+        "limited": limited_clients(limited(history.lines), client),
         "refused": {line["round"]: why for line in history.lines if (why := line["refused"].get(str(client)))},
     }
 
@@ -222,6 +224,7 @@ def _absences(found: dict[str, Any]) -> list[tuple[int, str]]:
     out = []
     if found["silent"]:
         out.append((0, f"It did not answer in {rounds(found['silent'])}."))
+    out += [(0, text) for text in found["limited"]]
     for round, why in list(found["refused"].items())[:3]:
         out.append((0, f"Its reply of round {round} was refused: {why}."))
     if len(found["refused"]) > 3:

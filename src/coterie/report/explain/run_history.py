@@ -11,6 +11,7 @@ from coterie.records.shown import ClientId, mean_of, shown_as
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.gathered import of_idle_arm
+from coterie.report.limits import limit_sentences, limited, refused_sentence
 from coterie.report.listing import first_line
 from coterie.report.summary import agreement, summarised, without
 from coterie.report.verdict import Contest, Entry, beside, sentences, trial, verdict
@@ -40,6 +41,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         "choices": [decision(note) for note in choices(notes)],
         "unchanged": dict(Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)),
         "unexplained": unexplained(history, changed),
+        "limited": [limit.plain() for limit in limited(history.lines)],
         "standing": {
             "all": together and decision(together),
             "groups": [_standing(history, notes, group) for group in history.groups],
@@ -183,7 +185,13 @@ SHOWN = 12
 
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
-    return [*title(found), *_changes(found), *_events(history), *_present(found)]
+    return [*title(found), *_limited(history), *_changes(found), *_events(history), *_present(found)]
+
+
+def _limited(history: RunHistory) -> list[tuple[int, str]]:
+    """What limits on single clients changed, and what was refused."""
+    said = [text for text in (*limit_sentences(history.lines), refused_sentence(history.lines)) if text]
+    return [(0, "WHAT LIMITS ON SINGLE CLIENTS CHANGED"), *((1, text) for text in said), (0, "")] if said else []
 
 
 def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
