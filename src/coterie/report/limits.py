@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.notebook.tables import count
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
-from coterie.report.words import count, short
 
 SHOWN = 3
 """The greatest number of clients that a sentence names."""
@@ -151,5 +151,5 @@ def _amount(limit: Limit, rounds: int | None = None) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = (f"{value:,}" if isinstance(value, int) else short(value) for value in (min(values), max(values)))
+    low, high = (f"{value:,}" if isinstance(value, int) else f"{value:.3g}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
