@@ -17,11 +17,25 @@ def array(values: Any) -> np.ndarray:
     """Convert anything array-like, including a tensor on any device, to a NumPy array."""
     # In this order, because a list or an array must not cause an import of torch.
     if isinstance(values, (np.ndarray, Sequence)) or not isinstance(values, torch.Tensor):
+        refuse_masked(values, "an array")
         return np.asarray(values)
+    refuse_sparse(values, "a tensor")
     values = values.detach().cpu()
     if values.dtype in (torch.bfloat16, torch.float16):
         values = values.float()
     return values.numpy()
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Raise ``ValueError`` for an array with masked entries: the numbers below a mask are no data."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.count_masked(values):
+        raise ValueError(f"{name} has {np.ma.count_masked(values):,} masked entries: fill them in with .filled(VALUE)")
+
+
+def refuse_sparse(values: torch.Tensor, name: str) -> None:
+    """Raise ``ValueError`` for a sparse tensor."""
+    if values.layout is not torch.strided:
+        raise ValueError(f"{name} is sparse: pass its .to_dense()")
 
 
 def matrix(values: Any, name: str) -> np.ndarray:
@@ -157,6 +171,7 @@ def distance_matrix(values: Any) -> np.ndarray:
 def rows(updates: Any, name: str = "updates") -> torch.Tensor:
     """Convert updates ``(n, d)`` to a tensor on the same memory, if torch can use it."""
     if not isinstance(updates, torch.Tensor):
+        refuse_masked(updates, name)
         values = np.asarray(updates)
         if values.dtype.kind not in "fiub":
             raise ValueError(f"{name} must be numbers (n, d), got an array of {values.dtype}")
@@ -165,6 +180,7 @@ def rows(updates: Any, name: str = "updates") -> torch.Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about read-only memory, which this package never writes to
             updates = torch.from_numpy(values)
+    refuse_sparse(updates, name)
     updates = updates.detach()
     if updates.ndim != 2:
         raise ValueError(f"{name} must be (n, d), one row per client, got shape {tuple(updates.shape)}")

@@ -503,6 +503,8 @@ def layer_grams(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int
                [ 8.,  4.]])
     """
     checked = _checks.rows(rows)
+    if not isinstance(columns, Mapping):
+        raise ValueError(f"columns must be layer -> (start, stop), such as {{'fc': (0, 10)}}, got {columns!r:.60}")
     return {layer: gram_of_rows(checked, span) for layer, span in columns.items()}
 
 

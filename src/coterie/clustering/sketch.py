@@ -82,7 +82,7 @@ class Sketcher:
         Raises:
             ValueError: The rows have another shape.
         """
-        rows = torch.as_tensor(rows)
+        rows = rows if isinstance(rows, torch.Tensor) else _checks.rows(rows, "rows")
         if rows.ndim != 2 or rows.shape[1] != self.d:
             raise ValueError(f"rows must be (n, {self.d}), as the sketcher was made for, got shape {tuple(rows.shape)}")
         if self.d <= self.size:
@@ -132,9 +132,10 @@ def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.T
         >>> short.shape, bool((short @ short.T / 50_000 - torch.eye(3)).abs().max() < 0.1)
         (torch.Size([3, 4096]), True)
     """
+    rows = rows if isinstance(rows, torch.Tensor) else _checks.rows(rows, "rows")
     short = unchecked_sketch(rows, size, seed)
     if not bool(torch.isfinite(short).all()):
-        _checks.refuse_infinite_rows(torch.as_tensor(rows), "rows")
+        _checks.refuse_infinite_rows(rows, "rows")
     return short
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from coterie.data.arrays import ordinary
 from coterie.settings import UserError
 
 Batch: TypeAlias = Any
@@ -139,10 +140,18 @@ def _numbers(batch: Batch, what: str) -> Batch:
 
 
 def _arrays(item: Any) -> Any:
-    """An item with its lists of numbers as tensors: ``default_collate`` would transpose them."""
+    """An item with its lists of numbers as tensors, which ``default_collate`` would transpose, and arrays that it can read."""
     if isinstance(item, Mapping):
-        return {name: torch.as_tensor(part) if isinstance(part, list) else part for name, part in item.items()}
+        return {name: _arrays(torch.as_tensor(part) if isinstance(part, list) else part) for name, part in item.items()}
+    if isinstance(item, tuple):
+        return tuple(_arrays(torch.as_tensor(part) if _is_numbers(part) else part) for part in item)
+    if isinstance(item, np.ndarray | torch.Tensor):
+        return ordinary(item, "an item of a data set")
     return item
+
+
+def _is_numbers(part: Any) -> bool:
+    return isinstance(part, list) and bool(part) and all(isinstance(one, int | float) for one in part)
 
 
 def pair(batch: Any) -> tuple[Batch, Batch]:
@@ -163,7 +172,7 @@ def pair(batch: Any) -> tuple[Batch, Batch]:
     raise UserError(f"an item of a data set must be (input, target) or a dict with a target, got {type(batch).__name__}")
 
 
-def as_tensor(array: Any) -> torch.Tensor:
+def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
     """Return an array as a tensor that shares its memory if possible, also that of a memory-mapped file.
 
     Floats become float32, and integers and booleans int64, for which an array of another type is copied. Bytes in a
@@ -171,6 +180,7 @@ def as_tensor(array: Any) -> torch.Tensor:
 
     Args:
         array: A tensor, or anything that NumPy takes as an array of numbers.
+        where: What it is, for messages.
 
     Returns:
         The tensor.
@@ -178,10 +188,11 @@ def as_tensor(array: Any) -> torch.Tensor:
     Raises:
         UserError: It holds no numbers.
     """
+    array = ordinary(array, where)
     if isinstance(array, torch.Tensor):
-        wanted = torch.float32 if array.is_floating_point() else torch.int64
-        return array.detach().to(wanted)
-    array = np.asanyarray(array)
+        if array.is_complex():
+            raise UserError(f"inputs and targets must be numbers, got a tensor of {array.dtype}")
+        return array.to(torch.float32 if array.is_floating_point() else torch.int64)
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs and targets must be numbers, got an array of {array.dtype}")
     if not (isinstance(array, np.memmap) and array.dtype == np.uint8):
@@ -189,3 +200,20 @@ def as_tensor(array: Any) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that cannot be written; examples never are
         return torch.from_numpy(array)
+
+
+def as_batch(given: Any, where: str) -> Batch:
+    """Return tensors as they are, and arrays and lists of numbers as tensors; in tuples and dicts each part.
+
+    Args:
+        given: The tensors or arrays.
+        where: What they are, for messages.
+
+    Raises:
+        UserError: A part holds no numbers.
+    """
+    if isinstance(given, Mapping):
+        return {name: as_batch(part, f"{where}[{name!r}]") for name, part in given.items()}
+    if isinstance(given, tuple) or (isinstance(given, list) and any(isinstance(part, torch.Tensor) for part in given)):
+        return tuple(as_batch(part, f"{where}[{number}]") for number, part in enumerate(given))
+    return ordinary(given, where) if isinstance(given, torch.Tensor) else as_tensor(given, where)

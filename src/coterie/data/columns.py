@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.arrays import ordinary
 from coterie.data.spelling import check_unlike
 from coterie.settings import UserError, nearest
 
@@ -92,9 +93,11 @@ def values(frame: Any, name: Any, where: str) -> np.ndarray:
         UserError: The column has missing values, or values of another kind.
     """
     column = frame[name]
-    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
     where = f"{where}: the column {name}"
-    if array.ndim != 1 or array.dtype.kind not in "biufOUST":
+    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(ordinary(column, where))
+    if array.ndim != 1:
+        raise UserError(f"{where} must have one value for each row, got an array of shape {array.shape}")
+    if array.dtype.kind not in "biufOUST":
         if array.dtype.kind in "Mm":
             raise UserError(f"{where} holds dates or times: {of_dates(name)}")
         raise UserError(f"{where} holds values of type {array.dtype}: {NUMBERS}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.arrays import ordinary
 from coterie.data.batches import Items, as_tensor, mapped, size, tensors
 from coterie.data.objective import IGNORED
 from coterie.settings import UserError
@@ -91,7 +92,7 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         UserError: There are no examples, inputs and labels differ in number, the inputs are not finite numbers, or the
             labels are not classes.
     """
-    inputs, targets = np.asanyarray(inputs), np.asanyarray(targets)
+    inputs, targets = np.asanyarray(ordinary(inputs, f"{where}: x")), np.asanyarray(ordinary(targets, f"{where}: y"))
     if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
         targets = targets[:, 0]
     if not inputs.ndim or not targets.ndim or not len(inputs):
@@ -187,13 +188,15 @@ def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
     Raises:
         UserError: There are no examples, or inputs and targets differ in number.
     """
-    x, y = mapped(as_tensor, inputs), mapped(as_tensor, targets)
+    x = mapped(lambda part: as_tensor(part, f"{where}: x"), inputs)
+    y = mapped(lambda part: as_tensor(part, f"{where}: y"), targets)
     lengths = {len(one) if one.dim() else 0 for one in tensors((x, y))}
     if lengths == {0}:
         raise UserError(f"{where} holds no examples")
     if len(lengths) > 1:
         found = " and ".join(map(str, sorted(lengths)))
-        raise UserError(f"{where}: all inputs and targets must have the same number of examples, got {found}")
+        hint = "; a tuple has several inputs of one model: pass rows in a list" if isinstance(inputs, tuple) else ""
+        raise UserError(f"{where}: all inputs and targets must have the same number of examples, got {found}{hint}")
     for what, part in (("inputs", x), ("targets", y)):
         for one in tensors(part):
             if one.is_floating_point():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.arrays import ordinary
 from coterie.data.batches import LABELS
 from coterie.data.columns import listed, values
 from coterie.data.spelling import both, check_unlike, likeness
@@ -213,10 +214,10 @@ class Matching:
             name = getattr(given, "name", None)
             if name is not None and name != "":
                 self.order(what, [name], where)
-            array = np.asarray(given)
+            array = np.asarray(ordinary(given, where))
             return values({name: given}, name, where) if array.dtype.kind == "O" else array
         self.unnamed(what, where)
-        return given
+        return ordinary(given, where)
 
     def order(self, what: str, names: Sequence[Any], where: str, noun: str = "columns") -> list[Any]:
         """Return names in the order in which the first client has them.

@@ -14,6 +14,7 @@ import torch
 
 from coterie.core import Client
 from coterie.data import readers
+from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.examples import Pool, own_pool, pool
 from coterie.data.given_order import ORDERS, about_order, order_of_each, tested_by, window_hints, with_spans
@@ -84,8 +85,12 @@ def pools(arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = poo
         if (x in named) != (y in named) or KEYS[0][0] not in named:
             known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
             raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
-    first, *rest = (make(named[x], named[y], where) if x in named else None for x, y in KEYS)
-    return with_spans((_with_subjects(first, named.get(SUBJECT), where), *rest), named, gap, where)
+    several = sum(x in named for x, _ in KEYS) > 1
+    made: list[Pool | None] = []
+    for x, y in KEYS:
+        part = f"{where}: its {x.removeprefix('x_')} part" if several else where
+        made.append(make(named[x], named[y], part) if x in named else None)
+    return with_spans((_with_subjects(made[0], named.get(SUBJECT), where), *made[1:]), named, gap, where)
 
 
 def _with_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
@@ -133,7 +138,10 @@ def own_pools(
         check_keys(data, ("train", "validation", "test", SUBJECT, *ORDERS), where)
         if data["train"] is None:
             raise UserError(f"{where} has no data set to train on: its train is None")
-        parts = (data.get(name) for name in ("train", "validation", "test"))
+        parts = [data.get(name) for name in ("train", "validation", "test")]
+        for name, part in zip(("train", "validation", "test"), parts, strict=True):
+            if hasattr(part, "__len__") and not len(part):
+                raise UserError(f"{where}: its {name} data set has no items")
         first, *rest = (None if part is None else Pool(Items(part, collate), None) for part in parts)
         return with_spans((_with_subjects(first, data.get(SUBJECT), where), *rest), data, gap, where)
     if not isinstance(data, Mapping | Sequence):
@@ -528,7 +536,7 @@ def from_lists(
 
 def _objective(clients: Iterable[Any]) -> Objective:
     """The objective for the clients' targets: of classes, unless they are several labels, or floats other than 0 and 1."""
-    found = [np.asarray(y) for data in clients if (y := _targets(data)) is not None]
+    found = [np.asarray(ordinary(y, "y")) for data in clients if (y := _targets(data)) is not None]
     if found and all(y.dtype == bool and y.ndim == 2 for y in found):
         return MULTILABEL
     return REGRESSION if any(y.dtype.kind == "f" and not np.isin(y, (0, 1)).all() for y in found) else CLASSIFICATION

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
-from coterie.data.batches import Batch, Items, mapped, rows, size
+from coterie.data.batches import Batch, Items, as_batch, mapped, rows, size
 from coterie.data.objective import Objective
 from coterie.data.spelling import check_unlike
 from coterie.models.layout import averaging
@@ -305,7 +305,22 @@ class Split:
 def whole(
     inputs: Batch, targets: Batch = None, subjects: torch.Tensor | None = None, spans: torch.Tensor | None = None
 ) -> Split:
-    """A split that has its whole pool."""
+    """Make a split that has its whole pool.
+
+    Args:
+        inputs: The pool: a tensor or array ``(N, ...)``, a tuple or dict of these, or :class:`~coterie.data.batches.Items`.
+        targets: The targets ``(N, ...)``, in the same forms; None for Items, which have their own.
+        subjects: Number of the subject of each example, ``(N,)`` int64; None if each has its own.
+        spans: See :class:`Split`.
+
+    Returns:
+        The split. Tensors stay as they are; arrays become tensors, floats of float32 and whole numbers of int64.
+
+    Raises:
+        UserError: They hold no numbers, or have masked values.
+    """
+    if not isinstance(inputs, Items):
+        inputs, targets = as_batch(inputs, "inputs"), None if targets is None else as_batch(targets, "targets")
     every = torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs))
     return Split(inputs, every, targets, subjects, spans)
 

@@ -164,7 +164,11 @@ def _check_call(
     places = len(values) - skipped
     if places > len(by_position) and not takes_any_number:
         rest = [name for name in by_name if name not in by_position and name not in named]
-        taken = f"at most {len(by_position)} values without their names ({', '.join(by_position)})" if by_position else ""
+        taken = (
+            f"at most {_values(len(by_position))} without {'their names' if len(by_position) > 1 else 'its name'} ({', '.join(by_position)})"
+            if by_position
+            else ""
+        )
         advice = f": give the others by name, such as {rest[0]}=..." if rest else ""
         got = "" if "secret" in known else f"; got {brief(values[skipped + len(by_position)])}"
         raise CallError(f"{owner} takes {taken or 'no value without its name'}{advice}{got}")
@@ -175,6 +179,10 @@ def _check_call(
     lacking = [name for name in needed if name not in named and name not in by_position[: max(places, 0)]]
     if lacking:
         raise CallError(f"{owner} needs {' and '.join(lacking)} (known: {', '.join(known)})")
+
+
+def _values(count: int) -> str:
+    return f"{count} value{'' if count == 1 else 's'}"
 
 
 def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:
