@@ -94,10 +94,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "of an experiment": (lambda: coterie.begin("digits/iid", "unused", num_rounds=3), "'num_rounds'; did you mean rounds?"),
     "missing": (lambda: coterie.run("fedavg", world()), "run needs rounds (known: method, scenario, rounds"),  # type: ignore[call-arg]
     "missing two": (lambda: coterie.World(), "World needs clients and model"),  # type: ignore[call-arg]
-    "by place": (lambda: coterie.World({}), "World takes no value without its name: give the others by name"),  # type: ignore[call-arg,misc]
+    "by place": (
+        lambda: coterie.World({}),
+        "World got 1 value without a name, and takes none: give the others by name, such as clients=...",
+    ),  # type: ignore[call-arg,misc]
     "too many": (
         lambda: coterie.run("fedavg", world(), 3),  # type: ignore[call-arg,misc]
-        "run takes at most 2 values without their names (method, scenario): give the others by name, such as rounds=...; got 3",
+        "run got 3 values without a name, and takes at most 2 (method, scenario): give the others by name, such as rounds=...",
     ),
     "twice": (lambda: coterie.summary("a", run="b"), "summary got run twice"),  # type: ignore[misc]
     "text": (lambda: coterie.run("fedavg", world(), rounds="3"), "rounds must be an integer, got '3'; write 3 without quotes"),  # type: ignore[arg-type]

@@ -181,7 +181,7 @@ def test_distances_in_place_of_updates_are_refused():
         ({"threshold": float("nan")}, ">= 0"),
         ({"threshold": None, "groups": 0}, "1 to 3"),
         ({"threshold": None, "groups": 4}, "1 to 3"),
-        ({"threshold": None, "groups": 1.5}, "pass threshold"),
+        ({"threshold": None, "groups": 1.5}, "groups must be an integer or none"),
         ({"threshold": None, "groups": True}, "an integer"),
     ],
 )

@@ -151,7 +151,7 @@ def test_the_gamma_test_is_strict_and_forgives_rounding():
         (lambda: H(1.2, 0), "gamma_i"),
         (lambda: separation_bound(3, 0, float("nan")), "gamma_j"),
         (lambda: separation_bound(0, 0, 0), "k, the number of data distributions, must"),
-        (lambda: guaranteed_gamma(2.5), "k, the number of data distributions, must"),
+        (lambda: guaranteed_gamma(2.5), "k must be an integer, got 2.5"),
         (lambda: gamma_bound(1.5), "cosine similarity"),
         (lambda: passes_gamma(0.0, -0.1), "gamma_max"),
     ],

@@ -144,7 +144,7 @@ def test_a_row_that_is_not_finite_is_named_through_its_sketch() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 6, -4, 8.0, True])
 def test_a_sketch_needs_a_size_that_is_a_multiple_of_four(size: int) -> None:
-    with pytest.raises(ValueError, match="a sketch's size must be a positive multiple of 4"):
+    with pytest.raises(ValueError, match=r"a sketch's size must be a positive multiple of 4|size must be an integer"):
         sketch(torch.zeros(1, 10), size)
 
 

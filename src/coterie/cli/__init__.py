@@ -17,7 +17,10 @@ import gc
 import importlib.util
 import io
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType
@@ -41,7 +44,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
+    with _interrupts(keep=argv is None):
+        return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
+
+
+ENDING = 1.0
+"""Seconds after an interrupt in which further ones are the same one: people press Ctrl-C twice."""
+
+
+@contextmanager
+def _interrupts(keep: bool) -> Iterator[None]:
+    """Context in which Ctrl-C is one ``KeyboardInterrupt``, and a later one ends the process at once.
+
+    Without it, a second Ctrl-C while the first is handled is a traceback, also when Python itself is about to end.
+
+    Args:
+        keep: Whether this stays so after an interrupt, because the process ends then.
+    """
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) != signal.default_int_handler:
+        yield
+        return
+    first: list[float] = []
+
+    def interrupted(number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not first:
+            first.append(now)
+            raise KeyboardInterrupt
+        if now - first[0] > ENDING:
+            # The first is still being handled. Files are written whole or not at all, and workers end with this process.
+            if sys.stderr.isatty():
+                os.write(2, b"\x1b[?25h")  # the cursor, which a progress bar hides
+            os.write(2, b"coterie: interrupted\n")
+            os._exit(130)
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if keep and first else signal.default_int_handler)
 
 
 def _call(argv: Sequence[str]) -> int:

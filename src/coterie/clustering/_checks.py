@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.settings import brief
+
 SLACK = 1e-6  # the greatest effect of float32 rounding on a symmetry or a diagonal
 _TILE = 256  # rows and columns checked together, so that they stay in the processor's cache
 
@@ -51,6 +53,9 @@ def matrix(values: Any, name: str) -> np.ndarray:
     Raises:
         ValueError: It is not such a matrix.
     """
+    refuse_masked(values, name)
+    if isinstance(values, torch.Tensor):
+        refuse_sparse(values, name)
     try:
         square = np.asarray(array(values), dtype=np.float64)
     except (TypeError, ValueError):
@@ -205,7 +210,10 @@ GREATEST = 1e140
 
 def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
     """Check one number per client, such as weights, sizes or trade-offs: ``(n,)`` float64, finite and >= 0."""
-    given = np.asarray(array(values), dtype=np.float64)
+    try:
+        given = np.asarray(array(values), dtype=np.float64)
+    except TypeError:
+        raise ValueError(f"{name} must hold one number per client, got {brief(values)}") from None
     if given.shape != (n,):
         raise ValueError(f"{name} must hold one number per client, shape ({n},), got shape {given.shape}")
     wrong = ~(np.isfinite(given) & (given >= 0))

@@ -52,6 +52,10 @@ def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
     if isinstance(columns, (np.ndarray, torch.Tensor)):
         return [_index(_checks.array(columns), d)]
     whole = (int, np.integer)
+    if not isinstance(columns, slice | Sequence):
+        raise ValueError(
+            f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {columns!r:.60}"
+        )
     if isinstance(columns, slice) or (len(columns) == 2 and all(isinstance(c, whole) for c in columns)):
         columns = [columns]
     ranges = sorted((_range(c, d) for c in columns), key=lambda part: part.start)

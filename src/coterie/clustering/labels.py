@@ -55,7 +55,10 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
         >>> labels_of([(1, 3), (4,), (0, 2)])
         array([0, 1, 0, 1, 2])
     """
-    parts = [tuple(group) for group in groups]
+    try:
+        parts = [tuple(group) for group in groups]
+    except TypeError:
+        raise ValueError(f"groups must be lists of positions, such as [[0, 1], [2]], got {groups!r:.60}") from None
     members = [i for part in parts for i in part]
     if not members or not all(parts):
         raise ValueError("groups must not be empty")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -140,7 +140,7 @@ def own_pools(
             raise UserError(f"{where} has no data set to train on: its train is None")
         parts = [data.get(name) for name in ("train", "validation", "test")]
         for name, part in zip(("train", "validation", "test"), parts, strict=True):
-            if hasattr(part, "__len__") and not len(part):
+            if isinstance(part, Sized) and not len(part):
                 raise UserError(f"{where}: its {name} data set has no items")
         first, *rest = (None if part is None else Pool(Items(part, collate), None) for part in parts)
         return with_spans((_with_subjects(first, data.get(SUBJECT), where), *rest), data, gap, where)

@@ -408,6 +408,7 @@ class ClientPool:
         with seeded(0):
             module = world.model()  # its frozen parameters are in memory once, for all worker processes
         self.hand = Worker(world, wire, hardware, module)
+        hardware.warn_of_one()
         self.count = hardware.processes(len(world.clients))
         self.width = hardware.block(module, world)
         normed, self.mixes = local.batchnorm(module)

@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -85,6 +85,16 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.float32, count=rows * columns).view(rows, columns)
 
 
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Context in which Ctrl-C waits: a process that is forked in it gets none before it ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Workers:
     """Run ``work(job)`` for each job of a list and return the results in the order of the jobs.
 
@@ -107,7 +117,7 @@ class Workers:
         for _ in range(self.count):
             ours, theirs = context.Pipe()
             process = context.Process(target=self._serve, args=(theirs, [*self.pipes, ours]), daemon=True)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _no_interrupt():
                 # Python 3.12+ warns of any thread at a fork; torch's idle ones are never used by a one-thread child.
                 warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
                 process.start()
@@ -120,6 +130,7 @@ class Workers:
         for other in parents:  # if these stayed open, the pipe would not show that the parent has ended
             other.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler of the parent
         torch.set_num_threads(1)
         gc.freeze()  # else collections would go through all objects of the parent, and so copy their pages
@@ -309,8 +320,19 @@ class Hardware:
             self.block(world.model(), world)
 
     def processes(self, clients: int) -> int:
-        """Return the number of worker processes for a number of clients."""
-        return 1 if self._kind() != "cpu" else min(self.workers or default_workers(), clients)
+        """Return the number of worker processes for a number of clients; 1 in a process that can have none."""
+        if self._kind() != "cpu" or multiprocessing.current_process().daemon:
+            return 1
+        return min(self.workers or default_workers(), clients)
+
+    def warn_of_one(self) -> None:
+        """Issue a warning if this process can have no worker processes, and several are asked for."""
+        if (self.workers or 1) > 1 and self._kind() == "cpu" and multiprocessing.current_process().daemon:
+            warnings.warn(
+                f"workers is {self.workers}, and a process of a multiprocessing.Pool can start none: training runs in this "
+                "process alone, with the same results",
+                stacklevel=2,
+            )
 
     def block(self, module: nn.Module, world: World) -> int:
         """Return the number of clients in a block: ``width``, or a suitable number.

@@ -164,14 +164,11 @@ def _check_call(
     places = len(values) - skipped
     if places > len(by_position) and not takes_any_number:
         rest = [name for name in by_name if name not in by_position and name not in named]
-        taken = (
-            f"at most {_values(len(by_position))} without {'their names' if len(by_position) > 1 else 'its name'} ({', '.join(by_position)})"
-            if by_position
-            else ""
-        )
+        taken = f"at most {len(by_position)} ({', '.join(by_position)})" if by_position else "none"
         advice = f": give the others by name, such as {rest[0]}=..." if rest else ""
-        got = "" if "secret" in known else f"; got {brief(values[skipped + len(by_position)])}"
-        raise CallError(f"{owner} takes {taken or 'no value without its name'}{advice}{got}")
+        raise CallError(
+            f"{owner} got {places} {'value' if places == 1 else 'values'} without a name, and takes {taken}{advice}"
+        )
     twice = [name for name in by_position[: max(places, 0)] if name in named]
     if twice:
         raise CallError(f"{owner} got {twice[0]} twice: once by its place and once by its name")
@@ -179,10 +176,6 @@ def _check_call(
     lacking = [name for name in needed if name not in named and name not in by_position[: max(places, 0)]]
     if lacking:
         raise CallError(f"{owner} needs {' and '.join(lacking)} (known: {', '.join(known)})")
-
-
-def _values(count: int) -> str:
-    return f"{count} value{'' if count == 1 else 's'}"
 
 
 def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -73,6 +73,10 @@ def rounds(
     if start is not None and (what := _keeps(method, start, seed, world, boundary or Boundary())):
         lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
         raise SettingError(f"{method.name} keeps {what} at the clients, which {lost}")
+    if multiprocessing.current_process().daemon:
+        raise SettingError(
+            "engine flower starts processes, which a process of a multiprocessing.Pool cannot: use engine inprocess"
+        )
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as home:
         log_file = Path(home) / "log"
