@@ -56,6 +56,11 @@ def ordinary(given: Any, where: str) -> Any:
     return array
 
 
+def as_array(given: Any) -> Any:
+    """Return a tensor in a form that NumPy reads, and anything else as it is: for a look at data that are checked elsewhere."""
+    return _dense(given, "a column") if isinstance(given, torch.Tensor) else given
+
+
 def _dense(tensor: torch.Tensor, where: str) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         raise UserError(f"{where} is a sparse tensor: pass its .to_dense()")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.arrays import as_array
 from coterie.data.columns import NUMBERS, check_columns, listed, names_of, of_dates, values
 from coterie.data.examples import Pool, check_distinct
 from coterie.data.given_order import about_order
@@ -252,7 +253,7 @@ def time_hints(frame: Any, chosen: Sequence[Any], unused: Sequence[Any], owners:
     """
     for name in (*unused, *chosen):
         column = frame[name]
-        array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+        array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(as_array(column))
         if len(array) == len(owners) and (is_date_column(array) or is_time_column(name, array, owners)):
             return [looks_like_time(name)]
     return []
@@ -265,7 +266,7 @@ def looks_like_time(name: Any) -> str:
 
 def _check_no_mixture(column: Any, where: str) -> None:
     """Raise :class:`~coterie.settings.UserError` if names are booleans and numbers, of which ``True`` and 1 would be one."""
-    array = np.asarray(column)
+    array = np.asarray(as_array(column))
     if array.dtype.kind == "O" and {True, False} == {isinstance(value, bool | np.bool_) for value in array}:
         raise UserError(f"{where} has booleans and other values, of which True and 1 would be one name: make text of them")
 

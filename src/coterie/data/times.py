@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.data.arrays import ordinary
 from coterie.data.columns import Missing, is_missing
 from coterie.settings import SettingError, UserError
 
@@ -54,7 +55,7 @@ def times_of(given: Any, where: str) -> Times:
     Raises:
         UserError: A value is missing, infinite or not of these kinds, or kinds are mixed.
     """
-    array = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(given)
+    array = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(ordinary(given, where))
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 2):
         raise UserError(f"{where} must hold one time per example, or its first and last time (N, 2), got shape {array.shape}")
     if not len(array):
