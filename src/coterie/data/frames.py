@@ -21,7 +21,7 @@ from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
-from coterie.data.tasks import as_before, encoded, objective_for, targets
+from coterie.data.tasks import as_before, encoded, hint, objective_for, targets
 from coterie.data.times import check_gap, gap_of, is_date_column, is_time_column, times_of
 from coterie.data.world import OF_A_WORLD, World, check_name
 from coterie.settings import UserError
@@ -201,13 +201,17 @@ def clients_of(
     about |= {} if subject is None else {SUBJECT: str(subject)}
     about |= about_order(str(order) if ordering else "", gap, pools)
     unused = [name for name in names if name not in (*taken, *chosen)]
+    hints = time_hints(frame, chosen, unused, owners) if order is None else []
+    if task == "auto" and len(several) == 1:  # the type of the target decided
+        choices = 'task = "classification" makes classes of them', 'task = "regression"'
+        hints += filter(None, [hint(get(several[0]), found, f"target {str(several[0])!r}", *choices)])
     return OwnData(
         pools=pools,
         shape=(len(chosen),),
         outputs=found.outputs,
         objective=objective_for(found),
         about=about,
-        hints=time_hints(frame, chosen, unused, owners) if order is None else (),
+        hints=hints,
     )
 
 

@@ -24,6 +24,7 @@ from coterie.data.order import in_time, spans_of
 from coterie.data.scaling import Constants, standardized, with_standardized_targets
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
+from coterie.data.tasks import Task, hint
 from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -518,6 +519,7 @@ def from_lists(
     matching = Matching(None if after is None else after.about)
     where = {name: f"client {name}" if known else name for name in names}
     plain = {name: matching.client(one, where[name]) for name, one in zip(names, given.values(), strict=True)}
+    hints = [] if objective is not None else _target_hints(plain.values())
     objective = objective or _objective(plain.values())
     as_classes = objective.loss is cross_entropy
     if as_classes:
@@ -528,7 +530,7 @@ def from_lists(
     else:
         data = of_own_pools(named, objective)
     about = {**matching.about, **about_order("", gap, named)}
-    data = replace(data, named=known, objective=objective, about=about, hints=window_hints(named))
+    data = replace(data, named=known, objective=objective, about=about, hints=[*window_hints(named), *hints])
     return data.world(
         model, (train, validation), seed, standardize=standardize, standardize_target=standardize_target, after=after, **world
     )
@@ -542,11 +544,33 @@ def _objective(clients: Iterable[Any]) -> Objective:
     return REGRESSION if any(y.dtype.kind == "f" and not np.isin(y, (0, 1)).all() for y in found) else CLASSIFICATION
 
 
+def _target_hints(clients: Collection[Any]) -> list[str]:
+    """A hint if the type of targets of tables of features decides between classes and numbers, and their values do not fit."""
+    parts = []
+    for data in clients:
+        x, y = _named(data, "x"), _targets(data)
+        if y is None or getattr(x, "ndim", 0) != 2:
+            return []
+        parts.append(np.asarray(y))
+    if not parts or {part.ndim for part in parts} != {1} or not all(part.dtype.kind in "iuf" for part in parts):
+        return []
+    values = np.concatenate(parts)
+    kind = "regression" if _objective(clients) is REGRESSION else "classification"
+    task = Task(kind, 1)
+    choices = "class numbers must be integers", "objective=coterie.REGRESSION"
+    return [text for text in [hint(values, task, "the target", *choices)] if text]
+
+
 def _targets(data: Any) -> Any:
     """The targets of a client in memory, if they are one array."""
-    y: Any = None
+    return _named(data, "y")
+
+
+def _named(data: Any, key: str) -> Any:
+    """The inputs (x) or targets (y) of a client in memory, if they are one array."""
+    found: Any = None
     if isinstance(data, Mapping):
-        y = data.get("y", data.get("y_train"))
+        found = data.get(key, data.get(f"{key}_train"))
     elif isinstance(data, Sequence) and len(data) > 1:
-        y = data[1]
-    return None if isinstance(y, Mapping | tuple) else y
+        found = data["xy".index(key)]
+    return None if isinstance(found, Mapping | tuple) else found

@@ -21,7 +21,7 @@ import numpy as np
 
 from coterie.data import readers
 from coterie.data.columns import NUMBERS, Missing, check_columns, listed
-from coterie.data.frames import NUMBER, check_order, clients_of, looks_like_time
+from coterie.data.frames import HINT, NUMBER, check_order, clients_of, looks_like_time
 from coterie.data.own import OwnData
 from coterie.data.times import is_date_column
 from coterie.files import check_unpacked, reason
@@ -100,11 +100,11 @@ def _clients(
     check_order(names, taken, ordering, gap if order is None else None, str(path))
     times = [name for name in ordering if name not in chosen]
     made = clients_of(read([*taken, *chosen, *times]), client, targets, chosen, task, str(path), subject, order, gap)
-    if order is not None or made.hints:
+    if order is not None or any(text.endswith(HINT) for text in made.hints):
         return made
     unused = [name for name in names if name not in (*taken, *chosen)]
     dated = [name for name, some in first(unused).items() if is_date_column(some)] if unused else []
-    return replace(made, hints=[looks_like_time(name) for name in dated[:1]])
+    return replace(made, hints=[*made.hints, *(looks_like_time(name) for name in dated[:1])])
 
 
 KINDS = (".csv", ".parquet")

@@ -115,6 +115,49 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
     return torch.from_numpy(matrix), Task("regression" if numbers else "multi-label", len(columns))
 
 
+MANY_CLASSES = 20
+"""More classes than this, of whole numbers, may be numbers to predict."""
+
+FEW_PER_CLASS = 10
+"""So may more than :data:`SOME_CLASSES` classes with fewer rows each, in the mean."""
+
+SOME_CLASSES = 5
+
+
+def like_numbers(different: int, rows: int) -> bool:
+    """Whether whole numbers look like numbers to predict, and not like classes.
+
+    Args:
+        different: How many different ones there are.
+        rows: In how many rows.
+    """
+    return different > MANY_CLASSES or (different > SOME_CLASSES and rows < FEW_PER_CLASS * different)
+
+
+def hint(values: np.ndarray, task: Task, name: str, classes: str, numbers: str) -> str:
+    """Return a sentence if the type of a target decided between classes and numbers, and its values suggest the other.
+
+    Args:
+        values: The target ``(N,)``.
+        task: What was decided.
+        name: The target, for the sentence.
+        classes: What a user does to predict classes.
+        numbers: What a user does to predict a number.
+
+    Returns:
+        The sentence; empty if there is nothing to say.
+    """
+    if values.dtype.kind not in "iuf" or values.ndim != 1:
+        return ""
+    different = len(np.unique(values))
+    if task.kind == "classification" and values.dtype.kind in "iu" and like_numbers(different, len(values)):
+        return f"{name} holds whole numbers: {different:,} classes; {numbers} predicts a number"
+    whole = bool((values == np.floor(values)).all())
+    if task.kind == "regression" and whole and not like_numbers(different, len(values)):
+        return f"{name} holds floats that are whole numbers, {different:,} different ones, as numbers to predict; {classes}"
+    return ""
+
+
 def _classes(where: str, values: np.ndarray) -> tuple[torch.Tensor, Task]:
     if values.dtype.kind == "f":
         if (values != np.floor(values)).any() or np.abs(values).max() > 2**53:
