@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from coterie.core import (
     STATES,
+    Assignment,
     Cohort,
     Federation,
     Personal,
+    Plan,
     Replies,
     Stage,
     Task,
@@ -53,6 +55,31 @@ def replies(clients: tuple[int, ...] = (2, 5, 9, 40)) -> Replies:
 def test_a_task_chooses_among_what_it_offers(offered: tuple[int, ...], choose: int) -> None:
     with pytest.raises(ValueError, match=rf"Task.choose must be 1 to the {len(offered)} models offered, got {choose}"):
         Task(offered=offered, choose=choose)
+
+
+@pytest.mark.parametrize("row", [-1, 1, 2, 0.5, "0"])
+def test_a_plan_offers_its_own_models(row: Any) -> None:
+    """Row 2 of one model was once the third model of an earlier exchange, and row -1 the last one."""
+    with pytest.raises(
+        ValueError, match=r"Task\.offered must be rows|Plan\.models has rows 0 to 0, but client 4 is offered row"
+    ):
+        Plan(models=torch.zeros(1, 3), tasks={2: Task(offered=(0,)), 4: Task(offered=(0, row))})
+    with pytest.raises(ValueError, match=r"Assignment\.models has rows 0 to 0, but a client is served by row"):
+        Assignment(models=torch.zeros(1, 3), row={2: 0, 4: row}, groups=((2, 4),))
+    with pytest.raises(ValueError, match=r"Assignment\.models has rows 0 to 0, but a client is served by row"):
+        Assignment(models=torch.zeros(1, 3), row={2: 0, 4: 0}, groups=((2, 4),), path={2: (0, row)}, ensemble=True)
+
+
+def test_a_plan_has_rows_of_models_and_tasks_only_in_its_parts() -> None:
+    task = {0: Task(offered=(0,))}
+    with pytest.raises(ValueError, match=r"Plan\.models must be rows \(k, d\), got shape \(3,\)"):
+        Plan(models=torch.zeros(3), tasks=task)
+    with pytest.raises(ValueError, match="has no models, but client 0 is offered row 0"):
+        Plan(models=torch.zeros(0, 3), tasks=task)
+    part = Plan(models=torch.zeros(1, 3), tasks=task)
+    with pytest.raises(ValueError, match=r"a plan with Plan\.parts has no tasks itself"):
+        Plan(models=torch.zeros(1, 3), tasks=task, parts={"first": part})
+    assert Plan(models=torch.zeros(0, 3), tasks={}, parts={"first": part}).asked == (0,)
 
 
 def test_choosing_takes_losses() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 
 import coterie
 from coterie import from_frame
+from coterie.data.objective import REGRESSION
 from coterie.data.own import from_lists
 from coterie.data.tasks import Task, encoded, in_order, objective_for
 from coterie.data.world import Objective
@@ -259,6 +260,67 @@ def test_a_large_offset_that_float32_cannot_hold_is_refused() -> None:
                 from_lists([(np.stack([times, changed["a"]], 1), np.arange(60) % 2)])
     rounding = 0.1 + 1e-17 * np.arange(60)
     assert made(pd.DataFrame({**columns(), "a": rounding})).clients
+
+
+INDISTINCT = {
+    "whole numbers beyond float64": 2**53 + np.arange(60),
+    "unsigned": np.uint64(2**63) + np.arange(60, dtype=np.uint64),
+    "32 bits": (2_000_000_000 + np.arange(60)).astype(np.int32),
+    "whole numbers as floats": 1e15 + np.arange(60.0),
+    "fractions": 1e9 + np.arange(60) / 1000,
+    "pandas integers": pd.array([(2**53) + i for i in range(60)], dtype="Int64"),
+    "seconds": 1.7e9 + np.arange(60),
+}
+"""Columns whose differences float32 loses."""
+
+
+@pytest.mark.parametrize("kind", INDISTINCT)
+def test_columns_are_checked_before_they_lose_their_differences(kind: str) -> None:
+    """240 whole numbers from 2**53 once became 48 values, and then one: the check saw what was left of them."""
+    column = INDISTINCT[kind]
+    with pytest.raises(UserError, match=r"the column a has values near .*subtract a constant"):
+        made(pd.DataFrame({**columns(), "a": column}))
+    with pytest.raises(UserError, match=r"the target y has values near .*subtract a constant"):
+        made(pd.DataFrame({**columns(), "y": column}), task="regression")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in INDISTINCT if kind not in ("pandas integers", "unsigned")])
+@pytest.mark.parametrize("form", ["array", "tensor", "regression", "series"])
+def test_arrays_and_tensors_are_checked_as_columns_are(kind: str, form: str) -> None:
+    column = np.asarray(INDISTINCT[kind])
+    x, y = np.stack([np.arange(60).astype(column.dtype), column], axis=1), np.arange(60) % 2
+    more: dict[str, Any] = {"model": "mlp"}
+    if form == "tensor":
+        given = (torch.from_numpy(x), torch.from_numpy(y))
+    elif form == "regression":
+        given, more = (np.ones((60, 2)), column.astype(np.float64)[:, None]), {"objective": REGRESSION, "model": "mlp"}
+    elif form == "series":
+        given = (np.stack([x, x], axis=1).astype(np.float64), y)
+    else:
+        given = (x, y)
+    with pytest.raises(UserError, match=r"client 0: (input|target) [01] has values near .*subtract a constant"):
+        from_lists([given, given], **more)
+
+
+def test_unsigned_numbers_of_64_bits_do_not_become_negative() -> None:
+    with pytest.raises(UserError, match="whole numbers of at most 63 bits"):
+        from_lists([(np.full((4, 2), 2**63, np.uint64), np.arange(4) % 2)])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.full(60, 2**53),
+        np.full(60, 1.7e9),
+        2**53 + 2**40 * np.arange(60),
+        np.arange(60) * 10**6,
+        1.0 + 1e-16 * np.arange(60),
+        np.arange(60, dtype=np.int16) + np.int16(30_000),
+        np.array([-(2**63), 2**63 - 1] * 30),
+    ],
+)
+def test_columns_that_keep_their_differences_or_have_none(column: np.ndarray) -> None:
+    assert made(pd.DataFrame({**columns(), "a": column})).clients
 
 
 @pytest.mark.parametrize("longer", ["site", "a", "y"])

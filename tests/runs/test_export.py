@@ -357,6 +357,18 @@ def test_a_net_is_not_made_for_models_that_are_much_smaller(tmp_path: Path) -> N
         coterie.save(run.folder, tmp_path / "again")
 
 
+def test_a_path_that_names_a_file_often_is_damage(tmp_path: Path) -> None:
+    """Each name was once read, and made a net."""
+    folder = coterie.save(finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models")
+    about = json.loads((folder / "models.json").read_text())
+    del about["checksum"]
+    for entry in about["clients"].values():
+        entry["path"] = [entry["file"]] * 10_000
+    (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "ensemble": True}).encode()))
+    with pytest.raises(DamagedError, match=r"models\.json is damaged .*names a file twice"):
+        coterie.load(folder, 0)
+
+
 @pytest.mark.parametrize("sealed", [{"a": 1}, {"rotation": "x", "block": 64}, {"rotation": "permute", "block": "x"}])
 def test_a_seal_of_another_form_is_damage(tmp_path: Path, sealed: dict[str, Any]) -> None:
     folder = coterie.save(finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models")

@@ -195,6 +195,8 @@ def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
         return array.to(torch.float32 if array.is_floating_point() else torch.int64)
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs and targets must be numbers, got an array of {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise UserError(f"inputs and targets must be whole numbers of at most 63 bits, got {array.max()}")
     if not (isinstance(array, np.memmap) and array.dtype == np.uint8):
         array = np.asarray(array, np.float32 if array.dtype.kind == "f" else np.int64)
     with warnings.catch_warnings():

@@ -124,6 +124,7 @@ def _tensor(array: np.ndarray, dtype: type) -> torch.Tensor:
 
 
 def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
+    given = array
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
@@ -132,8 +133,8 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
         with np.errstate(over="ignore"):
             made = as_tensor(array)
         _check_finite(made, f"{where} holds inputs")
-        if array.ndim == 2:
-            check_distinct(array, f"{where}: input", range(array.shape[1]))
+        if given.ndim <= 3:
+            check_distinct(given, f"{where}: input")
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
         return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
@@ -150,28 +151,66 @@ def _check_finite(made: torch.Tensor, what: str) -> None:
             raise UserError(f"{what} that are not finite numbers in float32")
 
 
-def check_distinct(values: np.ndarray, what: str, names: Sequence[Any]) -> None:
+def check_distinct(values: Any, what: str, names: Sequence[Any] = ()) -> None:
     """Check that columns keep their differences in float32: those of a large offset, such as times in seconds, may not.
 
     Args:
-        values: The columns ``(N, f)``, finite.
+        values: Numbers before they become float32, an array or tensor ``(N, f)`` or ``(N, t, f)``, finite.
         what: What a column is, for the message.
-        names: The names of the columns.
+        names: The names of the columns; 0, 1, ... if none are given.
 
     Raises:
-        UserError: The standard deviation of a column is less than a hundred steps of float32.
+        UserError: The standard deviation of a column is less than a hundred steps of float32, and not zero.
     """
-    if values.dtype.itemsize <= 4:
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asanyarray(values)
+    exact_types = (np.float16, np.float32, np.bool_, np.int8, np.uint8, np.int16, np.uint16)
+    if array.dtype in exact_types or array.ndim not in (2, 3) or not array.size:
         return
-    for start in range(0, values.shape[1], AT_ONCE):
-        block = values[:, start : start + AT_ONCE]
-        greatest, spread = np.abs(block).max(0), block.std(0, dtype=np.float64)
-        rounding = 1e-12 * greatest  # a column that differs by less is constant
-        wrong = np.flatnonzero((spread > rounding) & (spread < 100 * np.spacing(greatest.astype(np.float32))))
+    columns = array.reshape(-1, array.shape[-1])
+    for start in range(0, columns.shape[1], AT_ONCE):
+        block = columns[:, start : start + AT_ONCE]
+        least, above = _above_least(block)
+        greatest = np.maximum(np.abs(least), np.abs(block.max(0).astype(np.float64)))
+        spread = above.std(0)
+        # Computed constants, such as sums of shares, differ in their last digits; whole numbers do not.
+        rounding = np.where((block == np.floor(block)).all(0), 0.0, 64 * np.spacing(greatest))
+        with np.errstate(over="ignore", invalid="ignore"):  # callers refuse what is not finite in float32
+            steps = np.spacing(greatest.astype(np.float32))
+        wrong = np.flatnonzero((above.max(0) > rounding) & (spread < 100 * steps))
         if len(wrong):
-            mean, by = float(block[:, wrong[0]].mean(dtype=np.float64)), spread[wrong[0]]
-            near = f"near {mean:.6g} that differ by {by:.2g} (standard deviation), too little for float32"
-            raise UserError(f"{what} {names[start + int(wrong[0])]} has values {near}: subtract a constant, such as their mean")
+            number, mean = start + int(wrong[0]), least[wrong[0]] + float(above[:, wrong[0]].mean())
+            by = f"{spread[wrong[0]]:.2g} (standard deviation), too little for float32"
+            column = names[number] if len(names) else number
+            raise UserError(
+                f"{what} {column} has values near {mean:.6g} that differ by {by}: subtract a constant, such as their mean"
+            )
+
+
+def _above_least(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least value of each column ``(f,)``, and how far each value is above it ``(N, f)``, float64.
+
+    Differences of whole numbers of 64 bits are computed before they become floats, which would lose them.
+    """
+    least = block.min(0)
+    if block.dtype.kind not in "iu":
+        return least.astype(np.float64), (block - least).astype(np.float64)
+    wide = np.uint64 if block.dtype.kind == "u" else np.int64
+    # Modulo 2^64, so that a difference of 2^63 or more does not overflow.
+    above = block.astype(wide).view(np.uint64) - least.astype(wide).view(np.uint64)
+    return least.astype(np.float64), above.astype(np.float64)
+
+
+def check_distinct_floats(values: Any, what: str) -> None:
+    """Check floats, which become float32, by :func:`check_distinct`; whole numbers stay whole.
+
+    Args:
+        values: An array or tensor ``(N,)``, ``(N, f)`` or ``(N, t, f)``; others are not checked.
+        what: What a column is, for the message.
+    """
+    array = values.detach().cpu() if isinstance(values, torch.Tensor) else np.asanyarray(values)
+    floats = array.is_floating_point() if isinstance(array, torch.Tensor) else array.dtype.kind == "f"
+    if floats and array.ndim:
+        check_distinct(array[:, None] if array.ndim == 1 else array, what)
 
 
 def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
@@ -201,4 +240,6 @@ def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
         for one in tensors(part):
             if one.is_floating_point():
                 _check_finite(one, f"{where} holds {what}")
+    mapped(lambda one: check_distinct_floats(one, f"{where}: input"), inputs)
+    mapped(lambda one: check_distinct_floats(one, f"{where}: target"), targets)
     return Pool(x, y)

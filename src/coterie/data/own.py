@@ -16,7 +16,7 @@ from coterie.core import Client
 from coterie.data import readers
 from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
-from coterie.data.examples import Pool, own_pool, pool
+from coterie.data.examples import Pool, check_distinct, own_pool, pool
 from coterie.data.given_order import ORDERS, about_order, order_of_each, tested_by, window_hints, with_spans
 from coterie.data.matching import Matching, check_scale
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy, squared_error
@@ -172,6 +172,10 @@ def of_pools(clients: Mapping[str, Sequence[Pool | None]], as_features: bool, cl
         UserError: The inputs of two clients differ in shape or type, or a label is too great.
     """
     if as_features:
+        for name, three in clients.items():
+            for some in three:
+                if some is not None and not some.inputs.is_floating_point():
+                    check_distinct(some.inputs, f"client {name}: input")
         clients = {
             name: tuple(p if p is None or p.inputs.dtype == torch.uint8 else replace(p, inputs=p.inputs.float()) for p in three)
             for name, three in clients.items()
@@ -237,6 +241,11 @@ def _of_one_type(clients: Mapping[str, Sequence[Pool | None]]) -> Mapping[str, S
     targets = [some.targets for three in clients.values() for some in three if some is not None]
     if not all(isinstance(one, torch.Tensor) for one in targets) or len({one.dtype for one in targets}) < 2:
         return clients
+    for name, three in clients.items():
+        for some in three:
+            if some is not None and not some.targets.is_floating_point():
+                columns = some.targets.reshape(len(some.targets), -1)
+                check_distinct(columns, f"client {name}: target")
     return {
         name: tuple(some if some is None else replace(some, targets=some.targets.float()) for some in three)
         for name, three in clients.items()

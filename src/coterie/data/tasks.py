@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.data.examples import check_distinct
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective
 from coterie.settings import SettingError, UserError
 
@@ -108,6 +109,10 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
                 f"{where}: several targets must be labels of 0 and 1, or floats, and {name} is neither; if they are numbers to "
                 "predict, set task = regression"
             )
+    if numbers:
+        for name, values in columns.items():
+            if np.isfinite(values).all():  # others are refused below
+                check_distinct(values[:, None], f"{where}: the target", [name])
     with np.errstate(over="ignore"):
         matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
     if not np.isfinite(matrix).all():

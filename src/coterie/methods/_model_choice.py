@@ -328,13 +328,17 @@ def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarr
     return Note(kind="cluster", clients=state.clients, text=text, parts=parts, numbers=numbers)
 
 
+MOST_MODELS = 1000
+"""The largest number of models, or of starts: all are drawn, and held in memory, before the first round."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choosing(ABC):
     """Settings and initialisation of methods whose clients choose among k models; a subclass defines a round."""
 
     measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
-    models: int = setting(4, "number of models (k)", ge=1)
+    models: int = setting(4, "number of models (k)", ge=1, le=MOST_MODELS)
     fraction: float = setting(1.0, "fraction of the clients sampled in each exchange, at least one", gt=0, le=1)
     initial: str = setting(
         "distinct",
@@ -342,7 +346,7 @@ class Choosing(ABC):
         choices=("distinct", "same", "kmeans++"),
     )
     initial_epochs: int = setting(5, "local epochs of a client that trains a first model (kmeans++)", ge=1)
-    restarts: int = setting(1, "number of starts; the one with the least training loss is kept", ge=1)
+    restarts: int = setting(1, "number of starts; the one with the least training loss is kept", ge=1, le=MOST_MODELS)
     restart_rounds: int = setting(3, "rounds of training of each start before they are compared", ge=1)
 
     def __post_init__(self) -> None:

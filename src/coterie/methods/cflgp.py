@@ -48,6 +48,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._model_choice import MOST_MODELS
 from coterie.settings import check, setting
 
 PROFILE, TRAIN = "profile", "train"
@@ -95,7 +96,7 @@ class CFLGP:
     name: ClassVar[str] = "cfl-gp"
     several: ClassVar[bool] = True  # clients get two tasks at once, even if not in the first exchange
 
-    models: int = setting(4, "number of models (k)", ge=1)
+    models: int = setting(4, "number of models (k)", ge=1, le=MOST_MODELS)
     period: int = setting(2, "rounds from one clustering round to the next", ge=1)
     until: int = setting(10, "rounds after which there is no further clustering", ge=1)
     layer: str = setting("all", "the layers from which profiles are made: all, or the last one", choices=("all", "last"))

@@ -41,7 +41,7 @@ from coterie.core import (
     state,
     without,
 )
-from coterie.methods._model_choice import capped, losses_of, of_all
+from coterie.methods._model_choice import MOST_MODELS, capped, losses_of, of_all
 from coterie.methods.cflgp import k_means
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
@@ -82,7 +82,7 @@ class CLoVE:
     name: ClassVar[str] = "clove"
     measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
-    models: int = setting(4, "number of models (k), or its maximum if it is estimated", ge=1)
+    models: int = setting(4, "number of models (k), or its maximum if it is estimated", ge=1, le=MOST_MODELS)
     estimate: bool = setting(False, "estimate the number of groups by silhouettes")
     first: str = setting(
         "random", "groups of the first round: random, or by the losses of the first draws", choices=("random", "losses")

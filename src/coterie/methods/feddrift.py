@@ -42,7 +42,7 @@ from coterie.core import (
     state,
     without,
 )
-from coterie.methods._model_choice import of_all
+from coterie.methods._model_choice import MOST_MODELS, of_all
 from coterie.settings import check, setting
 
 
@@ -137,7 +137,7 @@ class FedDrift:
     period: int = setting(20, "rounds of a time step, after which data may change", ge=1)
     delta: float = setting(0.1, "rise of the loss that is a drift, and distance below which models merge (δ)", gt=0)
     measure: str = setting("loss", "what is compared: the loss, or 1 - accuracy", choices=("loss", "accuracy"))
-    models: int = setting(30, "maximum number of models; then the one unused for longest is replaced", ge=1)
+    models: int = setting(30, "maximum number of models; then the one unused for longest is replaced", ge=1, le=MOST_MODELS)
     fraction: float = setting(1.0, "fraction of each model's clients sampled in a round, at least one", gt=0, le=1)
     weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
 

@@ -560,6 +560,8 @@ def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[st
         files = entry.get("path", [entry["file"]]) if document["ensemble"] else [entry["file"]]
         if not files or any(Path(name).name != name for name in files):
             raise ValueError("a model's file is outside of the folder")
+        if len(set(files)) < len(files):
+            raise ValueError("a client's path names a file twice")
         return list(files)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{folder / MODELS} is damaged ({error})") from error
