@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coterie.data.own import from_lists as from_lists
     from coterie.data.scenario import SCENARIOS as SCENARIOS
     from coterie.data.scenario import Scenario as Scenario
+    from coterie.data.schema import Schema as Schema
     from coterie.data.world import Attendance as Attendance
     from coterie.data.world import ClientData as ClientData
     from coterie.data.world import Split as Split
@@ -73,6 +74,7 @@ _PUBLIC = {
     "Run": "runs.run",
     "SCENARIOS": "data.scenario",
     "Scenario": "data.scenario",
+    "Schema": "data.schema",
     "Split": "data.world",
     "Suggestion": "runs.suggest",
     "Training": "core",

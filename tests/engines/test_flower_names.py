@@ -23,7 +23,7 @@ from attack import flower_identity
 from coterie.boundary import Boundary
 from coterie.data.world import World
 from coterie.engines.flower import Participant, boundary_mod, client_app
-from coterie.engines.flower.messages import NAME, QUERY, WHO
+from coterie.engines.flower.messages import NAME, QUERY, SCHEMA, WHO
 from coterie.engines.flower.names import HASHED, Claim, claim_of, id_of, named, said
 from coterie.engines.flower.nodes import Identity
 from coterie.engines.flower.strategy import read_memory
@@ -433,7 +433,7 @@ def test_a_boundary_lets_the_name_through_and_nothing_else() -> None:
     done = next(strategy_of(FedAvg(), tried, boundary=noise).rounds(grid, 1))
     assert done.groups == (tuple(sorted(NAMES)),)
     replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == QUERY]
-    assert {name for content in replies for name in content} == {WHO, NAME}
+    assert {name for content in replies for name in content} == {WHO, NAME, SCHEMA}
     assert [dict(content[NAME]) for content in replies] == [{"name": name} for name in NAMES]
 
 

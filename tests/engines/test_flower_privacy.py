@@ -22,9 +22,11 @@ from attack import flower_privacy as hostile
 from coterie.boundary import Boundary, spent
 from coterie.cli import main
 from coterie.core import Task, Training
+from coterie.data.described import described
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, WHO, Order, config_of
+from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, SCHEMA, WHO, Order, config_of
 from coterie.engines.flower.mods import FAILED, Budget, _epsilon
+from coterie.engines.flower.schemas import Stated, record_of
 from coterie.methods import CFL, FedAvg, FedPer
 from coterie.randomness import seeded
 from coterie.records.record import Record, to_json
@@ -82,7 +84,8 @@ def test_under_noise_only_the_client_id_answers_the_query_for_it(named: bool) ->
     grid = Here(app, 6, named=named)
     next(strategy_of(FedAvg(), tried, boundary=NOISE).rounds(grid, 1))
     replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == QUERY]
-    whose = [RecordDict({WHO: MetricRecord({"client": client, FUNCTIONS: 0})}) for client in IDS]
+    stated = Stated.of(described(tried.clients[0], tried.objective), "digest")  # of the data, only digests
+    whose = [RecordDict({WHO: MetricRecord({"client": client, FUNCTIONS: 0}), SCHEMA: record_of(stated)}) for client in IDS]
     assert replies == (whose if named else [RecordDict()] * 6)
 
 

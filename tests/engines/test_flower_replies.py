@@ -24,11 +24,13 @@ from attack import flower_replies as hostile
 from attack import flower_uploads as uploads
 from coterie.boundary import Boundary, Wire
 from coterie.core import Task
+from coterie.data.objective import METRICS, REGRESSION, Objective, cross_entropy
+from coterie.data.world import Split, World, whole
 from coterie.engines.flower import boundary_mod, messages
 from coterie.engines.flower.exchange import Carrier
 from coterie.engines.flower.strategy import CarefulGrid
 from coterie.engines.workers import EngineError
-from coterie.methods import IFCA, FedAvg, FedFA, FedPer
+from coterie.methods import IFCA, CLoVE, FedAvg, FedDrift, FedFA, FedPer, Race
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import line, to_json
@@ -148,8 +150,8 @@ def with_array(change: Callable[[np.ndarray], np.ndarray], name: str | None = No
     return changed
 
 
-def one_round(method: Any, change: Any, boundary: Boundary | None = None, **how: Any) -> Any:
-    tried, boundary = replace(world(IDS), model=mlp), boundary or Boundary()
+def one_round(method: Any, change: Any, boundary: Boundary | None = None, tried: World | None = None, **how: Any) -> Any:
+    tried, boundary = tried or replace(world(IDS), model=mlp), boundary or Boundary()
     grid = Here(app_of(tried, [boundary_mod(boundary, mlp)] if boundary != Boundary() else []), 6)
     spoiling(change, **how)(grid)
     return next(strategy_of(method, tried, boundary=replace(boundary, secret=None)).rounds(grid, 1))
@@ -241,7 +243,10 @@ def with_metrics(**values: Any) -> Callable[[RecordDict], RecordDict]:
         (FedAvg(), {"chosen": [2**63]}), (FedAvg(), {"num-examples": 0}), (FedAvg(), {"num-examples": [5]}),
         (FedAvg(), {"num-examples": 2**64 - 1}), (FedAvg(), {"num-examples": math.inf}), (FedAvg(), {"num-examples": 2.5}),
         (FedAvg(), {"chosen": [0.7]}), (FedAvg(), {"chosen": [math.nan]}), (FedAvg(), {"chosen": [0, 0]}),
-        (FedAvg(), {"chosen": [1]}),
+        (FedAvg(), {"chosen": [1]}), (FedAvg(), {"num-examples": 10.5}), (FedAvg(), {"num-examples": -5}),
+        (FedFA(), {"losses": [-1e30]}), (IFCA(models=3), {"losses": [-1e30, 0.5, 0.5]}),
+        (CLoVE(models=2, first="losses"), {"losses": [0.5, -1.0]}),
+        (FedFA(), {"accuracies": [1e37]}), (FedFA(), {"accuracies": [-0.1]}),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -251,11 +256,75 @@ def test_impossible_numbers_are_refused(method: Any, values: dict[str, Any]) -> 
     assert done.answered >= 5
 
 
-def test_an_impossible_accuracy_has_no_weight() -> None:
-    done = one_round(FedFA(), with_metrics(accuracies=[1e37]))
+@pytest.mark.parametrize(
+    ("stated", "got"),
+    [(10.5, "10.5"), (0, "0"), (-3, "-3"), (math.nan, "nan"), ([5], "[5]"), (2.0**64, "1.8446744073709552e+19")],
+)
+def test_a_number_of_examples_that_is_not_whole_is_named(stated: Any, got: str) -> None:
+    (why,) = one_round(FedAvg(), with_metrics(**{"num-examples": stated})).refused.values()
+    assert why == f"its number of examples (num-examples) must be a whole number from 1 to 2^63 - 1, got {got}"
+
+
+def own_loss(outputs: Any, targets: Any) -> torch.Tensor:
+    """A user's loss, which may be negative."""
+    return cross_entropy(outputs, targets) - 5.0
+
+
+@pytest.mark.parametrize("method", [IFCA(models=2), CLoVE(models=2, first="losses")], ids=["ifca", "clove"])
+@pytest.mark.parametrize("name", ["cross_entropy", "torch's", "a module"])
+def test_losses_below_zero_are_refused_where_the_objective_has_none(method: Any, name: str) -> None:
+    losses = {"cross_entropy": cross_entropy, "torch's": torch.nn.functional.cross_entropy, "a module": nn.CrossEntropyLoss()}
+    tried = replace(world(IDS), objective=Objective(loss=losses[name]))
+    (why,) = one_round(method, with_metrics(losses=[-1e30, 0.5]), tried=tried).refused.values()
+    assert why == "it measured a loss of -1e+30 on its train data, and the objective's loss is never negative"
+
+
+def test_losses_below_zero_are_taken_where_the_objective_may_have_them() -> None:
+    done = one_round(IFCA(models=2), with_metrics(), tried=replace(world(IDS), objective=Objective(loss=own_loss)))
+    assert done.refused == {}
+    assert max(next(note for note in done.notes if "loss" in note.values).values["loss"].values()) < 0
+
+
+def test_a_loss_below_zero_in_a_test_is_recorded_as_none() -> None:
+    done = one_round(FedAvg(), with_metrics(loss=-1e30), kind="evaluate")
+    assert '"loss": null' in to_json(line(done)["clients"]["0"])
+    assert '"loss": null' not in to_json(line(done)["clients"]["1"])
+
+
+@pytest.mark.parametrize("method", [IFCA(models=2), FedDrift(period=1), Race()], ids=["ifca", "feddrift", "race"])
+def test_clients_that_predict_numbers_have_no_accuracy_and_take_part(method: Any) -> None:
+    def numbers(split: Split) -> Split:
+        return whole(split.inputs, split.inputs.sum(1, keepdim=True))
+
+    tried = world(IDS, model=lambda: nn.Linear(5, 1), objective=REGRESSION)
+    parts = ("train", "validation", "test")
+    clients = {c: replace(d, **{name: numbers(getattr(d, name)) for name in parts}) for c, d in tried.clients.items()}
+    done = one_round(method, with_metrics(), tried=replace(tried, clients=clients))
+    assert (done.refused, done.answered) == ({}, done.asked)
+
+
+@pytest.mark.parametrize("name", ["held-out-sums", "held-out-products"])
+def test_held_out_losses_below_zero_are_refused(name: str) -> None:
+    def below(content: RecordDict) -> RecordDict:
+        values = content["metrics"]
+        if name in values:
+            content["metrics"] = MetricRecord({**values, name: [-abs(value) - 1.0 for value in values[name]]})
+        return content
+
+    done = one_round(Race(), below)
+    assert set(done.refused) == {0}
+    assert done.refused[0] in (
+        "its held-out losses have sums below zero, and the objective's loss is never negative",
+        "no held-out losses have the sums and products that it reports",  # the square of a loss is never negative either
+    )
+
+
+def test_an_app_with_its_own_accuracy_has_no_weight_beyond_one() -> None:
+    tried = replace(world(IDS), objective=Objective(metrics={"mine": METRICS["accuracy"]}))
+    done = one_round(FedFA(), with_metrics(accuracies=[1e37]), tried=tried)
     assert not done.refused
     assert "client 0 (1e+37)" in done.notes[-1].text
-    silent = one_round(FedFA(), lambda content: None)
+    silent = one_round(FedFA(), lambda content: None, tried=tried)
     torch.testing.assert_close(done.assignment.models, silent.assignment.models)
 
 

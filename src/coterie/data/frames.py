@@ -176,7 +176,14 @@ def clients_of(
     check_unlike(found.classes, f"classes in the column {several[0]} of {where}")
     if earlier is not None:
         outputs, found = as_before(outputs, found, earlier, f"{where}: the target {several[0]}")
-    inputs = _matrix(((name, get(name)) for name in chosen), len(owners), len(chosen), where)
+    dtypes: list[str] = []
+
+    def feature(name: Any) -> np.ndarray:
+        column = get(name)
+        dtypes.append("boolean" if column.dtype.kind == "b" else "number")  # whole numbers and fractions may be one column
+        return column
+
+    inputs = _matrix(((name, feature(name)) for name in chosen), len(owners), len(chosen), where)
     subjects: dict[str, torch.Tensor] = {}
     if subject is not None:
         ids = _ids(get(subject), f"{where}: the column {subject} must name the subjects")
@@ -211,6 +218,7 @@ def clients_of(
         outputs=found.outputs,
         objective=objective_for(found),
         about=about,
+        dtypes=dtypes,
         hints=hints,
     )
 

@@ -22,6 +22,7 @@ from coterie.data.matching import Matching, check_scale
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, REGRESSION, Objective, cross_entropy, squared_error
 from coterie.data.order import in_time, spans_of
 from coterie.data.scaling import Constants, standardized, with_standardized_targets
+from coterie.data.schema import NONE, Schema
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.tasks import Task, hint
@@ -356,6 +357,7 @@ class OwnData:
         about: Facts to record with a run, such as the names of the classes.
         named: Whether the names are those of the clients, and not only for messages.
         hints: See :class:`~coterie.data.world.World`.
+        dtypes: The type of each column, if columns have names; see :class:`~coterie.data.schema.Schema`.
     """
 
     pools: Mapping[str, Sequence[Pool | None]]
@@ -365,6 +367,21 @@ class OwnData:
     about: Mapping[str, Any] = field(default_factory=dict)
     named: bool = True
     hints: Sequence[str] = ()
+    dtypes: Sequence[str] = ()
+
+    @property
+    def schema(self) -> Schema:
+        """What the numbers mean, before they are standardized."""
+        names = {fact: tuple(map(str, self.about.get(fact, ()))) for fact in ("features", "targets", "classes")}
+        known = {fact: each if len(set(each)) == len(each) else () for fact, each in names.items()}
+        return Schema(
+            columns=known["features"],
+            dtypes=tuple(self.dtypes) if len(self.dtypes) == len(known["features"]) else (),
+            targets=known["targets"],
+            task=str(self.about.get("task", "")),
+            classes=known["classes"],
+            scaling=NONE,
+        )
 
     def world(
         self,
@@ -402,6 +419,8 @@ class OwnData:
             number: client_data(name, self.pools[name], *shares, numpy_generator(seed, Purpose.DATA, 1, number), samples)
             for number, name in numbers.items()
         }
+        schema = self.schema
+        clients = {number: replace(data, schema=schema) for number, data in clients.items()}
         if not self.named:
             clients = {number: replace(data, name="") for number, data in clients.items()}
         if isinstance(model, str) and not (self.outputs and self.shape):

@@ -13,8 +13,9 @@ import torch
 from coterie.data.columns import listed
 from coterie.data.matching import column_names, is_table
 from coterie.data.objective import binary_cross_entropy, cross_entropy, squared_error
+from coterie.data.schema import SHARED, Schema
 from coterie.data.target_scale import LossOfStandardized, TargetScale
-from coterie.data.world import ClientData, Split, World
+from coterie.data.world import Split, World
 from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
 
@@ -73,8 +74,15 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     low, width = means.view(wide).float(), deviations.view(wide).float()  # no copy of all data in float64
     made = {id(pool): (numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
     new = lambda split: replace(split, inputs=made[id(split.inputs)])  # noqa: E731
+    lists = tuple(means.tolist()), tuple(deviations.tolist())
     scaled = {
-        key: ClientData(train=new(d.train), validation=new(d.validation), test=new(d.test), name=d.name)
+        key: replace(
+            d,
+            train=new(d.train),
+            validation=new(d.validation),
+            test=new(d.test),
+            schema=replace(d.schema or Schema(), scaling=SHARED, means=lists[0], deviations=lists[1]),
+        )
         for key, d in data.items()
     }
     steps = [{client: scaled[id(d)] for client, d in step.items()} for step in world.steps]

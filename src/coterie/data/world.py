@@ -16,6 +16,7 @@ import torch
 from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
 from coterie.data.batches import Batch, Items, as_batch, mapped, rows, size
 from coterie.data.objective import Objective
+from coterie.data.schema import Schema
 from coterie.data.spelling import check_unlike
 from coterie.models.layout import averaging
 from coterie.models.nets import check_maker, described
@@ -335,12 +336,15 @@ class ClientData:
         validation: Examples for choices; may be empty.
         test: Examples for tests, which no method receives.
         name: Its name, or empty; see :class:`World`.
+        schema: What its numbers mean, as far as the tensors do not show it: names of columns and classes, scaling. None if
+            that is not known. Nodes of a federation are compared by it.
     """
 
     train: Split
     validation: Split
     test: Split
     name: str = ""
+    schema: Schema | None = None
 
     def __repr__(self) -> str:
         name = f" {printable(self.name)}" if self.name else ""

@@ -18,6 +18,7 @@ from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import Assignment, Client, Means, Neighbours, Note, Plan, Position, Task, Training, as_groups
 from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
+from coterie.engines.plausible import Plausible
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
 from coterie.models.layout import own_layers, with_weight, without_weight
 from coterie.randomness import Purpose, seeded
@@ -132,6 +133,7 @@ class Worker:
 
     def __init__(self, world: World, wire: Wire, hardware: Hardware, module: torch.nn.Module) -> None:
         self.world, self.wire, self.hardware, self.module = world, wire, hardware, module
+        self.plausible = Plausible.of_objective(world.objective)
         self.models = self.replies = torch.empty(0, wire.layout.size)
         self.sketches = torch.empty(0, 0)
         self._learner: local.Learner | None = None
@@ -219,6 +221,8 @@ class Worker:
         if personal is not None and not self.wire.boundary.noise and not torch.isfinite(personal).all():
             refused = "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
         held = None if reply.held is None else reply.held.numpy()
+        least = [] if held is None or not held.size else [float(held.min())]
+        refused = refused or self.plausible.flaw([*reply.losses, *least], reply.accuracies, str(client_job.task.measure))
         return Done(reply.chosen, reply.losses, reply.accuracies, trained, refused, reply.weight, held)
 
     def _tampered(self, row: Tensor, client_job: ClientJob, keep: Tensor | None) -> Tensor:

@@ -12,6 +12,8 @@ An app with functions of its own, as in Flower's quickstart; ``load(context)`` t
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import math
 import os
 import re
@@ -25,26 +27,44 @@ from uuid import uuid4
 import numpy as np
 import safetensors.torch
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
 from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import HALVES
+from coterie.data.described import described
 from coterie.data.objective import Objective
+from coterie.data.schema import Schema, checked
 from coterie.data.world import ClientData
-from coterie.engines.flower import messages
+from coterie.engines.flower import messages, schemas
 from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
-from coterie.engines.flower.messages import ANSWER, CELL, FUNCTIONS, KEPT, METRICS, PERSONAL, QUERY, Order
+from coterie.engines.flower.messages import (
+    ANSWER,
+    ARRAYS,
+    CELL,
+    FUNCTIONS,
+    KEPT,
+    METRICS,
+    PERSONAL,
+    QUERY,
+    REFUSED,
+    SCHEMA,
+    Order,
+)
 from coterie.engines.flower.names import Claim, claim_of, named, said
 from coterie.engines.rounds import held_losses
 from coterie.engines.sums import in_cell
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, with_weight, without_weight
+from coterie.printable import printable
 from coterie.randomness import Purpose, seeded
+from coterie.records.record import versions
 from coterie.records.store import write_whole
 from coterie.settings.calls import public
+
+log = logging.getLogger("flwr.coterie")
 
 
 @public
@@ -59,6 +79,8 @@ class Participant:
         augment: Augmentation of training batches. None means none.
         attack: The node's attack if it simulates an adversary.
         functions: The app's own functions, in place of Coterie's training and tests. None means Coterie's.
+        schema: What the node's numbers mean, in place of what the data show; see :class:`~coterie.data.schema.Schema`.
+        compared: Whether the node states its schema. In a simulation, all clients are of one world.
     """
 
     data: ClientData
@@ -67,6 +89,13 @@ class Participant:
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     attack: Any = None
     functions: Functions | None = None
+    schema: Schema | None = None
+    compared: bool = True
+
+    def described(self) -> Schema:
+        """The schema of the node's data, as far as it is known."""
+        found = described(self.data, self.objective) if self.functions is None else self.functions.described()
+        return found if self.schema is None else found.overridden(self.schema)
 
     def learner(self) -> training.Learner:
         """Make the learner that trains and tests this node's models."""
@@ -89,6 +118,7 @@ def client_app(
     objective: Objective | None = None,
     participant: Callable[[Context], Participant] | None = None,
     client: Callable[[Context], int | str] | None = None,
+    schema: Schema | Mapping[str, Any] | Callable[[Context], Schema] | None = None,
     mods: Sequence[Any] = (),
 ) -> ClientApp:
     """Make a ClientApp for :class:`~coterie.engines.flower.MethodStrategy` and any method.
@@ -105,6 +135,10 @@ def client_app(
         participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
         client: Function that returns the client's name, or its id, an integer; it stays the same when a node returns. None
             takes ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
+        schema: What the node's numbers mean, such as ``Schema(columns=("age", "bp"), classes=("no", "yes"))``, or a function
+            that returns it. Its known fields take precedence over what the data show. The server refuses a node whose
+            schema differs from the federation's. How much of it a node states is ``schema`` in its node config: ``words``
+            (the default), ``digest`` or ``none``.
         mods: Flower's client mods, such as :func:`~coterie.engines.flower.boundary_mod`.
 
     Returns:
@@ -129,9 +163,16 @@ def client_app(
             node = abs(context.node_id) if claim is None else claim.client
             with seeded(Purpose.OWN_CODE, node):  # each time the same data for a node, and others than for another one
                 made = participant(context) if participant is not None else own(context)
+            if (more := stated(context)) is not None:
+                made = replace(made, schema=more)
             with seeded(0):
                 _PARTS[key] = made, made.learner()
         return _PARTS[key]
+
+    def stated(context: Context) -> Schema | None:
+        """The schema that the app gives, besides what the data show."""
+        given = schema(context) if callable(schema) else schema
+        return None if given is None else checked(given, "client_app: schema")
 
     def own(context: Context) -> Participant:
         assert data is not None
@@ -154,11 +195,53 @@ def client_app(
     @app.evaluate()
     def test_task(message: Message, context: Context) -> Message:
         if message.metadata.message_type == QUERY:
-            return Message(said(name(context), **{FUNCTIONS: int(train is not None)}), reply_to=message)
+            answer = said(name(context), **{FUNCTIONS: int(train is not None)})
+            if (record := introduced(part, message.content, context)) is not None:
+                answer[SCHEMA] = record
+            return Message(answer, reply_to=message)
         me, learner = part(context)
         return Message(tested(me, learner, message.content, context), reply_to=message)
 
     return app
+
+
+def introduced(
+    part: Callable[[Context], tuple[Participant, training.Learner]], query: RecordDict, context: Context
+) -> ConfigRecord | None:
+    """Return what a node states about its data, and log it if the server refuses the node.
+
+    Args:
+        part: Function that returns the node's part and its learner.
+        query: The content of the server's query. Its arrays are a model of the server.
+        context: Flower's context of the node.
+
+    Returns:
+        The record; None if the node states nothing, or its data cannot be loaded. Training then fails with the reason.
+
+    Raises:
+        SettingError: The node's config says something else than how much to state.
+    """
+    sharing = schemas.sharing_of(context.node_config)
+    config = query.get(messages.CONFIG)
+    refusal = str(config.get(REFUSED, "")) if isinstance(config, ConfigRecord) else ""
+    try:
+        me, learner = part(context)
+        with seeded(0):  # to read an example may draw random numbers
+            schema = me.described()
+    except Exception:  # the user's code can raise anything
+        log.exception("this node's data cannot be described, so the server cannot compare them with the other nodes'")
+        return None
+    if refusal:
+        own = json.dumps(schema.to_json())
+        log.warning(printable(f"the server refuses this node: {refusal}; this node's schema is {own}"))
+    if sharing == schemas.NOTHING or not me.compared:
+        return None
+    served = query.get(ARRAYS)
+    model = ""
+    if isinstance(served, ArrayRecord):
+        names = {name: tuple(tensor.shape) for name, tensor in learner.module.state_dict().items()}
+        model = schemas.model_difference(names, {name: tuple(array.shape) for name, array in served.items()})
+    return schemas.record_of(schemas.Stated.of(schema, sharing, model, versions()))
 
 
 def trained(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:

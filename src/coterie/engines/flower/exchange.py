@@ -32,6 +32,7 @@ from coterie.engines.flower.messages import (
     Unfit,
 )
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
+from coterie.engines.plausible import Plausible
 from coterie.engines.pool import sketch_size
 from coterie.engines.rounds import Clock, needed, products, second_halves, together
 from coterie.pooling import flat
@@ -68,6 +69,7 @@ class Carrier:
         unasked: Client -> why it gets no task: its app would ignore a part of it.
         passed: Nodes and kinds of request that are sent without waiting for the answer.
         masking: The masked sums of the current exchange, if the boundary has masks.
+        measured: What is known of the numbers that clients measure. None takes what the federation's schema says.
     """
 
     post: Post
@@ -94,6 +96,15 @@ class Carrier:
     unasked: dict[Client, str] = field(default_factory=dict)
     passed: set[Kind] = field(default_factory=set)
     masking: MaskedExchange | None = None
+    measured: Plausible | None = None
+
+    @property
+    def plausible(self) -> Plausible:
+        """What is known of the numbers that clients measure."""
+        if self.measured is not None:
+            return self.measured
+        words = None if self.nodes.schema is None else self.nodes.schema.words
+        return Plausible() if words is None else Plausible.of(words.loss, next(iter(words.metrics), ""))
 
     @property
     def clients(self) -> dict[Client, int]:
@@ -232,7 +243,7 @@ class Carrier:
             if self.nodes.node(client) != reply.metadata.src_node_id:
                 continue  # another node, which was this client before
             try:
-                heard[client] = read(reply, plan, client, self.wire, secret, self.robust.most_examples)
+                heard[client] = read(reply, plan, client, self.wire, secret, self.robust.most_examples, self.plausible)
                 if self.masking is not None:
                     self.masking.take(client, reply.content)
             except Unfit as error:
@@ -447,6 +458,8 @@ class Carrier:
         for metric, names in self.names.items():
             found[metric] = messages.number(metrics, names)
             found |= flat(metric, messages.error_sums(metrics, names))
+        if self.plausible.flaw([found.get("loss", math.nan)], [], "test"):
+            found["loss"] = math.nan
         return found
 
 
@@ -502,7 +515,15 @@ class Heard:
         return replace(self.held, models=tuple(models[i] for i in at), sums=sums[at], products=products[np.ix_(at, at)])
 
 
-def read(reply: Message, plan: Plan, client: Client, wire: Wire, secret: str | None, most: int) -> Heard:
+def read(
+    reply: Message,
+    plan: Plan,
+    client: Client,
+    wire: Wire,
+    secret: str | None,
+    most: int,
+    plausible: Plausible = Plausible(),  # noqa: B008  (frozen)
+) -> Heard:
     """Parse a client's reply. No content of a reply can raise any other error than :class:`Unfit`.
 
     Args:
@@ -512,6 +533,7 @@ def read(reply: Message, plan: Plan, client: Client, wire: Wire, secret: str | N
         wire: The wire between clients and server.
         secret: Digest of the clients' secret. None if it is unknown.
         most: Greatest number of held-out examples.
+        plausible: What is known of the numbers that clients measure.
 
     Returns:
         The reply.
@@ -520,14 +542,23 @@ def read(reply: Message, plan: Plan, client: Client, wire: Wire, secret: str | N
         Unfit: The reply cannot be used, in no part of the plan.
     """
     try:
-        return _read(reply, {name: part for name, part in plan.leaves() if client in part.tasks}, client, wire, secret, most)
+        parts = {name: part for name, part in plan.leaves() if client in part.tasks}
+        return _read(reply, parts, client, wire, secret, most, plausible)
     except Unfit:
         raise
     except Exception as error:  # an unforeseen error of one client must not stop the others
         raise Unfit(f"its reply cannot be read: {type(error).__name__} {error}") from error
 
 
-def _read(reply: Message, parts: Mapping[str, Plan], client: Client, wire: Wire, secret: str | None, most: int) -> Heard:
+def _read(
+    reply: Message,
+    parts: Mapping[str, Plan],
+    client: Client,
+    wire: Wire,
+    secret: str | None,
+    most: int,
+    plausible: Plausible,
+) -> Heard:
     if reply.has_error():
         raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
     if not reply.has_content():
@@ -536,15 +567,15 @@ def _read(reply: Message, parts: Mapping[str, Plan], client: Client, wire: Wire,
     if any(task.trains for task in tasks.values()) and (why := boundary_check.unlike(content, wire.boundary, secret)):
         raise Unfit(why)
     metrics = messages.only(content.metric_records, METRICS, "metric records")
-    examples = messages.whole(metrics.get("num-examples"))
-    if not examples:
-        raise Unfit("its reply has no number of examples (num-examples)")
+    examples = messages.count_of(metrics, "num-examples", "number of examples")
     models = [model for name, task in tasks.items() for model in _held_models(name, task)]
     held = messages.held_of(metrics, models, most) if models else None
+    if held is not None and (flaw := plausible.flaw_of_held(held.sums, held.products, held.count)):
+        raise Unfit(flaw)
     found, refused = {}, {}
     for place, (name, part) in enumerate(parts.items()):
         try:
-            found[name] = _read_task(content, metrics, place, part, tasks[name], wire, wire.examples(examples))
+            found[name] = _read_task(content, metrics, place, part, tasks[name], wire, wire.examples(examples), plausible)
         except Unfit as error:
             refused[name] = messages.brief(error)
     return Heard(found, refused, held)
@@ -555,12 +586,23 @@ def _held_models(name: str, task: Task) -> list[Candidate]:
     return [(name, i) for i in range(1 + (task.personal is not None))] if task.held_out else []
 
 
-def _read_task(content: Any, metrics: Any, place: int, plan: Plan, task: Task, wire: Wire, examples: int) -> ClientReply:
+def _read_task(
+    content: Any,
+    metrics: Any,
+    place: int,
+    plan: Plan,
+    task: Task,
+    wire: Wire,
+    examples: int,
+    plausible: Plausible,
+) -> ClientReply:
     """The reply to the task at a place among the client's tasks."""
     if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
         raise Unfit("its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)")
     places = [] if plan.hidden and wire.boundary.masks else _places(metrics, task, place)
-    losses, accuracies = _measured(metrics, task, place) if plan.need != "sums" else ((), ())
+    losses, accuracies = _measured(metrics, task, place, plausible) if plan.need != "sums" else ((), ())
+    if flaw := plausible.flaw(losses, accuracies, str(task.measure)):
+        raise Unfit(flaw)
     plain = task.trains and task.sent and not wire.boundary.masks
     updates = _updates(content, plan, task, places, wire, place) if plain else ()
     kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
@@ -577,8 +619,11 @@ def _answer(content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: i
     if question.ask == "cell" and plan.hidden:
         return None, None
     if question.ask == "cell":
-        cell = messages.whole(metrics.get(messages.of_task(CELL, place)))
-        if cell is not None and cell >= question.count:
+        stated = messages.of_task(CELL, place)
+        if stated not in metrics:
+            return None, None
+        cell = messages.count_of(metrics, stated, "cell", least=0)
+        if cell >= question.count:
             raise Unfit(f"it says that it is in cell {cell} of {question.count}")
         return None, cell
     if name not in content.array_records:
@@ -601,13 +646,15 @@ def _places(metrics: Any, task: Task, place: int) -> list[int]:
     return [int(value) for value in stated]
 
 
-def _measured(metrics: Any, task: Task, place: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measured(metrics: Any, task: Task, place: int, plausible: Plausible) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if not task.measure:
         return (), ()
     losses, accuracies = (messages.numbers(metrics, messages.of_task(name, place)) for name in ("losses", "accuracies"))
     if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):
         raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
-    if not all(abs(value) <= LARGEST for value in losses + accuracies):
+    # A client whose main metric is no share, such as R2 or an error, states NaN as its accuracy.
+    stated = accuracies if plausible.share else [value for value in accuracies if not math.isnan(value)]
+    if not all(abs(value) <= LARGEST for value in (*losses, *stated)):
         what = f"the losses or accuracies it measured on its {task.measure} data"
         raise Unfit(f"{what} must be finite single-precision numbers; it may have no such data")
     return tuple(map(float, losses)), tuple(map(float, accuracies))

@@ -17,8 +17,12 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from coterie import training
 from coterie.core import Stage, Training
+from coterie.data.batches import Items
+from coterie.data.described import described
+from coterie.data.schema import Schema
 from coterie.data.world import ClientData, Objective, Split
 from coterie.engines.served import Ensemble
+from coterie.settings import UserError
 from coterie.training.learner import Pull
 
 Train = Callable[[nn.Module, Dataset[Any], dict[str, Any]], Any]
@@ -41,6 +45,14 @@ class Functions:
     train: Train
     test: Test
     pool: Dataset[Any]
+
+    def described(self) -> Schema:
+        """The types of the first example, if it can be read without the app's own loader; the loss is not known."""
+        split = Split(Items(self.pool), torch.arange(1))
+        try:
+            return described(ClientData(train=split, validation=split, test=split), None)
+        except UserError:  # its items need another way to make a batch of them
+            return Schema()
 
 
 def client_data(sets: Any) -> tuple[ClientData, Dataset[Any]]:

@@ -53,6 +53,12 @@ WHO = "coterie"
 NAME = "coterie-name"
 """Record of that reply with the client's ``name``, if it has one."""
 
+SCHEMA = "coterie-schema"
+"""Record of that reply with what the node states about its data, see :mod:`.schemas`."""
+
+REFUSED = "coterie-refused"
+"""Key of the config in a query that tells a node why it does not take part."""
+
 NO_TEST = "No evaluate function registered with name 'default'"
 """Flower's error if an app has no function for tests."""
 
@@ -486,6 +492,29 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
     return found
 
 
+def count_of(metrics: MetricRecord, name: str, what: str, least: int = 1) -> int:
+    """Return the number of things that a metric states.
+
+    Args:
+        metrics: The metrics of a reply, possibly from an unknown sender.
+        name: The name of the metric.
+        what: What it counts, for the error.
+        least: The smallest number.
+
+    Returns:
+        The number.
+
+    Raises:
+        Unfit: The metric is missing, is not a whole number, or is too small.
+    """
+    if name not in metrics:
+        raise Unfit(f"its reply has no {what} ({name})")
+    count = whole(metrics[name])
+    if count is None or count < least:
+        raise Unfit(f"its {what} ({name}) must be a whole number from {least} to 2^63 - 1, got {brief(metrics[name])[:40]}")
+    return count
+
+
 def held_metrics(held: Held) -> dict[str, Any]:
     """Return the metrics that state a client's held-out losses."""
     upper = held.products[np.triu_indices(len(held.sums))]
@@ -506,10 +535,11 @@ def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> He
     Raises:
         Unfit: The numbers are missing, not finite or too large, or no losses have such sums and products.
     """
-    count, m = whole(metrics.get(COUNT)), len(models)
+    m = len(models)
     sums, upper = (np.array(numbers(metrics, name), dtype=np.float64) for name in (SUMS, PRODUCTS))
-    if count is None or len(sums) != m or len(upper) != m * (m + 1) // 2:
+    if len(sums) != m or len(upper) != m * (m + 1) // 2:
         raise Unfit(f"its held-out losses are {len(sums)} sums and {len(upper)} products for {m} models")
+    count = count_of(metrics, COUNT, "number of held-out examples", least=0)
     if count > most:
         raise Unfit(f"it claims {count:,} held-out examples, more than {most:,} (robust.most_examples)")
     products = np.zeros((m, m))

@@ -19,10 +19,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent, update_number
-from coterie.engines.flower import boundary_check, masking, messages
+from coterie.engines.flower import boundary_check, masking, messages, schemas
 from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.masking import MASKS
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, WHO
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, SCHEMA, WHO
 from coterie.engines.flower.names import named
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, numpy_generator, seeded
@@ -116,13 +116,17 @@ def boundary_mod(
         return boundary.covers(task, order.hidden) and bool(boundary.masks or task.trains or task.personal)
 
     def named_only(message: Message, context: Context, call_next: Any) -> Message:
-        """The app's reply to the query for its client id, with its name, without the results of a test."""
+        """The app's reply to the query for its client id, with its name and schema, without the results of a test.
+
+        Names of classes and constants come from the client's data: under noise or masks only their digests are sent.
+        """
         try:
             reply: Message = call_next(message, context)
         except Exception as error:
             raise (RuntimeError(FAILED) if hides and str(error) != NO_TEST else error) from None
         if reply.has_content():
-            reply.content = RecordDict({name: record for name, record in reply.content.items() if name in (WHO, NAME)})
+            records = {name: record for name, record in reply.content.items() if name in (WHO, NAME, SCHEMA)}
+            reply.content = RecordDict({**records, **schemas.digests_only(reply.content)} if hides else records)
         elif hides:
             raise RuntimeError(FAILED)
         return reply

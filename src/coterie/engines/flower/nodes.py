@@ -21,14 +21,15 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
     load_ssh_public_key,
 )
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from coterie.core import Client, Note
 from coterie.data.world import Attendance
-from coterie.engines.flower.messages import FUNCTIONS, NO_TEST, QUERY, WHO, Unfit, brief
+from coterie.engines.flower.messages import CONFIG, FUNCTIONS, NO_TEST, QUERY, REFUSED, WHO, Unfit, brief
 from coterie.engines.flower.names import Claim, claim_of, heard
+from coterie.engines.flower.schemas import Stated, heard_schema, most_shared, other_versions, unstated
 from coterie.engines.workers import EngineError
 from coterie.files import read_regular, reason
 from coterie.records.shown import Shown
@@ -504,6 +505,7 @@ def _failure(reply: Message) -> str | None:
         return None if NO_TEST in reason else f"its app failed: {brief(reason or reply.error.code)}"
     try:
         heard(reply.content)
+        heard_schema(reply.content)
     except Unfit as error:
         return brief(error)
     return None
@@ -535,6 +537,7 @@ class NodeMemory:
         owners: Client -> the identifier of its node, see :class:`Identity`.
         names: Client -> its name, for clients with names.
         ended: Name of a part that ended -> the exchange from which on own values of it count again.
+        schema: The schema that all clients must share, as :meth:`.schemas.Stated.to_json` writes it; None if it is not known.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -543,6 +546,7 @@ class NodeMemory:
     owners: Mapping[Client, str] = field(default_factory=dict)
     names: Mapping[Client, str] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
 
 
 @dataclass
@@ -555,6 +559,9 @@ class Nodes:
     client that it was ``before`` the server was stopped, or else gets the smallest free id. A refused node is not asked again
     while it stays connected. A node that does not answer is asked again after :data:`SECONDS`, and the server does not wait
     for it then.
+
+    A node also states the schema of its data. A node whose schema differs from the federation's is refused like one that is
+    not the client that it claims to be, and is told why.
 
     Attributes:
         post: Sends and receives messages.
@@ -576,6 +583,11 @@ class Nodes:
         greeted: Nodes that have once been asked for their ids with a wait for the answer.
         took: The longest time, in seconds, in which enough of them answered.
         noted: Texts of notes that are given only once.
+        schema: What the federation states: the schema that all nodes must share. None until it is known.
+        stated: Node -> what it states about its data.
+        unlike: Connected nodes that were refused because of what they state -> the client and the reason.
+        mute: Clients of which it was noted that they state no schema.
+        versions: Package -> the server's version, for notes about nodes with another one.
     """
 
     post: Post
@@ -596,6 +608,11 @@ class Nodes:
     greeted: set[int] = field(default_factory=set)
     took: float = 0.0
     noted: set[str] = field(default_factory=set)
+    schema: Stated | None = None
+    stated: dict[int, Stated] = field(default_factory=dict)
+    unlike: dict[int, tuple[Client, str]] = field(default_factory=dict)
+    mute: set[Client] = field(default_factory=set)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def grid(self) -> Grid:
@@ -612,6 +629,8 @@ class Nodes:
         keys = {node.node_id: node.public_key for node in self.grid.get_nodes()}
         online = set(keys)
         self.refused &= online  # a node that returns is asked again
+        for node in self.unlike.keys() - online:
+            del self.unlike[node]
         for node in (self.asked.keys() | self.deaf.keys()) - online:
             self.asked.pop(node, None)
             self.deaf.pop(node, None)
@@ -652,8 +671,15 @@ class Nodes:
         end, last, said = self.post.now() + seconds, -1, 0
         while True:
             came = len(list(self.grid.get_node_ids()))
-            if came >= count and len(there := self.look()) >= count:
+            there = self.look() if came >= count else frozenset()
+            unlike = self.unlike_clients
+            if there and len(there) + len(unlike) >= count:
                 return there
+            if len(unlike) >= count and not self.client:
+                who, why = next(iter(unlike.items()))
+                raise EngineError(
+                    f"all {len(unlike)} clients are refused, for example {self.shown.text(f'client {who}: {why}')}"
+                )
             for note in self.notes[said:]:
                 tell(self.shown.text(note.text))
             said = len(self.notes)
@@ -685,6 +711,59 @@ class Nodes:
             self.asked.update(dict.fromkeys(nodes, self.post.now()))
             self._hear(self.post.exchange(self._queries(nodes), (), self.waiting)[0], {})
         return frozenset(client for client in clients if client not in silent or self.node(client) not in self.post.asleep)
+
+    @property
+    def unlike_clients(self) -> dict[Client, str]:
+        """Client -> why its node takes no part, for connected nodes whose schema or model differs."""
+        part = set(self.client.values())
+        return {client: why for client, why in sorted(self.unlike.values()) if client not in part}
+
+    def agree(self) -> None:
+        """Choose the schema of the federation if it is not known, and refuse the nodes that differ.
+
+        It is the schema that most of the connected nodes share; of equally many, that of the smallest client id.
+        """
+        if self.schema is None:
+            by_client = {client: self.stated[node] for node, client in self.client.items() if node in self.stated}
+            self.schema = most_shared(by_client)
+            if self.schema is not None:
+                self._tell_of_tie(by_client, self.schema)
+            for node in list(self.client):
+                self._compare(node)
+        silent = {client for node, client in self.client.items() if node not in self.stated} - self.mute
+        if silent and self.schema is not None:
+            self.mute |= silent
+            self._once(unstated(map(str, sorted(silent))), tuple(sorted(silent)))
+
+    def _tell_of_tie(self, stated: Mapping[Client, Stated], chosen: Stated) -> None:
+        """Note that as many nodes have another schema, so that nothing shows which one is right."""
+        count = Counter(one.key for one in stated.values())
+        others = [client for client, one in stated.items() if one.key != chosen.key and one.difference(chosen)]
+        if others and max(count[stated[client].key] for client in others) == count[chosen.key]:
+            first = min(client for client, one in stated.items() if one.key == chosen.key)
+            text = (
+                f"as many clients share another schema as share that of client {first}, which counts because its id is "
+                "smaller; MethodStrategy.schema says which is right"
+            )
+            self._once(text, (first,))
+
+    def _compare(self, node: int) -> None:
+        """Refuse a node that differs from the federation, and tell it so."""
+        client, stated = self.client[node], self.stated.get(node)
+        if stated is None:
+            return
+        why = stated.difference(self.schema or replace(stated, model=""))
+        if why is None:
+            if (other := other_versions(self.versions, stated.versions)) is not None:
+                self._once(f"client {client} has other versions: {brief(other)}", (client,))
+            return
+        why = brief(f"its schema differs: {why}")
+        self.refused.add(node)
+        self.unlike[node] = client, why
+        del self.client[node]
+        self._once(f"client {client} is refused: {why}", (client,))
+        told = RecordDict({CONFIG: ConfigRecord({REFUSED: why})})
+        self.post.exchange([Message(told, dst_node_id=node, message_type=QUERY)], (), self.waiting)
 
     def taken(self) -> tuple[Note, ...]:
         """Return the notes since the last call."""
@@ -744,10 +823,17 @@ class Nodes:
                 self._put_off(node, why)
             else:
                 self._admit(node, badges(node, keys[node]), named.get(node), claimed)
+                stated = heard_schema(said[node].content) if said[node].has_content() else None
+                if stated is None:
+                    self.stated.pop(node, None)
+                else:
+                    self.stated[node] = stated
                 if node in knowing and node in self.client:
                     self.aware.add(self.client[node])
                     if knowing[node].get(FUNCTIONS) == 1:
                         self.functions.add(self.client[node])
+                if node in self.client and self.schema is not None:
+                    self._compare(node)
 
     def _admit(self, node: int, its: tuple[str, ...], claim: Claim | None, claimed: Iterable[Client]) -> None:
         if claim and claim.name:
@@ -778,5 +864,6 @@ class Nodes:
             self.notes.append(Note(kind="node", clients=clients, text=text))
 
     def _free(self, claimed: Iterable[Client]) -> Client:
-        taken = {*self.client.values(), *self.before.values(), *self.identity.owners, *claimed}
+        unlike = [client for client, _ in self.unlike.values()]
+        taken = {*self.client.values(), *self.before.values(), *self.identity.owners, *claimed, *unlike}
         return next(i for i in range(len(taken) + 1) if i not in taken)

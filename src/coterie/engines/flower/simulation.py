@@ -267,4 +267,4 @@ def _client(world: Callable[[], World], context: Context) -> int:
 
 def _participant(world: Callable[[], World], context: Context) -> Participant:
     made, client = _made(world), _client(world, context)
-    return Participant(made.clients[client], made.model, made.objective, made.augment, made.attacks.get(client))
+    return Participant(made.clients[client], made.model, made.objective, made.augment, made.attacks.get(client), compared=False)

@@ -25,12 +25,16 @@ from coterie.boundary import Boundary, Wire
 from coterie.core import Assignment, Cohort, Federation, Method, Position, Replies, Round, Training
 from coterie.data import objective
 from coterie.data.scenario import FEDERATION
+from coterie.data.schema import Schema, checked
+from coterie.data.world import World
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
 from coterie.engines.flower.limited import LimitLog
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, Rest
 from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, Post, Waiting, from_file
 from coterie.engines.flower.result import GroupedResult
+from coterie.engines.flower.schemas import agreed, checked_memory
+from coterie.engines.plausible import Plausible
 from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
 from coterie.engines.workers import EngineError
 from coterie.methods import made, method_class
@@ -53,7 +57,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """Metric -> the names that apps may use for it. The first one found in a reply counts."""
 
-_OWN = ("nodes", "wait", "timeout", "min-replies", "grace", "identity", "patience", "seed", "eval-every", "out")
+_OWN = ("nodes", "wait", "timeout", "min-replies", "grace", "identity", "patience", "seed", "eval-every", "schema", "out")
 
 
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -108,6 +112,9 @@ class MethodStrategy(Strategy):
         metrics: Metric -> the names that apps use for it.
         boundary: Operations of the clients on rows (:func:`~coterie.engines.flower.boundary_mod`).
         robust: Bounds on the influence of one client on the others (:class:`~coterie.robust.Robust`).
+        schema: The schema that all clients' data must have: a :class:`~coterie.data.schema.Schema`, a mapping of its fields, or
+            the path of a TOML file with it. None takes the schema that most nodes share before the first round; of equally
+            many, that of the client with the smallest id. A node that differs in what both state is refused.
         out: Run directory for records and checkpoints. If it already contains a run of this method, that run continues.
 
     Raises:
@@ -132,6 +139,7 @@ class MethodStrategy(Strategy):
         metrics: Mapping[str, str | Sequence[str]] | None = None,
         boundary: Boundary | Mapping[str, Any] | None = None,
         robust: Robust | Mapping[str, Any] | None = None,
+        schema: Schema | Mapping[str, Any] | Path | str | None = None,
         out: Path | str | None = None,
     ) -> None:
         whole = (("nodes", nodes, 1), ("patience", patience, 1), ("seed", seed, 0), ("eval_every", eval_every, 1))
@@ -158,6 +166,7 @@ class MethodStrategy(Strategy):
             boundary=table_of("boundary", boundary or {}, Boundary()),
             robust=table_of("robust", robust or {}, Robust()),
             names={**METRICS, **called},
+            schema=None if schema is None else checked(schema, "MethodStrategy.schema"),
         )
         self.out = out
         self._conductor: Conductor | None = None
@@ -186,7 +195,7 @@ class MethodStrategy(Strategy):
         - ``<method>.<setting>``, ``training.<setting>``, ``boundary.<setting>``, ``robust.<setting>``: settings.
         - ``metrics.<metric>``: the name that apps use for a metric.
         - ``nodes``, ``wait``, ``timeout``, ``min-replies``, ``grace``, ``identity``, ``patience``, ``seed``, ``eval-every``,
-          ``out``: the arguments of this class.
+          ``schema``, ``out``: the arguments of this class.
         - ``clients``: the path of a TOML file with the list for ``identity``.
 
         Args:
@@ -481,6 +490,7 @@ class Terms:
     names: Mapping[str, Sequence[str]]
     boundary: Boundary
     robust: Robust = field(default_factory=Robust)
+    schema: Schema | None = None
     wire: Wire = field(init=False)
     rest: messages.Rest = field(init=False)
 
@@ -557,7 +567,10 @@ class Conductor:
         greeting = self._greeting(configs.get("evaluate", {}))
         names = {**(roster.client_names if roster else {}), **memory.names, **identity.names}
         self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes, names=names, greeting=greeting)
+        self.nodes.versions = versions()
+        self.nodes.schema = agreed(terms.schema, checked_memory(memory.schema))
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
+        online = self._alike(online)
         self.carrier = Carrier(
             post=self.post,
             wire=terms.wire,
@@ -575,9 +588,17 @@ class Conductor:
             run=memory.run,
             layers={part: dict(of_part) for part, of_part in memory.layers.items()},
             ended=dict(memory.ended),
+            measured=Plausible.of_objective(roster.objective) if isinstance(roster, World) else None,
         )
         self.position = start or self._first(online)
         self.last: Round | None = None
+
+    def _alike(self, online: frozenset[int]) -> frozenset[int]:
+        """The connected clients whose schemas are the federation's. The world of a simulation is one anyway."""
+        if self.roster is not None:
+            return online
+        self.nodes.agree()
+        return online.intersection(self.nodes.client.values()) or self.nodes.wait(1, self.terms.wait, log.info)
 
     def _first(self, online: frozenset[int]) -> Position:
         founders = self.roster.attendance.founders(self.roster.clients) if self.roster else tuple(sorted(online))
@@ -675,7 +696,7 @@ class Conductor:
             EngineError: No node is connected within the time to wait.
         """
         terms = self.terms
-        connected = self.nodes.look() or self.nodes.wait(1, terms.wait, log.info)
+        connected = self._alike(self.nodes.look() or self.nodes.wait(1, terms.wait, log.info))
         self.carrier.online = self.nodes.awake(connected, self.position.members) or connected
         return round_steps(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
 
@@ -685,7 +706,8 @@ class Conductor:
         nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
         here = self.carrier
         layers = {part: dict(of_part) for part, of_part in here.layers.items()}
-        return NodeMemory(here.run, nodes, layers, owners, dict(self.nodes.names), dict(here.ended))
+        schema = None if self.nodes.schema is None else self.nodes.schema.to_json()
+        return NodeMemory(here.run, nodes, layers, owners, dict(self.nodes.names), dict(here.ended), schema)
 
     def ended(self, done: Round) -> Round:
         """Add the notes about nodes to a round and store it as the last one.
@@ -696,7 +718,9 @@ class Conductor:
         Returns:
             The round with these notes.
         """
-        self.last = replace(done, notes=(*self.nodes.taken(), *done.notes), main=self.terms.main)
+        refused = {**self.nodes.unlike_clients, **done.refused}
+        notes = (*self.nodes.taken(), *done.notes)
+        self.last = replace(done, notes=notes, refused=refused, main=self.terms.main)
         self.position = done.position
         self.carrier.round_stored()
         return self.last
@@ -936,7 +960,9 @@ def read_memory(folder: Path) -> NodeMemory | None:
         ended = {str(part): int(exchange) for part, exchange in found.get("ended", {}).items()}
         owners = {int(key): str(badge) for key, badge in found["owners"].items()}
         names = {int(key): name for key, name in found["names"].items()}
-        return NodeMemory(str(found["run"]), nodes, layers, owners, names, ended)
+        schema = found.get("schema")
+        checked_memory(schema)
+        return NodeMemory(str(found["run"]), nodes, layers, owners, names, ended, schema)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{folder / NODES} is damaged ({error})") from error
 

@@ -42,11 +42,30 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         "unchanged": dict(Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)),
         "unexplained": unexplained(history, changed),
         "limited": [limit.plain() for limit in limited(history.lines)],
+        "left_out": left_out(history),
         "standing": {
             "all": together and decision(together),
             "groups": [_standing(history, notes, group) for group in history.groups],
         },
     }
+
+
+def left_out(history: RunHistory) -> dict[str, str]:
+    """Return who was refused in the last round and is in no group, such as a node with another schema, and why."""
+    last = history.lines[-1]
+    present = {str(client) for group in history.groups for client in group}
+    return {str(client): why for client, why in last["refused"].items() if str(client) not in present}
+
+
+def _left_out(found: dict[str, Any]) -> list[tuple[int, str]]:
+    if not found["left_out"]:
+        return []
+    refused = list(found["left_out"].items())
+    out = [(0, "WHO TAKES NO PART")]
+    out += [(1, f"Client {client}: {why}.") for client, why in refused[:SHOWN]]
+    if len(refused) > SHOWN:
+        out.append((1, f"... and {count(len(refused) - SHOWN, 'further client')} (--json has all of them)."))
+    return [*out, (0, "")]
 
 
 def rivals(history: RunHistory) -> tuple[Contest, Entry]:
@@ -185,7 +204,7 @@ SHOWN = 12
 
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
-    return [*title(found), *_limited(history), *_changes(found), *_events(history), *_present(found)]
+    return [*title(found), *_left_out(found), *_limited(history), *_changes(found), *_events(history), *_present(found)]
 
 
 def _limited(history: RunHistory) -> list[tuple[int, str]]:

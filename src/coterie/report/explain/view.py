@@ -189,6 +189,9 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
     if found is None:
         ids = [one for group in history.groups for one in group]
         once = next((line["round"] for line in reversed(history.lines) if str(client) in line["clients"]), None)
+        refused = [why for line in history.lines[-1:] for one, why in line["refused"].items() if str(one) == str(client)]
+        if refused and once is None:
+            raise UserError(f"client {client} takes no part: {refused[0]}")
         what = f"was last present in round {once}" if once else "is not one of the run's clients"
         raise UserError(
             f"client {client} {what}; after round {history.lines[-1]['round']} these are {members(ids, most=6)}"

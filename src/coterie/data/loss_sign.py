@@ -1,0 +1,47 @@
+"""Losses by name, and which of them are never negative: a client that reports less than zero then reports no loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ROUNDING = 1e-6
+"""The lowest value that rounding may give such a loss, below zero."""
+
+_COTERIE = ("cross_entropy", "squared_error", "binary_cross_entropy")
+
+_FUNCTIONS = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "huber_loss",
+    "l1_loss",
+    "mse_loss",
+    "smooth_l1_loss",
+)
+_MODULES = ("BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "L1Loss", "MSELoss", "SmoothL1Loss")
+
+NEVER_NEGATIVE = frozenset(
+    [
+        *(f"coterie.data.objective.{name}" for name in _COTERIE),
+        *(f"torch.nn.functional.{name}" for name in _FUNCTIONS),
+        *(f"torch.nn.modules.loss.{name}" for name in _MODULES),
+    ]
+)
+"""Names of losses that are never negative; another loss may be."""
+
+
+def loss_name(loss: Any) -> str:
+    """Return the name of a loss: that of a function, or of an object's class.
+
+    Example:
+        >>> import torch
+        >>> loss_name(torch.nn.MSELoss()), loss_name(torch.nn.functional.mse_loss)
+        ('torch.nn.modules.loss.MSELoss', 'torch.nn.functional.mse_loss')
+    """
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
+
+
+def never_negative(name: str) -> bool:
+    """Whether the loss with this name, see :func:`loss_name`, is never negative."""
+    return name in NEVER_NEGATIVE
