@@ -24,7 +24,7 @@ from coterie.boundary import Boundary
 from coterie.data.described import described
 from coterie.data.schema import Schema
 from coterie.data.world import ClientData
-from coterie.engines.flower import MethodStrategy, boundary_mod, client_app
+from coterie.engines.flower import MethodStrategy, Participant, boundary_mod, client_app
 from coterie.engines.flower.messages import QUERY, SCHEMA, WHO
 from coterie.engines.flower.schemas import LONGEST_SCHEMA, Stated, record_of
 from coterie.engines.flower.strategy import read_memory
@@ -271,6 +271,27 @@ def test_another_model_is_refused_before_it_trains(model: Any, why: str) -> None
     assert set(done.refused) == {0}
     assert why in done.refused[0]
     assert done.groups == ((1, 2),)
+
+
+def test_standardized_targets_are_compared() -> None:
+    def numbers(seed: int, how: Any) -> Any:
+        rng = np.random.default_rng(seed)
+        frame = {"site": ["here"] * 40, "age": rng.normal(54, 9, 40), "cost": rng.normal(900, 50, 40)}
+        return coterie.from_frame(frame, client="site", target="cost", standardize_target=how)
+
+    worlds = [numbers(0, (900, 50)), numbers(1, (900, 50)), numbers(2, (850, 50)), numbers(3, "none")]
+
+    def participant(context: Context) -> Participant:
+        world = worlds[int(context.node_config["partition-id"])]
+        return Participant(world.clients[0], lambda: nn.Linear(1, 1), world.objective)
+
+    strategy = MethodStrategy(FedAvg(), lambda: nn.Linear(1, 1), nodes=4, wait=1.0)
+    done = next(strategy.rounds(Here(client_app(participant=participant), 4), 1))
+    ours = "coterie.data.objective.squared_error"
+    assert done.refused == {
+        2: "its schema differs: 'cost' is standardized with mean 850, the federation's with 900",
+        3: f"its schema differs: its loss is {ours}, the federation's is {ours} (standardized)",
+    }
 
 
 def test_a_model_that_no_node_has_is_an_error_at_once() -> None:

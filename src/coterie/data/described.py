@@ -34,6 +34,8 @@ def described(data: ClientData, objective: Objective | None) -> Schema:
     if objective is not None:
         others = (name for name in objective.named if name != objective.main)
         found = replace(found, loss=loss_name(objective.loss), metrics=(objective.main, *others))
+        if (scale := objective.target_scale) is not None:
+            found = replace(found, target_means=scale.means, target_deviations=scale.deviations)
     return found.overridden(known)
 
 

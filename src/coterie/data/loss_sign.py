@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.data.target_scale import LossOfStandardized
+
 ROUNDING = 1e-6
 """The lowest value that rounding may give such a loss, below zero."""
+
+STANDARDIZED = " (standardized)"
+"""The end of the name of a loss of standardized targets."""
 
 _COTERIE = ("cross_entropy", "squared_error", "binary_cross_entropy")
 
@@ -31,17 +36,19 @@ NEVER_NEGATIVE = frozenset(
 
 
 def loss_name(loss: Any) -> str:
-    """Return the name of a loss: that of a function, or of an object's class.
+    """Return the name of a loss: that of a function, or of an object's class; of standardized targets it says so.
 
     Example:
         >>> import torch
         >>> loss_name(torch.nn.MSELoss()), loss_name(torch.nn.functional.mse_loss)
         ('torch.nn.modules.loss.MSELoss', 'torch.nn.functional.mse_loss')
     """
+    if isinstance(loss, LossOfStandardized):
+        return loss_name(loss.loss) + STANDARDIZED
     named = loss if hasattr(loss, "__qualname__") else type(loss)
     return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
 def never_negative(name: str) -> bool:
     """Whether the loss with this name, see :func:`loss_name`, is never negative."""
-    return name in NEVER_NEGATIVE
+    return name.removesuffix(STANDARDIZED) in NEVER_NEGATIVE

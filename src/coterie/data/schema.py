@@ -43,7 +43,7 @@ SHOWN_NAMES = 6
 SHOWN_DIFFERENCES = 3
 """Most differences that a sentence lists."""
 
-LONGEST_SHOWN = 40
+LONGEST_SHOWN = 60
 """Most characters of a name that a sentence quotes."""
 
 CLOSE = 1e-5
@@ -143,7 +143,7 @@ class Schema:
             )
         if any(width <= 0 for width in widths):
             raise SettingError(f"Schema.{deviations} must be > 0, got {min(widths):g}")
-        if centres and self.scaling in (NONE, OWN):
+        if centres and means == "means" and self.scaling in (NONE, OWN):
             raise SettingError(
                 f"Schema.scaling {self.scaling} has no constants to compare, got Schema.{means} and {deviations}"
             )
@@ -221,8 +221,8 @@ class Schema:
     def overridden(self, given: Schema) -> Schema:
         """Return this schema with the known fields of another one in place of its own. Scaling is replaced as a whole."""
         new = {field.name: value for field in fields(given) if (value := getattr(given, field.name))}
-        if given.scaling or given.means or given.target_means:
-            new |= {name: getattr(given, name) for name in PARTS["scaling"]}
+        if given.scaling or given.means:
+            new |= {name: getattr(given, name) for name in ("scaling", "means", "deviations")}
         return replace(self, **new)
 
     # -- differences in words ---------------------------------------------------------------------------------------------
