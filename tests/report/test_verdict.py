@@ -62,10 +62,10 @@ def test_two_models_that_are_alike_rarely_differ_beyond_noise(n: int, p: float) 
         for b in range(n + 1)
         if abs(a - b) / n > Z * math.sqrt(two_shares((a + b) / 2 / n, n))
     )
-    assert beyond < 0.07
+    assert beyond < 0.05
 
 
-@pytest.mark.parametrize(("right", "sign"), [(1, 0), (5, 0), (6, 1), (7, 1), (-1, 0), (-7, -1)])
+@pytest.mark.parametrize(("right", "sign"), [(1, 0), (5, 0), (8, 0), (9, 1), (11, 1), (-1, 0), (-8, 0), (-11, -1)])
 def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 12 / 24})
     found = contest(run(tmp_path / "b", "cfl", {0: (12 + right) / 24}), base)
@@ -76,8 +76,9 @@ def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path)
     assert gain
     p = (24 + right) / 48
     assert gain.by == pytest.approx(right / 24)
-    assert gain.noise == pytest.approx(1.96 * math.sqrt(2 * p * (1 - p) / 24))
-    assert gain.sign == (0 if abs(right / 24) <= 1.96 * math.sqrt(2 * p * (1 - p) / 24) else sign)
+    noise = 1.96 * math.sqrt(2 * min(p, 1 - p) / 24) + 1 / 24
+    assert gain.noise == pytest.approx(noise)
+    assert gain.sign == (0 if abs(right / 24) <= noise else sign)
 
 
 def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
@@ -90,7 +91,8 @@ def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
     gain, one = found.mean_gain(mine, other), found.gain(mine, other, 3)
     assert gain
     assert one
-    assert gain.noise == pytest.approx(one.noise / 4)
+    step = 1 / 24  # of 16 clients, a right answer more is a sixteenth of this
+    assert gain.noise == pytest.approx((one.noise - step) / 4 + step / 16)
     assert (one.sign, gain.sign) == (0, 1)
 
 
@@ -272,6 +274,8 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     base = run(tmp_path / "fedavg-seed1", "fedavg", {0: 0.2, 1: 0.5}, {0: 0.1, 1: 0.5}, seed=1)
     found = explain(own)["verdict"]
     assert found == [
+        "Losses still fall (0.417 to 0.292 in rounds 1 to 2 with cfl; 0.417 to 0.292 in rounds 1 to 2 with fedavg): these models "
+        "have not finished learning, and more rounds may change the result.",
         "cfl found 1 group.",
         "Compared with one model for all (fedavg) in round 2, the accuracy of cfl is higher by 0.450 on average "
         "(0.300 to 0.750); 1 of 2 clients gains, none loses beyond noise.",
@@ -282,7 +286,7 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
         "Its accuracy in round 2 on 24 test examples: 1.000 with cfl, 0.100 with fedavg (worse beyond noise)."
     ]
     (base / "rounds.jsonl").write_text("damaged\n")
-    assert explain(own)["verdict"] == found[:1]
+    assert explain(own)["verdict"][1:] == found[1:2]
 
 
 def test_without_tests_there_is_nothing_to_compare(tmp_path: Path) -> None:

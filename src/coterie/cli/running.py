@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.cli.commands import given
     from coterie.runs import experiment as overrides
     from coterie.runs.experiment import make, normal, read
-    from coterie.runs.run import begin
+    from coterie.runs.run import Caution, begin
     from coterie.tracking.following import check
 
     check(arguments.track)
@@ -55,7 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
     if arguments.estimate:
         return show(experiment, out, arguments.json)
-    runs = begin(experiment, out)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", Caution)
+        runs = begin(experiment, out)
+    for warning in caught:
+        if issubclass(warning.category, Caution):
+            say(f"coterie: {printable(str(warning.message))}", sys.stderr)
+        else:  # another library's
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     announce(experiment, out)
     return _carry_out(runs, out, arguments)
 
@@ -206,9 +214,11 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(terminal.comparison(side_by_side(summaries)))
     else:
         console.print(terminal.table(summaries))
-    for contest in contests(read(one.folder) for one in runs) if len(runs) > 1 else ():
+    for contest in contests(read(one.folder) for one in runs):
         judged = verdict(contest)
-        said = [Text(text) for text in (*judged["better"], judged["use"]) if text]
+        warned, compared = judged["warnings"], [*judged["better"], judged["use"]] if len(runs) > 1 else []
+        first = [judged["constant"]] if warned or any(compared) else []
+        said = [*map(Text, first), *(Text(text, style="yellow") for text in warned), *map(Text, filter(None, compared))]
         console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
     for one, result in zip(runs, summaries, strict=True):
         lines = one.record.shown()[1]

@@ -209,6 +209,12 @@ def recalls(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     return {str(int(c)): float((guessed[true == c] == c).double().mean()) for c in true.unique()}
 
 
+def balanced_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    """Mean over the classes that occur of the share of right predictions in each; NaN without a target."""
+    found = recalls(outputs, targets)
+    return math.fsum(found.values()) / len(found) if found else math.nan
+
+
 def r2(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     """Coefficient of determination R2, the mean over the outputs whose targets differ; NaN if those of none do."""
     return pooled([r2_sums(outputs, targets)])
@@ -295,6 +301,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "accuracy": Metric(accuracy, whole=False),
         "AUROC": Metric(auroc),
         "AveragePrecision": Metric(average_precision),
+        "BalancedAccuracy": Metric(balanced_accuracy),
         "ExactMatch": Metric(exact_match, whole=False),
         "F1Score": Metric(f1),
         "MeanAbsoluteError": Metric(absolute_errors, "smaller", whole=False),

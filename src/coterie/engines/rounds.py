@@ -51,7 +51,7 @@ from coterie.engines.workers import EngineError, Hardware
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, seeded
 from coterie.robust import Robust, Usual
-from coterie.settings import SettingError
+from coterie.settings import SettingError, UserError
 
 EXCHANGES = 200
 """Most exchanges that a round may have.
@@ -268,6 +268,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
 
     Raises:
         EngineError: The round has not ended after :data:`EXCHANGES` exchanges.
+        RefusedError: All replies of the round were refused, see :func:`check_refusals`.
         SettingError: The method makes a plan that the wire does not allow.
     """
     first, attendance = position.exchange, roster.attendance
@@ -312,6 +313,7 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
             )
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
+    check_refusals(position.round, refused, spoken[1], there, roster)
     position, left = retire_silent(method, position, *spoken, there, attendance.patience)
     notes += left
     return Round(
@@ -336,6 +338,54 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         scaled=scaled,
         names=roster.client_names,
     )
+
+
+class RefusedError(UserError):
+    """All replies of a round were refused, so that no model learns anything; the sentence names the reason and a remedy."""
+
+
+MANY = 3
+"""Refused clients of a round from which on they cannot all be hostile clients that happened to be the only ones asked."""
+
+
+def check_refusals(
+    round: int, refused: Mapping[Client, str], heard: Collection[Client], there: Collection[Client], roster: Roster
+) -> None:
+    """Check that a round had an answer, if any client answered: without one the models stay as they are, and nobody notices.
+
+    Clients that do not answer are no refusals. Neither are hostile clients, if they were the only ones that were asked: that
+    is known in a simulation, and likely where fewer than :data:`MANY` of the clients of a federation were.
+
+    Args:
+        round: The number of the round.
+        refused: Client -> why its reply was refused.
+        heard: Clients whose replies were used in some exchange of the round.
+        there: Clients that were present.
+        roster: The clients that may take part.
+
+    Raises:
+        RefusedError: All replies were refused.
+    """
+    honest = sorted(set(refused) - set(roster.attacks))
+    if heard or not honest:
+        return
+    simulated = isinstance(roster, World) and not roster.attacks
+    if not simulated and len(refused) < min(MANY, len(there)):
+        return
+    client, why = honest[0], refused[honest[0]]
+    name = roster.client_names.get(client, client)
+    replies = f"all {len(refused)} replies were refused" if len(refused) > 1 else "the only reply was refused"
+    raise RefusedError(f"round {round}: {replies}, for example that of client {name}: {why}; {_remedy(why)}")
+
+
+def _remedy(why: str) -> str:
+    """What to change if replies are refused for this reason."""
+    if "robust.most_examples" in why:
+        return "use a larger robust.most_examples"
+    if not any(word in why for word in ("norm", "finite", "infinite", "NaN")):
+        return "no model can learn from such replies"
+    scale = 'standardize the inputs (standardize = "pooled") or use a smaller training.lr'
+    return f"{scale}, or a larger robust.norms if such updates are right" if "robust.norms" in why else scale
 
 
 def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:

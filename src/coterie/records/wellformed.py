@@ -88,6 +88,13 @@ def _drift(value: Any) -> bool:
     return _groups(rows) and len({len(row) for row in rows}) == 1
 
 
+def _constant(value: Any) -> bool:
+    """What a constant prediction is, and what it scores for each client."""
+    if not isinstance(value, Mapping) or not _text(value.get("predicts")):
+        return False
+    return all(_list(_number)(value.get(name)) for name in ("values", "own"))
+
+
 NOTE: Mapping[str, Test] = {
     "kind": _text,
     "clients": _ids,
@@ -143,6 +150,9 @@ WORLD: Mapping[str, Test] = {
     "adversaries": _ids,
     "model": _named,
     "net": _net,
+    "constant": _constant,
+    "testers": _list(_number),
+    "cautions": _list(_text),
 }
 DESCRIPTION: Mapping[str, Test] = {
     "methods": lambda value: isinstance(value, list) and len(value) == 1 and _named(value[0]),

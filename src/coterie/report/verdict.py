@@ -4,8 +4,11 @@ Methods are compared in the same round of the same seeds, with one model for all
 (Independent). A difference counts if it is beyond noise:
 
 - If the main metric is a share of right answers, noise is that of a test set: the difference of two shares of n examples is
-  within noise below 1.96 * sqrt(2 * p * (1 - p) / n), with p their mean. Both models are tested on the same examples, which
-  makes the difference less noisy than this, so the bound is on the safe side.
+  within noise below 1.96 * sqrt(2 * min(p, 1 - p) / n) + 1 / n, with p their mean. Both models are tested on the same
+  examples. They can differ in at most 2 * min(p, 1 - p) * n of them, and if the models are equally good, each of these favours
+  either with probability 1/2: the bound is that of the sign test for the largest number of such examples, in its normal
+  approximation with the correction 1 / n for steps. So it holds however the errors of both models are related. In a mean
+  over clients, an example that several clients test counts once, see :mod:`coterie.data.shared_tests`.
 - Otherwise, with three seeds or more, noise of the mean over clients is half the 95% interval of its difference over the
   seeds (Student's t). With fewer, the interval over the clients is a bound on it. It also has what makes clients different,
   as groups do; so a difference beyond it is beyond noise, and of any other it is not known. Noise of a single client is half
@@ -18,7 +21,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,9 +34,23 @@ from coterie.pooling import ErrorSums, pooled
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as, sums_of
 from coterie.report.gathered import aside
+from coterie.report.learning import Losses
+from coterie.report.reference import (
+    Evidence,
+    Reference,
+    below_line,
+    evidence_line,
+    falling_line,
+    learned,
+    left_below,
+    no_better,
+    reference_line,
+    strongest_evidence,
+    undecided_line,
+)
 from coterie.report.summary import ALIKE, Summary, interval, summarised, unequal
 from coterie.report.terminal import numbered
-from coterie.report.words import count, sentence, short, who
+from coterie.report.words import count, number, sentence, who
 from coterie.settings import UserError
 
 BASELINES: Mapping[str, str] = {"fedavg": "one model for all", "independent": "training alone"}
@@ -47,6 +64,9 @@ Z = 1.96
 
 FEW = 3
 """The smallest number of clients, or of seeds, over which the noise of a mean is estimated."""
+
+SHARED = 1.1
+"""Clients per test example, in the mean, from which on the differences of clients are no independent observations."""
 
 GROUPS = 12
 """The greatest number of groups that are listed in words."""
@@ -68,6 +88,11 @@ class Trial:
         unit: What the sizes count.
         data: The digest of the data, or empty.
         reason: The last decision on the groups, as a sentence with its round, or empty.
+        losses: Round -> honest client -> its loss on test data, of the tested rounds; empty where data drift.
+        reference: The scores of constant predictions.
+        testers: Client -> the mean number of clients that test an example of its test part; None if it is not recorded.
+        cautions: What the data warn of, as sentences.
+        evidence: The strongest evidence for groups, or None.
     """
 
     said: Summary
@@ -77,6 +102,15 @@ class Trial:
     unit: str
     data: str
     reason: str
+    losses: Losses = field(default_factory=dict)
+    reference: Reference = field(default_factory=Reference)
+    testers: Mapping[ClientId, float] | None = None
+    cautions: Sequence[str] = ()
+    evidence: Evidence | None = None
+
+    def losses_until(self, round: int | None) -> Losses:
+        """The losses up to a round."""
+        return {number: each for number, each in self.losses.items() if round is None or number <= round}
 
 
 def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) -> Trial:
@@ -87,7 +121,7 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
         description: The content of ``run.toml``, as shown.
         lines: The completed rounds, as shown.
     """
-    facts, tested = description["world"], {}
+    facts, tested, losses = description["world"], {}, {}
     sums: dict[int, dict[ClientId, ErrorSums]] = {}
     for line in lines:
         id, main = shown_as(line).key, shown_as(line).main
@@ -96,10 +130,25 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
         if line["tested"] and values:
             tested[line["round"]] = values
             sums[line["round"]] = {id(key): each for key, each in sums_of(line, main).items() if id(key) in honest}
+            losses[line["round"]] = {c: float(one["loss"]) for c, one in honest.items() if one.get("loss") is not None}
     subjects = facts.get("test_subjects")
     unit, counts = ("test examples", facts.get("tests", ())) if subjects is None else ("test subjects", subjects)
     sizes = dict(zip(facts["clients"], counts, strict=False))
-    return Trial(said, tested, sums, sizes, unit, facts.get("data", ""), reason(lines))
+    shared = facts.get("testers")
+    return Trial(
+        said,
+        tested,
+        sums,
+        sizes,
+        unit,
+        facts.get("data", ""),
+        reason(lines),
+        losses={} if "drift" in facts else losses,
+        reference=Reference.of(facts),
+        testers=None if shared is None else dict(zip(facts["clients"], shared, strict=False)),
+        cautions=facts.get("cautions", ()),
+        evidence=strongest_evidence(list(lines)),
+    )
 
 
 def read(run: Path | str, upto: int | None = None) -> Trial:
@@ -221,6 +270,28 @@ class Contest:
         found = {c for one in self.entries for seed in self.seeds for c in one.trials[seed].tested.get(self.round or 0, ())}
         return sorted(found, key=lambda one: (isinstance(one, str), one))
 
+    @cached_property
+    def constant(self) -> Entry | None:
+        """Always predicting the same, as if it were a method; None if its scores are not recorded."""
+        known = {seed: self.entries[0].trials[seed] for seed in self.seeds}
+        if self.round is None or not all(one.reference.predicts for one in known.values()):
+            return None
+        words = {one.reference.predicts for one in known.values()}
+        label = f"always predicting {words.pop()}" if len(words) == 1 else "always predicting the same"
+        scores = {seed: replace(one, tested={self.round: one.reference.values}) for seed, one in known.items()}
+        return Entry(label, scores)
+
+    def floor(self, client: ClientId) -> float | None:
+        """Return the better constant prediction for a client: that of all training data, or of its own; None if not known."""
+        each = []
+        for seed in self.seeds:
+            reference = self.entries[0].trials[seed].reference
+            known = [table[client] for table in (reference.values, reference.own) if client in table]
+            if not known:
+                return None
+            each.append(max(known) if self.said["better"] == "greater" else min(known))
+        return _mean(each)
+
     @property
     def unit(self) -> str:
         """What the sizes of the test sets count."""
@@ -309,7 +380,7 @@ class Contest:
         of, over = _mean(a for a, _ in rows.values()), _mean(b for _, b in rows.values())
         by = of - over if self.said["better"] == "greater" else over - of
         if self.by_tests:
-            return Gain(of, over, by, self._noise_of_tests(rows))
+            return Gain(of, over, by, self.noise_of_shares(rows))
         if len(clients) > 1:
             return Gain(of, over, by, self._noise_of_mean(by, rows, list(pairs.values())))
         return Gain(of, over, by, self._noise_of_seeds(one, other, len(next(iter(pairs.values())))))
@@ -324,10 +395,29 @@ class Contest:
         """Whether noise follows from the numbers of test examples."""
         return self.metric in SHARES and all(self.tests(client) for client in self.clients)
 
-    def _noise_of_tests(self, rows: Mapping[ClientId, tuple[float, float]]) -> float:
-        """Several seeds do not make this noise smaller, because their test sets may overlap."""
-        variances = [two_shares((a + b) / 2, self.tests(client) or 1) for client, (a, b) in rows.items()]
-        return Z * math.sqrt(sum(variances)) / len(rows)
+    def noise_of_shares(self, rows: Mapping[ClientId, tuple[float, float]]) -> float:
+        """Return the noise of a mean difference of shares of right answers.
+
+        Several seeds do not make it smaller, because their test sets may overlap.
+
+        Args:
+            rows: Client -> its two shares.
+        """
+        variance = step = 0.0
+        for client, (mine, theirs) in rows.items():
+            size, testers = self._size_for_noise(client), min(self._testers(client), len(rows))
+            variance += testers * two_shares((mine + theirs) / 2, size)
+            step += testers / size / len(rows)
+        return (Z * math.sqrt(variance) + step) / len(rows)
+
+    def _size_for_noise(self, client: ClientId) -> float:
+        """The harmonic mean of a client's numbers of test examples over the seeds: its variance is the mean of theirs."""
+        return 1 / _mean(1 / self.entries[0].trials[seed].sizes[client] for seed in self.seeds)
+
+    def _testers(self, client: ClientId) -> float:
+        """How many clients test the examples of a client, the most over the seeds; 1 if that is not recorded."""
+        known = [self.entries[0].trials[seed].testers for seed in self.seeds]
+        return max((each.get(client, 1.0) for each in known if each is not None), default=1.0)
 
     def _noise_of_mean(
         self, by: float, rows: Mapping[ClientId, tuple[float, float]], pairs: Sequence[Sequence[tuple[float, float]]]
@@ -335,8 +425,27 @@ class Contest:
         """Over seeds, if there are enough; the differences between clients are only a bound, and tell nothing below it."""
         if len(pairs[0]) >= FEW and len({len(each) for each in pairs}) == 1:
             return _half([_mean(a - b for a, b in of_seed) for of_seed in zip(*pairs, strict=True)])
-        bound = _half([a - b for a, b in rows.values()]) if len(rows) >= FEW else None
+        bound = None if self.shares_tests else self._interval_over_clients(rows)
         return bound if bound is not None and abs(by) > bound else None
+
+    def within_interval(self, one: Entry, other: Entry) -> bool:
+        """Whether the mean difference of two methods is within its interval over the clients, of at least :data:`FEW`.
+
+        Then it is within noise even if clients share test examples, which makes this interval too narrow.
+        """
+        pairs = {client: both for client in self.clients if (both := self._pairs(one, other, client))}
+        rows = {client: (_mean(a for a, _ in both), _mean(b for _, b in both)) for client, both in pairs.items()}
+        bound = self._interval_over_clients(rows)
+        return bound is not None and abs(_mean(a - b for a, b in rows.values())) <= bound
+
+    @staticmethod
+    def _interval_over_clients(rows: Mapping[ClientId, tuple[float, float]]) -> float | None:
+        return _half([a - b for a, b in rows.values()]) if len(rows) >= FEW else None
+
+    @property
+    def shares_tests(self) -> bool:
+        """Whether clients share so many test examples that their differences are not independent."""
+        return _mean(self._testers(client) for client in self.clients) > SHARED
 
     def _noise_of_seeds(self, one: Entry, other: Entry, seeds: int) -> float | None:
         """Half the 95% interval of a client's mean difference over ``seeds`` seeds, its variance pooled over all clients."""
@@ -355,14 +464,18 @@ def _half(values: Sequence[float]) -> float | None:
 
 
 def two_shares(p: float, n: float) -> float:
-    """Return the variance of the difference of two shares of n examples with the mean p.
+    """Return the greatest variance of the difference of two shares of the same n examples, if both are p in the long run.
+
+    Where an answer of one model is right and that of the other is wrong, the difference of this example is 1 or -1, otherwise
+    0. If both models are right with probability p, they differ with at most the probability ``2 min(p, 1 - p)``. That is
+    reached if the errors of one never are errors of the other, or never both are right.
 
     Example:
-        >>> round(1.96 * two_shares(0.5, 24) ** 0.5, 3)  # one of 24 examples is 0.042
-        0.283
+        >>> round(1.96 * two_shares(0.9, 100) ** 0.5, 3)
+        0.088
     """
     p = min(max(p, 0.0), 1.0)
-    return 2 * p * (1 - p) / n
+    return 2 * min(p, 1 - p) / n
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -374,7 +487,7 @@ def contests(trials: Iterable[Trial]) -> list[Contest]:
     """Return the comparisons of some runs: one for all runs over the same scenario, with the recommended method first.
 
     Methods are ordered by their mean main metric. Of those that are within noise of the best, the one with the fewest groups
-    comes first, and FedAvg before others with as many.
+    comes first, and FedAvg before others with as many; but after them those that are no better than a constant prediction.
 
     Args:
         trials: The runs.
@@ -435,7 +548,7 @@ def ranked(contest: Contest) -> Contest:
     left, order = sorted(tested, key=lambda one: (sign * (means[one.label] or 0), _simpler(one))), []
     while left:
         tied = [one for one in left[1:] if (gain := contest.mean_gain(left[0], one)) and (gain.sign == 0 or gain.by == 0)]
-        order.append(min([left[0], *tied], key=_simpler))
+        order.append(min([left[0], *tied], key=lambda one: (learned(contest, one) is False, _simpler(one))))
         left.remove(order[-1])
     return replace(contest, entries=[*order, *(one for one in contest.entries if means[one.label] is None)])
 
@@ -481,11 +594,12 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
         of: The method whose groups the verdict describes; None for the best one that is no baseline.
 
     Returns:
-        Sentences, each empty if there is nothing to say: found (how many groups), why (the last decision), better (a list:
-        the comparison with each baseline), use (the recommended method and for whom), noise (what is within noise), missing
-        (the baselines that are not there), command (which adds them), left_out (methods that are not compared) and unequal
-        (other settings that differ). Also scenario, method (whose groups these are), run (its directory), groups, and table:
-        see :func:`table`, or None for a single method.
+        Sentences, each empty if there is nothing to say: constant (what always predicting the same scores), warnings (a list:
+        what must be said before anything else, see :func:`warnings`), found (how many groups), why (the last decision), better
+        (a list: the comparison with each baseline), use (the recommended method and for whom), noise (what is within noise),
+        missing (the baselines that are not there), command (which adds them), left_out (methods that are not compared) and
+        unequal (other settings that differ). Also scenario, method (whose groups these are), run (its directory), groups, and
+        table: see :func:`table`, or None for a single method.
     """
     one, tested = of or contest.focus, contest.round is not None
     others = [other for name in BASELINES if (other := contest.find(name)) is not None and other is not one]
@@ -496,6 +610,8 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
         "scenario": contest.said["scenario"],
         "method": one.label,
         "run": one.first.said["run_dir"],
+        "constant": reference_line(contest),
+        "warnings": warnings(contest),
         "found": found(one),
         "groups": one.first.said["groups"],
         "why": _why(one),
@@ -508,6 +624,32 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
         "unequal": f"They differ in more than the method: {'; '.join(differ)}." if differ else "",
         "table": table(contest) if len(contest.entries) > 1 else None,
     }
+
+
+def warnings(contest: Contest) -> list[str]:
+    """Return what must be said before a method is recommended, as sentences in the order in which they are shown.
+
+    What the data warn of; that the recommended method is no better than always predicting the same, or leaves clients below
+    that; that test parts are too small to decide; the strongest evidence for groups where one model is recommended; and that
+    losses still fall.
+
+    Args:
+        contest: The comparison, with the recommended method first.
+    """
+    best = contest.entries[0]
+    said = [sentence(text) for text in dict.fromkeys(text for each in best.trials.values() for text in each.cautions)]
+    if contest.round is None:
+        return said
+    nothing = no_better(contest, best)
+    below = [] if nothing else left_below(contest, best)
+    said += [
+        nothing,
+        below_line(contest, best, below),
+        undecided_line(contest, below),
+        evidence_line(contest, best, below) if len(contest.entries) > 1 else "",
+        falling_line(contest),
+    ]
+    return [text for text in said if text]
 
 
 def table(contest: Contest) -> dict[str, Any] | None:
@@ -553,17 +695,17 @@ def found(one: Entry) -> str:
     """Return how many groups a method found, and whether they are the true ones, as a sentence."""
     runs = one.trials.values()
     counts = sorted({len(each.said["groups"]) for each in runs})
-    number = count(counts[0], "group") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups"
+    groups = count(counts[0], "group") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups"
     seeds = f" with each of {len(runs)} seeds" if len(runs) > 1 and len(counts) == 1 else ""
     seeds = f" over {len(runs)} seeds" if len(counts) > 1 else seeds
     known = [each.said["ari"] for each in runs]
     if one.method in BASELINES:
-        return f"{one.label} is {BASELINES[one.method]}: it has {number} by definition."
+        return f"{one.label} is {BASELINES[one.method]}: it has {groups} by definition."
     true = ""
     if known and None not in known:
         rand = f"adjusted Rand index {_mean(known):.2f}"
         true = ", the same as the true groups" if min(known) == 1 else f", not the same as the true groups ({rand})"
-    return f"{one.label} found {number}{seeds}{true}."
+    return f"{one.label} found {groups}{seeds}{true}."
 
 
 def _why(one: Entry) -> str:
@@ -582,9 +724,9 @@ def against(contest: Contest, one: Entry, other: Entry) -> str:
     seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
     what = f"{BASELINES[other.method]} ({other.label})" if other.method in BASELINES else other.label
     side = "higher" if mean.of > mean.over else "lower"
-    by = f"{side} by {_number(abs(mean.by))} on average" if mean.by else "the same on average"
+    by = f"{side} by {number(abs(mean.by))} on average" if mean.by else "the same on average"
     within = ", which is within noise" if mean.by and mean.sign == 0 else ""
-    values = f"({_number(mean.over)} to {_number(mean.of)}{within})"
+    values = f"({number(mean.over)} to {number(mean.of)}{within})"
     who_ = _for_whom(contest, one, other)
     mine = f"the {contest.metric} of {one.label}"
     return f"Compared with {what} in round {contest.round}{seeds}, {mine} is {by} {values}; {who_}."
@@ -608,6 +750,8 @@ def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
 def _use(contest: Contest) -> str:
     """Return which method to use, why, and for which clients another one is better."""
     best, *others = contest.entries
+    if contest.constant is not None and learned(contest, best) is False:
+        return f"No method is recommended: {best.label}, the best one here, is no better than {contest.constant.label}."
     gains = {one.label: gain for one in others if (gain := contest.mean_gain(best, one))}
     if any(gain.sign is None for gain in gains.values()):
         return f"The best mean {contest.metric} is that of {best.label}; whether it is best beyond noise is not known."
@@ -621,22 +765,43 @@ def _use(contest: Contest) -> str:
     rivals = [one for one in others if one.method in BASELINES or one is contest.focus]
     better = {one.label: [c for c in contest.clients if (g := contest.gain(one, best, c)) and g.sign == 1] for one in rivals}
     but = "; ".join(f"{label} is better beyond noise for {who(ids)}" for label, ids in better.items() if ids)
-    return f"Use {best.label}: {why}. But {but}." if but else f"Use {best.label} for all clients: {why}."
+    below = [one.client for one in left_below(contest, best)]
+    whom = "" if but else " for all clients"
+    whom = f" except for {who(below)}, below always predicting the same" if below else whom
+    return f"Use {best.label}{whom}: {why}.{f' But {but}.' if but else ''}"
 
 
 def _noise(contest: Contest) -> str:
     if contest.by_tests:
-        return (
-            f"A difference is within noise below 1.96·sqrt(2·p·(1 − p)/n), for n {contest.unit} and p the mean of both "
-            "values: what chance alone would exceed in 5 % of such tests."
+        said = (
+            f"A difference is within noise below 1.96·sqrt(2·min(p, 1 − p)/n) + 1/n, for n {contest.unit} and p the mean of "
+            "both values: equally good models exceed this in at most 5 % of tests, however their errors are related."
         )
+        return f"{said}{_shared_tests(contest)}"
     mean = f"A difference of means is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0"
     if len(contest.seeds) < FEW:
         mean = f"With fewer than {FEW} seeds, a difference of means counts if its 95 % interval over the clients is beyond 0"
+        if contest.shares_tests:
+            mean = f"With fewer than {FEW} seeds, noise of a mean is not known, because clients share test examples"
     if len(contest.seeds) > 1:
-        return f"{mean}; that of one client, if its 95 % interval over the {len(contest.seeds)} seeds does."
+        single = f"That of one client is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0."
+        data = {each.data for each in contest.entries[0].trials.values()}
+        if len(data) == 1 and data != {""}:
+            single += " All seeds have the same test examples; noise of their choice is not included."
+        return f"{mean}. {single}"
     why = "the sizes of test sets are not recorded" if contest.metric in SHARES else f"{contest.metric} has no standard error"
     return f"{mean}. For single clients noise is not known: {why}, and there is one seed."
+
+
+def _shared_tests(contest: Contest) -> str:
+    """Return how test examples that clients share count in the mean over clients, as a further sentence."""
+    known = [each.testers for one in contest.entries for each in one.trials.values()]
+    if len(contest.clients) < 2:
+        return ""
+    if None in known:
+        return " Whether clients share test examples is not recorded; the mean over clients is noisier if they do."
+    shared = any(value > 1 for table in known if table is not None for value in table.values())
+    return " In the mean over clients, a test example that several of them have counts once." if shared else ""
 
 
 def _missing(contest: Contest) -> tuple[str, str]:
@@ -660,12 +825,8 @@ def _missing(contest: Contest) -> tuple[str, str]:
     return f"{said} The command below adds {it}; then report both folders together.{trust}", shlex.join(words)
 
 
-def _number(value: float) -> str:
-    return f"{value:.3f}" if 0.001 <= abs(value) < 100 or value == 0 else short(value)
-
-
 def sentences(said: Mapping[str, Any]) -> list[str]:
-    """Return a verdict without its reasons: the groups, and the comparison with each baseline.
+    """Return a verdict without its reasons: its warnings, the groups, and the comparison with each baseline.
 
     Args:
         said: The verdict.
@@ -673,18 +834,19 @@ def sentences(said: Mapping[str, Any]) -> list[str]:
     groups = [who(group) for group in said["groups"][:GROUPS]]
     more = [f"and {len(said['groups']) - GROUPS} more"] if len(said["groups"]) > GROUPS else []
     names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
-    return [text for text in (f"{said['found'].removesuffix('.')}{names}", *said["better"]) if text]
+    compared = [said["constant"], *said["better"]] if said["better"] or said["warnings"] else []
+    return [text for text in (*said["warnings"], f"{said['found'].removesuffix('.')}{names}", *compared) if text]
 
 
 def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
     """Return a client's main metric with a method and with the others, as a sentence, or empty if it was not tested."""
     if not (mine := contest.values(one, client)) or len(contest.entries) < 2:
         return ""
-    said = [f"{_number(_mean(mine.values()))} with {one.label}"]
+    said = [f"{number(_mean(mine.values()))} with {one.label}"]
     for other in contest.entries:
         if other is not one and (gain := contest.gain(one, other, client)):
             words = {None: "noise is not known", 0: "within noise", 1: "worse beyond noise", -1: "better beyond noise"}
-            said.append(f"{_number(gain.over)} with {other.label} ({words[gain.sign]})")
+            said.append(f"{number(gain.over)} with {other.label} ({words[gain.sign]})")
     size = contest.tests(client)
     tests = f" on {size:g} {contest.unit.removesuffix('s') if size == 1 else contest.unit}" if size else ""
     return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."

@@ -28,6 +28,16 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
+def number(value: float) -> str:
+    """Return a metric with three decimal places, or three significant digits if it is large or small.
+
+    Example:
+        >>> number(0.5), number(0.00012), number(123.456)
+        ('0.500', '0.00012', '123')
+    """
+    return f"{value:.3f}" if 0.001 <= abs(value) < 100 or value == 0 else short(value)
+
+
 def who(clients: Iterable[ClientId]) -> str:
     """Return a group in words.
 

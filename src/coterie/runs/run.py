@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,8 +22,11 @@ import torch
 from coterie.boundary import Boundary, known_by
 from coterie.core import Method, Position, Round, Training
 from coterie.data.batches import Batch, Items, tensors
+from coterie.data.cautions import cautions
+from coterie.data.constant import constant
 from coterie.data.objective import mean_probability
 from coterie.data.scenario import OwnWorld, Scenario, find
+from coterie.data.shared_tests import times_tested
 from coterie.data.target_scale import recorded
 from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
@@ -125,6 +129,7 @@ def run(
         world = replace(world, training=table_of("training", training, world.training))
     if start is None:
         trial(world, seed)
+        warn_of(world)
     made = inprocess.rounds(
         chosen,
         world,
@@ -428,6 +433,7 @@ def world_facts(world: World) -> dict[str, Any]:
         accuracy, the true groups, who has which concept in each time step of a drift (a row per time step, in the order of
         the clients), the hostile clients, a description from which a net like the clients' can be made, and facts about the
         data (the names of features and classes, the constants of a standardization). Sizes are those of the first time step.
+        For the verdict: how many clients test each example, what a constant prediction scores, and what the data warn of.
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -444,6 +450,7 @@ def world_facts(world: World) -> dict[str, Any]:
         facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
     if world.objective.target_scale is not None:
         facts["target_scale"] = recorded(world.objective.target_scale)
+    facts |= _facts_of_tests(world, clients)
     if (combine := getattr(world.objective.combine, "__name__", "custom")) != mean_probability.__name__:
         facts["combine"] = combine
     if world.truth is not None:
@@ -460,10 +467,37 @@ def world_facts(world: World) -> dict[str, Any]:
     return facts
 
 
+DERIVED = ("constant", "testers", "cautions")
+"""Facts about a world that follow from its data, and are for the verdict. Older runs do not have them."""
+
+
+def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
+    """What a verdict needs to know about the clients' tests, see :data:`DERIVED`."""
+    shared = times_tested(world)
+    facts: dict[str, Any] = {"testers": [round(shared.get(client, 1.0), 6) for client in clients]}  # 1 for a hostile one
+    if (reference := constant(world)) is not None:
+        facts["constant"] = {
+            "predicts": reference.predicts,
+            "values": [round(reference.values[client], 6) for client in clients],
+            "own": [round(reference.own[client], 6) for client in clients],
+        }
+    if said := cautions(world):
+        facts["cautions"] = said
+    return facts
+
+
 def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    """Whether these facts are those that a run has recorded; older runs have fewer facts."""
-    newer = ("names", "tests", "about")
-    return {name: value for name, value in facts.items() if name not in newer or name in recorded} == recorded
+    """Whether these facts are those that a run has recorded.
+
+    Older runs have fewer facts. :data:`DERIVED` facts are not compared: they follow from the data,
+    whose digest is compared, and may differ in the last digit between versions of PyTorch.
+    """
+    left_out = {name for name in ("names", "tests", "about") if name not in recorded} | set(DERIVED)
+    return _without(facts, left_out) == _without(recorded, left_out)
+
+
+def _without(facts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if name not in names}
 
 
 def digest(world: World) -> str:
@@ -552,6 +586,7 @@ def begin(
         raise UserError(f"{folder} exists and is not an empty folder; choose another{hint}")
     world = experiment.world(experiment.seeds[0])
     trial(world, experiment.seeds[0])
+    warn_of(world)
     experiment.check_calendar()
     for method in experiment.methods:
         inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware(), experiment.robust)
@@ -564,6 +599,16 @@ def begin(
         about = {"schema": SCHEMA, **experiment.spec(), **_secret_of(experiment)}
         write_whole(folder / EXPERIMENT, sealed_toml(to_toml(about)))
     return runs_
+
+
+class Caution(UserWarning):
+    """A warning about data: a run is possible, but its result may not be what its clients could have."""
+
+
+def warn_of(world: World) -> None:
+    """Warn of what :func:`~coterie.data.cautions.cautions` says about a world, one :class:`Caution` for each sentence."""
+    for text in cautions(world):
+        warnings.warn(text, Caution, stacklevel=3)
 
 
 def _runs(experiment: Experiment, folder: Path) -> Runs:

@@ -16,7 +16,9 @@ function verdictOf(doc, said, i) {
   const lead = said.use || said.found;
   const title = doc.verdicts.length > 1 ? `Verdict: ${said.scenario}` : "Verdict";
   return h("section", { class: "verdict", id: `verdict-${i}`, "aria-labelledby": `verdict-title-${i}` },
-    h("h1", { id: `verdict-title-${i}` }, title), h("p", { class: "lead" }, lead),
+    h("h1", { id: `verdict-title-${i}` }, title), 
+    said.constant && h("p", {}, said.constant), said.warnings.map((text) => h("p", { class: "warning" }, text)),
+    h("p", { class: "lead" }, lead),
     h("h3", {}, "What are the groups?"), lead !== said.found && h("p", {}, said.found), run && groupsNow(run),
     said.why && [h("h3", {}, "Why?"), h("p", {}, said.why)],
     h("h3", {}, "Is it better than one model for all, and than training alone?"),
