@@ -183,7 +183,7 @@ def test_the_noise_of_a_shared_test_set_is_that_of_one_client(tmp_path: Path) ->
     values = dict.fromkeys(range(10), 0.6)
     facts = {"tests": [30] * 10, "testers": [10.0] * 10}
     (found,) = contests(read(run(tmp_path / name, name, values, **facts)) for name in ("fedavg", "cfl"))
-    rows = {client: (0.6, 0.5) for client in range(10)}
+    rows = dict.fromkeys(range(10), (0.6, 0.5))
     assert found.noise_of_shares(rows) == pytest.approx(found.noise_of_shares({0: (0.6, 0.5)}))
 
 

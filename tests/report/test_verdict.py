@@ -274,8 +274,8 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     base = run(tmp_path / "fedavg-seed1", "fedavg", {0: 0.2, 1: 0.5}, {0: 0.1, 1: 0.5}, seed=1)
     found = explain(own)["verdict"]
     assert found == [
-        "Losses still fall (0.417 to 0.292 in rounds 1 to 2 with cfl; 0.417 to 0.292 in rounds 1 to 2 with fedavg): these models "
-        "have not finished learning, and more rounds may change the result.",
+        "Losses still fall (0.417 to 0.292 in rounds 1 to 2 with cfl; 0.417 to 0.292 in rounds 1 to 2 with fedavg): these "
+        "models have not finished learning, and more rounds may change the result.",
         "cfl found 1 group.",
         "Compared with one model for all (fedavg) in round 2, the accuracy of cfl is higher by 0.450 on average "
         "(0.300 to 0.750); 1 of 2 clients gains, none loses beyond noise.",

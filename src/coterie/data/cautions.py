@@ -93,10 +93,9 @@ def _normalizes_inputs(world: World) -> bool:
 
 
 def _feature(number: int, count: int, names: object) -> str:
-    if count == 1:
-        return "a value"
-    named = isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count
-    return f"feature '{names[number]}'" if named and isinstance(names, Sequence) else f"feature {number}"
+    if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
+        return f"feature '{names[number]}'"
+    return "a value" if count == 1 else f"feature {number}"
 
 
 def _of_rare_classes(world: World) -> str:

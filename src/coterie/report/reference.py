@@ -106,13 +106,13 @@ def reference_line(contest: Contest) -> str:
 
 def learned(contest: Contest, entry: Entry) -> bool | None:
     """Return whether a method is better than a constant prediction beyond noise; None if that is not known."""
-    gain = None if contest.constant is None else contest.mean_gain(entry, contest.constant)
-    if gain is None:
+    constant = contest.constant
+    if constant is None or (gain := contest.mean_gain(entry, constant)) is None:
         return None
     if gain.by <= 0:
         return False
     if gain.noise is None:
-        return False if contest.within_interval(entry, contest.constant) else None
+        return False if contest.within_interval(entry, constant) else None
     return gain.sign == 1
 
 
