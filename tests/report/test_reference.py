@@ -222,3 +222,22 @@ def _tensors(inputs: np.ndarray, targets: np.ndarray) -> tuple[Any, Any]:
     import torch
 
     return torch.tensor(inputs, dtype=torch.float32), torch.tensor(targets, dtype=torch.int64)
+
+
+def test_the_constant_of_a_pooled_metric_is_pooled(tmp_path: Path) -> None:
+    """R2 of always predicting the training mean, over all test rows together: 0 if these have the same mean."""
+    rng = np.random.default_rng(0)
+    clients = []
+    for place in (-2.0, 0.0, 2.0):
+        targets = place + rng.normal(size=40)
+        clients.append((rng.normal(size=(40, 2)).astype("f"), targets.astype("f")))
+    objective = coterie.Objective(loss=coterie.REGRESSION.loss, metrics=["R2Score"], combine=coterie.REGRESSION.combine)
+    world = coterie.from_lists(clients, model="linear", objective=objective)
+    runs = coterie.begin(world, tmp_path / "runs", ["fedavg", "independent"], rounds=2, workers=1).finish()
+    tests = [data.test.targets.flatten().double() for data in world.clients.values()]
+    mean = np.concatenate([data.train.targets.flatten().numpy() for data in world.clients.values()]).mean()
+    rows = np.concatenate([one.numpy() for one in tests])
+    score = 1 - np.square(rows - mean).sum() / np.square(rows - rows.mean()).sum()
+    found = said(*(one.folder for one in runs))
+    assert found["constant"].startswith("Always predicting the mean of the training targets")
+    assert found["constant"].endswith(f"R2Score of {score:.3f} over 3 clients.") or abs(score) < 1e-3

@@ -16,6 +16,7 @@ import torch
 from coterie.core import Client
 from coterie.data.objective import Metric, counted, mean_label_probability, mean_output, mean_probability
 from coterie.data.world import World
+from coterie.pooling import ErrorSums
 
 Kind = Literal["classes", "labels", "numbers"]
 """What is predicted: one class of several, labels of 0 and 1, or numbers."""
@@ -34,11 +35,13 @@ class Constant:
             computed.
         own: Client -> the same for the prediction of its own training data. NaN if its test part has one class only, of which
             every model that says so has all examples right.
+        sums: Client -> the sums of ``values``, if the main metric is pooled over clients; empty if it is averaged.
     """
 
     predicts: str
     values: Mapping[Client, float]
     own: Mapping[Client, float]
+    sums: Mapping[Client, ErrorSums]
 
 
 def constant(world: World) -> Constant | None:
@@ -73,7 +76,13 @@ def constant(world: World) -> Constant | None:
         values[client] = known[id(test)]
         one_class = kind == "classes" and len(test[counted(test)].unique()) < 2
         own[client] = math.nan if one_class else _score(kind, metric, _prediction(kind, [data.train.targets], classes), test)
-    return Constant(predicts=_words(kind, common, world.about.get("classes")), values=values, own=own)
+    words = _words(kind, common, world.about.get("classes"))
+    sums = (
+        {client: _sums(metric, common, data.test.targets) for client, data in world.clients.items()}
+        if kind == "numbers"
+        else {}
+    )
+    return Constant(predicts=words, values=values, own=own, sums={client: each for client, each in sums.items() if each})
 
 
 def class_shares(world: World) -> dict[int, float]:
@@ -156,6 +165,19 @@ def _score(kind: Kind, metric: Metric, row: torch.Tensor, targets: torch.Tensor)
         return metric.final(total / count) if count else math.nan
     except Exception:  # the user's code can raise anything, and the comparison is only left out
         return math.nan
+
+
+def _sums(metric: Metric, row: torch.Tensor, targets: torch.Tensor) -> ErrorSums:
+    """The sums of a metric that is pooled over clients, if it is; for numbers."""
+    outputs = row.expand((len(targets), *row.shape))
+    if not len(targets):
+        return {}
+    if metric.sums is not None:
+        return metric.sums(outputs, targets)
+    if metric.final is not math.sqrt:
+        return {}
+    errors = metric.function(outputs, targets)
+    return {"rows": [errors.numel()], "errors": [float(errors.sum(dtype=torch.float64))]}
 
 
 def _words(kind: Kind, row: torch.Tensor, names: Any) -> str:

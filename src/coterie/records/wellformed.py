@@ -92,7 +92,8 @@ def _constant(value: Any) -> bool:
     """What a constant prediction is, and what it scores for each client."""
     if not isinstance(value, Mapping) or not _text(value.get("predicts")):
         return False
-    return all(_list(_number)(value.get(name)) for name in ("values", "own"))
+    scores = all(_list(_number)(value.get(name)) for name in ("values", "own"))
+    return scores and _list(lambda each: each == {} or sound(each))(value.get("sums", []))
 
 
 NOTE: Mapping[str, Test] = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from coterie.pooling import ErrorSums
 from coterie.records.record import Line
 from coterie.records.shown import ClientId
 from coterie.report.gathered import aside
@@ -38,11 +39,13 @@ class Reference:
         predicts: The prediction in words; empty if it is not recorded.
         values: Client -> the main metric of the prediction of all clients' training data, where it is known.
         own: Client -> that of its own training data, where it is known.
+        sums: Client -> the sums of the former, if the main metric is pooled over clients, see :mod:`coterie.pooling`.
     """
 
     predicts: str = ""
     values: Mapping[ClientId, float] = field(default_factory=dict)
     own: Mapping[ClientId, float] = field(default_factory=dict)
+    sums: Mapping[ClientId, ErrorSums] = field(default_factory=dict)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Reference:
@@ -54,7 +57,9 @@ class Reference:
             {client: value for client, value in zip(facts["clients"], known[name], strict=False) if not isnan(value)}
             for name in ("values", "own")
         ]
-        return cls(known["predicts"], *tables)
+        values, own = tables
+        sums = dict(zip(facts["clients"], known.get("sums", ()), strict=False))
+        return cls(known["predicts"], values, own, {client: each for client, each in sums.items() if each})
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,10 @@ class Contest:
             return None
         words = {one.reference.predicts for one in known.values()}
         label = f"always predicting {words.pop()}" if len(words) == 1 else "always predicting the same"
-        scores = {seed: replace(one, tested={self.round: one.reference.values}) for seed, one in known.items()}
+        scores = {
+            seed: replace(one, tested={self.round: one.reference.values}, sums={self.round: one.reference.sums})
+            for seed, one in known.items()
+        }
         return Entry(label, scores)
 
     def floor(self, client: ClientId) -> float | None:
@@ -346,29 +349,37 @@ class Contest:
         minus n - 1 times that without the client (J. Tukey, Annals of Mathematical Statistics 29, 1958). Of a mean, this is
         the client's own difference.
         """
-        both = [
-            client
-            for client in clients
-            if all(client in each.trials[seed].sums.get(self.round or 0, {}) for each in (one, other) for seed in self.seeds)
-        ]
-
-        def difference(some: Sequence[ClientId], seeds: Sequence[int] = ()) -> float | None:
-            of, over = self._pooled(one, some, seeds), self._pooled(other, some, seeds)
-            return None if of is None or over is None else of - over
-
+        both = self._with_sums(one, other, clients)
         of, over = self._pooled(one, both), self._pooled(other, both)
         if of is None or over is None:
             return None
         by = of - over if self.said["better"] == "greater" else over - of
         if len(self.seeds) >= FEW:
-            each_seed = [difference(both, [seed]) for seed in self.seeds]
+            each_seed = [self._pooled_difference(one, other, both, [seed]) for seed in self.seeds]
             return Gain(of, over, by, _half([value for value in each_seed if value is not None]))
-        n = len(both)
-        without = [difference([client for client in both if client != left]) for left in both] if n >= FEW else []
-        if not without or None in without:
-            return Gain(of, over, by, None)
-        bound = _half([n * (of - over) - (n - 1) * (value or 0.0) for value in without])
+        bound = None if self.shares_tests else self._jackknife(one, other, both)
         return Gain(of, over, by, bound if bound is not None and abs(by) > bound else None)
+
+    def _with_sums(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> list[ClientId]:
+        """The clients that have sums of the main metric with both methods and each seed."""
+        tables = [each.trials[seed].sums.get(self.round or 0, {}) for each in (one, other) for seed in self.seeds]
+        return [client for client in clients if all(client in table for table in tables)]
+
+    def _pooled_difference(
+        self, one: Entry, other: Entry, clients: Sequence[ClientId], seeds: Sequence[int] = ()
+    ) -> float | None:
+        of, over = self._pooled(one, clients, seeds), self._pooled(other, clients, seeds)
+        return None if of is None or over is None else of - over
+
+    def _jackknife(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> float | None:
+        """Half the interval over the clients of a difference of pooled metrics; None for few clients."""
+        n, whole = len(clients), self._pooled_difference(one, other, clients)
+        if n < FEW or whole is None:
+            return None
+        without = [self._pooled_difference(one, other, [client for client in clients if client != left]) for left in clients]
+        if None in without:
+            return None
+        return _half([n * whole - (n - 1) * (value or 0.0) for value in without])
 
     def _gain(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> Gain | None:
         if self.pools and len(clients) > 1:
@@ -433,6 +444,10 @@ class Contest:
 
         Then it is within noise even if clients share test examples, which makes this interval too narrow.
         """
+        if self.pools:
+            with_sums = self._with_sums(one, other, self.clients)
+            bound, by = self._jackknife(one, other, with_sums), self._pooled_difference(one, other, with_sums)
+            return bound is not None and by is not None and abs(by) <= bound
         pairs = {client: both for client in self.clients if (both := self._pairs(one, other, client))}
         rows = {client: (_mean(a for a, _ in both), _mean(b for _, b in both)) for client, both in pairs.items()}
         bound = self._interval_over_clients(rows)

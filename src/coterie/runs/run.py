@@ -481,6 +481,9 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
             "values": [round(reference.values[client], 6) for client in clients],
             "own": [round(reference.own[client], 6) for client in clients],
         }
+        if reference.sums:
+            sums = [{part: list(each) for part, each in reference.sums.get(client, {}).items()} for client in clients]
+            facts["constant"]["sums"] = sums
     if said := cautions(world):
         facts["cautions"] = said
     return facts
