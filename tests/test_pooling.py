@@ -19,8 +19,8 @@ from coterie.data.objective import METRICS, REGRESSION, Objective, Tally, mean_o
 from coterie.pooling import flat, parted, pooled, sound
 from coterie.records.record import Record
 from coterie.records.shown import mean_of, spread
+from coterie.report.contest import contests, read
 from coterie.report.page import document
-from coterie.report.verdict import contests, read
 from coterie.tracking.metrics import Metrics
 
 

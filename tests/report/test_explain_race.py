@@ -9,8 +9,8 @@ import pytest
 
 import coterie
 from coterie.records.record import Record
+from coterie.report.contest import reason
 from coterie.report.explain import explain, words
-from coterie.report.verdict import reason
 from coterie.runs.experiment import make
 
 

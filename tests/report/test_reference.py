@@ -12,9 +12,10 @@ import pytest
 import coterie
 from coterie.data.shared_tests import times_tested
 from coterie.data.world import ClientData, World, whole
+from coterie.report.contest import contests, read
 from coterie.report.explain import explain
 from coterie.report.page import document
-from coterie.report.verdict import contests, read, verdict
+from coterie.report.verdict import verdict
 from page_runs import line, note, write
 
 LATE = {"predicts": "the class 'on time'", "values": [0.918] * 4, "own": [0.918] * 4}

@@ -13,9 +13,10 @@ import pytest
 import scipy.stats
 
 from coterie.cli import main
+from coterie.report.contest import Contest, Z, contests, read, two_shares
 from coterie.report.explain import explain, words
 from coterie.report.page import document
-from coterie.report.verdict import Contest, Z, contests, read, two_shares, verdict
+from coterie.report.verdict import verdict
 from page_runs import OLD, line, note, write
 
 Values = Mapping[int, float]

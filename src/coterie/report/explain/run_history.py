@@ -8,13 +8,14 @@ from typing import Any
 
 from coterie.methods import METHODS
 from coterie.records.shown import ClientId, mean_of, shown_as
+from coterie.report.contest import Contest, Entry, beside, trial
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.gathered import of_idle_arm
 from coterie.report.limits import limit_sentences, limited, refused_sentence
 from coterie.report.listing import first_line
 from coterie.report.summary import agreement, summarised, without
-from coterie.report.verdict import Contest, Entry, beside, sentences, trial, verdict
+from coterie.report.verdict import sentences, verdict
 from coterie.report.words import count, who
 
 SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")

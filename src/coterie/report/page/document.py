@@ -20,11 +20,12 @@ from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
 from coterie.records.shown import ClientId, Shown, mean_of, pooled_over, shown_as, sums_of
+from coterie.report.contest import Trial, contests, gains, trial
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.summary import ABOUT, AROUND, Summary, expand, side_by_side, silent, summarised
-from coterie.report.verdict import Trial, contests, gains, trial, verdict
+from coterie.report.verdict import verdict
 from coterie.settings import UserError, documented
 
 EVENTS = 2000
