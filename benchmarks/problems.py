@@ -53,8 +53,9 @@ def measured(name: str) -> dict[str, Any]:
         for seed in SEEDS:
             world = module.world(seed)
             *_, done = coterie.run(method, world, rounds=ROUNDS, seed=seed, workers=1, eval_every=ROUNDS)
-            assert done.scores is not None
-            means.append(sum(score[world.objective.main] for score in done.scores.values()) / len(done.scores))
+            mean = done.mean()
+            assert mean is not None
+            means.append(mean)
             row["found"] += method == "split-half" and done.assignment.groups == TRUTH
             row["bytes"] = done.bytes_up / len(world.clients)
         row["scores"][method] = sum(means) / len(means)

@@ -201,6 +201,15 @@ def test_objectives_of_numbers_and_labels() -> None:
     assert float(squared_error(outputs, targets)) == 1.0
 
 
+@pytest.mark.parametrize("loss", [squared_error, nn.functional.mse_loss, nn.functional.huber_loss, nn.L1Loss(), nn.MSELoss()])
+def test_an_ensemble_for_numbers_has_the_mean_of_outputs(loss: Any) -> None:
+    two = torch.tensor([[[1.0]], [[5.0]]])
+    assert float(Objective(loss=loss, metrics=["R2Score"]).combine(two)) == 3.0
+    labels = Objective(loss=MULTILABEL.loss, metrics=["AUROC"]).combine(two)
+    torch.testing.assert_close(labels.sigmoid(), two.sigmoid().mean(0))
+    torch.testing.assert_close(Objective().combine(two.expand(2, 1, 3)).exp(), torch.full((1, 3), 1 / 3))
+
+
 def test_a_diverged_model_has_no_accuracy() -> None:
     tally = Tally(Objective(metrics=["accuracy", "ExactMatch", "AUROC", "Recall"]))
     tally.add(torch.full((6, 3), math.nan), torch.tensor([0, 0, 0, 1, 1, 2]))

@@ -84,7 +84,7 @@ def test_commands_work_with_a_problem(
     run = ["run", "--scenario", f"{name}:world", *methods, "--rounds", "8", "--out", "run", "--workers", "1"]
     assert main(run) == 0
     out = capsys.readouterr().out
-    main_metric = {"regression": "R2Score", "rare_labels": "AUROC"}[name]
+    main_metric = {"regression": "MeanAbsoluteError", "rare_labels": "AUROC"}[name]
     assert main_metric in out
     assert "accuracy" not in out or name == "rare_labels"
     assert main(["report", "run", "-o", "page.html"]) == main(["compare", "run"]) == 0

@@ -355,6 +355,19 @@ class _Torchmetric:
         return dict(enumerate(found.tolist())) if isinstance(found, torch.Tensor) and found.dim() else found
 
 
+def _usual_combine(loss: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """How an ensemble's outputs are combined for a loss: a mean of class probabilities would be wrong for numbers."""
+    plain = loss.loss if isinstance(loss, LossOfStandardized) else loss
+    if plain is squared_error or any(plain is known for known in _OF_NUMBERS) or isinstance(plain, _MODULES_OF_NUMBERS):
+        return mean_output
+    return mean_label_probability if plain is binary_cross_entropy else mean_probability
+
+
+_FUNCTIONAL = torch.nn.functional
+_OF_NUMBERS = (_FUNCTIONAL.mse_loss, _FUNCTIONAL.l1_loss, _FUNCTIONAL.smooth_l1_loss, _FUNCTIONAL.huber_loss)
+_MODULES_OF_NUMBERS = (torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss)
+
+
 RESERVED = ("loss", "client", "group", "round", "run", "method", "seed", "adversary", "score", "metric")
 """Names that tables and records have for other numbers."""
 
@@ -369,7 +382,8 @@ class Objective:
         metrics: Names of :data:`coterie.METRICS`, or name -> :class:`coterie.Metric`,
             torchmetrics object or function. A function takes the outputs and targets of a client's whole test set.
         main: The metric by which reports, comparisons and ``target`` judge. None takes the first.
-        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble.
+        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble. By default the
+            mean of class probabilities; for losses of numbers and of labels that are known, of outputs and of probabilities.
 
     Raises:
         SettingError: A metric is unknown, or ``main`` is not among the metrics.
@@ -393,6 +407,8 @@ class Objective:
             raise SettingError(f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another")
         object.__setattr__(self, "named", {name: metric(value, name) for name, value in given.items()})
         object.__setattr__(self, "main", self.main or next(iter(given)))
+        if self.combine is mean_probability:
+            object.__setattr__(self, "combine", _usual_combine(self.loss))
         if self.main not in given:
             raise SettingError(f"the main metric must be one of {', '.join(given)}, got {self.main!r}")
 
