@@ -8,7 +8,7 @@ starts from ``h_c = Σ (|D_k| / |D_c|) h_k``. Then, in each round, every client 
 ``h_k``; ``h_c`` becomes the same mean of the new models; and the client is served ``λ h_k + (1 - λ) h_c``.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - The paper does not give the linkage, E, λ or the other settings of training. ``linkage`` average, ``pretrain_epochs`` 2
   (its figure 3: two suffice) and ``mixing`` 0.25 are ours.
 - The paper's threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is below ``1 - t``.

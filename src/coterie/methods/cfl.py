@@ -10,7 +10,7 @@ A group splits when all of these criteria hold for the updates ``Δ_i`` of the m
   bipartition.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - eps1 and eps2 are relative by default (``scale``), because absolute norms grow with the learning rate, the number of local
   steps and the model. eps1 is then a share of ``max_i ‖Δ_i‖`` in the same exchange. eps2 is a share of the greatest
   ``‖Δ_i‖`` so far on the group's path from the root: the updates of clients that agree shrink, those of clients at odds do

@@ -4,7 +4,7 @@ C. Briggs, Z. Fan, P. Andras, "Federated learning with hierarchical clustering o
 non-IID data", IJCNN 2020, arXiv 2004.11791, Algorithm 1.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - Weights are renormalised over the clients that answered; the paper's ``n_k / n`` over all samples does not sum to one
   under a client fraction.
 - The feature is the update (Algorithm 1), not the local parameters (section I-C): parameters share the global model, so

@@ -5,7 +5,7 @@ i chooses the n_s models of least training loss, J_i, trains from their unweight
 ``θ_j <- Σ N_i w_i / Σ N_i`` over the clients with j in J_i; θ_j is unchanged if there are none.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - The mean of a client's models J_i after the aggregation serves it. The code published with HCCT (arXiv 2401.13236) tests
   the model that the client has just trained, which is one exchange ahead and which no other client has.
 - With ``first="loss"`` (default) clients choose by loss from the first round on; in the original their first J_i are random.

@@ -8,7 +8,7 @@ Arivazhagan et al., arXiv 1912.00818).
 The utility of client n in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``; see :mod:`coterie.clustering.utility`.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - λ is a share of the mean training-set size by default (``scale``), because its scale is that of these sizes; the paper
   has one absolute number per data set. The paper's constant Γ cancels in every merge and is left out.
 - Cosines use trainable parameters only, and the running statistics of BatchNorm are averaged like parameters. In the code

@@ -8,7 +8,7 @@ A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustere
   of all participants.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - Weights are renormalised over the clients that answered, and |M_t| is their number: the paper has no silent clients.
 - ``weighting="data"`` weights by training examples, as in the code published for FEMNIST; the paper's mean is unweighted.
 - Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`. The paper requires a start near the optima, and

@@ -11,7 +11,7 @@ that client n trains alone from the first model, before the first round, and ρ_
 - cho: all train from w; ``w ← w + η_g / (Σ q_k + ε) · Σ q_k Δ_k`` with ``q_k = σ(z)(1 - σ(z))``, ``z = F_k(w) - ρ_k``.
 
 Deviations
-- The limits of :mod:`coterie.robust` act first (ours): lengths of updates and numbers of examples are capped.
+- In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
 - ``rule`` distance compares a loss with a squared length, as both the text and the published code of HCCT do; local-loss,
   which compares two losses, is ours.
 - HCCT trains ŵ_n for as many epochs as the whole run. Here a method does not know the length of a run, so ŵ_n is trained
