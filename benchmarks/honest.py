@@ -136,10 +136,7 @@ def accuracies(worlds: Mapping[str, Callable[[], World]]) -> Iterator[dict[str, 
     for name, world in worlds.items():
         sizes = {client: len(data.test) for client, data in world().clients.items()}
         for engine, rounds in engines(world, NEWS_ROUNDS):
-            last = None
-            for last in rounds:
-                pass
-            assert last is not None
+            *_, last = rounds
             assert last.scores is not None
             each = {client: score["accuracy"] for client, score in last.scores.items()}
             by_examples = sum(each[client] * sizes[client] for client in each) / sum(sizes[client] for client in each)

@@ -25,6 +25,7 @@ BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 MASKS = ROOT / "benchmarks" / "results" / "masks.json"
 PRIVATE = ROOT / "benchmarks" / "results" / "private.jsonl"
 SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
+HONEST = RESULTS / "honest.json"
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries-methods.json"
 PAGE = ROOT / "benchmarks" / "results" / "report-page.json"
 
@@ -163,6 +164,34 @@ def adversaries(part: str = "methods") -> str:
         "the honest clients.\n\n"
     )
     return about + table(("method", "no attack", *attacks), cells, "l" + "r" * (1 + len(attacks)))
+
+
+def honest_norms() -> str:
+    """The greatest norm of an honest update beside the usual one, by benchmarks/honest.py."""
+    if not HONEST.is_file():
+        return "The table has not been measured yet: `python benchmarks/honest.py` makes it.\n"
+    rows = json.loads(HONEST.read_text())["norms"]
+    greatest = {(row["world"], row["method"]): row["greatest"] for row in rows}
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    cells = [
+        (f"`{world}`" if "/" in world else world, *(f"{greatest[world, method]:.1f}" for method in methods))
+        for world in dict.fromkeys(row["world"] for row in rows)
+    ]
+    return table(("clients", *(f"`{method}`" for method in methods)), cells, "l" + "r" * len(methods))
+
+
+def honest_accuracy() -> str:
+    """FedAvg with default settings in each engine beside FedAvg as published, by benchmarks/honest.py."""
+    if not HONEST.is_file():
+        return "The table has not been measured yet: `python benchmarks/honest.py` makes it.\n"
+    rows = json.loads(HONEST.read_text())["accuracy"]
+    engines = list(dict.fromkeys(row["engine"] for row in rows))
+    shown = {(row["world"], row["engine"]): f"{row['mean']:.3f} / {row['by_examples']:.3f}" for row in rows}
+    cells = [
+        (f"`{world}`" if "/" in world else world, *(shown.get((world, engine), "") for engine in engines))
+        for world in dict.fromkeys(row["world"] for row in rows)
+    ]
+    return table(("clients", *engines), cells, "l" + "r" * len(engines))
 
 
 def robust_means() -> str:
