@@ -25,7 +25,7 @@ BOUNDARY = ROOT / "benchmarks" / "results" / "boundary.json"
 MASKS = ROOT / "benchmarks" / "results" / "masks.json"
 PRIVATE = ROOT / "benchmarks" / "results" / "private.jsonl"
 SIGNALS = ROOT / "benchmarks" / "results" / "hcct-signals.json"
-HONEST = RESULTS / "honest.json"
+HONEST = ROOT / "benchmarks" / "results" / "honest.json"
 ADVERSARIES = ROOT / "benchmarks" / "results" / "adversaries-methods.json"
 PAGE = ROOT / "benchmarks" / "results" / "report-page.json"
 
