@@ -6,7 +6,8 @@
     python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their own
 
 Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling, h the benchmarks of
-other simulators, i nodes of a Ray cluster, j many clients in the default method, of which only missing rows are measured.
+other simulators, i nodes of a Ray cluster, j many clients in the default method, of which only missing rows are measured, k
+losses in other spellings.
 What each measures stands in docs/performance.md, docs/cluster.md (i) and docs/scale.md (j). pfl-research takes part if its
 package, ``pfl``, is installed, and i needs Ray. Results go to benchmarks/results/speed, a file per part, with the machine and
 the versions; those of e, i and j, which are scripts of their own, lie beside this folder. ``python docs/generate.py`` makes
@@ -31,11 +32,11 @@ sys.path[:0] = [str(BENCHMARKS), *(str(BENCHMARKS.parent / folder) for folder in
 
 import speed_tables  # noqa: E402
 import torch  # noqa: E402
-from speed import experiments, machine, scaling, training  # noqa: E402
+from speed import experiments, losses, machine, scaling, training  # noqa: E402
 from speed.workloads import workloads  # noqa: E402
 
 OUT = BENCHMARKS / "results" / "speed"
-PARTS = "abcdefghij"
+PARTS = "abcdefghijk"
 SCRIPTS = {"e": ("clustering.py", "clustering.json"), "i": ("ray_nodes.py", "ray.json"), "j": ("scale.py", "scale.json")}
 """Parts by scripts of their own, and their files; they measure memory, or start other processes."""
 
@@ -48,6 +49,7 @@ def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Calla
     if device == "cpu":
         yield "f", partial(experiments.measure, scale, repetitions=repetitions)
         yield "g", partial(scaling.measure, scale, repetitions=repetitions)
+        yield "k", partial(losses.measure, scale, repetitions=repetitions)
 
 
 def by_script(part: str, scale: str, out: Path) -> None:
@@ -81,7 +83,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         options.error("--device cuda needs a GPU that PyTorch can use, and there is none")
     chosen.only = chosen.only.split(",")
     if unknown := [part for part in chosen.only if part not in PARTS or len(part) != 1]:
-        options.error(f"--only takes letters from a to j, separated by commas, got {unknown[0]!r}")
+        options.error(f"--only takes letters from a to k, separated by commas, got {unknown[0]!r}")
     if chosen.repetitions < 1:
         options.error(f"--repetitions must be at least 1, got {chosen.repetitions}")
     return chosen

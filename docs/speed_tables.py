@@ -132,6 +132,20 @@ def scaling(folder: Path = SPEED) -> str:
     return "\n".join(out)
 
 
+def losses(folder: Path = SPEED) -> str:
+    """Runs of the default method with losses in other spellings."""
+    results = read(folder, ["k"])
+    if not results:
+        return NONE
+    found = results[0]["measured"]
+    base = next(iter(found["seconds"].values()))["median"]
+    rows = []
+    for name, of in found["seconds"].items():
+        span = f"{seconds(of['min'])} to {seconds(of['max'])}"
+        rows.append((name, seconds(of["median"]), span, times(of["median"] / base)))
+    return f"{found['title']}:\n\n{table(('loss', 'median', 'least to greatest', 'of the first one'), rows, 'lrrr')}"
+
+
 # -- bf16 -----------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +218,7 @@ def _after(one: Found) -> tuple[str, ...]:
 
 def machine(folder: Path = SPEED, suffix: str = "") -> str:
     """A sentence per machine: parts, processor, cores, instruction sets, versions; a warning where it was no measurement."""
-    names = (*TRAINING, "f", "g")
+    names = (*TRAINING, "f", "g", "k")
     results = {name: found for name in names for found in read(folder, [name], suffix)}
     if not suffix:
         results |= dict(zip("e", read(_clusterings(folder), ["clustering"]), strict=False))
@@ -222,7 +236,7 @@ def machine(folder: Path = SPEED, suffix: str = "") -> str:
     return text
 
 
-TITLES = {"e": "Clustering", "f": "Whole experiments", "g": "Scaling"}
+TITLES = {"e": "Clustering", "f": "Whole experiments", "g": "Scaling", "k": "Losses"}
 
 
 def _where(found: Found, suffix: str) -> str:
@@ -253,6 +267,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "clustering": clustering,
     "experiments": experiments,
     "scaling": scaling,
+    "losses": losses,
     "cuda": cuda,
     "precision": precision,
 }

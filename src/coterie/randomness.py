@@ -10,7 +10,7 @@ scope in which the global generators of torch, NumPy and Python are seeded: :cla
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import IntEnum, unique
 from typing import Any
@@ -86,8 +86,15 @@ class Scope:
             return True
         if not self.own_code:
             return False
-        python = random.getstate() != random.Random(self.word).getstate()
-        return python or not _equal(_numpy_state(), np.random.RandomState(_halves(self.word)).get_state(legacy=False))
+        numpy = _numpy_state()
+        python, state = random.getstate(), numpy["state"]
+        first = _fresh(python[1][-1], python[1][0]) and _fresh(state["pos"], state["key"][0])
+        return not first or python[2] is not None or bool(numpy["has_gauss"])
+
+
+def _fresh(position: int, word: int) -> bool:
+    """Whether a Mersenne twister has not drawn since it was seeded, from its position and the first word of its state."""
+    return position == 624 and word == 0x80000000  # what every seed gives; the first draw changes both
 
 
 @contextmanager
@@ -147,12 +154,6 @@ def _halves(word: int) -> list[int]:
 def _numpy_state() -> dict[str, Any]:
     state: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002
     return state
-
-
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two states of NumPy's global generator are equal."""
-    rest = all(one[name] == other[name] for name in ("bit_generator", "has_gauss", "gauss"))
-    return rest and one["state"]["pos"] == other["state"]["pos"] and np.array_equal(one["state"]["key"], other["state"]["key"])
 
 
 # ----------------------------------------------------------------------------------------------------

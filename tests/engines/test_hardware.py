@@ -37,7 +37,8 @@ def test_small_dense_nets_train_in_blocks_on_a_cpu() -> None:
     tried = world()
     assert width(mlp, tried) == WIDEST
     assert width(dropped, tried) == width(normed, tried) == 1
-    assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean()))) == 1
+    assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean()))) == WIDEST
+    assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean() * o[0, 0].item()))) == 1
     assert width(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), tried) == 1
     assert width(mlp, tried, width=3) == 3
     assert width(normed, tried, width=3) == 3

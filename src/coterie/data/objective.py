@@ -15,14 +15,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from coterie.data.batches import Batch, joined, mapped, rows, size
+from coterie.data import losses
+from coterie.data.batches import Batch, joined, mapped, size
 from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.pooling import SIGN, ErrorSums, flat, pooled
 from coterie.settings import SettingError, nearest
 from coterie.settings.calls import public
 
-Sums = dict[str, tuple[float, int]]
-"""Name -> (sum, count) over predictions."""
+Sums = dict[str, tuple[float, float]]
+"""Name -> (sum, count) over predictions; of a loss with class weights, the sums of weighted losses and of weights."""
 
 Better = Literal["greater", "smaller"]
 
@@ -50,6 +51,13 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def binary_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean binary cross entropy in nats of logits ``(b, m)`` and labels of 0 and 1 ``(b, m)``, or ``(b, 1)`` and ``(b,)``."""
     return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).view_as(outputs))
+
+
+_EACH: Mapping[Any, Callable[..., torch.Tensor]] = {
+    squared_error: torch.nn.functional.mse_loss,
+    binary_cross_entropy: torch.nn.functional.binary_cross_entropy_with_logits,
+}
+"""Built-in losses of numbers and labels -> the function of torch with a value for each of them."""
 
 
 def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
@@ -398,6 +406,8 @@ class Objective:
     main: str = ""
     combine: Callable[[torch.Tensor], torch.Tensor] = mean_probability
     named: Mapping[str, Metric] = field(init=False, repr=False, compare=False)
+    plain_classes: bool = field(init=False, repr=False, compare=False)
+    """Whether the loss is the cross entropy of classes, in any spelling of torch, for outputs ``(b, classes)``."""
 
     def __post_init__(self) -> None:
         given = self.metrics if isinstance(self.metrics, Mapping) else {name: _known(name) for name in _names(self.metrics)}
@@ -405,6 +415,7 @@ class Objective:
             raise SettingError("an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS")
         if taken := [name for name in given if name in RESERVED]:
             raise SettingError(f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another")
+        object.__setattr__(self, "plain_classes", self.loss is cross_entropy or losses.is_plain_cross_entropy(self.loss))
         object.__setattr__(self, "named", {name: metric(value, name) for name, value in given.items()})
         object.__setattr__(self, "main", self.main or next(iter(given)))
         if self.combine is mean_probability:
@@ -427,28 +438,79 @@ class Objective:
         """The constants of standardized targets, see :mod:`coterie.data.target_scale`; None for targets as they are."""
         return self.loss.scale if isinstance(self.loss, LossOfStandardized) else None
 
-    def each(self, outputs: Batch, targets: Batch) -> torch.Tensor:
-        """Return the loss of each example ``(b,)``.
+    def takes_classes(self, targets: Batch) -> bool:
+        """Whether the loss is the built-in cross entropy for these targets.
+
+        Torch's own has the classes of a sequence at another place, and takes class probabilities as targets, too.
+        """
+        if self.loss is cross_entropy:
+            return True
+        one_each = isinstance(targets, torch.Tensor) and targets.dim() == 1 and not targets.is_floating_point()
+        return one_each and self.plain_classes
+
+    def each(self, outputs: Batch, targets: Batch, known: losses.TorchLoss | str | None = "unknown") -> losses.Each:
+        """Return the loss of each example, and its weight in the mean loss.
+
+        Args:
+            outputs: The outputs for b examples.
+            targets: Their targets.
+            known: Which loss of torch the loss is for them, if this is known already.
+        """
+        if isinstance(self.loss, LossOfStandardized):
+            return self._of_standardized(self.loss).each(outputs, self.loss.scale.standardized(targets))
+        if self.takes_classes(targets):
+            flat = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+            several, counts = flat.view(len(targets), -1), counted(targets).view(len(targets), -1)
+            numbers = counts.sum(1)
+            return losses.Each((several * counts).sum(1) / numbers.clamp(min=1), (numbers > 0).float())
+        if self.loss in (squared_error, binary_cross_entropy):  # in one call: the same as example by example
+            function = _EACH[self.loss]
+            flat = function(outputs, targets.to(outputs.dtype).view_as(outputs), reduction="none")
+            return losses.Each(flat.flatten(1).mean(1) if len(flat) else torch.zeros(0))
+        if isinstance(known, str):
+            known = losses.torch_loss(self.loss, outputs, targets)
+        return losses.each(self.loss, outputs, targets, known)
+
+    def at_temperatures(self, outputs: Batch, targets: Batch) -> losses.Each:
+        """Return the loss of each example at each of :data:`TEMPERATURES` ``(t, b)``; at 1 alone if the outputs are no logits.
 
         Args:
             outputs: The outputs for b examples.
             targets: Their targets.
         """
         if isinstance(self.loss, LossOfStandardized):
-            return replace(self, loss=self.loss.loss).each(outputs, self.loss.scale.standardized(targets))
-        if self.loss is cross_entropy:
-            flat = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
-            several, counts = flat.view(len(targets), -1), counted(targets).view(len(targets), -1)
-            return (several * counts).sum(1) / counts.sum(1).clamp(min=1)
-        alone = [self.loss(rows(outputs, slice(i, i + 1)), rows(targets, slice(i, i + 1))) for i in range(size(targets))]
-        return torch.stack(alone).float() if alone else torch.zeros(0)
+            return self._of_standardized(self.loss).at_temperatures(outputs, self.loss.scale.standardized(targets))
+        cooled: Callable[[Any, float], Any] = losses.divided
+        if self.loss not in (cross_entropy, binary_cross_entropy) and not self.takes_classes(targets):
+            known = losses.torch_loss(self.loss, outputs, targets)
+            if known is None or known.cooled is None:
+                found = self.each(outputs, targets, known)
+                return losses.Each(found.losses[None], found.weights)
+            together = known.at_temperatures(TEMPERATURES, size(targets)) if losses.is_torchs(self.loss) else None
+            if together is not None:
+                return together
+            cooled = known.cooled
+        each = [self.each(outputs if t == 1 else cooled(outputs, t), targets) for t in TEMPERATURES]
+        return losses.Each(torch.stack([one.losses for one in each]), each[0].weights)
 
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """The temperatures among which a model has its own; 1 alone for a loss whose outputs may not be logits."""
-        return TEMPERATURES if self.loss in (cross_entropy, binary_cross_entropy) else (1.0,)
+    def _of_standardized(self, loss: LossOfStandardized) -> Objective:
+        """The objective with the loss of targets that are standardized already."""
+        return replace(self, loss=loss.loss)
 
-    def scores(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+    def weight(self, outputs: Batch, targets: Batch) -> float | None:
+        """Return the sum of the class weights in a batch, by which torch's mean divides; None if the loss has none.
+
+        Args:
+            outputs: The outputs for the batch.
+            targets: Its targets.
+        """
+        if self.takes_classes(targets) or self.loss in (squared_error, binary_cross_entropy):
+            return None
+        known = losses.torch_loss(self.loss, outputs, targets)
+        weights = None if known is None else known.weights()
+        return None if weights is None else float(weights.sum(dtype=torch.float64))
+
+    def scores(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Return the loss and each metric from the sums of a test; NaN for a missing one.
 
         Args:
@@ -466,7 +528,7 @@ class Objective:
                 score[part] = mean if one.whole else one.final(mean)
         return score
 
-    def error_sums(self, totals: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+    def error_sums(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
         """Return, of the metrics that are pooled over clients, the sums from which they follow, see :mod:`coterie.pooling`.
 
         Args:
@@ -498,7 +560,9 @@ class Tally:
     def add(self, outputs: Batch, targets: Batch) -> None:
         """Add the outputs for some examples and their targets."""
         objective, diverged = self.objective, isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any())
-        predictions = int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
+        predictions = objective.weight(outputs, targets)
+        if predictions is None:
+            predictions = int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
         self._add("loss", float(objective.loss(outputs, targets)) * predictions if predictions else 0.0, predictions)
         if objective.target_scale is not None:  # metrics are in the unit of the targets
             outputs = objective.target_scale.in_units(outputs)
@@ -522,12 +586,12 @@ class Tally:
                     self.sums |= {key: (value, 1) for key, value in flat(name, one.sums(outputs, targets)).items()}
         return self.sums
 
-    def _add(self, name: str, value: float, count: int) -> None:
+    def _add(self, name: str, value: float, count: float) -> None:
         before = self.sums.get(name, (0.0, 0))
         self.sums[name] = (before[0] + value, before[1] + count)
 
 
-def _mean(total: tuple[float, int]) -> float:
+def _mean(total: tuple[float, float]) -> float:
     return total[0] / total[1] if total[1] else math.nan
 
 

@@ -26,6 +26,7 @@ from coterie.data.schema import NONE, Schema
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.tasks import Task, hint
+from coterie.data.tensor_sets import as_arrays
 from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -547,13 +548,19 @@ def from_lists(
     matching = Matching(None if after is None else after.about)
     where = {name: f"client {name}" if known else name for name in names}
     plain = {name: matching.client(one, where[name]) for name, one in zip(names, given.values(), strict=True)}
+    unwrapped = {name: arrays for name, one in plain.items() if collate is None and (arrays := as_arrays(one)) is not None}
+    # A function that makes a model for a data set knows the shape of its items; a named model takes what arrays become.
+    as_they_are = set() if isinstance(model, str) else set(unwrapped)
+    plain |= unwrapped
     hints = [] if objective is not None else _target_hints(plain.values())
     objective = objective or _objective(plain.values())
     as_classes = objective.loss is cross_entropy
     if as_classes:
-        check_scale({where[name]: one for name, one in plain.items()})
-    named = {name: own_pools(one, where[name], as_classes, collate, gap) for name, one in plain.items()}
-    if as_classes and all(isinstance(p.inputs, torch.Tensor) for three in named.values() for p in three if p is not None):
+        check_scale({where[name]: one for name, one in plain.items() if name not in as_they_are})
+    named = {
+        name: own_pools(one, where[name], as_classes and name not in as_they_are, collate, gap) for name, one in plain.items()
+    }
+    if as_classes and all(_has_classes(p) for three in named.values() for p in three if p is not None):
         data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
     else:
         data = of_own_pools(named, objective)
@@ -562,6 +569,11 @@ def from_lists(
     return data.world(
         model, (train, validation), seed, standardize=standardize, standardize_target=standardize_target, after=after, **world
     )
+
+
+def _has_classes(pool: Pool) -> bool:
+    """Whether a pool has tensors, and class numbers as targets."""
+    return isinstance(pool.inputs, torch.Tensor) and not pool.targets.is_floating_point()
 
 
 def _objective(clients: Iterable[Any]) -> Objective:

@@ -16,7 +16,6 @@ from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import Assignment, Client, Means, Neighbours, Note, Plan, Position, Task, Training, as_groups
-from coterie.data.objective import cross_entropy
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.plausible import Plausible
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
@@ -417,7 +416,7 @@ class ClientPool:
         self.width = hardware.block(module, world)
         normed, self.mixes = local.batchnorm(module)
         self.apart = False  # whether each client is tested alone, because tests draw random numbers
-        self.least, self.exact = 1 + normed, normed or world.objective.loss is not cross_entropy
+        self.least, self.exact = 1 + normed, normed
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._overlaps: dict[int, bool] = {}
         self._workers: Workers | None = None

@@ -26,7 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.data.objective import cross_entropy
+from coterie.data.losses import for_several_models
+from coterie.data.objective import binary_cross_entropy, squared_error
+from coterie.data.scaling import numbers
+from coterie.data.target_scale import LossOfStandardized
 from coterie.data.world import World
 from coterie.files import available_memory
 from coterie.randomness import seeded
@@ -255,6 +258,9 @@ WIDEST = 16
 """Most clients in a block on a CPU. Wider blocks gain little, and the workers share the work less evenly."""
 
 WIDEST_ON_A_GPU = 64
+TRIED = 8
+"""Examples with which a loss is tried."""
+
 STEP = 40e6
 """Operations of a step on a CPU above which clients train alone: the cost of the calls to torch is then small."""
 
@@ -355,12 +361,14 @@ class Hardware:
             if self.width > 1 and obstacle:
                 raise SettingError(f"width must be 1 for a model with {obstacle}, got {self.width}")
             return self.width
-        if obstacle or world.objective.loss is not cross_entropy or not _of_tensors(world):
+        if obstacle or not _of_tensors(world):
             return 1
         if self._kind() != "cpu":
-            return WIDEST_ON_A_GPU
+            return WIDEST_ON_A_GPU if _together(module, world) else 1
         parameters = sum(p.numel() for p in module.parameters())
         if not all(type(part) in _ONE_BY_ONE for part in module.modules()) or _work(parameters, world) > STEP:
+            return 1
+        if not _together(module, world):
             return 1
         return max(1, min(WIDEST, BLOCK_BYTES // (4 * parameters)))
 
@@ -379,6 +387,26 @@ def _obstacles(part: nn.Module) -> Iterator[str]:
 def _of_tensors(world: World) -> bool:
     """Whether the inputs of all clients are single tensors in memory."""
     return all(isinstance(data.train.inputs, torch.Tensor) for data in world.clients.values())
+
+
+def _together(module: nn.Module, world: World) -> bool:
+    """Whether the loss can be computed for several clients at once, tried with some examples of the first one."""
+    objective = world.objective
+    loss = objective.loss.loss if isinstance(objective.loss, LossOfStandardized) else objective.loss
+    if loss in (squared_error, binary_cross_entropy):
+        return False  # such clients have always trained alone, and rounding would change
+    first = world.clients[min(world.clients)].train
+    if not isinstance(first.targets, torch.Tensor) or objective.takes_classes(first.targets):
+        return isinstance(first.targets, torch.Tensor)
+    training, inputs = module.training, numbers(first.inputs.index_select(0, first.index[:TRIED]))
+    try:
+        with seeded(0), torch.no_grad():
+            outputs = module.eval()(inputs.to(next(module.parameters()).device))
+    except Exception:  # the check before the first round says what is wrong
+        return False
+    finally:
+        module.train(training)
+    return isinstance(outputs, torch.Tensor) and for_several_models(objective.loss, outputs, first.targets[:TRIED])
 
 
 def _work(parameters: int, world: World) -> float:

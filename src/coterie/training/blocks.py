@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from coterie.core import Stage, Training
-from coterie.data.objective import counted, cross_entropy
+from coterie.data.losses import TorchLoss, is_torchs, torch_loss
+from coterie.data.objective import counted
 from coterie.data.world import Split
 from coterie.training.graphs import Recorded, recordable, used_once
 from coterie.training.learner import Learner, Pull, batch_starts, passes, plain, staged, stepper
@@ -32,14 +33,14 @@ from coterie.training.precision import computing
 def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hashable:
     """Return a key; clients with equal keys can be trained in one block.
 
-    They make the same number of steps, with batches of nearly the same sizes. A shorter last batch is padded if the loss is
-    a mean over examples, so that the padding can be left out.
+    They make the same number of steps, with batches of nearly the same sizes. A shorter last batch is padded, and the loss
+    leaves the padding out.
 
     Args:
         data: The client's training examples.
         training: Settings of local training.
         least: Fewest examples of a batch.
-        exact: Whether all sizes must be equal, because the loss is not such a mean or the module mixes examples.
+        exact: Whether all sizes must be equal, because the module mixes examples.
 
     Returns:
         The key.
@@ -78,6 +79,8 @@ class Block:
                 self.apart.append((values, self.tensors[piece.name]))
         self.leaves = [self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable]
         self.stack = DenseStack.of(learner)
+        self.known: TorchLoss | None = None  # which loss of torch the loss is, found in the first batch
+        self.of_classes = False  # whether the loss is the cross entropy of classes, which the targets tell, too
 
     def train(
         self,
@@ -105,6 +108,7 @@ class Block:
         learner = self.learner
         learner.reset()
         learner.module.train()
+        self.of_classes = learner.objective.takes_classes(splits[0].targets)
         longest = max(splits, key=len)
         size = training.batch or len(longest)
         present = _present([len(split) for split in splits], len(longest)).to(learner.device)
@@ -127,13 +131,13 @@ class Block:
         adding = self.stack if plain(how) and whole and pull is None else None
 
         def make(x: Tensor, y: Tensor, present: Tensor) -> None:
-            if adding is not None and adding.takes(x, y):
-                adding.descend(self.tensors, x, y, present, lr)
+            if adding is not None and adding.takes(x, y, self.of_classes):
+                adding.descend(self.tensors, x, y, present, lr, self._derivative())
             else:
                 step(self._gradients(x, y, present, at))
                 self._round()
 
-        return Recorded(make, learner.device) if recordable(learner, how) else make
+        return Recorded(make, learner.device) if self.of_classes and recordable(learner, how) else make
 
     def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
@@ -173,22 +177,60 @@ class Block:
 
     def _gradients(self, x: Tensor, y: Tensor, present: Tensor, at: Sequence[int]) -> Sequence[Tensor]:
         """Gradients of each client's mean loss by the trainable tensors ``at``; ``present`` ``(w, b)`` is False for padding."""
-        if self.stack is not None and self.stack.takes(x, y):
-            every = self.stack.gradients(self.tensors, x, y, present)
+        if self.stack is not None and self.stack.takes(x, y, self.of_classes):
+            every = self.stack.gradients(self.tensors, x, y, present, self._derivative())
             return [every[i] for i in at]
         low = self.learner.precision != "fp32"
         with computing(self.learner.precision, self.learner.device), SameTypes() if low else nullcontext():
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
-        if self.learner.objective.loss is cross_entropy:
+        if self.of_classes:
             losses = nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
             # The sum of the clients' means over predictions that count: each mean depends on one model only.
             counts = (counted(y).view(*present.shape, -1) & present[..., None]).flatten(1)
             # A batch in which none counts changes nothing, as in the plain loop.
             total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1).clamp(min=1)).sum()
         else:
-            total = torch.func.vmap(self.learner.objective.loss)(outputs, y).sum()
+            total = self._losses(outputs, y, present)
         return torch.autograd.grad(total, [self.leaves[i] for i in at], materialize_grads=True)
+
+    def _derivative(self) -> Derivative:
+        """The derivative of the loss by the outputs of a stack of dense layers."""
+        return of_cross_entropy if self.of_classes else self._of_loss
+
+    def _of_loss(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor:
+        """Derivatives ``(w, b, classes)`` of the sum of the clients' losses by their outputs, by autograd."""
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            return torch.autograd.grad(self._losses(leaf, y, present), leaf)[0]
+
+    def _losses(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor:
+        """Sum of the clients' losses; those with equally many examples in this batch are computed together."""
+        if is_torchs(self.learner.objective.loss) and (total := self._of_torch(outputs, y, present)) is not None:
+            return total
+        loss, counts = torch.func.vmap(self.learner.objective.loss), present.sum(1)
+        total = outputs.new_zeros(())
+        for count in counts.unique().tolist():
+            at = (counts == count).nonzero().squeeze(1)
+            if len(at) == len(counts):
+                total = total + loss(outputs[:, :count], y[:, :count]).sum()
+            elif count:
+                total = total + loss(outputs[at, :count], y[at, :count]).sum()
+        return total
+
+    def _of_torch(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor | None:
+        """Sum of the clients' losses if the loss is torch's and has a value for each example, in one call; otherwise None."""
+        if self.known is None:
+            self.known = torch_loss(self.learner.objective.loss, outputs[0], y[0])
+        if self.known is None or self.known.reduction != "mean":
+            return None
+        every = replace(self.known, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)).each(present.numel())
+        if every is None:
+            return None
+        shares = present if every.weights is None else every.weights.view_as(present) * present
+        # A batch in which nothing counts changes nothing.
+        sums, total = shares.sum(1), (every.losses.view_as(shares) * shares).sum(1)
+        return (total / sums.where(sums > 0, 1)).sum()
 
     def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         found = torch.func.functional_call(self.learner.module, tensors, (x,))
@@ -264,9 +306,25 @@ class Dense(NamedTuple):
     activation: type[nn.Module] | None = None
 
 
+Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Function of outputs ``(w, b, m)``, targets and what is no padding ``(w, b)``: the loss's derivatives ``(w, b, m)``."""
+
+
+def of_cross_entropy(out: Tensor, y: Tensor, present: Tensor) -> Tensor:
+    """Derivatives ``(w, b, classes)`` of each client's mean cross entropy by its outputs, for classes ``(w, b)``."""
+    if out.shape[2] < FEW_CLASSES:
+        g = torch.softmax(out.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
+    else:
+        g = torch.softmax(out, 2)
+    counts = counted(y) & present
+    right = y.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
+    g.scatter_add_(2, right, g.new_full((), -1.0).expand(right.shape))
+    return g.mul_((counts / counts.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2))
+
+
 @dataclass(frozen=True)
 class DenseStack:
-    """A network of dense layers with activations between them, under cross entropy.
+    """A network of dense layers with activations between them.
 
     Attributes:
         layers: The layers, from the first to the last.
@@ -280,8 +338,8 @@ class DenseStack:
 
     @classmethod
     def of(cls, learner: Learner) -> DenseStack | None:
-        """Return the stack of a learner's module; None for any other network, loss or precision."""
-        if learner.precision != "fp32" or learner.objective.loss is not cross_entropy:
+        """Return the stack of a learner's module; None for any other network or precision."""
+        if learner.precision != "fp32":
             return None
         layers: list[Dense] = []
         parts = [(name, part) for name, part in learner.module.named_modules() if type(part) is not nn.Sequential]
@@ -299,32 +357,38 @@ class DenseStack:
             return None  # some are fixed or shared, or a hook sees or changes what a layer computes
         return cls(tuple(layers), order, type(parts[0][1]) is nn.Flatten)
 
-    def takes(self, x: Tensor, y: Tensor) -> bool:
-        """Return whether these are inputs ``(w, b, f)``, or others that are flattened, and one class for each."""
-        return y.dim() == 2 and not y.is_floating_point() and x.is_floating_point() and (self.flattens or x.dim() == 3)
+    def takes(self, x: Tensor, y: Tensor, of_classes: bool) -> bool:
+        """Return whether these are inputs ``(w, b, f)``, or others that are flattened, with targets of the loss."""
+        one_class_each = y.dim() == 2 and not y.is_floating_point()
+        return (one_class_each or not of_classes) and x.is_floating_point() and (self.flattens or x.dim() == 3)
 
     @torch.no_grad()
-    def gradients(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor) -> list[Tensor]:
-        """Compute the gradients of each client's mean cross entropy.
+    def gradients(
+        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, derivative: Derivative
+    ) -> list[Tensor]:
+        """Compute the gradients of each client's mean loss.
 
         Args:
             tensors: Name -> weights ``(w, out, in)`` and biases ``(w, out)`` of w clients.
             x: Inputs ``(w, b, ...)``.
-            y: Classes ``(w, b)``.
+            y: Targets ``(w, b, ...)``.
             present: Which examples are no padding, ``(w, b)``.
+            derivative: The loss's derivatives by the outputs.
 
         Returns:
             The gradients, in the order of a row.
         """
         found: dict[str, Tensor] = {}
-        for layer, g, inputs in self._backward(tensors, x, y, present):
+        for layer, g, inputs in self._backward(tensors, x, y, present, derivative):
             found[layer.weight] = torch.bmm(g.transpose(1, 2), inputs)
             if layer.bias:
                 found[layer.bias] = g.sum(1)
         return [found[name] for name in self.order]
 
     @torch.no_grad()
-    def descend(self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, lr: float) -> None:
+    def descend(
+        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, lr: float, derivative: Derivative
+    ) -> None:
         """Make one step of plain SGD in place: the products of :meth:`gradients` are added to the weights directly.
 
         Args:
@@ -333,14 +397,15 @@ class DenseStack:
             y: As in :meth:`gradients`.
             present: As in :meth:`gradients`.
             lr: Learning rate.
+            derivative: As in :meth:`gradients`.
         """
-        for layer, g, inputs in self._backward(tensors, x, y, present):
+        for layer, g, inputs in self._backward(tensors, x, y, present, derivative):
             tensors[layer.weight].baddbmm_(g.transpose(1, 2), inputs, alpha=-lr)
             if layer.bias:
                 tensors[layer.bias].add_(g.sum(1), alpha=-lr)
 
     def _backward(
-        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor
+        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, derivative: Derivative
     ) -> Iterator[tuple[Dense, Tensor, Tensor]]:
         """Yield, from the last layer to the first: the layer, the loss's derivatives by its outputs, and its inputs.
 
@@ -354,14 +419,7 @@ class DenseStack:
             out = torch.bmm(out, weight) if bias is None else torch.baddbmm(bias, out, weight)
             passed.append(out if layer.activation is None else _ACTIVATIONS[layer.activation][0](out))
             out = passed[-1]
-        if out.shape[2] < FEW_CLASSES:
-            g = torch.softmax(out.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
-        else:
-            g = torch.softmax(out, 2)
-        counts = counted(y) & present
-        right = y.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
-        g.scatter_add_(2, right, g.new_full((), -1.0).expand(right.shape))
-        g.mul_((counts / counts.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2))
+        g = derivative(out, y, present)
         for i, layer in reversed(list(enumerate(self.layers))):
             if layer.activation is not None:
                 g = _ACTIVATIONS[layer.activation][1](g, passed[i + 1])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core import Training
-from coterie.data.objective import cross_entropy
 from coterie.training.learner import Learner
 
 
@@ -23,7 +22,7 @@ def recordable(learner: Learner, training: Training) -> bool:
         learner: The network, its loss and the device.
         training: Settings of local training.
     """
-    if learner.device.type != "cuda" or training.optimizer != "sgd" or learner.objective.loss is not cross_entropy:
+    if learner.device.type != "cuda" or training.optimizer != "sgd" or not learner.objective.plain_classes:
         return False
     parts = list(learner.module.modules())
     counting = any(getattr(part, "momentum", 0.0) is None for part in parts)  # such a BatchNorm reads its count of batches

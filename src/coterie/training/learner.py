@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from coterie.core import Stage, Training
 from coterie.data.batches import Batch, Items, call, joined, mapped, rows, tensors
+from coterie.data.losses import weighted
 from coterie.data.objective import Objective, Sums, Tally
 from coterie.data.scaling import numbers
 from coterie.data.world import Split
@@ -230,16 +231,20 @@ class Learner:
         A net that has overfitted is too sure of its errors: its loss rises while its accuracy still does. Temperature scaling
         (C. Guo et al., "On Calibration of Modern Neural Networks", arXiv 1706.04599) mends this and changes no prediction. So
         models are compared by what they know. No temperature is below 1: few examples that are all right would ask for 0.
+
+        With class weights, each loss is multiplied by its weight over the mean weight: the mean of all is the weighted mean.
         """
         self.load(row)
         self.module.eval()
-        temperatures = self.objective.temperatures
-        found = [torch.zeros(len(temperatures), 0)]
+        found: list[Tensor] = []
+        weights: list[Tensor] = []
         for x, y, _ in self._in_order(data):
-            outputs = self.outputs(x)
-            each = [self.objective.each(outputs if t == 1 else outputs / t, y) for t in temperatures]
-            found.append(torch.stack(each).float().cpu())
-        losses = torch.cat(found, 1)
+            each = self.objective.at_temperatures(self.outputs(x), y)
+            found.append(each.losses.float().cpu())
+            weights.append(torch.ones(found[-1].shape[1]) if each.weights is None else each.weights.float().cpu())
+        if not found:
+            return torch.zeros(0)
+        losses = weighted(torch.cat(found, 1), torch.cat(weights))
         sums = losses.double().sum(1).nan_to_num(nan=math.inf)
         return losses[int(sums.argmin())]
 
@@ -403,10 +408,18 @@ class Learner:
         self.load(row)
         self.module.eval()
         total = torch.zeros(self.layout.size, device=self.device)
+        weights = 0.0
         for x, y, count in self._in_order(data):
-            gradients = torch.cat([g.reshape(-1) for g in self.gradients(x, y)])
-            total[: self.layout.trainable].add_(gradients, alpha=count / len(data))
-        return total.cpu()
+            outputs = self.outputs(x)
+            weight = self.objective.weight(outputs, y)  # with class weights, batches count by these
+            share = count / len(data) if weight is None else weight
+            if not share:
+                continue  # nothing counts, and torch's mean is no number
+            loss = self.objective.loss(outputs, y)
+            gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+            total[: self.layout.trainable].add_(torch.cat([g.reshape(-1) for g in gradients]), alpha=share)
+            weights += weight or 0.0
+        return (total / weights if weights else total).cpu()
 
 
 @contextmanager

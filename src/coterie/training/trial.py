@@ -18,7 +18,8 @@ from torch.nn.parameter import is_lazy
 
 from coterie.core import Client
 from coterie.data.batches import Batch, Items, mapped, tensors
-from coterie.data.objective import Tally, counted, cross_entropy
+from coterie.data.losses import is_sum
+from coterie.data.objective import Tally, counted
 from coterie.data.target_scale import LARGE_TARGET, typical_target
 from coterie.data.world import Split, World
 from coterie.randomness import Purpose, generator, seeded
@@ -116,7 +117,8 @@ class _Trial:
         self.check_labels(outputs, y)
         with self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"), self.no_broadcast():
             loss = learner.objective.loss(outputs, y)
-        self.check_loss(loss, data)
+        self.check_mean(outputs, y)
+        self.check_loss(loss, data, counts=learner.objective.weight(outputs, y) != 0)
         with self.step("the gradient of the loss fails"):
             torch.autograd.grad(loss, learner.parameters, materialize_grads=True)
         self.check_metrics(outputs.detach() if isinstance(outputs, torch.Tensor) else outputs, y)
@@ -173,7 +175,7 @@ class _Trial:
 
     def check_labels(self, outputs: Any, y: Batch) -> None:
         """Check that class labels fit the outputs, if the loss is that of classes."""
-        if self.learner.objective.loss is not cross_entropy or not isinstance(y, torch.Tensor):
+        if not self.learner.objective.takes_classes(y) or not isinstance(y, torch.Tensor):
             return
         if not isinstance(outputs, torch.Tensor):
             raise UserError(
@@ -199,14 +201,22 @@ class _Trial:
                 f"{outputs.shape[-1]} outputs: labels must be 0 to {outputs.shape[-1] - 1}, or the model have more outputs"
             )
 
-    def check_loss(self, loss: Any, data: Split) -> None:
+    def check_mean(self, outputs: Any, y: Batch) -> None:
+        """Check that the loss is a mean, and no sum: steps and losses would grow with the number of examples."""
+        if isinstance(outputs, torch.Tensor) and is_sum(self.learner.objective.loss, outputs.detach(), y):
+            raise UserError(
+                "the loss must be a mean over the examples of a batch, and it is a sum, which grows with their number: "
+                'use reduction="mean", or divide by the number of examples'
+            )
+
+    def check_loss(self, loss: Any, data: Split, counts: bool) -> None:
         """Check that the loss is one finite number that depends on the model."""
         if not isinstance(loss, torch.Tensor) or loss.dim():
             got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise UserError(f"the loss must be a tensor with one number, the mean over a batch, got {got}")
         if not loss.requires_grad:
             raise UserError("the loss does not depend on a trainable parameter of the model: did its forward pass detach?")
-        if not torch.isfinite(loss):
+        if counts and not torch.isfinite(loss):  # torch's mean over nothing is no number
             raise UserError(f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(data, self.learner)}")
 
     def check_metrics(self, outputs: Any, y: Batch) -> None:
