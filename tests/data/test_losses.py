@@ -266,4 +266,4 @@ def test_images_of_a_data_set_keep_their_form() -> None:
 def test_floats_as_targets_are_numbers_to_predict() -> None:
     x, _ = arrays(0)
     tried = coterie.from_lists([TensorDataset(x, x[:, :1] * 2)] * 2, model=lambda: nn.Linear(5, 1))
-    assert tried.objective.main == "R2Score"
+    assert tried.objective.main == coterie.REGRESSION.main
