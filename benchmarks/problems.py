@@ -1,7 +1,8 @@
 """What grouping gains in each of ``examples/problems``: ``python benchmarks/problems.py [NAME ...]``.
 
 Each problem is made with three seeds and run with training alone, one model for all and split-half. The numbers are the mean
-of the problem's main metric over clients in the last round, whether split-half found the two groups, and bytes.
+of the problem's main metric over clients in the last round, whether split-half found the two groups, and bytes; of forecasts
+also those of its baselines, which need no model.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def measured(name: str) -> dict[str, Any]:
             row["found"] += method == "split-half" and done.assignment.groups == TRUTH
             row["bytes"] = done.bytes_up / len(world.clients)
         row["scores"][method] = sum(means) / len(means)
+    if hasattr(module, "baselines"):
+        each = [module.baselines(module.world(seed)) for seed in SEEDS]
+        row["baselines"] = {name: sum(one[name] for one in each) / len(each) for name in each[0]}
     whole = sum(parameter.numel() for parameter in world.model().parameters())
     return row | {"metric": world.objective.main, "share": row["bytes"] / (4 * whole)}
 

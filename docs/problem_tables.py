@@ -30,6 +30,16 @@ def problems() -> str:
     return table(head, rows, "llrrrrrr")
 
 
+def forecasts() -> str:
+    """What forecasts without a model score beside the methods."""
+    one = next(one for one in json.loads((RESULTS / "problems.json").read_text()) if one["problem"] == "forecasting")
+    (mean, last), score = one["baselines"].values(), one["scores"]["split-half"]
+    return (
+        f"Forecasts are tested on the last hours of each station. Without a model, the mean of the last 24 hours has\n"
+        f"{mean:.3f} as a forecast and the last value {last:.3f}; split-half has {score:.3f} (`baselines` in the program).\n"
+    )
+
+
 def adapters() -> str:
     """What the adapters of a large transformer cost."""
     one = json.loads((RESULTS / "adapters.json").read_text())
@@ -41,4 +51,4 @@ def adapters() -> str:
     )
 
 
-PARTS: Mapping[str, Callable[[], str]] = {"problems": problems, "adapters": adapters}
+PARTS: Mapping[str, Callable[[], str]] = {"problems": problems, "forecasts": forecasts, "adapters": adapters}

@@ -291,7 +291,7 @@ def test_windows_without_an_order_get_a_hint() -> None:
     x, y = windows(walk(), 10, 2)
     (hint,) = from_lists([(x, y)], model=lambda: torch.nn.Linear(10, 2)).hints
     assert "overlapping windows, each shares values with the next 11" in hint
-    assert not from_lists([(x, y, x, y)], model=lambda: torch.nn.Linear(10, 2)).hints
+    assert not from_lists([(x, y, x + 99, y)], model=lambda: torch.nn.Linear(10, 2)).hints
     assert not from_lists([(x, y)], order=np.arange(len(x)), model=lambda: torch.nn.Linear(10, 2)).hints
 
 
@@ -350,7 +350,7 @@ def test_settings_of_other_scenarios() -> None:
 
 
 X = np.arange(40, dtype="f")[:, None]
-GIVEN = {"x": X, "y": np.arange(40) % 2, "x_test": X[:5], "y_test": np.arange(5) % 2, "order": np.arange(40)}
+GIVEN = {"x": X, "y": np.arange(40) % 2, "x_test": X[:5] + 50, "y_test": np.arange(5) % 2, "order": np.arange(40)}
 
 
 def test_given_test_parts_must_be_later() -> None:
@@ -530,3 +530,28 @@ def test_tests_at_random_places_of_random_walks_are_too_good() -> None:
         errors[name] = np.mean(mae)
     assert errors["random"] < 1.2
     assert errors["order"] > 2 * errors["random"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Test examples that are training examples too.
+
+
+def test_test_examples_that_are_training_examples_get_a_hint() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype("f"), np.arange(40) % 2
+    twice = np.concatenate([x, x]), np.concatenate([y, y])
+    (hint,) = from_lists({"a": twice, "b": (x + 9, y)}).hints
+    tests = from_lists({"a": twice}).clients[0]
+    known = {tuple(row.tolist()) for row in tests.train.inputs[tests.train.index]}
+    same = sum(tuple(row.tolist()) in known for row in tests.test.inputs[tests.test.index])
+    assert hint.startswith(f"{same} of 8 test examples are also training examples, with the same inputs and targets")
+    assert "for example at client a" in hint
+    assert from_lists([(x, y, x[:9], y[:9])]).hints[0].startswith("9 of 9 test examples")
+
+
+def test_rows_that_are_equal_by_chance_are_no_duplicates() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2, (200, 4)).astype("f")
+    x, y = rng.normal(size=(200, 4)).astype("f"), rng.integers(0, 2, 200)
+    assert not from_lists([(codes, y)]).hints
+    assert not from_lists([(x, y)]).hints
+    assert not from_lists([(x, y, x[:9], 1 - y[:9])]).hints

@@ -16,6 +16,7 @@ from coterie.core import Client
 from coterie.data import readers
 from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
+from coterie.data.duplicates import duplicate_hints
 from coterie.data.examples import Pool, check_distinct, own_pool, pool
 from coterie.data.given_order import ORDERS, about_order, order_of_each, tested_by, window_hints, with_spans
 from coterie.data.matching import Matching, check_scale
@@ -428,7 +429,12 @@ class OwnData:
             raise UserError(f"the model {model!r} needs inputs of one shape and class labels: pass a function that makes yours")
         maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
         about, hints = tested_by(self.about, self.pools, clients.values())
-        fields = {"objective": self.objective, "about": about, "hints": (*self.hints, *hints), **rest}
+        fields = {
+            "objective": self.objective,
+            "about": about,
+            "hints": (*self.hints, *hints, *duplicate_hints(clients.values())),
+            **rest,
+        }
         if self.named:
             fields = by_names(fields, self.pools)
         made = standardized(World(clients=clients, model=maker, **fields), standardize)
