@@ -18,11 +18,16 @@ from torch.utils.data import TensorDataset
 
 from coterie import from_frame, from_lists
 from coterie import training as local
+from coterie.cli import main
 from coterie.data.order import in_time, latest, spans
 from coterie.data.scenario import SCENARIOS
 from coterie.data.times import Times
 from coterie.data.windows import overlap
 from coterie.data.world import ClientData, whole
+from coterie.records.record import Record
+from coterie.report.explain import words as explained
+from coterie.report.verdict import Contest, contests, read, verdict
+from coterie.report.words import by_time
 from coterie.runs.run import digest
 from coterie.settings import SettingError, UserError
 
@@ -530,6 +535,44 @@ def test_tests_at_random_places_of_random_walks_are_too_good() -> None:
         errors[name] = np.mean(mae)
     assert errors["random"] < 1.2
     assert errors["order"] > 2 * errors["random"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What records and reports say.
+
+
+def test_records_and_reports_say_how_tests_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sorted_panel(day=DAYS[panel()["a"].astype(int)]).to_csv("t.csv", index=False)
+    command = ["run", "--scenario", "table/clients", "--data", "t.csv", "--method", "fedavg", "--rounds", "1", "--workers", "1"]
+    columns = [word for one in ("client=site", "target=y", "columns=['a']", "standardize=pooled") for word in ("--set", one)]
+    assert main([*command, *columns, "--set", "order=day", "--set", "gap=1D", "--out", "run"]) == 0
+    said = "Tested on the last 10% of each client's examples by day, with a gap of 1D; 6 examples before the cuts are left out."
+    told = capsys.readouterr()
+    assert said in told.out
+    assert "looks like time" not in told.out + told.err
+    assert Record(tmp_path / "run").description()["scenario"]["gap"] == "1D"
+    assert said in explained(tmp_path / "run", width=1000)
+    assert said in verdict(ranked_alone(tmp_path / "run"))["by_time"]
+    assert main([*command, *columns, "--out", "random"]) == 0
+    told = capsys.readouterr()
+    assert told.err.count(HINT.format("day")) == 1
+    assert Record(tmp_path / "random").description()["world"]["cautions"] == [HINT.format("day")]
+    assert main([*command, *columns, "--set", "order=dya", "--out", "no"]) == 2
+    assert "did you mean day?" in capsys.readouterr().err
+    assert not Path("no").exists()
+
+
+def ranked_alone(run: Path) -> Contest:
+    (contest,) = contests([read(run)])
+    return contest
+
+
+@pytest.mark.parametrize("about", [{}, {"about": "x"}, {"about": {"order": 3}}, {"about": {"order": {"test": "many"}}}])
+def test_records_of_others_say_nothing(about: dict[str, Any]) -> None:
+    assert by_time(about) == ""
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -220,6 +220,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         warned, compared = judged["warnings"], [*judged["better"], judged["use"]] if len(runs) > 1 else []
         first = [judged["constant"]] if warned or any(compared) else []
         said = [*map(Text, first), *(Text(text, style="yellow") for text in warned), *map(Text, filter(None, compared))]
+        said += [Text(judged["by_time"])] if judged["by_time"] else []
         console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
     for one, result in zip(runs, summaries, strict=True):
         lines = one.record.shown()[1]

@@ -31,7 +31,7 @@ def cautions(world: World) -> list[str]:
     Returns:
         The sentences; empty if there is nothing to say.
     """
-    return [text for text in (_of_scales(world), _of_rare_classes(world)) if text]
+    return [text for text in (*world.hints, _of_scales(world), _of_rare_classes(world)) if text]
 
 
 def _of_scales(world: World) -> str:

@@ -244,6 +244,8 @@ def is_date_column(values: Sequence[Any] | np.ndarray) -> bool:
 
 
 def _is_date(value: Any) -> bool:
+    if isinstance(value, str) and value.strip().isdigit():
+        return False  # a number in a file that is not read for its type, and a year only by chance
     try:
         return isinstance(_of_object(value), datetime)
     except (ValueError, OverflowError):

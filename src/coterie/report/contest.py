@@ -35,7 +35,7 @@ from coterie.report.learning import Losses
 from coterie.report.reference import Evidence, Reference, strongest_evidence
 from coterie.report.summary import ALIKE, Summary, interval, summarised
 from coterie.report.terminal import numbered
-from coterie.report.words import sentence
+from coterie.report.words import by_time, sentence
 from coterie.settings import UserError
 
 BASELINES: Mapping[str, str] = {"fedavg": "one model for all", "independent": "training alone"}
@@ -75,6 +75,7 @@ class Trial:
         testers: Client -> the mean number of clients that test an example of its test part; None if it is not recorded.
         cautions: What the data warn of, as sentences.
         evidence: The strongest evidence for groups, or None.
+        by_time: How test examples follow the others in time, as a sentence; empty if they are random ones.
     """
 
     said: Summary
@@ -89,6 +90,7 @@ class Trial:
     testers: Mapping[ClientId, float] | None = None
     cautions: Sequence[str] = ()
     evidence: Evidence | None = None
+    by_time: str = ""
 
     def losses_until(self, round: int | None) -> Losses:
         """The losses up to a round."""
@@ -130,6 +132,7 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
         testers=None if shared is None else dict(zip(facts["clients"], shared, strict=False)),
         cautions=facts.get("cautions", ()),
         evidence=strongest_evidence(list(lines)),
+        by_time=by_time(facts),
     )
 
 

@@ -31,11 +31,12 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
 
     Returns:
         Sentences, each empty if there is nothing to say: constant (what always predicting the same scores), warnings (a list:
-        what must be said before anything else, see :func:`~coterie.report.said_first.warnings`), found (how many groups), why
-        (the last decision), better (a list: the comparison with each baseline), use (the recommended method and for whom),
-        noise (what is within noise), missing (the baselines that are not there), command (which adds them), left_out (methods
-        that are not compared) and unequal (other settings that differ). Also scenario, method (whose groups these are), run
-        (its directory), groups, and table: see :func:`table`, or None for a single method.
+        what must be said before anything else, see :func:`~coterie.report.said_first.warnings`), by_time (how test examples
+        follow the others in time), found (how many groups), why (the last decision), better (a list: the comparison with each
+        baseline), use (the recommended method and for whom), noise (what is within noise), missing (the baselines that are not
+        there), command (which adds them), left_out (methods that are not compared) and unequal (other settings that differ).
+        Also scenario, method (whose groups these are), run (its directory), groups, and table: see :func:`table`, or None for
+        a single method.
     """
     one, tested = of or contest.focus, contest.round is not None
     others = [other for name in BASELINES if (other := contest.find(name)) is not None and other is not one]
@@ -48,6 +49,7 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
         "run": one.first.said["run_dir"],
         "constant": reference_line(contest),
         "warnings": warnings(contest),
+        "by_time": one.first.by_time,
         "found": found(one),
         "groups": one.first.said["groups"],
         "why": _why(one),
@@ -245,7 +247,9 @@ def sentences(said: Mapping[str, Any]) -> list[str]:
     more = [f"and {len(said['groups']) - GROUPS} more"] if len(said["groups"]) > GROUPS else []
     names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
     compared = [said["constant"], *said["better"]] if said["better"] or said["warnings"] else []
-    return [text for text in (*said["warnings"], f"{said['found'].removesuffix('.')}{names}", *compared) if text]
+    return [
+        text for text in (*said["warnings"], f"{said['found'].removesuffix('.')}{names}", said["by_time"], *compared) if text
+    ]
 
 
 def for_client(contest: Contest, one: Entry, client: ClientId) -> str:

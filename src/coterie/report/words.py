@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from coterie.records.shown import ClientId
 from coterie.report.terminal import members
@@ -57,6 +58,26 @@ def count(number: int, noun: str) -> str:
         ('1 group', '3 groups')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def by_time(world: Mapping[str, Any]) -> str:
+    """Return how test examples follow the others in time, as a sentence; empty if they are random ones.
+
+    Args:
+        world: The table ``world`` of ``run.toml``.
+
+    Example:
+        >>> by_time({"about": {"order": {"by": "day", "gap": "7D", "test": 0.104, "left_out": 12}}})
+        "Tested on the last 10% of each client's examples by day, with a gap of 7D; 12 examples before the cuts are left out."
+    """
+    about = world.get("about")
+    order = about.get("order") if isinstance(about, Mapping) else None
+    if not isinstance(order, Mapping) or not isinstance(order.get("test"), float):
+        return ""
+    gap = f", with a gap of {order['gap']}" if "gap" in order else ""
+    left = order.get("left_out")
+    lost = f"; {count(left, 'example')} before the cuts {'is' if left == 1 else 'are'} left out" if left else ""
+    return f"Tested on the last {order['test']:.0%} of each client's examples by {order.get('by', 'time')}{gap}{lost}."
 
 
 def rounds(numbers: Sequence[int], most: int = 8) -> str:

@@ -18,6 +18,7 @@ function verdictOf(doc, said, i) {
   return h("section", { class: "verdict", id: `verdict-${i}`, "aria-labelledby": `verdict-title-${i}` },
     h("h1", { id: `verdict-title-${i}` }, title), 
     said.constant && h("p", {}, said.constant), said.warnings.map((text) => h("p", { class: "warning" }, text)),
+    said.by_time && h("p", {}, said.by_time),
     h("p", { class: "lead" }, lead),
     h("h3", {}, "What are the groups?"), lead !== said.found && h("p", {}, said.found), run && groupsNow(run),
     said.why && [h("h3", {}, "Why?"), h("p", {}, said.why)],
