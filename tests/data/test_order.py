@@ -25,8 +25,9 @@ from coterie.data.times import Times
 from coterie.data.windows import overlap
 from coterie.data.world import ClientData, whole
 from coterie.records.record import Record
+from coterie.report.contest import Contest, contests, read
 from coterie.report.explain import words as explained
-from coterie.report.verdict import Contest, contests, read, verdict
+from coterie.report.verdict import verdict
 from coterie.report.words import by_time
 from coterie.runs.run import digest
 from coterie.settings import SettingError, UserError
