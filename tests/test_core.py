@@ -24,6 +24,7 @@ from coterie.core import (
     Training,
     as_groups,
     average,
+    group_means,
     row_of,
     state,
     train_from,
@@ -80,6 +81,17 @@ def test_a_plan_has_rows_of_models_and_tasks_only_in_its_parts() -> None:
     with pytest.raises(ValueError, match=r"a plan with Plan\.parts has no tasks itself"):
         Plan(models=torch.zeros(1, 3), tasks=task, parts={"first": part})
     assert Plan(models=torch.zeros(0, 3), tasks={}, parts={"first": part}).asked == (0,)
+
+
+def test_clients_without_examples_make_no_weight_nan() -> None:
+    of_nobody = Replies(clients=(1, 2), examples=np.array([0, 0]), updates=torch.eye(2))
+    assert weights(of_nobody, "data").tolist() == [0.5, 0.5]
+    assert weights(Replies(clients=(), examples=np.zeros(0, np.int64)), "data").tolist() == []
+    means, heard = group_means(of_nobody, [(1, 2)])
+    assert means.tolist() == [[0.0, 0.0]]
+    assert heard.tolist() == [0]
+    mixed = Replies(clients=(1, 2), examples=np.array([0, 3]), updates=torch.eye(2))
+    assert group_means(mixed, [(1, 2)])[0].tolist() == [[0.0, 1.0]]
 
 
 def test_choosing_takes_losses() -> None:

@@ -889,9 +889,13 @@ class Replies:
 
 @public
 def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
-    """Return weights ``(n,)`` with sum 1: by training examples (``"data"``) or equal (``"uniform"``)."""
+    """Return weights ``(n,)`` with sum 1: by training examples (``"data"``) or equal (``"uniform"``).
+
+    If no client has examples, weights are equal.
+    """
     raw = amounts(replies.examples, weighting)
-    return raw / raw.sum()
+    total = raw.sum()
+    return raw / total if total > 0 else np.full(len(raw), 1 / max(len(raw), 1))
 
 
 @public
@@ -1310,6 +1314,8 @@ class Means:
 
     def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
         part = float(amounts.sum())
+        if not part > 0:  # updates without weight say nothing
+            return
         self.join(group, self.averaging.of(updates, amounts / part), part, len(updates))
 
     def join(self, group: int, mean: torch.Tensor, weight: float, heard: int) -> None:

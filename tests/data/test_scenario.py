@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from coterie import methods
 from coterie.core import Training
 from coterie.data import datasets
 from coterie.data.own import from_lists
@@ -296,3 +297,18 @@ def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: p
     np.savez(tmp_path / "a.npz", x=np.ones((9, 2)), y=np.arange(9) % 2)
     monkeypatch.setitem(os.environ, "COTERIE_DATA", str(tmp_path))
     assert find("folder/clients").build(0).clients[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    "setting", ["clients", "groups", "shards", "total_shards", "vocabulary", "examples", "features", "classes"]
+)
+def test_counts_that_no_memory_holds_are_refused(setting: str) -> None:
+    with pytest.raises(UserError, match=rf"Scenario\.{setting} must be >= \d and <= "):
+        Scenario(**{setting: 2**63 - 1})
+
+
+@pytest.mark.parametrize("method", ["IFCA", "FLSC", "CLoVE", "CFLGP", "FedDrift"])
+def test_more_models_than_can_be_drawn_are_refused(method: str) -> None:
+    """An estimate of 2**63 - 1 models did not end."""
+    with pytest.raises(UserError, match=rf"{method}\.models must be >= 1 and <= 1000, got 9223372036854775807"):
+        getattr(methods, method)(models=2**63 - 1)
