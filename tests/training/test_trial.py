@@ -155,3 +155,28 @@ def test_begin_takes_a_scenarios_name(tmp_path: Path) -> None:
     (one,) = coterie.begin("synthetic/groups", tmp_path / "run", "fedavg", rounds=1, workers=1)
     assert [done.number for done in one.rounds()] == [1]
     assert one.experiment.scenario == "synthetic/groups"
+
+
+# -- what of torch's own surrounds a run ----------------------------------------------------------------------------------
+
+
+def test_a_model_of_another_precision_is_told_so() -> None:
+    for make in (nn.Module.double, nn.Module.half):
+        with pytest.raises(
+            UserError, match=r"inputs are torch.float32, and the model has parameters of torch.float\d\d: make it"
+        ):
+            trial(world(model=lambda make=make: make(mlp())))
+
+
+@pytest.mark.filterwarnings("ignore:.*jit:DeprecationWarning")
+def test_torchscript_is_refused() -> None:
+    with pytest.raises(UserError, match="the model is a TorchScript module"):
+        trial(world(model=lambda: torch.jit.script(mlp())))
+
+
+def test_contexts_that_change_training_are_refused() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UserError, match="autocast is on"):
+        trial(world())
+    for context in (torch.no_grad, torch.inference_mode):
+        with context(), pytest.raises(UserError, match="gradients are off here"):
+            trial(world())

@@ -47,8 +47,13 @@ def trial(world: World, seed: int = 0) -> None:
     Raises:
         UserError: Something does not fit; the sentence says what to change.
     """
+    _check_contexts()
     with seeded(seed, Purpose.INIT, 0):
         module = _made(world)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UserError(
+            "the model is a TorchScript module, which cannot be trained here: return the module that it was made of"
+        )
     if any(is_lazy(parameter) for parameter in module.parameters()):
         raise UserError("the model has layers without a size, such as LazyLinear: give them their sizes")
     try:
@@ -71,6 +76,14 @@ def trial(world: World, seed: int = 0) -> None:
                 f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
                 f"{_scale(world.clients[tried[0]].train, learner)}"
             )
+
+
+def _check_contexts() -> None:
+    """Check that no context of the caller changes what training computes."""
+    if not torch.is_grad_enabled():  # inference_mode turns gradients off, too
+        raise UserError("gradients are off here, by torch.no_grad or torch.inference_mode: call this outside of it")
+    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+        raise UserError('torch.autocast is on here: call this outside of it; precision="bf16" trains with autocast')
 
 
 def _made(world: World) -> torch.nn.Module:
@@ -112,7 +125,7 @@ class _Trial:
             x, y = learner.batch(data, torch.arange(min(EXAMPLES, len(data))))
         self.keys = set(map(str, x)) if isinstance(x, Mapping) else set()
         learner.module.train()
-        with self.step(f"the model fails for inputs of {_form(x)}", "its first layer must take such inputs"):
+        with self.step(f"the model fails for inputs of {_form(x)}", self.hint):
             outputs = learner.outputs(learner.arranged(x))
         self.check_labels(outputs, y)
         with self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"), self.no_broadcast():
@@ -150,6 +163,14 @@ class _Trial:
             raise UserError(
                 f"the inputs of all clients must have the same keys: only one of {first.name} and {self.name} has {differ}"
             )
+
+    @property
+    def hint(self) -> str:
+        """What to change if the model does not take its inputs."""
+        others = {str(p.dtype) for p in self.learner.module.parameters() if p.is_floating_point()} - {"torch.float32"}
+        if not others:
+            return "its first layer must take such inputs"
+        return f"inputs are torch.float32, and the model has parameters of {', '.join(sorted(others))}: make it with .float()"
 
     @contextmanager
     def step(self, what: str, hint: str = "") -> Iterator[None]:
