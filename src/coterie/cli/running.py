@@ -199,7 +199,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
 
     from coterie.report import terminal
     from coterie.report.contest import contests, read
-    from coterie.report.limits import limit_sentences, refused_sentence
+    from coterie.report.limits import refused_sentence
     from coterie.report.summary import side_by_side, summary
     from coterie.report.verdict import verdict
 
@@ -224,7 +224,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
     for one, result in zip(runs, summaries, strict=True):
         lines = one.record.shown()[1]
-        for text in filter(None, (*limit_sentences(lines), refused_sentence(lines))):
+        if text := refused_sentence(lines):
             say(f"\n{one.folder.name}: {printable(text)}")
         if (left := result["privacy"]) is not None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"

@@ -32,6 +32,7 @@ from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as, sums_of
 from coterie.report.gathered import aside
 from coterie.report.learning import Losses
+from coterie.report.limits import limit_sentences
 from coterie.report.reference import Evidence, Reference, strongest_evidence
 from coterie.report.summary import ALIKE, Summary, interval, summarised
 from coterie.report.terminal import numbered
@@ -75,6 +76,7 @@ class Trial:
         testers: Client -> the mean number of clients that test an example of its test part; None if it is not recorded.
         cautions: What the data warn of, as sentences.
         evidence: The strongest evidence for groups, or None.
+        limited: What limits on single clients changed, as sentences.
         by_time: How test examples follow the others in time, as a sentence; empty if they are random ones.
     """
 
@@ -90,6 +92,7 @@ class Trial:
     testers: Mapping[ClientId, float] | None = None
     cautions: Sequence[str] = ()
     evidence: Evidence | None = None
+    limited: Sequence[str] = ()
     by_time: str = ""
 
     def losses_until(self, round: int | None) -> Losses:
@@ -132,6 +135,7 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
         testers=None if shared is None else dict(zip(facts["clients"], shared, strict=False)),
         cautions=facts.get("cautions", ()),
         evidence=strongest_evidence(list(lines)),
+        limited=limit_sentences(lines),
         by_time=by_time(facts),
     )
 

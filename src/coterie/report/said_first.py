@@ -26,15 +26,16 @@ ROUNDED = 1e-6
 def warnings(contest: Contest) -> list[str]:
     """Return what must be said before a method is recommended, as sentences in the order in which they are shown.
 
-    What the data warn of; that the recommended method is no better than always predicting the same, or leaves clients below
-    that; that test parts are too small to decide; the strongest evidence for groups where one model is recommended; and that
-    losses still fall.
+    What limits on single clients changed, so that a method is not the published one; what the data warn of; that the
+    recommended method is no better than always predicting the same, or leaves clients below that; that test parts are too
+    small to decide; the strongest evidence for groups where one model is recommended; and that losses still fall.
 
     Args:
         contest: The comparison, with the recommended method first.
     """
     best = contest.entries[0]
-    said = [sentence(text) for text in dict.fromkeys(text for each in best.trials.values() for text in each.cautions)]
+    said = limited_lines(contest)
+    said += [sentence(text) for text in dict.fromkeys(text for each in best.trials.values() for text in each.cautions)]
     if contest.round is None:
         return said
     nothing = no_better(contest, best)
@@ -47,6 +48,15 @@ def warnings(contest: Contest) -> list[str]:
         falling_line(contest),
     ]
     return [text for text in said if text]
+
+
+def limited_lines(contest: Contest) -> list[str]:
+    """Return what limits on single clients changed with each method, one sentence a setting; of several seeds, the first."""
+    said = []
+    for entry in contest.entries:
+        changed = next((trial.limited for trial in entry.trials.values() if trial.limited), ())
+        said += [f"With {entry.label}, {text}" for text in changed]
+    return said
 
 
 def reference_line(contest: Contest) -> str:

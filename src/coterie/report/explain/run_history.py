@@ -12,7 +12,7 @@ from coterie.report.contest import Contest, Entry, beside, trial
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.gathered import of_idle_arm
-from coterie.report.limits import limit_sentences, limited, refused_sentence
+from coterie.report.limits import limited, refused_sentence
 from coterie.report.listing import first_line
 from coterie.report.summary import agreement, summarised, without
 from coterie.report.verdict import sentences, verdict
@@ -205,13 +205,12 @@ SHOWN = 12
 
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
-    return [*title(found), *_left_out(found), *_limited(history), *_changes(found), *_events(history), *_present(found)]
+    return [*title(found), *_left_out(found), *_refused(history), *_changes(found), *_events(history), *_present(found)]
 
 
-def _limited(history: RunHistory) -> list[tuple[int, str]]:
-    """What limits on single clients changed, and what was refused."""
-    said = [text for text in (*limit_sentences(history.lines), refused_sentence(history.lines)) if text]
-    return [(0, "WHAT LIMITS ON SINGLE CLIENTS CHANGED"), *((1, text) for text in said), (0, "")] if said else []
+def _refused(history: RunHistory) -> list[tuple[int, str]]:
+    said = refused_sentence(history.lines)
+    return [(0, "REPLIES THAT WERE REFUSED"), (1, f"{said}."), (0, "")] if said else []
 
 
 def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
