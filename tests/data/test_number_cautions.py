@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 import coterie
 from coterie.data.number_cautions import of_few_rows, of_targets
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, Objective
+from coterie.runs.run import Caution
 
 
 def frame(y: Any, clients: int = 4) -> dict[str, Any]:
@@ -127,3 +129,19 @@ def test_arrays_have_the_same_hints() -> None:
     assert not of(normal())
     images = rng.random((324, 1, 8, 8)).astype("f")
     assert not of(ages, images)
+
+
+def test_what_is_said_is_warned_of_recorded_and_in_the_verdict(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 60, 400)
+    columns = {**frame(y), "a": y + rng.normal(size=400)}
+    with pytest.warns(Caution, match="target 'y' holds whole numbers: 60 classes"):
+        runs = coterie.begin(coterie.from_frame(columns, "site", "y", standardize="pooled"), tmp_path / "run", ["fedavg"], rounds=1, workers=1)
+    (run,) = runs.finish()
+    assert "60 classes" in run.record.description()["world"]["cautions"][0]
+    tall = coterie.from_frame(frame(normal(160, 30, 1)), "site", "y", training=coterie.Training(lr=0.001))
+    with pytest.warns(Caution) as said:
+        next(coterie.run("fedavg", tall, rounds=1, workers=1))
+    texts = [str(one.message) for one in said]
+    assert any("the target 'y' is around 30" in text for text in texts)
+    assert any("4 of 4 clients have fewer than 10 test rows" in text for text in texts)

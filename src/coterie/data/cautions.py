@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from coterie.data.constant import class_name, class_shares
+from coterie.data.number_cautions import of_few_rows, of_targets
 from coterie.data.world import World
 from coterie.randomness import seeded
 
@@ -25,13 +26,16 @@ RARE = 0.4
 def cautions(world: World) -> list[str]:
     """Return sentences about data with which a run would look better, or train worse, than its clients could.
 
+    They begin with the world's own ``hints``.
+
     Args:
         world: The clients and their data.
 
     Returns:
         The sentences; empty if there is nothing to say.
     """
-    return [text for text in (*world.hints, _of_scales(world), _of_rare_classes(world)) if text]
+    found = (*world.hints, _of_scales(world), of_targets(world), _of_rare_classes(world), of_few_rows(world))
+    return [text for text in found if text]
 
 
 def _of_scales(world: World) -> str:

@@ -34,7 +34,9 @@ def of_few_rows(world: World) -> str:
     if not few or not (pooled or other):
         return ""
     who = f"{len(few):,} of {len(world.clients):,} clients {'has' if len(few) == 1 else 'have'}"
-    text = f"{who} fewer than {FEW_ROWS} test rows, for which {' and '.join([*pooled, *other])} of a single client says little"
+    metrics = [*pooled, *other]
+    says = "says" if len(metrics) == 1 else "say"
+    text = f"{who} fewer than {FEW_ROWS} test rows, for which {' and '.join(metrics)} of a single client {says} little"
     if pooled:
         verb = "is that" if len(pooled) == 1 else "are those"
         text += f"; over several clients, {' and '.join(pooled)} {verb} of all their rows together"

@@ -333,6 +333,11 @@ class Contest:
         """Whether the main metric of several clients is that of their test rows together."""
         return all(one.trials[seed].sums.get(self.round or 0) for one in self.entries for seed in self.seeds)
 
+    @property
+    def mean_words(self) -> str:
+        """What stands for the clients together, in words: the mean or the pooled main metric."""
+        return f"{'pooled' if self.pools else 'mean'} {self.metric}"
+
     def _pooled(self, one: Entry, clients: Sequence[ClientId], seeds: Sequence[int] = ()) -> float | None:
         """The main metric of the test rows of some clients together, in the mean over some seeds or all; None if undefined."""
         values = []

@@ -66,7 +66,7 @@ def reference_line(contest: Contest) -> str:
     if constant is None or value is None:
         return ""
     of = f" over {count(len(contest.clients), 'client')}" if len(contest.clients) > 1 else ""
-    return f"{constant.label[:1].upper()}{constant.label[1:]} has a mean {contest.metric} of {number(value)}{of}."
+    return f"{constant.label[:1].upper()}{constant.label[1:]} has a {contest.mean_words} of {number(value)}{of}."
 
 
 def no_better(contest: Contest, entry: Entry) -> str:

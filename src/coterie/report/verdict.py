@@ -136,7 +136,8 @@ def against(contest: Contest, one: Entry, other: Entry) -> str:
     seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
     what = f"{BASELINES[other.method]} ({other.label})" if other.method in BASELINES else other.label
     side = "higher" if mean.of > mean.over else "lower"
-    by = f"{side} by {number(abs(mean.by))} on average" if mean.by else "the same on average"
+    over = "over all test rows" if contest.pools else "on average"
+    by = f"{side} by {number(abs(mean.by))} {over}" if mean.by else f"the same {over}"
     within = ", which is within noise" if mean.by and mean.sign == 0 else ""
     values = f"({number(mean.over)} to {number(mean.of)}{within})"
     who_ = _for_whom(contest, one, other)
@@ -166,14 +167,14 @@ def _use(contest: Contest) -> str:
         return f"No method is recommended: {best.label}, the best one here, is no better than {contest.constant.label}."
     gains = {one.label: gain for one in others if (gain := contest.mean_gain(best, one))}
     if any(gain.sign is None for gain in gains.values()):
-        return f"The best mean {contest.metric} is that of {best.label}; whether it is best beyond noise is not known."
+        return f"The best {contest.mean_words} is that of {best.label}; whether it is best beyond noise is not known."
     tied = [label for label, gain in gains.items() if gain.sign == 0]
     if any(gain.by < 0 for gain in gains.values()):
-        why = f"no method has a better mean {contest.metric} beyond noise, and none of those within noise has fewer groups"
+        why = f"no method has a better {contest.mean_words} beyond noise, and none of those within noise has fewer groups"
     elif tied:
-        why = f"it has the best mean {contest.metric}; within noise of it: {', '.join(tied)}"
+        why = f"it has the best {contest.mean_words}; within noise of it: {', '.join(tied)}"
     else:
-        why = f"its mean {contest.metric} is the best, beyond noise"
+        why = f"its {contest.mean_words} is the best, beyond noise"
     rivals = [one for one in others if one.method in BASELINES or one is contest.focus]
     better = {one.label: [c for c in contest.clients if (g := contest.gain(one, best, c)) and g.sign == 1] for one in rivals}
     but = "; ".join(f"{label} is better beyond noise for {who(ids)}" for label, ids in better.items() if ids)
