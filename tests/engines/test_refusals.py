@@ -48,6 +48,13 @@ def test_one_good_reply_is_enough() -> None:
     assert len(play(FedAvg(), broken((2, 3, 7)), 3)) == 3
 
 
+def test_of_a_few_that_are_asked_all_may_be_broken_by_chance() -> None:
+    """One client of four is asked in a round. Where all are broken, the run ends when that has been seen of most of them."""
+    assert len(play(FedAvg(fraction=0.25), broken((2, 3, 7)), 8)) == 8
+    with pytest.raises(RefusedError, match=r"round [4-9]\d?: the only reply was refused"):
+        play(FedAvg(fraction=0.25), broken(), 60)
+
+
 def test_silent_clients_are_no_refusals() -> None:
     silent = broken(attendance=Attendance(silent=0.999999))
     assert all(not done.answered for done in play(FedAvg(), silent, 3))
@@ -64,13 +71,13 @@ def test_one_refused_client_of_a_federation_may_be_hostile() -> None:
     """Without a world nobody knows who is hostile: the only client that was asked, of four, does not end the run."""
     roster: Any = SimpleNamespace(attacks={}, client_names={0: "north"})
     why = dict.fromkeys(range(3), "its update has a NaN")
-    check_refusals(1, {0: why[0]}, set(), range(4), roster)
-    check_refusals(1, why, {3}, range(4), roster)
-    check_refusals(1, {}, set(), range(4), roster)
+    check_refusals(1, {0: why[0]}, set(), range(4), roster, range(4))
+    check_refusals(1, why, {3}, range(4), roster, range(3))
+    check_refusals(1, {}, set(), range(4), roster, range(4))
     with pytest.raises(RefusedError, match="all 3 replies were refused, for example that of client north"):
-        check_refusals(1, why, set(), range(4), roster)
+        check_refusals(1, why, set(), range(4), roster, range(3))
     with pytest.raises(RefusedError, match="the only reply was refused"):
-        check_refusals(1, {0: why[0]}, set(), range(1), roster)
+        check_refusals(1, {0: why[0]}, set(), range(1), roster, range(1))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_one_refused_client_of_a_federation_may_be_hostile() -> None:
 )
 def test_the_sentence_names_the_remedy(why: str, remedy: str) -> None:
     with pytest.raises(RefusedError, match=remedy):
-        check_refusals(1, {0: why, 1: why}, set(), range(2), world())
+        check_refusals(1, {0: why, 1: why}, set(), range(2), world(), range(2))
 
 
 @pytest.mark.filterwarnings("ignore::coterie.runs.run.Caution")

@@ -313,7 +313,8 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
             )
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
-    check_refusals(position.round, refused, spoken[1], there, roster)
+    missed = _missed(position.missed, position.members, *spoken, there)
+    check_refusals(position.round, refused, spoken[1], there, roster, missed)
     position, left = retire_silent(method, position, *spoken, there, attendance.patience)
     notes += left
     return Round(
@@ -347,14 +348,25 @@ class RefusedError(UserError):
 MANY = 3
 """Refused clients of a round from which on they cannot all be hostile clients that happened to be the only ones asked."""
 
+MOST = 0.8
+"""Share of the clients that are present of which none may have answered when it was last asked. If only some clients are asked
+in a round, all of these may be broken by chance, and the others not."""
+
 
 def check_refusals(
-    round: int, refused: Mapping[Client, str], heard: Collection[Client], there: Collection[Client], roster: Roster
+    round: int,
+    refused: Mapping[Client, str],
+    heard: Collection[Client],
+    there: Collection[Client],
+    roster: Roster,
+    missed: Collection[Client],
 ) -> None:
     """Check that a round had an answer, if any client answered: without one the models stay as they are, and nobody notices.
 
     Clients that do not answer are no refusals. Neither are hostile clients, if they were the only ones that were asked: that
-    is known in a simulation, and likely where fewer than :data:`MANY` of the clients of a federation were.
+    is known in a simulation, and likely where fewer than :data:`MANY` of the clients of a federation were. If only some
+    clients are asked in a round, all of them must have been refused in the first round (and be :data:`MANY`), or most of all
+    clients that are present when they were last asked.
 
     Args:
         round: The number of the round.
@@ -362,6 +374,7 @@ def check_refusals(
         heard: Clients whose replies were used in some exchange of the round.
         there: Clients that were present.
         roster: The clients that may take part.
+        missed: Members that have not answered since they were last asked, after the round.
 
     Raises:
         RefusedError: All replies were refused.
@@ -369,8 +382,10 @@ def check_refusals(
     honest = sorted(set(refused) - set(roster.attacks))
     if heard or not honest:
         return
+    many = len(refused) >= min(MANY, len(there))
     simulated = isinstance(roster, World) and not roster.attacks
-    if not simulated and len(refused) < min(MANY, len(there)):
+    most = len(set(missed) & set(there)) >= MOST * len(there)
+    if not (many and round == 1) and not (most and (many or simulated)):
         return
     client, why = honest[0], refused[honest[0]]
     name = roster.client_names.get(client, client)
