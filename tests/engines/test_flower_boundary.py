@@ -173,6 +173,8 @@ def test_under_noise_an_app_that_fails_does_not_say_why() -> None:
     wide = replace(data, train=replace(data.train, inputs=torch.randn(len(data.train.inputs), 99)))
     broken = replace(tried, clients={**tried.clients, 2: wide})
     grid = Here(app_of(broken, [boundary_mod(boundary, tried.model)]), 6)
+    for context in grid.contexts.values():
+        context.node_config["schema"] = "none"  # else it would be refused before it trains
     done = next(strategy_of(FedAvg(), tried, boundary=boundary).rounds(grid, 1))
     assert done.refused == {
         2: "its app failed: the app failed; with noise or masks, it does not send the reason, which may reveal its data"
