@@ -62,7 +62,7 @@ def test_a_bare_run_is_the_demonstration_recorded_and_drawn(call: Call) -> None:
 def test_one_run_in_json(call: Call) -> None:
     status, out, err = run_small(call, "--method", "cfl", "--out", "here", "--json")
     assert (status, err) == (0, "")
-    found = json.loads(out, parse_constant=pytest.fail)
+    (found,) = json.loads(out, parse_constant=pytest.fail)  # a list for one run too
     assert found == summary("here")
     assert set(found) >= {
         "method",
@@ -105,7 +105,7 @@ def test_a_file_and_options_that_change_it(call: Call) -> None:
     """)
     _, out, err = call("run", "study.toml", "--method", "cfl", "--rounds", "1", "--set", "eps2=0.75", "--json", *SMALL[4:])
     assert err == ""
-    found = json.loads(out)
+    (found,) = json.loads(out)
     assert (found["settings"]["eps1"], found["settings"]["eps2"]) == (0.25, 0.75)
     assert (found["rounds"], found["seed"], len(found["accuracy"]["per_client"])) == (1, 5, 4)
 
@@ -134,7 +134,7 @@ def test_resume_of_what_is_finished_changes_nothing(call: Call) -> None:
     assert call("resume", "here") == (0, "here is finished (2 rounds); there is nothing to do\n", "")
     status, out, _ = call("resume", "here", "--json")
     assert status == 0
-    assert json.loads(out) == summary("here")
+    assert json.loads(out) == [summary("here")]
     assert Path("here/rounds.jsonl").read_bytes() == before
 
 
@@ -279,7 +279,7 @@ def test_a_memory_that_is_not_enough_is_one_sentence(call: Call, monkeypatch: py
     def fill(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("coterie.runs.run.begin", fill)
+    monkeypatch.setattr("coterie.runs.run.begin_new", fill)
     status, _, err = call("run", "--out", "here")
     assert (status, err.count("\n")) == (2, 1)
     assert "not enough memory" in err
@@ -336,7 +336,7 @@ def test_ctrl_c_says_how_to_go_on(call: Call, monkeypatch: pytest.MonkeyPatch, a
     status, out, _ = call("resume", "here", "--json")
     assert status == 0
     run_small(call, "--method", "cfl", "--out", "whole")
-    assert json.loads(out)["accuracy"] == summary("whole")["accuracy"]
+    assert [one["accuracy"] for one in json.loads(out)] == [summary("whole")["accuracy"]]
 
 
 def test_a_run_that_fails_keeps_printable_details(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_a_federation_is_compared_and_taken_out_as_any_run(capsys: pytest.Captur
         ("fedavg", "federation", 1.0),
     ]
     assert call(capsys, "resume", "cfl") == (0, "cfl is finished (2 rounds); there is nothing to do\n", "")
-    told = json.loads(call(capsys, "resume", "cfl", "--json")[1])
+    (told,) = json.loads(call(capsys, "resume", "cfl", "--json")[1])
     assert (told["finished"], told["ari"], len(told["groups"])) == (True, None, 2)
     assert call(capsys, "export", "cfl", "--to", "models") == (0, "3 models written to models\n", "")
 

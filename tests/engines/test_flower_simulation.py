@@ -119,7 +119,7 @@ def test_the_command_line_runs_a_scenario_under_flower(tmp_path: Path, capsys: p
     results: list[Any] = []
     for engine in ("inprocess", "flower"):
         assert main([*call, "--engine", engine, "--out", str(tmp_path / engine)]) == 0
-        results.append(json.loads(capsys.readouterr().out))
+        results += json.loads(capsys.readouterr().out)
     assert results[0]["groups"] == results[1]["groups"]
     assert results[0]["accuracy"]["mean"] == pytest.approx(results[1]["accuracy"]["mean"], abs=0.02)
     assert results[0]["bytes_up"] == results[1]["bytes_up"]

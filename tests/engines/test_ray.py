@@ -553,9 +553,9 @@ def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: py
     call = ["run", "--method", "cfl", "--set", "scenario.clients=4", "--rounds", "2", "--width", "1", "--json"]
     out = tmp_path / "ray"
     assert main([*call, "--engine", "ray", "--address", two.address, "--out", str(out)]) == 0
-    found = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)
     assert main([*call, "--out", str(tmp_path / "here")]) == 0
-    expected = json.loads(capsys.readouterr().out)
+    (expected,) = json.loads(capsys.readouterr().out)
     assert (found["groups"], found["accuracy"], found["bytes_up"]) == (
         expected["groups"],
         expected["accuracy"],
@@ -593,7 +593,7 @@ def test_a_run_that_was_stopped_continues_on_a_cluster(two: Two, tmp_path: Path,
         next(rounds)
     rounds.close()
     assert main(["resume", str(tmp_path / "ray"), "--address", two.address, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(capsys.readouterr().out)
     (whole,) = coterie.begin(make(settings), tmp_path / "here")
     list(whole.rounds())
     expected = coterie.summary(tmp_path / "here")

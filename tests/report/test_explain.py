@@ -247,7 +247,7 @@ def test_the_command_prints_words_or_json(tmp_path: Path, capsys: pytest.Capture
     assert text.startswith("Client 2.")
     assert max(map(len, text.splitlines())) <= 100
     assert main(["explain", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(to_json(explain(run)))
+    assert json.loads(capsys.readouterr().out) == [json.loads(to_json(explain(run)))]
 
 
 # -- frozen records and real runs -----------------------------------------------------------------------------------------

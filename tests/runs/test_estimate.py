@@ -182,7 +182,7 @@ def test_the_command_says_it_and_runs_nothing(
     assert rows[3].startswith("all 4 runs")
     assert rows[2].split()[-3] == "6"  # two exchanges a round
     assert main([*ASK, "cfl", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    (told,) = json.loads(capsys.readouterr().out)
     assert (told["runs"], told["methods"][0]["exchanges"], told["methods"][0]["asked"]) == (1, 3, 60)
     assert not list(tmp_path.iterdir())
 

@@ -235,5 +235,5 @@ def test_the_command_line_killed_with_its_workers_at_work(tmp_path: Path) -> Non
         time.sleep(0.7)
         process.kill()
     resumed = subprocess.run([*call, "resume", str(tmp_path / "killed"), "--json"], check=True, capture_output=True)
-    assert json.loads(resumed.stdout)["rounds"] == 10
+    assert [one["rounds"] for one in json.loads(resumed.stdout)] == [10]
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")

@@ -482,7 +482,7 @@ def test_json_is_the_librarys_answer(told: tuple[Path, Suggestion], call: Call) 
     folder, said = told
     status, out, err = call("suggest", str(folder), "--workers", "1", "--json")
     assert (status, err) == (0, "")
-    assert json.loads(out, parse_constant=pytest.fail) == json.loads(to_json(asdict(said)))
+    assert json.loads(out, parse_constant=pytest.fail) == [json.loads(to_json(asdict(said)))]
 
 
 def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Suggestion], call: Call) -> None:

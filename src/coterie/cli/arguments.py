@@ -144,7 +144,11 @@ EXPLAIN = """\
 Explain from the records why the groups are as they are, or why one client is in its group: which numbers were compared,
 how close the decision was, and what would have changed it."""
 PLOT = """\
-Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic."""
+Draw one figure of a run as PDF, PNG or SVG. Kinds: groups, score, accuracy, loss, similarity, criteria, traffic.
+Of several runs, score, accuracy, loss and traffic draw a curve each.
+
+  coterie plot runs/first groups -o groups.pdf
+  coterie plot runs/cfl runs/fedavg score -o score.pdf"""
 WATCH = """\
 Serve the report of a run at 127.0.0.1, for this machine only, and refresh it during the run. The printed address has a
 token; without it, other users of the machine see nothing. Press Ctrl-C to stop."""
@@ -222,7 +226,7 @@ def _seen(own: dict[str, Parser]) -> None:
     )
     own["explain"].add_argument("--round", metavar="R", type=whole, help="explain the groups after this round (the last)")
     _json(own["explain"])
-    own["plot"].add_argument("run", metavar="RUN", help="a run directory")
+    own["plot"].add_argument("runs", metavar="RUN", nargs="+", help="a run directory; several for a curve of each")
     own["plot"].add_argument("kind", metavar="KIND", help="groups, score, accuracy, loss, similarity, criteria or traffic")
     own["plot"].add_argument("-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg")
     own["plot"].add_argument("--round", metavar="R", type=whole, help="round to plot (the last with this figure)")

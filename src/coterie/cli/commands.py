@@ -46,7 +46,7 @@ def suggest(arguments: argparse.Namespace) -> int:
 
     with Steps(watched(arguments.json), "probing the clients", EXCHANGES) as steps:
         said = asked(arguments.run, data=arguments.data, workers=arguments.workers, progress=steps.step, **given(arguments))
-    say(to_json(asdict(said))) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
+    say(to_json([asdict(said)])) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
     return 0
 
 
@@ -82,8 +82,7 @@ def check(arguments: argparse.Namespace) -> int:
                 say(f"{path} is accepted")
     found = [checked(folder) for folder in arguments.runs]
     if arguments.json:
-        results = [asdict(one) for one in found]
-        say(to_json(results if len(results) > 1 else results[0]))
+        say(to_json([asdict(one) for one in found]))
     for one in () if arguments.json else found:
         for kind in ("intact", "unchecked", "damaged"):
             for text in getattr(one, kind):
@@ -103,7 +102,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
     asked = {"client": arguments.client, "round": arguments.round}
     if arguments.json:
-        say(to_json(why.explain(arguments.run, **asked)))
+        say(to_json([why.explain(arguments.run, **asked)]))
     else:
         columns = shutil.get_terminal_size((why.WIDTH, 24)).columns if sys.stdout.isatty() else why.WIDTH
         say(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
@@ -160,7 +159,7 @@ def plot(arguments: argparse.Namespace) -> int:
     """The command ``plot``."""
     from coterie.report.figures import plot as drawn
 
-    out = drawn(arguments.run, arguments.kind, arguments.out, arguments.round)
+    out = drawn(arguments.runs, arguments.kind, arguments.out, arguments.round)
     say(f"figure written to {out}")
     return 0
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.cli.commands import given
     from coterie.runs import experiment as overrides
     from coterie.runs.experiment import make, normal, read
-    from coterie.runs.run import Caution, begin
+    from coterie.runs.run import Caution, begin_new
     from coterie.tracking.following import check
 
     check(arguments.track)
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return show(experiment, out, arguments.json)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", Caution)
-        runs = begin(experiment, out)
+        runs = begin_new(experiment, out)
     for warning in caught:
         if issubclass(warning.category, Caution):
             say(f"coterie: {printable(str(warning.message))}", sys.stderr)
@@ -190,8 +190,7 @@ def _print_json(runs: Sequence[Run]) -> None:
     from coterie.records.record import to_json
     from coterie.report.summary import summary
 
-    results = [summary(one.folder) for one in runs]
-    say(to_json(results if len(results) > 1 else results[0]))
+    say(to_json([summary(one.folder) for one in runs]))
 
 
 def _print_report(runs: Sequence[Run], folder: Path) -> None:
@@ -301,7 +300,8 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     runs = len(found) * len(experiment.seeds)
     whole = together(found, len(experiment.seeds))
     if as_json:
-        say(to_json({"runs": runs, "methods": [dataclasses.asdict(one) for one in found], "all": dataclasses.asdict(whole)}))
+        every = [dataclasses.asdict(one) for one in found]
+        say(to_json([{"runs": runs, "methods": every, "all": dataclasses.asdict(whole)}]))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):

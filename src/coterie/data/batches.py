@@ -146,7 +146,8 @@ def _arrays(item: Any) -> Any:
     if isinstance(item, tuple):
         return tuple(_arrays(torch.as_tensor(part) if _is_numbers(part) else part) for part in item)
     if isinstance(item, np.ndarray | torch.Tensor):
-        return ordinary(item, "an item of a data set")
+        found = ordinary(item, "an item of a data set")
+        return found if isinstance(found, torch.Tensor) or found.flags.writeable else found.copy()  # PyTorch would warn
     return item
 
 

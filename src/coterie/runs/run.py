@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from coterie.methods import made as made_method
 from coterie.models import nets
 from coterie.notebook.progress import followed
 from coterie.notebook.tables import by_group, count, frame, some, table
-from coterie.printable import printable
+from coterie.printable import printable, say
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, Line, Record, read_recorded, to_toml
@@ -54,7 +55,7 @@ from coterie.runs.experiment import (
     own,
     read,
 )
-from coterie.settings import SettingError, UserError, table_of
+from coterie.settings import SettingError, UserError, brief, table_of
 from coterie.settings.calls import public
 from coterie.training.trial import trial
 
@@ -559,7 +560,8 @@ def begin(
         experiment: The experiment; or a scenario's name, a world, or a function that is called with a seed and returns a
             world. A function that can be imported by its name is recorded by this name, so that commands can continue the
             run. Other functions, and worlds, must be passed again, to :func:`reopen`.
-        folder: The new folder.
+        folder: The new folder. If it has the runs of a call with the same settings and data, as when a notebook's cell is run
+            twice, these are returned and can be continued, and a line on stderr says so.
         methods: Names of methods, or methods with their settings; FedAvg and auto by default. An Experiment has its own.
         **settings: Further fields of :class:`~coterie.runs.experiment.Experiment`, such as ``rounds``,
             ``seeds`` and ``training``.
@@ -568,7 +570,7 @@ def begin(
         The runs, in which no round has been made yet. ``finish()`` makes all rounds; each run has ``rounds()`` for a loop.
 
     Raises:
-        UserError: The folder is not empty, or a setting is wrong.
+        UserError: The folder has other runs or files, or a setting is wrong.
 
     Example:
         Record FedAvg and auto over your own world, then show the report:
@@ -581,6 +583,83 @@ def begin(
         experiment = own(experiment, DEMO_METHODS if methods is None else methods, **settings)
     elif settings or methods is not None:
         raise SettingError(f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there")
+    if folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT)):
+        return _again(experiment, folder)
+    return begin_new(experiment, folder)
+
+
+def _again(experiment: Experiment, folder: Path) -> Runs:
+    """The runs of a folder that were begun with the same settings and data, as by a notebook's cell that is run twice.
+
+    Raises:
+        UserError: A setting or the clients' data are not those that were recorded.
+    """
+    experiment = replace(experiment, data=data_folder(experiment.data))
+    experiment.check_secret()
+    path = within(folder, EXPERIMENT if (folder / EXPERIMENT).exists() else RUN)
+    if path.name == EXPERIMENT:
+        read_recorded(path)
+    else:
+        Record(folder).description()
+    there = read(path)  # tables alone: nothing that they name is imported
+    difference = _difference(there, json.loads(json.dumps(experiment.spec())))
+    if difference:
+        raise UserError(f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew")
+    runs = _runs(experiment, folder)
+    for run in runs if path.name == EXPERIMENT else ():
+        _check_place(run, folder, {method.name: type(method) for method in experiment.methods})
+    for seed in experiment.seeds:
+        begun = [run for run in runs if run.seed == seed and run.record.begun]
+        facts = world_facts(experiment.world(seed)) if begun else {}
+        for run in begun:
+            if not same_world(facts, run.record.description()["world"]):
+                raise UserError(f"{folder} has runs of other clients or data: choose another folder, or remove this one")
+    rounds = sum(len(run.record.lines()) for run in runs if run.record.begun)
+    done = "finished" if all(run.finished() for run in runs) else f"continued after {count(rounds, 'recorded round')}"
+    say(
+        f"coterie: {folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {done}",
+        sys.stderr,
+    )
+    return runs
+
+
+NO_DIFFERENCE = ("workers", "data", "schema", "secret", "world", "versions", "origin", "address")
+"""Keys of a record that do not decide its numbers, or are compared apart from the settings."""
+
+
+def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: str = "") -> str:
+    """The first setting that differs, in words; an empty text if none does."""
+    for name in dict.fromkeys((*recorded, *given)):
+        if not table and name in NO_DIFFERENCE:
+            continue
+        there, here = recorded.get(name), given.get(name)
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            inner = _difference(there, here, f"{table}{name}.")
+            if inner:
+                return inner
+        elif name == "methods" and isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+            for one, two in zip(there, here, strict=True):
+                inner = _difference(one, two, f"{one.get('name')}.")
+                if inner:
+                    return inner
+        elif there != here and "secret" not in name:
+            return f"{table}{name} = {brief(there)}, and not {brief(here)}"
+    return ""
+
+
+def begin_new(experiment: Experiment, folder: Path) -> Runs:
+    """Create the runs of an experiment in a new folder, see :func:`begin`.
+
+    Args:
+        experiment: The experiment.
+        folder: The folder, which does not exist or is empty.
+
+    Returns:
+        The runs.
+
+    Raises:
+        UserError: The folder is not empty, or a setting is wrong.
+    """
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT):

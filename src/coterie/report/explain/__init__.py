@@ -6,23 +6,46 @@ data and no training, and have no formulas of their own: those are in :mod:`cote
 
 from __future__ import annotations
 
+import html
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from coterie.files import Folder
 from coterie.records.record import finite
 from coterie.report.explain import client_history, run_history
-from coterie.report.explain.view import read
+from coterie.report.explain.view import RunHistory, read
 from coterie.settings.calls import public
 
 WIDTH = 100
 """Columns of a line of text."""
 
 
+class Explanation(dict[str, Any]):
+    """The values of an explanation, by their names; as a string, and where a notebook shows it, it is the text.
+
+    Attributes:
+        text: The explanation in words.
+    """
+
+    def __init__(self, values: Mapping[str, Any], text: str) -> None:
+        super().__init__(values)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text)}</pre>"
+
+
 @public
-def explain(run: Folder, client: int | str | None = None, round: int | None = None) -> dict[str, Any]:
-    """Return what ``coterie explain RUN --json`` prints: the run's decisions, or those that concern one client.
+def explain(run: Folder, client: int | str | None = None, round: int | None = None) -> Explanation:
+    """Explain a run's decisions, or those that concern one client: printed it is the text that ``coterie explain`` prints.
 
     docs/explain.md has the fields.
 
@@ -31,13 +54,15 @@ def explain(run: Folder, client: int | str | None = None, round: int | None = No
         client: The client's name, or its number if clients have no names, or None for the whole run.
         round: Explain the state after this round; None for the last one.
 
+    Returns:
+        A dict of the values, which ``--json`` prints, with the text.
+
     Raises:
         UserError: If there is no such run, round or client.
     """
     history = read(Path(run), round)
     found = run_history.run_history(history) if client is None else client_history.client_history(history, client)
-    result: dict[str, Any] = finite(found)
-    return result
+    return Explanation(finite(found), _text(history, found, client, WIDTH))
 
 
 def words(run: Path | str, client: int | str | None = None, round: int | None = None, width: int = WIDTH) -> str:
@@ -53,10 +78,12 @@ def words(run: Path | str, client: int | str | None = None, round: int | None = 
         UserError: If there is no such run, round or client.
     """
     history = read(run, round)
-    if client is None:
-        paragraphs = run_history.text(history, run_history.run_history(history))
-    else:
-        paragraphs = client_history.text(client_history.client_history(history, client))
+    found = run_history.run_history(history) if client is None else client_history.client_history(history, client)
+    return _text(history, found, client, width)
+
+
+def _text(history: RunHistory, found: dict[str, Any], client: int | str | None, width: int) -> str:
+    paragraphs = run_history.text(history, found) if client is None else client_history.text(found)
     return "\n".join(_wrapped(indent, paragraph, width) for indent, paragraph in paragraphs)
 
 

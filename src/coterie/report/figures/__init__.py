@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from coterie.files import Folder
@@ -11,16 +13,20 @@ from coterie.report.summary import expand
 from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
 
+OVER_ROUNDS = ("score", "accuracy", "loss", "traffic")
+"""Kinds that several runs can share: a curve for each run."""
+
 KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traffic")
 SUFFIXES = (".pdf", ".png", ".svg")
 
 
 @public
-def plot(run: Folder, kind: str, out: Path | str, round: int | None = None) -> Path:
-    """Draw one figure of the run in directory ``run``; the same records make the same file. Needs Matplotlib.
+def plot(run: Folder | Iterable[Folder], kind: str, out: Path | str, round: int | None = None) -> Path:
+    """Draw one figure of a run, or a curve for each of several; the same records make the same file. Needs Matplotlib.
 
     Args:
-        run: A run directory, or a folder with a single one.
+        run: A run directory, or a folder with a single one. For ``score``, ``accuracy``, ``loss`` and ``traffic`` also
+            several, or a folder of several: the mean over clients, or the bytes, of each run.
         kind: ``groups`` (the group of each client over the rounds), ``score`` (the main metric), ``accuracy`` or
             ``loss`` (of every group and its clients), ``similarity`` (the matrices on which decisions were based),
             ``criteria`` (the numbers that the method compared) or ``traffic`` (bytes and seconds).
@@ -31,8 +37,8 @@ def plot(run: Folder, kind: str, out: Path | str, round: int | None = None) -> P
         The path of the file.
 
     Raises:
-        UserError: For an unknown kind, another suffix, a folder of several runs, a run without such numbers, or a ``round``
-            with another kind than ``similarity``.
+        UserError: For an unknown kind, another suffix, several runs with a kind that shows one, a run without such numbers,
+            or a ``round`` with another kind than ``similarity``.
     """
     out = Path(out)
     if kind not in KINDS:
@@ -43,16 +49,19 @@ def plot(run: Folder, kind: str, out: Path | str, round: int | None = None) -> P
         raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
     style.check_installed("figures", "report")
     style.load()
-    from coterie.report.figures import drawings  # needs Matplotlib
+    from coterie.report.figures import drawings, several  # they need Matplotlib
 
-    found = gather(_single(Path(run)))
-    return style.write(lambda: drawings.figure(found, kind, round), [out])[0]
-
-
-def _single(folder: Path) -> Path:
-    """Return the folder if it is a run directory, else the only run directory in it."""
-    inside = expand([folder])
-    if len(inside) > 1:
+    inside = expand(run)
+    if not inside:
+        raise UserError("there is no run to draw: the list of runs is empty")
+    if len(inside) > 1 and kind not in OVER_ROUNDS:
+        where = run if isinstance(run, str | os.PathLike) else "the list"
         shown = ", ".join(map(str, inside[:6])) + (", …" if len(inside) > 6 else "")
-        raise UserError(f"{folder} has {len(inside)} runs and a figure is of one: name {shown}")
-    return inside[0]
+        shared = ", ".join(OVER_ROUNDS)
+        raise UserError(
+            f"{where} has {len(inside)} runs and a figure of {kind} is of one ({shared} show several): name {shown}"
+        )
+    found = [gather(folder) for folder in inside]
+    if len(found) > 1:
+        return style.write(lambda: several.figure(found, kind), [out])[0]
+    return style.write(lambda: drawings.figure(found[0], kind, round), [out])[0]

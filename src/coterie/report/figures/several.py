@@ -1,0 +1,75 @@
+"""A figure of several runs: a curve for each. Importing this module needs Matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from coterie.records.shown import shown_as, spread
+from coterie.report.figures.looks import numbered
+from coterie.report.figures.style import COLUMN, panels
+from coterie.report.gathered import Gathered
+from coterie.settings import UserError
+
+LINE = 0.14
+"""Height in inches of a line of small print."""
+
+
+def figure(runs: Sequence[Gathered], kind: str) -> Figure:
+    """Draw a curve for each run: a metric over its honest clients, or its bytes so far.
+
+    Args:
+        runs: The runs.
+        kind: One of :data:`coterie.report.figures.OVER_ROUNDS`.
+
+    Raises:
+        UserError: If a run has no such numbers, or the main metrics of the runs differ.
+    """
+    metric = kind
+    if kind == "score":
+        mains = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
+        if len(mains) > 1:
+            raise UserError(f"these runs have different main metrics, {' and '.join(mains)}: a figure of score needs one")
+        metric = mains[0]
+    curves = [_bytes_so_far(run) if kind == "traffic" else _scores(run, metric) for run in runs]
+    made, ((axes,),) = panels(1, width=COLUMN, height=2.1 + LINE * math.ceil((len(runs) + 1) / 2))
+    for number, (label, values) in enumerate(zip(_labels(runs), curves, strict=True)):
+        axes.plot(list(values), list(values.values()), markevery=math.ceil(len(values) / 8), **numbered(number), label=label)
+    axes.set(xlabel="round", xlim=(1, max(2, *(len(run.lines) for run in runs))))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
+    made.legend(loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3)
+    return made
+
+
+def _scores(run: Gathered, metric: str) -> dict[int, float]:
+    """Round -> the metric over the honest clients, as in summaries."""
+    means = {line["round"]: spread(line, metric)["mean"] for line in run.lines if line["tested"]}
+    known = {round: mean for round, mean in means.items() if not math.isnan(mean)}
+    if not known:
+        raise UserError(f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it")
+    return known
+
+
+def _bytes_so_far(run: Gathered) -> dict[int, float]:
+    """Round -> MB that clients and server have sent up to it."""
+    each = [line["bytes_up"] + line["bytes_down"] for line in run.lines]
+    return dict(enumerate((np.cumsum(each) / 1e6).tolist(), 1))
+
+
+def _labels(runs: Sequence[Gathered]) -> list[str]:
+    """The method of each run, with its seed or its folder where that is needed to tell runs apart."""
+    names = [str(run.description["methods"][0]["name"]) for run in runs]
+    additions: list[Callable[[Gathered], str]] = [
+        lambda run: f" seed {run.description['seeds'][0]}",
+        lambda run: f", {run.folder.parent.name}/{run.folder.name}",
+    ]
+    for addition in additions:
+        if len(set(names)) < len(names):
+            names = [name + addition(run) for name, run in zip(names, runs, strict=True)]
+    return names
