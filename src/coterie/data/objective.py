@@ -7,7 +7,7 @@ as the area under the ROC curve, have no such form: they take a client's whole t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from coterie.data import losses
 from coterie.data.batches import Batch, joined, mapped, size
 from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.pooling import SIGN, ErrorSums, flat, pooled
-from coterie.settings import SettingError, nearest
+from coterie.settings import SettingError, brief, coerced, nearest
 from coterie.settings.calls import public
 
 Sums = dict[str, tuple[float, float]]
@@ -282,6 +282,11 @@ class Metric:
     sums: Callable[[torch.Tensor, torch.Tensor], ErrorSums] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("function", "final"):
+            if not callable(getattr(self, name)):
+                raise SettingError(f"a metric's {name} must be a function, got {brief(getattr(self, name))}")
+        for name in ("whole", "share"):
+            object.__setattr__(self, name, coerced(f"a metric's {name}", getattr(self, name), bool))
         if self.better not in ("greater", "smaller"):
             raise SettingError(f'a metric\'s better must be "greater" or "smaller", got {self.better!r}')
 
@@ -410,6 +415,13 @@ class Objective:
     """Whether the loss is the cross entropy of classes, in any spelling of torch, for outputs ``(b, classes)``."""
 
     def __post_init__(self) -> None:
+        for name in ("loss", "combine"):
+            if not callable(getattr(self, name)):
+                raise SettingError(f"Objective.{name} must be a function, got {brief(getattr(self, name))}")
+        given_metrics: Any = self.metrics
+        if not isinstance(given_metrics, Iterable):
+            forms = "names of metrics, such as ['AUROC'], or a mapping from names to functions"
+            raise SettingError(f"Objective.metrics must be {forms}, got {brief(given_metrics)}")
         given = self.metrics if isinstance(self.metrics, Mapping) else {name: _known(name) for name in _names(self.metrics)}
         if not given:
             raise SettingError("an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS")

@@ -31,7 +31,7 @@ from coterie.data.tensor_sets import as_arrays
 from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import UserError, nearest
+from coterie.settings import UserError, brief, nearest
 from coterie.settings.calls import public
 
 SUBJECT = "subject"
@@ -544,6 +544,9 @@ def from_lists(
             raise UserError(f"{setting} must be a whole number >= {least}, got {number!r}")
     if objective is not None and not isinstance(objective, Objective):
         raise UserError(f"objective must be a coterie.Objective, such as coterie.REGRESSION, got {objective!r:.60}")
+    if not isinstance(clients, Mapping | Iterable) or isinstance(clients, str | bytes | set | frozenset):
+        taken = "a list of each client's data, such as (x, y), or a mapping from the clients' names to them"
+        raise UserError(f"clients must be {taken}, got {brief(clients)}")
     known = isinstance(clients, Mapping)
     given = dict(clients) if isinstance(clients, Mapping) else {f"client {i}": one for i, one in enumerate(clients)}
     if not given:

@@ -23,7 +23,7 @@ from coterie.models.nets import check_maker, described
 from coterie.notebook.tables import count, labels, some, table
 from coterie.printable import printable
 from coterie.randomness import Purpose, generator, numpy_generator
-from coterie.settings import SettingError, check, nearest, setting
+from coterie.settings import SettingError, brief, check, coerced, nearest, setting
 from coterie.settings.calls import public
 
 
@@ -46,6 +46,20 @@ class Attendance:
     away: Mapping[Client, Sequence[tuple[int, int]]] = field(default_factory=dict)
     silent: float = 0.0
     patience: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("joins", "away"):
+            if not isinstance(getattr(self, name), Mapping):
+                got = brief(getattr(self, name))
+                raise SettingError(f"Attendance.{name} must be a mapping from clients, such as {{0: ...}}, got {got}")
+        silent = coerced("Attendance.silent", self.silent, float)
+        if not 0 <= silent <= 1:
+            raise SettingError(f"Attendance.silent must be >= 0 and <= 1, got {self.silent!r}")
+        patience = coerced("Attendance.patience", self.patience, int)
+        if patience < 1:
+            raise SettingError(f"Attendance.patience must be >= 1, got {self.patience!r}")
+        object.__setattr__(self, "silent", silent)
+        object.__setattr__(self, "patience", patience)
 
     def there(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
@@ -346,6 +360,12 @@ class ClientData:
     name: str = ""
     schema: Schema | None = None
 
+    def __post_init__(self) -> None:
+        for part in ("train", "validation", "test"):
+            if not isinstance(getattr(self, part), Split):
+                got = brief(getattr(self, part))
+                raise SettingError(f"ClientData.{part} must be a coterie.Split, such as coterie.whole(x, y), got {got}")
+
     def __repr__(self) -> str:
         name = f" {printable(self.name)}" if self.name else ""
         parts = (f"{len(getattr(self, part)):,} {part}" for part in ("train", "validation", "test"))
@@ -448,6 +468,13 @@ class World:
     hints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.clients, Mapping) or not all(isinstance(data, ClientData) for data in self.clients.values()):
+            wrong: Any = self.clients
+            if isinstance(wrong, Mapping):
+                wrong = next(data for data in wrong.values() if not isinstance(data, ClientData))
+            raise SettingError(f"World.clients must be a mapping from ids or names to coterie.ClientData, got {brief(wrong)}")
+        if not isinstance(self.attendance, Attendance):
+            raise SettingError(f"World.attendance must be a coterie.Attendance, got {brief(self.attendance)}")
         self._take_names()
         self._take_ids()
         for name, kind in (("training", Training), ("objective", Objective)):

@@ -20,7 +20,7 @@ from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
 from coterie.report.limits import limited
 from coterie.robust import Robust
-from coterie.settings import UserError, plain
+from coterie.settings import UserError, brief, plain
 from coterie.settings.calls import public
 
 RUN_SETTINGS: Mapping[str, Any] = {"engine": "inprocess", "precision": "fp32", "eval_every": 1}
@@ -250,7 +250,11 @@ def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
         UserError: If one of ``folders`` is a file, or contains no run.
     """
     out: list[Path] = []
-    for folder in map(Path, [folders] if isinstance(folders, str | os.PathLike) else folders):
+    given = [folders] if isinstance(folders, str | os.PathLike) else folders
+    listed = list(given) if isinstance(given, Iterable) else [given]
+    for wrong in (one for one in listed if not isinstance(one, str | os.PathLike)):
+        raise UserError(f"runs must be run directories, or folders of them, got {brief(wrong)}")
+    for folder in map(Path, listed):
         if folder.is_file():
             raise UserError(f"{folder} is a file; give the run directory that contains it")
         inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))

@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Method, Training
-from coterie.data.scenario import OwnWorld, Scenario, find
+from coterie.data.scenario import SCENARIOS, OwnWorld, Scenario, find
 from coterie.data.world import COLLUDING, World
 from coterie.engines.workers import Hardware
 from coterie.files import expanded
@@ -421,6 +421,9 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     Raises:
         UserError: A name is unknown, a setting is wrong, or the function fails.
     """
+    if isinstance(made, Scenario):
+        named = [name for name, scenario in SCENARIOS.items() if scenario == made]
+        made = named[0] if named else made.build  # a changed scenario is a function of the seed
     if not isinstance(made, World | str) and not callable(made):
         taken = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
         raise SettingError(f"begin takes {taken}, got {made!r:.60}")

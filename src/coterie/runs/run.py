@@ -11,7 +11,7 @@ import json
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -123,6 +123,10 @@ def run(
     if start is not None and not isinstance(start, Position):
         raise SettingError(f"start must be the position of an earlier round, such as round.position, got {start!r:.60}")
     chosen: Method[Any] = made_method(method)
+    given: Any = scenario
+    if not isinstance(given, str | Scenario | OwnWorld | World) and not callable(given):
+        taken = "a scenario's name, a Scenario, a World, or a function that makes the world of a seed"
+        raise SettingError(f"scenario must be {taken}, got {brief(given)}")
     setup = find(scenario) if isinstance(scenario, str) else scenario
     setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
     world = setup.build(seed, data_folder(data))
@@ -746,6 +750,12 @@ def reopen(
         methods = (*folder.experiment.methods, *methods)
         if world is None and isinstance(folder.experiment.setup, OwnWorld):
             world = folder.experiment.setup.made
+    given_methods: Any = methods
+    if isinstance(given_methods, str) or not isinstance(given_methods, Iterable):
+        raise SettingError(f"methods must be a list of your own methods, got {brief(given_methods)}")
+    given_world: Any = world
+    if world is not None and not isinstance(given_world, World) and not callable(given_world):
+        raise SettingError(f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}")
     own = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):

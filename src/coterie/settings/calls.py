@@ -215,7 +215,8 @@ def _checked_value(name: str, value: Any, hint: Any) -> Any:
         return value
     if any(map(_is_path, options)):
         if not isinstance(value, str | os.PathLike):
-            raise CallError(f"{name} must be a path, got {brief(value)}")
+            several = isinstance(value, list | tuple) and len(value) > 0
+            raise CallError(f"{name} must be a path, got {brief(value)}{'; give one of them, such as [0]' if several else ''}")
         return value if str in options else Path(value)
     try:
         return coerced(name, value, hint)
