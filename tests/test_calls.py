@@ -67,7 +67,7 @@ def test_every_public_function_is_called_by_the_test_above() -> None:
 
 def world() -> coterie.World:
     rng = np.random.default_rng(0)
-    return coterie.from_lists([(rng.random((20, 5), "f"), rng.integers(0, 3, 20)) for _ in range(2)])
+    return coterie.from_lists([(rng.random((20, 5), "f"), np.arange(20) % 2) for _ in range(2)])
 
 
 FRAME = {"site": ["a", "b"] * 20, "age": np.arange(40.0), "ill": [0, 1] * 20}

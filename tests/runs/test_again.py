@@ -17,7 +17,7 @@ from coterie.settings import UserError
 
 def world(scale: float = 1.0) -> coterie.World:
     rng = np.random.default_rng(0)
-    clients = [(rng.random((20, 3), "f") * scale, rng.integers(0, 3, 20)) for _ in range(4)]
+    clients = [(rng.random((20, 3), "f") * scale, np.arange(20) % 2) for _ in range(4)]
     return coterie.from_lists(clients)
 
 

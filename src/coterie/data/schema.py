@@ -20,6 +20,7 @@ from typing import Any
 from coterie.files import read_regular, reason
 from coterie.printable import printable
 from coterie.settings import SettingError, UserError, nearest
+from coterie.settings.calls import public
 
 NONE, SHARED, OWN = "none", "shared", "own"
 SCALINGS = ("", NONE, SHARED, OWN)
@@ -56,6 +57,7 @@ SIGNIFICANT = 6
 """Digits of a scaling constant that its digest depends on."""
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class Schema:
     """The schema of a client's data. An empty field is not known, and is not compared.

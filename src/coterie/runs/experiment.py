@@ -650,6 +650,7 @@ def _written(places: list[SettingPlace], meant_place: SettingPlace) -> str:
     return meant_place.key if len(kinds) == 1 and meant_place.kind not in DOTTED else meant_place.dotted
 
 
+@public
 def option_hint(option: str, value: str) -> str:
     """Return the end of a sentence that says which ``--set`` an option stands for that the command line does not have.
 

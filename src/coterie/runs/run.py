@@ -134,7 +134,7 @@ def run(
         world = replace(world, training=table_of("training", training, world.training))
     if start is None:
         trial(world, seed)
-        warn_of(world)
+        warn_of(world, depth=4)
     made = inprocess.rounds(
         chosen,
         world,
@@ -672,7 +672,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
         raise UserError(f"{folder} exists and is not an empty folder; choose another{hint}")
     world = experiment.world(experiment.seeds[0])
     trial(world, experiment.seeds[0])
-    warn_of(world)
+    warn_of(world, depth=5)
     experiment.check_calendar()
     for method in experiment.methods:
         inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware(), experiment.robust)
@@ -691,10 +691,15 @@ class Caution(UserWarning):
     """A warning about data: a run is possible, but its result may not be what its clients could have."""
 
 
-def warn_of(world: World) -> None:
-    """Warn of what :func:`~coterie.data.cautions.cautions` says about a world, one :class:`Caution` for each sentence."""
+def warn_of(world: World, depth: int) -> None:
+    """Warn of what :func:`~coterie.data.cautions.cautions` says about a world, one :class:`Caution` for each sentence.
+
+    Args:
+        world: The world.
+        depth: The number of calls from here to the user's line, which the warning shows.
+    """
     for text in cautions(world):
-        warnings.warn(text, Caution, stacklevel=3)
+        warnings.warn(text, Caution, stacklevel=depth)
 
 
 def _runs(experiment: Experiment, folder: Path) -> Runs:
