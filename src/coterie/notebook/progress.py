@@ -69,3 +69,8 @@ def _bar() -> Any:
         return None
     # tqdm's thread looks after slow bars. An engine forks its workers, and a process that forks must have no other threads.
     return type("Bar", (tqdm,), {"monitor_interval": 0})
+
+
+def tell(text: str) -> None:
+    """Print one sentence on stderr, below a notebook's cell or in a script's output."""
+    say(f"coterie: {text}", sys.stderr)
