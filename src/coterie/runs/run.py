@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -36,9 +35,9 @@ from coterie.files import Folder, within
 from coterie.methods import METHODS
 from coterie.methods import made as made_method
 from coterie.models import nets
-from coterie.notebook.progress import followed
+from coterie.notebook.progress import followed, tell
 from coterie.notebook.tables import by_group, count, frame, some, table
-from coterie.printable import printable, say
+from coterie.printable import printable
 from coterie.records.checksum import sealed_toml
 from coterie.records.codec import DamagedError, from_stored
 from coterie.records.record import RUN, Line, Record, read_recorded, to_toml
@@ -620,10 +619,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
                 raise UserError(f"{folder} has runs of other clients or data: choose another folder, or remove this one")
     rounds = sum(len(run.record.lines()) for run in runs if run.record.begun)
     done = "finished" if all(run.finished() for run in runs) else f"continued after {count(rounds, 'recorded round')}"
-    say(
-        f"coterie: {folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {done}",
-        sys.stderr,
-    )
+    tell(f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {done}")
     return runs
 
 
