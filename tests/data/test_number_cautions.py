@@ -147,3 +147,9 @@ def test_what_is_said_is_warned_of_recorded_and_in_the_verdict(tmp_path: Path) -
     texts = [str(one.message) for one in said]
     assert any("the target 'y' is around" in text for text in texts)
     assert any("4 of 4 clients have fewer than 10 test rows" in text for text in texts)
+
+
+@pytest.mark.parametrize("settings", [{}, {"standardize_target": "pooled"}])
+def test_a_target_that_never_changes_is_named(settings: dict[str, Any]) -> None:
+    said = of_targets(world(np.full(160, 0.1), **settings))
+    assert said == "the target 'y' is 0.1 in every training row: nothing can be learned, and R2 is not defined"

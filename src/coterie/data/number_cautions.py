@@ -46,25 +46,44 @@ def of_few_rows(world: World) -> str:
 def of_targets(world: World) -> str:
     """A sentence if the numbers to predict are far from what a net starts with, and are not standardized."""
     objective, splits = world.objective, [data.train for data in world.clients.values()]
-    if objective.target_scale is not None or objective.loss in (cross_entropy, binary_cross_entropy):
+    if objective.loss in (cross_entropy, binary_cross_entropy):
         return ""
     if not all(isinstance(split.targets, Tensor) and split.targets.is_floating_point() for split in splits):
         return ""
     if len({split.targets.shape[1:] for split in splits}) > 1:
         return ""  # of several lengths, such as sequences
+    if constant := _constant_target(world):
+        return constant
+    if objective.target_scale is not None:
+        return ""
     scale = pooled_scale(splits)
     sizes = [max(abs(mean), deviation) for mean, deviation in zip(scale.means, scale.deviations, strict=True)]
     most, least = max(range(len(sizes)), key=sizes.__getitem__), min(range(len(sizes)), key=sizes.__getitem__)
     wrong = most if sizes[most] > LARGE_TARGET else least
     if SMALL_TARGET <= sizes[wrong] <= LARGE_TARGET or _starts_near(world, scale.means[wrong], scale.deviations[wrong], wrong):
         return ""
-    names = world.about.get("targets")
-    name = f" {names[wrong]!r}" if isinstance(names, list) and len(names) == len(sizes) else ""
     return (
-        f"the target{name} is around {scale.means[wrong]:.3g} (standard deviation {scale.deviations[wrong]:.3g}), and a net "
+        f"{_called(world, wrong, len(sizes))} is around {scale.means[wrong]:.3g} (standard deviation {scale.deviations[wrong]:.3g}), and a net "
         'starts with outputs around 1, so training may fail or learn little: standardize_target = "pooled", which metrics and '
         "predictions undo"
     )
+
+
+def _constant_target(world: World) -> str:
+    """A sentence if a number to predict is the same in all training rows; empty otherwise."""
+    values = torch.cat([data.train.targets for data in world.clients.values()])
+    columns = values.flatten(1) if values.dim() > 1 else values[:, None]
+    same = (columns.amin(0) == columns.amax(0)).nonzero().flatten().tolist()
+    if not same:
+        return ""
+    name, value = _called(world, same[0], columns.shape[1]), float(columns[0, same[0]])
+    return f"{name} is {value:.6g} in every training row: nothing can be learned, and R2 is not defined"
+
+
+def _called(world: World, output: int, outputs: int) -> str:
+    """A target's name, if it is known."""
+    names = world.about.get("targets")
+    return f"the target {names[output]!r}" if isinstance(names, list) and len(names) == outputs else "the target"
 
 
 def _starts_near(world: World, mean: float, deviation: float, output: int) -> bool:
