@@ -62,10 +62,11 @@ def of_targets(world: World) -> str:
     wrong = most if sizes[most] > LARGE_TARGET else least
     if SMALL_TARGET <= sizes[wrong] <= LARGE_TARGET or _starts_near(world, scale.means[wrong], scale.deviations[wrong], wrong):
         return ""
+    mean, deviation = scale.means[wrong], scale.deviations[wrong]
     return (
-        f"{_called(world, wrong, len(sizes))} is around {scale.means[wrong]:.3g} (standard deviation {scale.deviations[wrong]:.3g}), and a net "
-        'starts with outputs around 1, so training may fail or learn little: standardize_target = "pooled", which metrics and '
-        "predictions undo"
+        f"{_called(world, wrong, len(sizes))} is around {mean:.3g} (standard deviation {deviation:.3g}), and a net starts with "
+        'outputs around 1, so training may fail or learn little: standardize_target = "pooled", which metrics and predictions '
+        "undo"
     )
 
 
