@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from coterie.records.record import NODES, Record
 from coterie.report.explain import explain, words
 from coterie.report.page.document import document
 from coterie.settings import SettingError, UserError
+from federation import ROOT, Federation, federation, rounds_of, until
 from flowered import FIRST, Here, app_of, foreign, strategy_of
 from small import world
 
@@ -571,3 +573,38 @@ def test_a_schema_with_very_many_columns_is_stated_as_digests() -> None:
     assert told.words == Schema()
     assert told.digests == schema.digests()
     assert len(told.text()) < 1_000
+
+
+# -- real processes ------------------------------------------------------------------------------------------------------
+
+NAMED = """
+from coterie import Schema
+from coterie.engines.flower import client_app
+from digits_app.task import load, net
+
+
+def names(context):
+    digits = [str(digit) for digit in range(10)]
+    return Schema(classes=digits[::-1] if context.node_config["partition-id"] == 1 else digits)
+
+
+app = client_app(model=net, data=load, schema=names)
+"""
+
+
+@pytest.mark.slow
+def test_over_a_network_who_differs_is_refused_and_told_so(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    shutil.copytree(ROOT / "examples" / "flower", made, ignore=shutil.ignore_patterns("__pycache__"))
+    (made / "digits_app" / "client_app.py").write_text(NAMED)
+    with federation(tmp_path / "here", made, 3, Federation) as here:
+        for i in range(3):
+            here.node(i)
+        here.run("run", nodes=3, rounds=1, out=str(tmp_path / "run"))
+        until(lambda: len(rounds_of(tmp_path / "run")) == 1, "a round is recorded", here.failed)
+        (line,) = rounds_of(tmp_path / "run")
+        until(lambda: "the server refuses this node" in here.log("node1"), "the node logs why", here.failed)
+    assert line["groups"] == [[0, 2]]
+    assert set(line["refused"]) == {"1"}
+    why = "its schema differs: it has the same classes in another order: class 0 is '9', the federation's is '0'"
+    assert line["refused"]["1"] == why
