@@ -213,3 +213,17 @@ def test_noise_of_a_pooled_metric_is_that_of_its_pseudo_values(tmp_path: Path) -
     assert contest.entries[0].method == "fedavg"
     assert gain.by == pytest.approx(whole)
     assert (gain.noise, gain.sign) == (pytest.approx((high - low) / 2), 1)
+
+
+def test_sums_from_a_node_are_checked() -> None:
+    pytest.importorskip("flwr")
+    from flwr.app import MetricRecord
+
+    from coterie.engines.flower.messages import error_sums
+
+    sums = sums_of(np.zeros((4, 1)), np.arange(4.0)[:, None])["R2Score"]
+    sent = {"R2": 0.5, "num-examples": 4, **flat("R2", sums)}
+    assert error_sums(MetricRecord(dict(sent)), ("R2Score", "R2")) == sums
+    assert error_sums(MetricRecord({"R2": 0.5}), ("R2",)) == {}
+    for key, value in (("R2|rows/0", 0.0), ("R2|errors/0", -1.0), ("R2|errors/0", math.nan), ("R2|squares/0", 1e300)):
+        assert error_sums(MetricRecord({**sent, key: value}), ("R2",)) == {}
