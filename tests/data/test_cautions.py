@@ -85,6 +85,11 @@ def test_of_several_classes_the_rarest_is_compared_with_an_equal_share(classes: 
     assert any("BalancedAccuracy" in text for text in cautions(made)) == said
 
 
+def test_a_class_that_a_few_test_examples_miss_is_not_rare() -> None:
+    tiny = [(RNG.normal(size=(10, 2)), np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])) for _ in range(3)]
+    assert cautions(coterie.from_lists(tiny)) == []
+
+
 def test_pixels_and_tokens_have_no_scale_to_warn_of() -> None:
     pixels = (RNG.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8), np.arange(40) % 2)
     assert cautions(coterie.from_lists([pixels, pixels])) == []

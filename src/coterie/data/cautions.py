@@ -22,6 +22,9 @@ WILD = 1000.0
 RARE = 0.4
 """A class is rare below this share of an equal share of all classes: below a fifth of the examples for two classes."""
 
+ENOUGH = 3.0
+"""Least expected number of test examples of a class that is just not rare; chance alone leaves out 3 in 5 % of draws."""
+
 
 def cautions(world: World) -> list[str]:
     """Return sentences about data with which a run would look better, or train worse, than its clients could.
@@ -109,7 +112,8 @@ def _of_rare_classes(world: World) -> str:
         return ""
     rarest = min(shares, key=lambda label: (shares[label], label))
     commonest = max(shares, key=lambda label: (shares[label], -label))
-    if shares[rarest] >= RARE / len(shares):
+    tests = sum(len(data.test) for data in world.clients.values())
+    if shares[rarest] >= RARE / len(shares) or tests * RARE / len(shares) < ENOUGH:
         return ""
     names = world.about.get("classes")
     better = "AUROC" if len(shares) == 2 else "BalancedAccuracy"
