@@ -560,7 +560,7 @@ def test_records_and_reports_say_how_tests_follow(
     assert main([*command, *columns, "--out", "random"]) == 0
     told = capsys.readouterr()
     assert told.err.count(HINT.format("day")) == 1
-    assert Record(tmp_path / "random").description()["world"]["cautions"] == [HINT.format("day")]
+    assert Record(tmp_path / "random").description()["world"]["cautions"].count(HINT.format("day")) == 1
     assert main([*command, *columns, "--set", "order=dya", "--out", "no"]) == 2
     assert "did you mean day?" in capsys.readouterr().err
     assert not Path("no").exists()

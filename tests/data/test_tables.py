@@ -321,6 +321,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], sentence: st
         scenario(**settings)
 
 
+@pytest.mark.filterwarnings("ignore:the inputs are not scaled")
 def test_a_client_of_a_table_joins_later_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     csv_file(Path("t.csv"), frame())
