@@ -11,48 +11,48 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from coterie.data.batches import Batch, rows, size, tensors
 from coterie.randomness import seeded
 
-Loss = Callable[[Any, Any], Tensor]
+Loss = Callable[[Any, Any], "torch.Tensor"]
 
 TORCHS = (
-    functional.cross_entropy,
-    functional.nll_loss,
-    functional.binary_cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.huber_loss,
-    functional.kl_div,
-    functional.poisson_nll_loss,
-    functional.soft_margin_loss,
-    functional.hinge_embedding_loss,
-    functional.multilabel_soft_margin_loss,
-    functional.multilabel_margin_loss,
-    functional.multi_margin_loss,
+    "cross_entropy",
+    "nll_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "poisson_nll_loss",
+    "soft_margin_loss",
+    "hinge_embedding_loss",
+    "multilabel_soft_margin_loss",
+    "multilabel_margin_loss",
+    "multi_margin_loss",
 )
-"""The losses of torch that take outputs and targets, and have a value for each prediction."""
+"""The functions of ``torch.nn.functional`` that take outputs and targets, and have a value for each prediction."""
 
-OF_CLASSES = (functional.cross_entropy, functional.nll_loss)
+OF_CLASSES = ("cross_entropy", "nll_loss")
 """The losses whose mean is weighted by class, and leaves out a class."""
 
-OF_LOGITS = (
-    functional.cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-    functional.multilabel_soft_margin_loss,
-)
+OF_LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss")
+"""The losses whose outputs are logits, so that a division of them changes their temperature."""
 
-_SIGNATURES = {loss: inspect.signature(loss) for loss in TORCHS}
+
+@cache
+def _signatures() -> Mapping[Callable[..., Any], inspect.Signature]:
+    """Loss -> its signature. Made when it is first needed: commands that read start without torch."""
+    losses = [getattr(torch.nn.functional, name) for name in TORCHS]
+    return {loss: inspect.signature(loss) for loss in losses}
+
 
 RESHAPING: tuple[str, ...] = (
     *("view", "view_as", "reshape", "reshape_as", "flatten", "squeeze", "unsqueeze", "contiguous"),
@@ -71,16 +71,16 @@ class Each:
         weights: The weight of each in the mean loss ``(b,)``, such as that of its class. None if all are equal.
     """
 
-    losses: Tensor
-    weights: Tensor | None = None
+    losses: torch.Tensor
+    weights: torch.Tensor | None = None
 
     @property
-    def weighted(self) -> Tensor:
+    def weighted(self) -> torch.Tensor:
         """Losses ``(b,)`` whose plain mean is the weighted mean; zeros if nothing counts."""
         return weighted(self.losses, self.weights)
 
 
-def weighted(losses: Tensor, weights: Tensor | None) -> Tensor:
+def weighted(losses: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Return losses ``(..., b)`` times their weights ``(b,)``, divided by the mean weight: their mean is the weighted mean."""
     if weights is None or bool((weights == 1).all()):
         return losses
@@ -93,7 +93,7 @@ class TorchLoss:
     """A call of one of torch's losses, which is all that a loss does besides forming its arguments.
 
     Attributes:
-        function: The loss, one of :data:`TORCHS`.
+        function: The loss, a function with one of the names :data:`TORCHS`.
         outputs: What it takes as outputs.
         targets: What it takes as targets.
         options: Its other arguments, without how it is reduced.
@@ -102,9 +102,9 @@ class TorchLoss:
         same: Whether it takes outputs and targets as they are given.
     """
 
-    function: Callable[..., Tensor]
-    outputs: Tensor
-    targets: Tensor
+    function: Callable[..., torch.Tensor]
+    outputs: torch.Tensor
+    targets: torch.Tensor
     options: Mapping[str, Any]
     reduction: str
     before: tuple[str, ...]
@@ -113,16 +113,16 @@ class TorchLoss:
     @property
     def of_classes(self) -> bool:
         """Whether the targets are class numbers, of which one may be left out."""
-        return self.function in OF_CLASSES and not self.targets.is_floating_point()
+        return self.function.__name__ in OF_CLASSES and not self.targets.is_floating_point()
 
     @property
     def plain(self) -> bool:
         """Whether this is the mean cross entropy of classes, without weights, smoothing or a class that is left out."""
         rest = self.options.get("weight") is None and self.options.get("ignore_index", -100) == -100
         rest = rest and not self.options.get("label_smoothing")
-        return self.function is functional.cross_entropy and self.of_classes and self.reduction == "mean" and self.same and rest
+        return self.function.__name__ == "cross_entropy" and self.of_classes and self.reduction == "mean" and self.same and rest
 
-    def weights(self) -> Tensor | None:
+    def weights(self) -> torch.Tensor | None:
         """The weight of each prediction in the mean, in the shape of the targets; None if all weigh the same."""
         if not self.of_classes or self.reduction != "mean":
             return None
@@ -160,14 +160,14 @@ class TorchLoss:
         return Each(found.losses.view(count, -1), None if found.weights is None else found.weights[:examples])
 
     @property
-    def cooled(self) -> Callable[[Tensor, float], Tensor] | None:
+    def cooled(self) -> Callable[[torch.Tensor, float], torch.Tensor] | None:
         """Function of (outputs, temperature) that returns outputs of this temperature; None if they are no logits."""
         rest = [name for name in self.before if name not in RESHAPING]
-        if self.function in OF_LOGITS and not rest:
+        if self.function.__name__ in OF_LOGITS and not rest:
             return divided
-        if self.function is functional.nll_loss and set(rest) == {"log_softmax"}:
+        if self.function.__name__ == "nll_loss" and set(rest) == {"log_softmax"}:
             return divided
-        if self.function is functional.nll_loss and not rest:
+        if self.function.__name__ == "nll_loss" and not rest:
             dimension = 1 if self.outputs.dim() > 1 else 0
             return lambda outputs, temperature: (outputs / temperature).log_softmax(dimension)
         return None
@@ -178,22 +178,28 @@ def divided(outputs: Any, temperature: float) -> Any:
     return outputs / temperature
 
 
-class _Calls(TorchFunctionMode):
-    """Records the functions of torch that are called, and the arguments of its losses."""
+@cache
+def _recorder() -> type[Any]:
+    """The class that records the functions of torch that are called; made when it is first needed, see :func:`_signatures`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.losses: list[tuple[int, Any, dict[str, Any], Any]] = []
+    class Calls(torch.overrides.TorchFunctionMode):
+        """The names of the functions that were called, and the losses among them: place, function, arguments, result."""
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, and note it."""
-        result = func(*args, **(kwargs or {}))
-        if func in _SIGNATURES:
-            bound = _SIGNATURES[func].bind(*args, **(kwargs or {})).arguments
-            self.losses.append((len(self.names), func, bound, result))
-        self.names.append(getattr(func, "__name__", ""))
-        return result
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+            self.losses: list[tuple[int, Any, dict[str, Any], Any]] = []
+
+        def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Call a function of torch, and note it."""
+            result = func(*args, **(kwargs or {}))
+            if func in _signatures():
+                bound = _signatures()[func].bind(*args, **(kwargs or {})).arguments
+                self.losses.append((len(self.names), func, bound, result))
+            self.names.append(getattr(func, "__name__", ""))
+            return result
+
+    return Calls
 
 
 def torch_loss(loss: Loss, outputs: Any, targets: Any) -> TorchLoss | None:
@@ -204,10 +210,10 @@ def torch_loss(loss: Loss, outputs: Any, targets: Any) -> TorchLoss | None:
         outputs: Outputs of a batch.
         targets: Its targets.
     """
-    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return None
     try:
-        with torch.no_grad(), warnings.catch_warnings(), _Calls() as calls:
+        with torch.no_grad(), warnings.catch_warnings(), _recorder()() as calls:
             warnings.simplefilter("ignore")
             result = loss(outputs, targets)
     except Exception:  # the user's code can raise anything; the call that counts will raise it again
@@ -232,9 +238,9 @@ def is_torchs(loss: Any) -> bool:
     """
     if isinstance(loss, partial):
         return is_torchs(loss.func)
-    if isinstance(loss, nn.Module):
+    if isinstance(loss, torch.nn.Module):
         return type(loss).__module__ == "torch.nn.modules.loss" and not loss._forward_hooks and not loss._forward_pre_hooks
-    return loss in TORCHS
+    return loss in _signatures()
 
 
 def is_plain_cross_entropy(loss: Any) -> bool:
@@ -249,7 +255,7 @@ def is_plain_cross_entropy(loss: Any) -> bool:
 # The loss of each example.
 
 
-def each_alone(loss: Loss, outputs: Batch, targets: Batch, at: Any = None) -> Tensor:
+def each_alone(loss: Loss, outputs: Batch, targets: Batch, at: Any = None) -> torch.Tensor:
     """The loss of each example ``(b,)``, or of those at some positions, of which each is a batch."""
     positions = range(size(targets)) if at is None else at
     alone = [loss(rows(outputs, slice(i, i + 1)), rows(targets, slice(i, i + 1))) for i in positions]
@@ -286,12 +292,12 @@ def _as_alone(loss: Loss, outputs: Batch, targets: Batch, found: Each) -> bool:
     return torch.allclose(each_alone(loss, outputs, targets, ends), found.losses[ends].float(), 1e-4, 1e-6, equal_nan=True)
 
 
-def _vectorised(loss: Loss, outputs: Batch, targets: Batch) -> Tensor | None:
+def _vectorised(loss: Loss, outputs: Batch, targets: Batch) -> torch.Tensor | None:
     """The loss of each example by ``vmap``; None if this fails, draws random numbers, or is not equal."""
-    if not all(isinstance(one, Tensor) for one in (*tensors(outputs), *tensors(targets))):
+    if not all(isinstance(one, torch.Tensor) for one in (*tensors(outputs), *tensors(targets))):
         return None
 
-    def alone(output: Batch, target: Batch) -> Tensor:
+    def alone(output: Batch, target: Batch) -> torch.Tensor:
         return loss(rows(output, None), rows(target, None))
 
     try:
@@ -305,7 +311,7 @@ def _vectorised(loss: Loss, outputs: Batch, targets: Batch) -> Tensor | None:
     return losses if _as_alone(loss, outputs, targets, Each(losses)) else None
 
 
-def for_several_models(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+def for_several_models(loss: Loss, outputs: torch.Tensor, targets: torch.Tensor) -> bool:
     """Return whether a loss can be computed for several models at once, with equal values and gradients.
 
     Args:
@@ -313,7 +319,7 @@ def for_several_models(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
         outputs: Outputs of some examples.
         targets: Their targets.
     """
-    if isinstance(loss, nn.Module) and not is_torchs(loss) and any(True for _ in (*loss.parameters(), *loss.buffers())):
+    if isinstance(loss, torch.nn.Module) and not is_torchs(loss) and any(True for _ in (*loss.parameters(), *loss.buffers())):
         return False  # it may change what it has
     models = torch.stack([outputs, outputs.roll(1, 0), -outputs]).float().requires_grad_()
     several = targets.expand(3, *targets.shape)
@@ -328,7 +334,7 @@ def for_several_models(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
         return False
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, 1e-4, 1e-6)
 
 
@@ -347,7 +353,7 @@ def is_sum(loss: Loss, outputs: Batch, targets: Batch) -> bool:
         outputs: Outputs of a batch.
         targets: Its targets.
     """
-    if not all(isinstance(one, Tensor) and one.dim() for one in (*tensors(outputs), *tensors(targets))):
+    if not all(isinstance(one, torch.Tensor) and one.dim() for one in (*tensors(outputs), *tensors(targets))):
         return False
     known = torch_loss(loss, outputs, targets)
     if known is not None and known.reduction == "sum":
