@@ -256,12 +256,16 @@ def test_a_mistake_costs_one_sentence_and_leaves_nothing(call: Call, arguments: 
 
 
 @pytest.mark.parametrize("more", [(), ("--estimate",)])
-@pytest.mark.parametrize("name", ["examples", "classes", "features"])
-def test_drawn_data_fit_into_half_of_the_memory(call: Call, name: str, more: tuple[str, ...]) -> None:
-    setting = f"scenario.{name}=4000000000000"
-    status, out, err = call("run", "--scenario", "synthetic/groups", "--method", "cfl", "--set", setting, "--out", "a", *more)
+@pytest.mark.parametrize(
+    ("name", "value", "features"), [("examples", 10**9, 1000), ("classes", 10**6, 10**7), ("features", 10**7, 10**7)]
+)
+def test_drawn_data_fit_into_half_of_the_memory(
+    call: Call, name: str, value: int, features: int, more: tuple[str, ...]
+) -> None:
+    settings = ["--set", f"scenario.features={features}", "--set", f"scenario.{name}={value}"]
+    status, out, err = call("run", "--scenario", "synthetic/groups", "--method", "cfl", *settings, "--out", "a", *more)
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert f"{name} 4,000,000,000,000" in err
+    assert f"{name} {value:,}" in err
     assert "and half of the free memory is" in err
 
 

@@ -25,6 +25,7 @@ from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.flower import client_app
 from coterie.engines.flower.messages import QUERY
+from coterie.engines.rounds import RefusedError
 from coterie.methods import CFL, FedAvg
 from coterie.randomness import seeded
 from coterie.settings import SettingError
@@ -116,8 +117,10 @@ def test_data_that_are_no_data_sets_are_one_sentence(flower_run: None) -> None:
     loader = DataLoader(TensorDataset(torch.zeros(4, 2)))
     for sets in ((loader, loader), TensorDataset(torch.zeros(4, 2)), None):
         grid = Here(own(tried, data=lambda context, sets=sets: sets), 1)
-        (done,) = strategy_of(FedAvg(), tried, nodes=1).rounds(grid, 1)
-        assert done.refused[0].startswith("its app failed: with train and test, client_app's data must return two data sets")
+        with pytest.raises(
+            RefusedError, match="its app failed: with train and test, client_app's data must return two data sets"
+        ):
+            list(strategy_of(FedAvg(), tried, nodes=1).rounds(grid, 1))
 
 
 def test_functions_come_together() -> None:

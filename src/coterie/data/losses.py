@@ -231,6 +231,14 @@ def torch_loss(loss: Loss, outputs: Any, targets: Any) -> TorchLoss | None:
     return TorchLoss(function, first, second, options, bound.get("reduction", "mean"), tuple(calls.names[:place]), same)
 
 
+def is_of_numbers(loss: Any) -> bool:
+    """Whether a loss is torch's own of numbers to predict: its function, or a module that is it."""
+    functional = torch.nn.functional
+    functions = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
+    modules = (torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss)
+    return isinstance(loss, modules) or any(loss is function for function in functions)
+
+
 def is_torchs(loss: Any) -> bool:
     """Whether a loss is torch's own object: a module or a function of ``torch.nn``, or a partial of it.
 

@@ -53,11 +53,11 @@ def binary_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.
     return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).view_as(outputs))
 
 
-_EACH: Mapping[Any, Callable[..., torch.Tensor]] = {
-    squared_error: torch.nn.functional.mse_loss,
-    binary_cross_entropy: torch.nn.functional.binary_cross_entropy_with_logits,
+_EACH: Mapping[Any, str] = {
+    squared_error: "mse_loss",
+    binary_cross_entropy: "binary_cross_entropy_with_logits",
 }
-"""Built-in losses of numbers and labels -> the function of torch with a value for each of them."""
+"""Built-in losses of numbers and labels -> the name of torch's function with a value for each of them."""
 
 
 def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
@@ -371,14 +371,13 @@ class _Torchmetric:
 def _usual_combine(loss: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """How an ensemble's outputs are combined for a loss: a mean of class probabilities would be wrong for numbers."""
     plain = loss.loss if isinstance(loss, LossOfStandardized) else loss
-    if plain is squared_error or any(plain is known for known in _OF_NUMBERS) or isinstance(plain, _MODULES_OF_NUMBERS):
+    if plain is cross_entropy:
+        return mean_probability  # without torch, which reading commands do without
+    if plain is binary_cross_entropy:
+        return mean_label_probability
+    if plain is squared_error or losses.is_of_numbers(plain):
         return mean_output
-    return mean_label_probability if plain is binary_cross_entropy else mean_probability
-
-
-_FUNCTIONAL = torch.nn.functional
-_OF_NUMBERS = (_FUNCTIONAL.mse_loss, _FUNCTIONAL.l1_loss, _FUNCTIONAL.smooth_l1_loss, _FUNCTIONAL.huber_loss)
-_MODULES_OF_NUMBERS = (torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss)
+    return mean_probability
 
 
 RESERVED = ("loss", "client", "group", "round", "run", "method", "seed", "adversary", "score", "metric")
@@ -427,7 +426,9 @@ class Objective:
             raise SettingError("an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS")
         if taken := [name for name in given if name in RESERVED]:
             raise SettingError(f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another")
-        object.__setattr__(self, "plain_classes", self.loss is cross_entropy or losses.is_plain_cross_entropy(self.loss))
+        built_in = any(self.loss is known for known in _EACH)  # known without torch, which reading commands do without
+        plain = self.loss is cross_entropy or (not built_in and losses.is_plain_cross_entropy(self.loss))
+        object.__setattr__(self, "plain_classes", plain)
         object.__setattr__(self, "named", {name: metric(value, name) for name, value in given.items()})
         object.__setattr__(self, "main", self.main or next(iter(given)))
         if self.combine is mean_probability:
@@ -476,7 +477,7 @@ class Objective:
             numbers = counts.sum(1)
             return losses.Each((several * counts).sum(1) / numbers.clamp(min=1), (numbers > 0).float())
         if self.loss in (squared_error, binary_cross_entropy):  # in one call: the same as example by example
-            function = _EACH[self.loss]
+            function = getattr(torch.nn.functional, _EACH[self.loss])
             flat = function(outputs, targets.to(outputs.dtype).view_as(outputs), reduction="none")
             return losses.Each(flat.flatten(1).mean(1) if len(flat) else torch.zeros(0))
         if isinstance(known, str):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 LARGE_TARGET = 10.0
 """Root mean square of targets above which a net, whose first outputs are around 1, should learn standardized ones."""
@@ -22,7 +21,7 @@ LARGE_TARGET = 10.0
 
 def typical_target(targets: Any) -> float:
     """Return the root mean square of floats; 0 for targets of another form."""
-    if not isinstance(targets, Tensor) or not targets.is_floating_point() or not targets.numel():
+    if not isinstance(targets, torch.Tensor) or not targets.is_floating_point() or not targets.numel():
         return 0.0
     return float(targets.double().square().mean().sqrt())
 
@@ -39,18 +38,18 @@ class TargetScale:
     means: tuple[float, ...]
     deviations: tuple[float, ...]
 
-    def standardized(self, targets: Tensor) -> Tensor:
+    def standardized(self, targets: torch.Tensor) -> torch.Tensor:
         """Return targets ``(b, m)``, or ``(b,)`` of one output, minus the means and over the deviations."""
         return (targets - self._like(self.means, targets)) / self._like(self.deviations, targets)
 
     def in_units(self, outputs: Any) -> Any:
         """Return outputs ``(..., m)`` in the unit of the targets, in float32 or finer."""
-        if not isinstance(outputs, Tensor):
+        if not isinstance(outputs, torch.Tensor):
             return outputs
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         return outputs * self._like(self.deviations, outputs) + self._like(self.means, outputs)
 
-    def _like(self, constants: Sequence[float], values: Tensor) -> Any:
+    def _like(self, constants: Sequence[float], values: torch.Tensor) -> Any:
         """Constants as a number, or as a tensor of the last dimension on the device of ``values``."""
         if len(constants) == 1:
             return constants[0]
@@ -67,10 +66,10 @@ class LossOfStandardized:
         scale: The constants.
     """
 
-    loss: Callable[[Any, Any], Tensor]
+    loss: Callable[[Any, Any], torch.Tensor]
     scale: TargetScale
 
-    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+    def __call__(self, outputs: Any, targets: Any) -> torch.Tensor:
         """The loss of a batch."""
         return self.loss(outputs, self.scale.standardized(targets))
 
@@ -81,11 +80,11 @@ class _Hook:
 
     scale: TargetScale
 
-    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    def __call__(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> Any:
         return self.scale.in_units(outputs)
 
 
-def predicting(net: nn.Module, scale: TargetScale | None) -> nn.Module:
+def predicting(net: torch.nn.Module, scale: TargetScale | None) -> torch.nn.Module:
     """Return a net whose outputs are in the unit of the targets; its tensors stay as they are.
 
     Args:
