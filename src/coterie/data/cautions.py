@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from coterie.data.constant import class_name, class_shares
 from coterie.data.number_cautions import of_few_rows, of_targets
@@ -96,7 +94,7 @@ def _normalizes_inputs(world: World) -> bool:
     with seeded(0):
         module = world.model()
     first = next((one for one in module.modules() if next(one.parameters(recurse=False), None) is not None), None)
-    return isinstance(first, (_NormBase, nn.LayerNorm, nn.GroupNorm))
+    return isinstance(first, (torch.nn.modules.batchnorm._NormBase, torch.nn.LayerNorm, torch.nn.GroupNorm))
 
 
 def _feature(number: int, count: int, names: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from coterie.data.objective import binary_cross_entropy, cross_entropy
 from coterie.data.scaling import numbers, pooled_scale
@@ -48,7 +47,7 @@ def of_targets(world: World) -> str:
     objective, splits = world.objective, [data.train for data in world.clients.values()]
     if objective.loss in (cross_entropy, binary_cross_entropy):
         return ""
-    if not all(isinstance(split.targets, Tensor) and split.targets.is_floating_point() for split in splits):
+    if not all(isinstance(split.targets, torch.Tensor) and split.targets.is_floating_point() for split in splits):
         return ""
     if len({split.targets.shape[1:] for split in splits}) > 1:
         return ""  # of several lengths, such as sequences
@@ -90,7 +89,7 @@ def _called(world: World, output: int, outputs: int) -> str:
 def _starts_near(world: World, mean: float, deviation: float, output: int) -> bool:
     """Whether the first outputs of the user's net are near the targets."""
     split = next(iter(world.clients.values())).train
-    if not isinstance(split.inputs, Tensor):
+    if not isinstance(split.inputs, torch.Tensor):
         return False
     try:
         with seeded(0), torch.no_grad():

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 PARTS = ("train", "validation", "test")
 
@@ -20,13 +19,13 @@ def tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     Returns:
         The tensors, or None for any other data set: a class of the user's own may do more with an item.
     """
-    if type(dataset) is TensorDataset:
+    if type(dataset) is torch.utils.data.TensorDataset:
         return (dataset.tensors[0], dataset.tensors[1]) if len(dataset.tensors) == 2 else None
-    if type(dataset) is Subset:
+    if type(dataset) is torch.utils.data.Subset:
         whole = tensors_of(dataset.dataset)
         at = torch.as_tensor(list(dataset.indices), dtype=torch.int64)
         return None if whole is None else (whole[0][at], whole[1][at])
-    if type(dataset) is ConcatDataset:
+    if type(dataset) is torch.utils.data.ConcatDataset:
         parts = [tensors_of(part) for part in dataset.datasets]
         known = [part for part in parts if part is not None]
         forms = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in known}
