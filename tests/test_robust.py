@@ -27,7 +27,7 @@ from coterie.methods._model_choice import capped
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import Record
-from coterie.robust import APART, AS_PUBLISHED, CLAIMS, LONGEST, LOOSE, NORMS, SMALL, Length, Robust, Usual, steps_of
+from coterie.robust import AS_PUBLISHED, CLAIMS, LONGEST, LOOSE, NORMS, SMALL, Length, Robust, Usual, steps_of
 from coterie.runs.experiment import assign, make
 from coterie.runs.run import begin
 from coterie.settings import SettingError
@@ -200,9 +200,7 @@ def test_norms_are_compared_with_clients_that_began_with_the_same_model() -> Non
     newcomer = {**alike, 9: long(25.0, start=1)}  # an honest one was seen to be that long beside converged clients
     assert not refused(newcomer)
     assert not scaled(newcomer)
-    assert not refused({**alike, 9: long(APART - 1, start=1)})
-    assert refused({**alike, 9: long(APART + 1, start=1)}) == {9}
-    assert not refused({**alike, 9: long(3 * NORMS - 1, start=1)}, Robust(norms=3 * NORMS))
+    assert refused({**alike, 9: long(NORMS * LOOSE + 1, start=1)}) == {9}
     assert not refused({**alike, 9: long(50.0, task=1)})  # another task: its norm tells nothing
     assert refused({**alike, 9: long(6 * LONGEST, task=1)}) == {9}
     assert not refused({**alike, 9: long(1e17)}, Robust(norms=None))

@@ -33,12 +33,9 @@ as many passes as the server supposes, and honest clients of the same number of 
 (docs/adversaries.md)."""
 
 LOOSE = 20.0
-"""An update that is longer than its limit by this factor is refused, and not only scaled down."""
-
-APART = 40.0
-"""If the others started from other models, an update of this many times what is usual for them is refused: honest newcomers
-sent updates of 25 times the norm of clients that had long converged. The model of a hostile client that is alone in its group
-grows without end otherwise, and one day its group is merged with another."""
+"""An update that is longer than its limit by this factor is refused, and not only scaled down. The product of both factors is
+also the limit if the others started from other models: honest newcomers sent updates of 25 times the norm of clients that had
+long converged."""
 
 SMALL = 0.1
 """An update of at most this share of its model's norm (or of 1) is never scaled down: where the others have nothing left to
@@ -165,11 +162,8 @@ class Robust(Averaging):
                 if client in refused:
                     continue
                 near = usual.near(length)
-                if near:
-                    reason = length.implausible(near, norms, LOOSE)
-                else:
-                    reason = length.implausible(usual.same_task(length), max(norms, APART), 1.0)
-                if reason:
+                compared = near or usual.same_task(length)
+                if reason := length.implausible(compared, norms):
                     refused[client] = reason
                 elif near and (factor := length.factor(near, norms)) < 1:
                     scaled[client] = factor
@@ -218,13 +212,12 @@ class Length:
     wave: int = 0
     flaw: str | None = None
 
-    def implausible(self, usual: Sequence[float] | None, norms: float, loose: float) -> str | None:
+    def implausible(self, usual: Sequence[float] | None, norms: float) -> str | None:
         """Find a reason why no honest client would send an update of this length.
 
         Args:
             usual: What a client of as many steps would send, see :class:`Usual`; ``None`` if it is not known.
             norms: The limit of an update, in multiples of the usual one.
-            loose: By how many times its limit an update may be longer.
 
         Returns:
             The reason, or ``None`` if it is plausible.
@@ -233,8 +226,8 @@ class Length:
             return f"its update has norm {self.update:.3g}, more than {LONGEST:g} times its model's {self.model[0]:.3g}"
         for norm, name, median, limit in self._compared(usual, norms):
             resting = median == 0
-            if norm > (limit if resting else loose * limit):
-                bound = f"{loose * norms:g} times the {median:.3g} that is usual for its number of steps"
+            if norm > (limit if resting else LOOSE * limit):
+                bound = f"{LOOSE * norms:g} times the {median:.3g} that is usual for its number of steps"
                 return f"its {name} has norm {norm:.3g}, more than {bound} (robust.norms)"
         return None
 

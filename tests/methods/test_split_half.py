@@ -20,6 +20,7 @@ from coterie.engines import rounds as inprocess
 from coterie.methods import CFL, FedAvg, SplitHalf, split_half
 from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods.split_half import (
+    DIVERGED,
     KEPT,
     Evidence,
     Probed,
@@ -817,3 +818,16 @@ def test_a_run_with_alerts_resumes_as_if_it_had_not_stopped() -> None:
     assert [one.number for one in rest] == [one.number for one in whole[14:]]
     for one, other in zip(rest, whole[14:], strict=True):
         assert torch.equal(one.assignment.models, other.assignment.models)
+
+
+def test_a_model_that_has_diverged_does_not_count_in_a_merger() -> None:
+    """That of a hostile client alone in its group once took 20 honest clients from .97 to .10 when the groups merged."""
+    near = Leaf(node=1, clients=(1, 2, 3), model=torch.ones(4))
+    for length in (1.0, DIVERGED - 0.1, DIVERGED + 0.1, 1e6):
+        far = Leaf(node=2, clients=(4,), model=-length * torch.ones(4))
+        diverged = length > DIVERGED
+        mean = near.model if diverged else (3 * near.model + far.model) / 4
+        for pair in ((near, far), (far, near)):
+            merged = split_half._joined(*pair, {})
+            torch.testing.assert_close(merged.model, mean)
+            assert merged.clients == (1, 2, 3, 4)

@@ -17,7 +17,8 @@ only threshold is ``level``, the probability of splitting clients that are alike
   (:func:`step`).
 - ``review_every`` rounds after the last change of the groups there is a *review*: in a separate exchange, all clients train
   on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
-  client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles.
+  client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles. A
+  model that has diverged does not count in a merger (:data:`DIVERGED`).
 - With ``alert``, data may change. Each round begins with an exchange in which clients report their training loss. If one
   rises, the client may no longer fit its group. It then measures the models of all groups, those of up to :data:`KEPT` groups
   that all clients have left, and if its loss doubled the first draw, which is better than a model of opposite labels. If one
@@ -987,10 +988,21 @@ def _pairs(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> 
     ]
 
 
+DIVERGED = 3.0
+"""A model that is longer than another one by this factor has diverged. Models that learn differ by far less. That of a hostile
+client that is alone in its group climbs its loss for many rounds; a mean with it would ruin the group that it joins."""
+
+
 def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
-    """Merge two groups into the first, with the mean of their models, weighted by examples."""
+    """Merge two groups into the first, with the mean of their models, weighted by examples, without one that diverged."""
     n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
-    model = (n * one.model + m * other.model) / (n + m)
+    length, other_length = (float(leaf.model.norm()) for leaf in (one, other))
+    if length > DIVERGED * other_length:
+        model = other.model
+    elif other_length > DIVERGED * length:
+        model = one.model
+    else:
+        model = (n * one.model + m * other.model) / (n + m)
     return replace(one, clients=tuple(sorted((*one.clients, *other.clients))), model=model)
 
 
