@@ -1,6 +1,6 @@
 """What honest clients send, and what default limits make of it: benchmarks/results/honest.json, quoted by docs/adversaries.md.
 
-    python benchmarks/honest.py [NEWS.csv]      NEWS.csv has the columns source, topic and text: each source is a client
+    python benchmarks/honest.py [NEWS.csv [PART ...]]      NEWS.csv has the columns source, topic and text: a client per source
 
 Part ``norms``: the greatest norm of an honest update beside what is usual for a client of as many steps, over all clients and
 rounds. Part ``accuracy``: FedAvg with default settings, in each engine, beside FedAvg as published, without any limit.
@@ -11,7 +11,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def engines(world: Callable[[], World], rounds: int) -> Iterator[tuple[str, Iter
     yield "in process", coterie.run("fedavg", world(), **how)
     yield "Flower", simulation.rounds(FedAvg(), world, **how)
     with ray.connected(cores=1):
-        yield "Ray", ray.rounds(FedAvg(), world, **how)
+        yield "Ray", ray.rounds(FedAvg(), world(), world, **how)
 
 
 def accuracies(worlds: Mapping[str, Callable[[], World]]) -> Iterator[dict[str, Any]]:
@@ -144,7 +144,7 @@ def accuracies(worlds: Mapping[str, Callable[[], World]]) -> Iterator[dict[str, 
             yield {**row, "by_examples": round(by_examples, 4), "limited": len(last.scaled) + len(last.claimed)}
 
 
-def main(path: str | None) -> None:
+def main(path: str | None, chosen: Sequence[str] = ()) -> None:
     worlds: dict[str, Any] = {f"digits/{name}": coterie.SCENARIOS[f"digits/{name}"] for name in DIGITS}
     unequal: dict[str, Callable[[], World]] = {"digits/quantity": partial(coterie.SCENARIOS["digits/quantity"].build, 0)}
     if path is not None:
@@ -152,7 +152,8 @@ def main(path: str | None) -> None:
         worlds |= {name: made() for name, made in nets.items()}
         unequal |= nets
     found = json.loads(OUT.read_text()) if OUT.is_file() else {}
-    for part, rows in (("norms", norms(worlds)), ("accuracy", accuracies(unequal))):
+    parts = {"norms": lambda: norms(worlds), "accuracy": lambda: accuracies(unequal)}
+    for part, rows in ((name, parts[name]()) for name in chosen or parts):
         found[part] = []
         for row in rows:
             found[part].append(row)
@@ -161,4 +162,4 @@ def main(path: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    main(sys.argv[1] if len(sys.argv) > 1 else None, sys.argv[2:])
