@@ -7,11 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import coterie.cli
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Python's own handler: a process in the background may have started with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 RUN = ("run", "--scenario", "digits/iid", "--method", "fedavg", "--rounds", "4000", "--workers", "2", "--json")
 

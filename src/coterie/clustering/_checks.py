@@ -54,7 +54,7 @@ def matrix(values: Any, name: str) -> np.ndarray:
         ValueError: It is not such a matrix.
     """
     refuse_masked(values, name)
-    if isinstance(values, torch.Tensor):
+    if not isinstance(values, np.ndarray) and isinstance(values, torch.Tensor):  # an array needs no torch, which takes long
         refuse_sparse(values, name)
     try:
         square = np.asarray(array(values), dtype=np.float64)
