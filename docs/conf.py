@@ -64,6 +64,8 @@ nitpick_ignore_regex = [
     (r"py:class", r"coterie\.(core\.[ST]|records\.record\.T)|.*\[(int|str)"),
     # What a strategy and its result take besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.Rest)"),
+    # Types inside of the data and the settings, which nobody makes.
+    (r"py:class", r"coterie\.(settings\.calls\.F|data\.losses\.\w+|data\.target_scale\.\w+|report\.explain\.Explanation)"),
     # The states of methods, which are their own affair.
     (r"py:class", r"coterie\.methods\.\w+\.\w+"),
 ]

@@ -1438,7 +1438,7 @@ class Round:
         released: Client -> number of updates it sent that noise has to cover.
         scores: Client -> test loss and metrics; ``None`` if this round was not evaluated.
         sums: Client -> metric -> the sums from which its value for several clients together follows, see
-            :mod:`coterie.pooling`; only of metrics that have one.
+            ``coterie.pooling``; only of metrics that have one.
         bytes_up: Bytes of this round from the clients to the server.
         bytes_down: Bytes of this round from the server to the clients.
         evaluations: Number of evaluations of a model on the data of one client that the plans asked for, without tests.
@@ -1488,7 +1488,7 @@ class Round:
         """Return this round with the results of its test.
 
         Args:
-            results: Client -> test loss, metrics and, by keys of :func:`coterie.pooling.flat`, their sums.
+            results: Client -> test loss, metrics and, by keys of ``flat``, their sums.
         """
         both = {client: parted(values) for client, values in results.items()}
         sums = {client: found for client, (_, found) in both.items() if found}
@@ -1497,7 +1497,7 @@ class Round:
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
 
-        R2 and the root mean squared error are those of the test rows of these clients together, see :mod:`coterie.pooling`.
+        R2 and the root mean squared error are those of the test rows of these clients together, see ``coterie.pooling``.
 
         Args:
             metric: The name of the metric, or ``loss``; empty for the main metric.

@@ -369,7 +369,7 @@ def lengths(
             the client do not count.
         chosen: The rows of the plan's models from which each client started.
         wire: Defines which columns are parameters and, without a rotation, which are variances.
-        steps: Client -> the number of steps that it made, see :func:`steps_of`.
+        steps: Client -> the number of steps that it made, see ``steps_of``.
 
     Returns:
         Client -> length.
@@ -397,7 +397,7 @@ def lengths_of(
         extents: For each client that trained, the measure of its update, or those of both halves.
         chosen: The rows of the plan's models from which each client started.
         wire: Defines which columns are parameters.
-        steps: Client -> the number of steps that it made, see :func:`steps_of`.
+        steps: Client -> the number of steps that it made, see ``steps_of``.
 
     Returns:
         Client -> length.

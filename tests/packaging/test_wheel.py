@@ -132,6 +132,7 @@ NEED = {
     "coterie.engines.ray": ("ray",),
     "coterie.masks": ("cryptography",),
     "coterie.report.figures.drawings": ("matplotlib",),
+    "coterie.report.figures.several": ("matplotlib",),
 }
 """The modules that cannot be imported without an extra: where they begin, and what they lack."""
 

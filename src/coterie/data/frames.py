@@ -76,7 +76,7 @@ def from_frame(
         objective: The loss and the metrics, in place of the task's usual ones.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
         standardize_target: The same for the numbers to predict, see
-            :func:`~coterie.data.scaling.with_standardized_targets`; metrics and predictions stay in their unit.
+            ``with_standardized_targets``; metrics and predictions stay in their unit.
         train: Share of a client's rows to train on, or of its subjects.
         validation: Share of a client's rows, or subjects, for validation; the rest is for tests.
         seed: Seed of the splits.

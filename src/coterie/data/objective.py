@@ -229,7 +229,7 @@ def r2(outputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 def r2_sums(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, list[float]]:
-    """The sums from which R2 follows, see :data:`coterie.pooling.ErrorSums`."""
+    """The sums from which R2 follows, see ``ErrorSums``."""
     true, guessed = (_columns(values.double(), len(targets)) for values in (targets, outputs))
     errors = np.square(true - guessed).sum(0)
     # The rounded mean of equal targets may be another number: their spread would then not be 0.
@@ -266,7 +266,7 @@ class Metric:
             value per prediction.
         final: Function of the mean over predictions, such as the root for a root mean squared error.
         share: Whether its values are 0 to 1, as an accuracy; FedFA weighs clients by such a main metric alone.
-        sums: Function of a client's (outputs, targets) that returns :data:`~coterie.pooling.ErrorSums`, if the metric of
+        sums: Function of a client's (outputs, targets) that returns ``ErrorSums``, if the metric of
             several clients' test rows together follows from these; reports then show this in place of a mean over clients.
             None for a metric that is averaged over clients. The root of a mean (``final=math.sqrt``) needs no function.
 
@@ -448,7 +448,7 @@ class Objective:
 
     @property
     def target_scale(self) -> TargetScale | None:
-        """The constants of standardized targets, see :mod:`coterie.data.target_scale`; None for targets as they are."""
+        """The constants of standardized targets, see ``target_scale``; None for targets as they are."""
         return self.loss.scale if isinstance(self.loss, LossOfStandardized) else None
 
     def takes_classes(self, targets: Batch) -> bool:
@@ -485,7 +485,7 @@ class Objective:
         return losses.each(self.loss, outputs, targets, known)
 
     def at_temperatures(self, outputs: Batch, targets: Batch) -> losses.Each:
-        """Return the loss of each example at each of :data:`TEMPERATURES` ``(t, b)``; at 1 alone if the outputs are no logits.
+        """Return the loss of each example at each of ``TEMPERATURES`` ``(t, b)``; at 1 alone if the outputs are no logits.
 
         Args:
             outputs: The outputs for b examples.
@@ -542,7 +542,7 @@ class Objective:
         return score
 
     def error_sums(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-        """Return, of the metrics that are pooled over clients, the sums from which they follow, see :mod:`coterie.pooling`.
+        """Return, of the metrics that are pooled over clients, the sums from which they follow, see ``coterie.pooling``.
 
         Args:
             totals: As for :meth:`scores`.
@@ -627,7 +627,7 @@ REGRESSION = Objective(
     loss=squared_error, metrics=("MeanAbsoluteError", "RootMeanSquaredError", "R2Score"), combine=mean_output
 )
 """Numbers as targets: squared error and the mean absolute error, whose mean over clients can be read even where each has one
-test row. The root mean squared error and R2 are those of the rows of all clients together, see :mod:`coterie.pooling`."""
+test row. The root mean squared error and R2 are those of the rows of all clients together, see ``coterie.pooling``."""
 
 MULTILABEL = Objective(
     loss=binary_cross_entropy, metrics=("AveragePrecision", "AUROC", "ExactMatch"), combine=mean_label_probability

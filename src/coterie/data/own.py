@@ -297,7 +297,7 @@ def client_data(
     The splits that the client does not provide are held out of its training pool. A client that provides test data trains on
     all examples that are not held out for validation. If the training pool has the subjects of its examples
     (:data:`SUBJECT` of its ``meta``), shares are shares of the subjects, and all examples of a subject are in the same split.
-    If it has the times of its examples, splits follow each other in time, see :mod:`coterie.data.order`; examples that reach
+    If it has the times of its examples, splits follow each other in time, see ``order``; examples that reach
     into a later split are left out, and so are those of a subject that a later split has.
 
     Args:
@@ -404,7 +404,7 @@ class OwnData:
             seed: Seed of the splits.
             samples: Greatest number of examples of each training pool that are used; None uses all.
             standardize: See :func:`~coterie.data.scaling.standardized`.
-            standardize_target: See :func:`~coterie.data.scaling.with_standardized_targets`.
+            standardize_target: See ``with_standardized_targets``.
             after: An earlier world, whose clients keep their ids, and whose pooled means and deviations are used again.
             **rest: Other fields of the :class:`World`, also in place of this object's.
 
@@ -516,7 +516,7 @@ def from_lists(
         seed: Seed of the splits.
         standardize: ``"none"``, ``"pooled"``, or means and deviations, see :func:`~coterie.data.scaling.standardized`.
         standardize_target: The same for the numbers to predict, see
-            :func:`~coterie.data.scaling.with_standardized_targets`; metrics and predictions stay in their unit.
+            ``with_standardized_targets``; metrics and predictions stay in their unit.
         after: An earlier world of clients with names, to add clients to: its clients keep their ids, and new ones get the
             next. Its columns keep their order, and its pooled means and deviations are used again.
         **world: ``training``, ``truth``, ``augment``, ``buffers``, ``attendance`` of the :class:`World`.

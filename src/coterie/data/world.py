@@ -269,7 +269,7 @@ class Split:
         subjects: Number of the subject of each example, such as a patient, ``(s,)`` int64. Examples of one subject are not
             independent, so they stay together where examples are divided. None if each example has its own.
         spans: First and last time that each example shows, ``(s, 2)`` int64 ranks; held-out examples are then the latest, see
-            :mod:`coterie.data.order`. None if examples have no order in time.
+            ``order``. None if examples have no order in time.
     """
 
     inputs: Batch

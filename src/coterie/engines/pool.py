@@ -733,7 +733,7 @@ class ClientPool:
             position: The position after the round, with the clients' own values.
 
         Returns:
-            Client -> metric -> value, and the sums of metrics that have some, see :func:`coterie.pooling.flat`.
+            Client -> metric -> value, and the sums of metrics that have some, see ``flat``.
 
         Raises:
             EngineError: A test failed.

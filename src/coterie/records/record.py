@@ -414,7 +414,7 @@ def line(done: Round) -> Line:
 
     ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps each id to ``group`` (its
     place in ``groups``) and, in a tested round, ``loss``, ``accuracy`` and the other metrics on its test data; hostile
-    clients have ``adversary``. ``sums`` maps ids to the :data:`~coterie.pooling.ErrorSums` of the metrics that have some.
+    clients have ``adversary``. ``sums`` maps ids to the ``ErrorSums`` of the metrics that have some.
     ``notes`` hold the reasons why the method did or did not act; ``similarity`` is the file of a note's matrices, or None.
 
     Args:

@@ -191,7 +191,7 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
         ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and ``worst`` over honest
         clients, and ``per_client``: client -> value, for all clients. A client without a value, such as the area under an
         ROC curve of one class, counts only for the loss, of which all three are then NaN. For a metric whose sums the line
-        has, such as R2, ``mean`` is that of the test rows of the honest clients together, see :mod:`coterie.pooling`.
+        has, such as R2, ``mean`` is that of the test rows of the honest clients together, see ``coterie.pooling``.
     """
     one = shown_as(line)
     metric = metric or one.main
@@ -208,7 +208,7 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
 def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
     """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
 
-    For a metric whose sums the line has, such as R2, it is that of their test rows together, see :mod:`coterie.pooling`.
+    For a metric whose sums the line has, such as R2, it is that of their test rows together, see ``coterie.pooling``.
 
     Args:
         line: The record of the round.
@@ -245,7 +245,7 @@ def pooled_over(line: Line, clients: Iterable[str], metric: str) -> float | None
 
 
 def sums_of(line: Line, metric: str) -> dict[str, ErrorSums]:
-    """Return client -> its sums of a metric, see :mod:`coterie.pooling`; empty for a metric that is averaged over clients."""
+    """Return client -> its sums of a metric, see ``coterie.pooling``; empty for a metric that is averaged over clients."""
     return {client: sums[metric] for client, sums in line.get("sums", {}).items() if metric in sums}
 
 

@@ -66,7 +66,7 @@ class Trial:
     Attributes:
         said: The summary of the run.
         tested: Round -> honest client -> its value of the main metric, of the tested rounds.
-        sums: Round -> client -> its sums of the main metric, if that is pooled over clients; see :mod:`coterie.pooling`.
+        sums: Round -> client -> its sums of the main metric, if that is pooled over clients; see ``coterie.pooling``.
         sizes: Client -> its number of test examples, or of the subjects that they are of, where the record has it.
         unit: What the sizes count.
         data: The digest of the data, or empty.

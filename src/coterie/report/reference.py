@@ -22,7 +22,7 @@ class Reference:
         predicts: The prediction in words; empty if it is not recorded.
         values: Client -> the main metric of the prediction of all clients' training data, where it is known.
         own: Client -> that of its own training data, where it is known.
-        sums: Client -> the sums of the former, if the main metric is pooled over clients, see :mod:`coterie.pooling`.
+        sums: Client -> the sums of the former, if the main metric is pooled over clients, see ``coterie.pooling``.
     """
 
     predicts: str = ""

@@ -57,7 +57,7 @@ def summary(run: Folder) -> Summary:
         - loss and each other metric, whose names are in others: the mean over clients
         - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
           on a client's data, requested by the method.
-        - limited: what limits on single clients changed, see :func:`~coterie.report.limits.limited`; empty if nothing
+        - limited: what limits on single clients changed, see ``limited``; empty if nothing
         - privacy (see ``privacy``)
         - run_dir
 

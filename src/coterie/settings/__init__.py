@@ -244,7 +244,7 @@ def nearest(name: Any, known: Iterable[str]) -> str:
 
 
 OWNERS: dict[str, type[Any]] = {}
-"""Name -> class of settings that a user can make; :func:`coterie.settings.calls.public` enters them."""
+"""Name -> class of settings that a user can make; ``public`` enters them."""
 
 _NOT_GIVEN = object()
 

@@ -35,7 +35,7 @@ def public(*, more: Iterable[str] = ()) -> Callable[[F], F]: ...
 def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
     """Mark a function or a class that users call; a decorator.
 
-    A call with an unknown, a missing or one value too many raises a :class:`CallError` of one sentence. Values of arguments
+    A call with an unknown, a missing or one value too many raises a ``CallError`` of one sentence. Values of arguments
     that are annotated as numbers, texts or paths are checked, and NumPy's numbers become Python's. Signature, help and types
     stay those of the function.
 
@@ -142,7 +142,7 @@ def _check_call(
     skipped: int = 0,
     more: Sequence[str] = (),
 ) -> None:
-    """Raise :class:`CallError` if Python cannot make the call, or a name is neither an argument nor one of ``more``.
+    """Raise ``CallError`` if Python cannot make the call, or a name is neither an argument nor one of ``more``.
 
     Args:
         owner: The name of the function or class.

@@ -436,7 +436,7 @@ class Carrier:
             replies: The clients' messages.
 
         Returns:
-            Client -> metric -> value, and the sums of metrics that have some, see :func:`coterie.pooling.flat`; NaN for
+            Client -> metric -> value, and the sums of metrics that have some, see ``flat``; NaN for
             clients without a usable answer.
         """
         found: dict[Client, dict[str, float]] = {}
