@@ -989,17 +989,18 @@ def _pairs(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> 
 
 
 DIVERGED = 3.0
-"""A model that is longer than another one by this factor has diverged. Models that learn differ by far less. That of a hostile
-client that is alone in its group climbs its loss for many rounds; a mean with it would ruin the group that it joins."""
+"""A model whose norm is this many times another one's (or 1, if that is less) has diverged. Models that learn differ by far
+less. That of a hostile client that is alone in its group climbs its loss for many rounds; a mean with it would ruin the group
+that it joins."""
 
 
 def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
     """Merge two groups into the first, with the mean of their models, weighted by examples, without one that diverged."""
     n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (one, other))
     length, other_length = (float(leaf.model.norm()) for leaf in (one, other))
-    if length > DIVERGED * other_length:
+    if length > DIVERGED * max(other_length, 1.0):
         model = other.model
-    elif other_length > DIVERGED * length:
+    elif other_length > DIVERGED * max(length, 1.0):
         model = one.model
     else:
         model = (n * one.model + m * other.model) / (n + m)
