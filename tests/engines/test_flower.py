@@ -502,6 +502,7 @@ def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
 def test_slips_in_a_run_config_are_named(caplog: pytest.LogCaptureFixture) -> None:
     config = {"metod": "auto", "min_replies": 0.5, "eps1": 0.3, "lr": 0.1, "num-server-rounds": 3, "fraction-evaluate": 1.0}
     log = logging.getLogger("flwr.coterie")
+    caplog.set_level(logging.WARNING, "flwr.coterie")  # another test may have silenced Flower
     log.addHandler(caplog.handler)
     MethodStrategy.from_config(config, mlp)
     log.removeHandler(caplog.handler)
