@@ -269,8 +269,9 @@ class Averaging:
         """
         n = len(amounts)
         share = max(SHARE if self.share == "auto" else self.share, 2 / n) if n else 1.0
-        if not (np.isfinite(amounts) & (amounts >= 0)).all():
-            raise ValueError(f"weights must be finite and >= 0, got {amounts[~(np.isfinite(amounts) & (amounts >= 0))][0]:g}")
+        wrong = ~(np.isfinite(amounts) & (amounts >= 0))
+        if wrong.any():
+            raise ValueError(f"weights must be finite and >= 0, got {amounts[wrong][0]:g}")
         if share >= 1 or amounts.max() <= share * amounts.sum(dtype=np.float64):
             return amounts
         ordered = np.sort(amounts.astype(np.float64))[::-1]
@@ -1175,6 +1176,10 @@ def tested(criteria: Iterable[Criterion]) -> str:
         if not one.held:
             break
     return "; ".join(texts)
+
+
+BOUND = "bound"
+"""The kind of notes of methods that limited the weight or the reports of some clients."""
 
 
 @public

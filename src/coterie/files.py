@@ -8,9 +8,9 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from coterie.settings import UserError
+from coterie.settings import SettingError, UserError
 
 Folder = str | os.PathLike[str]
 """The path of a folder, or an object that has one, such as a :class:`~coterie.runs.run.Run`."""
@@ -79,6 +79,32 @@ def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST)
     if len(data) > limit:
         raise UserError(f"{path} has more than the limit of {limit:,} bytes")
     return data
+
+
+def read_toml_file(path: Path | str, what: str, limit: int) -> dict[str, Any]:
+    """Read a TOML file that a setting names. Its integers may have more than 64 bits, as ids of Flower's nodes do.
+
+    Args:
+        path: The file.
+        what: What it is, for messages.
+        limit: The greatest number of bytes.
+
+    Returns:
+        The document.
+
+    Raises:
+        SettingError: The file cannot be read, or is not a TOML file.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(read_regular(path, limit=limit).decode())
+    except OSError as error:
+        raise SettingError(f"{what} {path} cannot be read: {reason(error)}") from None
+    except UserError as error:
+        raise SettingError(f"{what} {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingError(f"{what} {path} is not a TOML file: {error}") from None
 
 
 def expanded(path: Path | str | os.PathLike[str]) -> Path:

@@ -53,6 +53,10 @@ CLAIMS = 1000
 by a factor of a hundred and more, false claims are limited by nothing else."""
 
 
+OFF: Mapping[str, str] = {"robust.norms": "robust.norms=none", "robust.share": "robust.share=1"}
+"""Setting -> how to set it so that it changes nothing."""
+
+
 @dataclass(frozen=True)
 class Limited:
     """The treatment of the replies of one exchange.
@@ -152,7 +156,7 @@ class Robust(Averaging):
         scaled: dict[Client, float] = {}
         if self.norms is None:
             return Limited(refused, scaled)
-        norms = NORMS if self.norms == "auto" else self.norms
+        norms = NORMS if self.norms == "auto" else self.norms  # here the limits are on, see within
         usual = usual or Usual()
         for _, wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
             clients = list(wave)

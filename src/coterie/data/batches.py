@@ -5,6 +5,7 @@ A model receives a dict by keyword and a tuple by position, so a transformer get
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -60,6 +61,20 @@ def joined(batches: Sequence[Batch]) -> Batch:
     if isinstance(first, tuple | list):
         return tuple(joined(parts) for parts in zip(*batches, strict=True))
     return torch.cat(list(batches))
+
+
+def digests(parts: Sequence[torch.Tensor]) -> list[bytes]:
+    """Hash examples.
+
+    Args:
+        parts: What each of n examples consists of, ``(n, ...)`` each, such as its inputs and its target.
+
+    Returns:
+        One hash for each example; examples with equal parts have the same.
+    """
+    arrays = [part.contiguous().view(len(part), -1).numpy() for part in parts if part.numel()]
+    count = len(parts[0]) if parts else 0
+    return [hashlib.blake2b(b"".join(array[i].tobytes() for array in arrays), digest_size=16).digest() for i in range(count)]
 
 
 def call(module: torch.nn.Module, x: Batch) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
-from coterie.data.batches import Items, tensors
+from coterie.data.batches import Items, digests, rows, tensors
 from coterie.data.world import ClientData, Split
 
 MOST = 20_000_000
@@ -52,19 +51,10 @@ def repeated(data: ClientData) -> int:
         return 0
     if sum(one[:1].numel() for one in tensors(inputs)) * sum(map(len, parts)) > MOST:
         return 0
-    known, tested = (_digests(part) for part in parts)
+    known, tested = (digests([*tensors(rows(part.inputs, part.index)), *tensors(part.targets)]) for part in parts)
     there = set(known)
     same = sum(one in there for one in tested)
     return same if same >= max(2.0, MANY * len(tested)) and _varied(data.train, len(there)) else 0
-
-
-def _digests(split: Split) -> list[bytes]:
-    """A hash of the inputs and targets of each example."""
-    chosen = [one[split.index] for one in tensors(split.inputs)] + list(tensors(split.targets))
-    arrays = [one.contiguous().view(len(one), -1).numpy() for one in chosen if one.numel()]
-    return [
-        hashlib.blake2b(b"".join(array[i].tobytes() for array in arrays), digest_size=16).digest() for i in range(len(split))
-    ]
 
 
 def _varied(split: Split, distinct: int) -> bool:

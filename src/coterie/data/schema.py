@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coterie.files import read_regular, reason
+from coterie.files import read_toml_file
 from coterie.printable import printable
 from coterie.settings import SettingError, UserError, nearest
 from coterie.settings.calls import public
@@ -193,14 +192,7 @@ class Schema:
         Raises:
             UserError: The file cannot be read, or a field is unknown or not valid.
         """
-        try:
-            found = tomllib.loads(read_regular(path, limit=LONGEST_FILE).decode())
-        except OSError as error:
-            raise SettingError(f"the schema {path} cannot be read: {reason(error)}") from None
-        except UserError as error:
-            raise SettingError(f"the schema {error}") from None
-        except (ValueError, RecursionError) as error:
-            raise SettingError(f"the schema {path} is not a TOML file: {error}") from None
+        found = read_toml_file(path, "the schema", LONGEST_FILE)
         try:
             return cls.of(found)
         except SettingError as error:

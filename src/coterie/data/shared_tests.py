@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 import torch
 
 from coterie.core import Client
-from coterie.data.batches import Items, rows, tensors
+from coterie.data.batches import Items, digests, rows, tensors
 from coterie.data.world import Split, World
 
 
@@ -55,13 +55,13 @@ def _by_content(tests: Mapping[Client, Split], names: Mapping[Client, list[Hasha
     wholes = {client: hashlib.blake2b(b"".join(one)).digest() for client, one in contents.items()}
     alike = Counter(wholes.values())
     out: dict[Client, list[Hashable]] = {}
-    for client, digests in contents.items():
-        if not digests:
+    for client, hashes in contents.items():
+        if not hashes:
             out[client] = names[client]
-        elif len(digests) > 1 and alike[wholes[client]] > 1:
-            out[client] = [(wholes[client], place) for place in range(len(digests))]
+        elif len(hashes) > 1 and alike[wholes[client]] > 1:
+            out[client] = [(wholes[client], place) for place in range(len(hashes))]
         else:
-            both = zip(names[client], digests, strict=True)
+            both = zip(names[client], hashes, strict=True)
             out[client] = [name if digest in repeated else digest for name, digest in both]
     return out
 
@@ -71,5 +71,4 @@ def _digests(split: Split) -> list[bytes]:
     if isinstance(split.inputs, Items):
         return []
     parts = [one for one in tensors(rows(split.inputs, split.index)) if isinstance(one, torch.Tensor)]
-    arrays = [one.contiguous().view(len(one), -1).numpy() for one in parts if one.numel()]
-    return [hashlib.blake2b(b"".join(array[i].tobytes() for array in arrays)).digest() for i in range(len(split))]
+    return digests(parts)

@@ -401,12 +401,8 @@ class ClientPool:
         robust: Robust | None = None,
         remote: Remote | None = None,
     ) -> None:
-        self.world, self.layout, self.wire, self.robust = (
-            world,
-            wire.layout,
-            wire,
-            (robust or Robust()).within(bool(world.attacks)),
-        )
+        self.world, self.layout, self.wire = world, wire.layout, wire
+        self.robust = (robust or Robust()).within(exposed=bool(world.attacks))
         self.remote, self.away = remote, False
         with seeded(0):
             module = world.model()  # its frozen parameters are in memory once, for all worker processes
@@ -753,13 +749,17 @@ class ClientPool:
             same_examples = tests.setdefault(rows, {}).setdefault(examples, {})
             same_examples.setdefault(id(test.targets), []).append(client)
         near = assignment.neighbours
-        jobs = [job for rows, by_examples in tests.items() for job in self._tests(rows, list(by_examples.values()), near, step)]
-        sums = self._sums(jobs, assignment.models, personal)
+
+        def sums_of_tests() -> dict[tuple[tuple[int, ...], Client], Sums]:
+            each = ((rows, list(by_examples.values())) for rows, by_examples in tests.items())
+            jobs = [job for rows, examples in each for job in self._tests(rows, examples, near, step)]
+            return self._sums(jobs, assignment.models, personal)
+
+        sums = sums_of_tests()
         if near is None and not self.apart and any(DRAWN in totals for totals in sums.values()):
             # Clients that share a batch would draw each other's random numbers: test each of them alone.
             self.apart = True
-            jobs = [job for rows, examples in tests.items() for job in self._tests(rows, list(examples.values()), near, step)]
-            sums = self._sums(jobs, assignment.models, personal)
+            sums = sums_of_tests()
         objective, found = self.world.objective, {}
         for rows, by_examples in tests.items():
             for by_targets in by_examples.values():

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from coterie.core import (
+    BOUND,
     Assignment,
     Client,
     Cohort,
@@ -146,7 +147,7 @@ def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> 
     before, after = cut[worst]
     more = f", and of {len(cut) - 1} more" if len(cut) > 1 else ""
     text = f"the weight of client {worst}{more} is limited to {after:.3g}, from {before:.3g} (robust.share)"
-    return Note(kind="bound", clients=tuple(cut), text=text)
+    return Note(kind=BOUND, clients=tuple(cut), text=text)
 
 
 def _note(replies: Replies, share: np.ndarray) -> Note:

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.core import BOUND
 from coterie.notebook.tables import count
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
+from coterie.robust import OFF
 
 SHOWN = 3
 """The greatest number of clients that a sentence names."""
-
-BOUND = "bound"
-"""The kind of notes of methods that limited the weight or the reports of some clients."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
 
 
 def limit_sentences(lines: Sequence[Line]) -> list[str]:
-    """Return one sentence for each setting that changed something, and one for replies that were refused.
+    """Return one sentence for each kind of change that limits made.
 
     Args:
         lines: The completed rounds, as shown.
@@ -94,11 +93,12 @@ def limit_sentences(lines: Sequence[Line]) -> list[str]:
     for effect, words in _EFFECTS.items():
         of_effect = sorted((each for each in changes if each.effect == effect), key=lambda limit: -limit.rounds)
         if of_effect:
-            setting, off = of_effect[0].setting, _OFF[of_effect[0].setting]
+            setting = of_effect[0].setting
             whom = ", ".join(f"client {limit.client} {_amount(limit, rounds)}" for limit in of_effect[:SHOWN])
             whom += ", ..." if len(of_effect) > SHOWN else ""
             clients = count(len(of_effect), "client")
-            said.append(f"{setting} {words.format(clients=clients)}: {whom}. This is not the published algorithm; {off} is.")
+            effect_on = f"{setting} {words.format(clients=clients)}: {whom}"
+            said.append(f"{effect_on}. This is not the published algorithm; {OFF[setting]} is.")
     return said
 
 
@@ -127,7 +127,6 @@ def limited_clients(changes: Iterable[Limit], client: ClientId) -> list[str]:
     return [f"{limit.setting} {_EFFECTS_ON_ONE[limit.effect]} {_amount(limit)}." for limit in mine]
 
 
-_OFF: Mapping[str, str] = {"robust.norms": "robust.norms=none", "robust.share": "robust.share=1"}
 _EFFECTS: Mapping[str, str] = {
     "scaled": "scaled down updates of {clients}",
     "counted": "counted fewer examples than reported of {clients}",

@@ -262,7 +262,7 @@ class Carrier:
             elif part.need == "sums":
                 found[name] = added_up(part, usable, why, self.wire)
             else:
-                found[name] = gathered(part, usable, why, self.wire, self.robust.within(True), self.training)
+                found[name] = gathered(part, usable, why, self.wire, self.robust, self.training)
             self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
         self._end(plan.all_ended, exchange)
         held = {

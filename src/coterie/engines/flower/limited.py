@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.core import Client, Round
-
-OFF = {"robust.norms": "robust.norms=none", "robust.share": "robust.share=1"}
-"""Setting -> the value with which it changes nothing."""
+from coterie.core import BOUND, Client, Round
+from coterie.robust import OFF
 
 
 @dataclass
@@ -39,7 +37,7 @@ class LimitLog:
             counted = done.counted.get(client, claim)
             changes["robust.share", client] = f"counted {counted:,} of the {claim:,} examples that it reports"
         for note in done.notes:
-            if note.kind == "bound":
+            if note.kind == BOUND:
                 changes |= {("robust.share", client): "limited what the method makes of its reports" for client in note.clients}
         new = []
         for (setting, client), effect in sorted(changes.items()):

@@ -7,7 +7,6 @@ import hashlib
 import math
 import secrets
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from coterie.engines.flower.messages import CONFIG, FUNCTIONS, NO_TEST, QUERY, R
 from coterie.engines.flower.names import Claim, claim_of, heard
 from coterie.engines.flower.schemas import Stated, heard_schema, most_shared, other_versions, unstated
 from coterie.engines.workers import EngineError
-from coterie.files import read_regular, reason
+from coterie.files import read_regular, read_toml_file, reason
 from coterie.records.shown import Shown
 from coterie.settings import SettingError, UserError, check, nearest, setting
 
@@ -149,14 +148,7 @@ def from_file(path: Path | str) -> Identity:
         SettingError: The file cannot be read, or an entry is not allowed.
     """
     path = Path(path)
-    try:
-        found = tomllib.loads(read_regular(path, limit=_LIST_FILE).decode())  # node ids are unsigned 64-bit numbers
-    except OSError as error:
-        raise SettingError(f"the list of clients {path} cannot be read: {reason(error)}") from None
-    except UserError as error:
-        raise SettingError(f"the list of clients {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise SettingError(f"the list of clients {path} is not a TOML file: {error}") from None
+    found = read_toml_file(path, "the list of clients", _LIST_FILE)
     return listed(found, path.parent, f"the list of clients {path}")
 
 
