@@ -1,0 +1,283 @@
+"""The average of several updates: the weighted mean, or a mean that a few hostile updates cannot move far.
+
+Sources: coordinate-wise median and trimmed mean: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust
+Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, arXiv 1803.01498, definitions 1 and 2. Geometric
+median by the smoothed Weiszfeld algorithm: K. Pillutla, S. Kakade, Z. Harchaoui, "Robust Aggregation for Federated
+Learning", IEEE TSP 2022, arXiv 1912.13445, algorithm 2. Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan,
+"Can You Really Backdoor Federated Learning?", arXiv 1911.07963, section 4; here the threshold is the median norm, so it
+need not be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy
+import torch
+
+from coterie.settings import SettingError, check, setting
+from coterie.settings.calls import public
+
+SHARE = 0.1
+"""The share to which ``auto`` limits the weight of one client, where weights come from what clients report."""
+
+MEANS = ("mean", "median", "trimmed-mean", "geometric-median", "norm-clipping")
+
+MAX_WEISZFELD_STEPS = 100
+"""The maximum number of iterations for the geometric median."""
+
+WEISZFELD_TOLERANCE = 1e-6
+"""The relative change of its cost at which the iterations for the geometric median stop."""
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """A rule that combines several updates into one.
+
+    ``mean`` is the weighted mean. ``median`` and ``trimmed-mean`` work on each coordinate and ignore the weights, because
+    each client reports its own weight. ``geometric-median`` uses the weights. ``norm-clipping`` is the weighted mean after
+    longer updates have been scaled down to the median norm.
+    """
+
+    mean: str = setting(
+        "mean", "how updates are averaged; all rules except mean limit the effect of hostile clients", choices=MEANS
+    )
+    trim: float = setting(
+        0.2, "fraction of the values that trimmed-mean removes at each end; at least one of three or more", ge=0, lt=0.5
+    )
+
+    share: float | Literal["auto"] = setting(
+        "auto",
+        "maximum share of the total weight for one client, or twice the average weight if more; 1: no limit; auto: in a "
+        f"federation or with adversaries, {SHARE:g} for weights that a method computes from what clients report, else none",
+        gt=0,
+        le=1,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if isinstance(self.share, str) and self.share != "auto":
+            raise SettingError(f"robust.share must be a number > 0 and <= 1, or auto, got {self.share!r}")
+
+    @property
+    def limits_reports(self) -> bool:
+        """Whether what one client reports is limited, so that a hostile one decides nothing for the others."""
+        return self.share != 1.0
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the rule needs all updates before it can average the first."""
+        return self.mean != "mean"
+
+    def bounded(self, amounts: np.ndarray) -> np.ndarray:
+        """Limit the weights so that no client has more than the largest share.
+
+        Args:
+            amounts: Shape ``(n,)``: the numbers of examples that the clients of one exchange report, or other weights.
+
+        Returns:
+            Shape ``(n,)``: the same weights, with the greatest cut to one level at which they have exactly that share. If too
+            few clients have a weight above zero for that, their weights are equal, at the least of them; a single one keeps
+            its weight.
+
+        Raises:
+            ValueError: A weight is negative or not finite.
+
+        Example:
+            >>> Averaging(share=0.1).bounded(np.array([30.0, 2.0, 1.0, 1.0]))  # twice the average weight is one half
+            array([4., 2., 1., 1.])
+        """
+        n = len(amounts)
+        share = max(SHARE if self.share == "auto" else self.share, 2 / n) if n else 1.0
+        wrong = ~(np.isfinite(amounts) & (amounts >= 0))
+        if wrong.any():
+            raise ValueError(f"weights must be finite and >= 0, got {amounts[wrong][0]:g}")
+        if share >= 1 or amounts.max() <= share * amounts.sum(dtype=np.float64):
+            return amounts
+        ordered = np.sort(amounts.astype(np.float64))[::-1]
+        rests = ordered.sum() - ordered.cumsum()
+        for cut in range(1, n):  # the number of weights to cut; the largest share is at least 2 / n, so n / 2 are enough
+            level = share * rests[cut - 1] / (1 - cut * share) if cut * share < 1 else math.inf
+            if level >= ordered[cut]:
+                break
+        above_zero = amounts[amounts > 0]
+        if len(above_zero) * share <= 1:  # no smaller shares than equal ones are possible
+            return np.minimum(amounts, above_zero.min())
+        whole = np.issubdtype(amounts.dtype, np.integer)
+        return np.minimum(amounts, max(1, math.floor(level)) if whole else level)
+
+    def of(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+        """Average several updates.
+
+        Args:
+            updates: Shape ``(n, d)``, n >= 1.
+            weights: Shape ``(n,)``, non-negative, with a sum of at most 1. The average is scaled by that sum.
+
+        Returns:
+            Shape ``(d,)``, in the precision of ``updates``.
+        """
+        if self.mean == "mean" or len(updates) == 1:
+            return average(updates, weights)
+        if self.mean == "norm-clipping":
+            return _clipped(updates, weights)
+        return float(np.sum(weights)) * self._middle(updates, weights)
+
+    def around(self, point: torch.Tensor, rows: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+        """Average models that were trained from about the same point.
+
+        Only norm-clipping needs the point: it clips the change that training made, ``rows - point``.
+
+        Args:
+            point: Shape ``(d,)``.
+            rows: The models, shape ``(n, d)``.
+            weights: Shape ``(n,)``, as in :meth:`of`.
+
+        Returns:
+            Shape ``(d,)``.
+        """
+        return point + self.of(rows - point, weights) if self.mean == "norm-clipping" else self.of(rows, weights)
+
+    def _middle(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+        values = updates.numpy(force=True)
+        if self.mean == "median":
+            return _like(np.median(values, axis=0), updates)
+        if self.mean == "trimmed-mean":
+            least = (1 + 1e-9) / len(values) if self.trim and len(values) > 2 else 0.0  # SciPy rounds down
+            return _like(scipy.stats.trim_mean(values, max(self.trim, least), axis=0), updates)
+        return _geometric_median(updates, weights)
+
+
+@public
+def average(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+    """Compute ``Σ w_i x_i`` of rows ``(n, d)``: shape ``(d,)``, in the precision of the rows."""
+    return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
+
+
+def _like(values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=updates.dtype, device=updates.device)
+
+
+def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+    """The weighted mean of updates that are scaled down to the median norm of those that moved."""
+    norms = _norms(updates)
+    moved = norms[norms > 0].sort().values
+    middle = len(moved) // 2
+    median = (moved[middle] + moved[~middle]) / 2 if len(moved) else norms.new_zeros(())  # torch.median is the lower middle
+    return _scaled_down(updates, weights, norms, median)
+
+
+def _norms(updates: torch.Tensor) -> torch.Tensor:
+    """L2 norms of rows ``(n, d)``: shape ``(n,)``; in float64 if the squares overflow."""
+    norms = updates.norm(dim=1)
+    return norms if bool(norms.isfinite().all()) else updates.double().norm(dim=1)
+
+
+def _scaled_down(
+    updates: torch.Tensor, weights: np.ndarray | Sequence[float], norms: torch.Tensor, limit: torch.Tensor | float
+) -> torch.Tensor:
+    """The weighted mean of updates, of which longer ones are scaled down to the norm ``limit``."""
+    factors = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
+    return average(updates, np.asarray(weights) * factors.numpy(force=True))
+
+
+def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+    """The point with the smallest weighted sum of distances to the rows.
+
+    The iteration starts at a mean of rows that are clipped at a norm in the middle. That point is already close, however long
+    a hostile row is. It is also not a row, where Weiszfeld's iteration would stop.
+    """
+    rows = updates.double()
+    start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)
+    norms = _norms(rows)
+    lengths = norms[norms > 0]
+    point = _scaled_down(rows, weights, norms, lengths.median() if len(lengths) else 0.0)
+    for _ in range(MAX_WEISZFELD_STEPS):
+        distances = (rows - point).norm(dim=1)
+        smoothing = WEISZFELD_TOLERANCE * float(distances.median())
+        if not smoothing:  # half of the rows are at the point
+            break
+        pull = start / distances.clamp(min=smoothing)
+        new = (pull / pull.sum()) @ rows
+        moved = float((new - point).norm())
+        point = new
+        if moved <= WEISZFELD_TOLERANCE * float(point.norm()):
+            break
+    # Steps become shorter near a row: if a row is itself the geometric median, it is the nearest row.
+    nearest = rows[(rows - point).norm(dim=1).argmin()]
+    costs = [float((start * (rows - at).norm(dim=1)).sum()) for at in (point, nearest)]
+    return (nearest if costs[1] < costs[0] else point).to(updates.dtype)
+
+
+CHUNK = 64
+"""The number of updates that are averaged together. If updates arrive in multiples of this number, the order of the sums
+does not depend on how many arrive at a time. If some updates are refused, the order of the sums differs, and so does their
+rounding."""
+
+
+@public
+class Means:
+    """Running weighted means of the updates of k groups.
+
+    A robust rule of averaging needs all updates of a group at once: with such a rule, call :meth:`add` only once.
+
+    Args:
+        k: Number of groups.
+        d: Number of parameters.
+        averaging: The rule of averaging; the weighted mean if ``None``.
+
+    Attributes:
+        averaging: The rule of averaging.
+        means: Shape ``(k, d)``; zeros for a group without updates.
+        heard: Shape ``(k,)``: the number of updates in each mean.
+        weight: Shape ``(k,)``: the sum of their weights.
+    """
+
+    def __init__(self, k: int, d: int, averaging: Averaging | None = None) -> None:
+        self.averaging = averaging or Averaging()
+        self.means, self.heard, self.weight = torch.zeros(k, d), np.zeros(k, dtype=np.int64), np.zeros(k)
+
+    def add(self, updates: torch.Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]) -> None:
+        """Add updates to the means.
+
+        Args:
+            updates: Shape ``(m, d)``.
+            amounts: Shape ``(m,)``: the weight of each update.
+            groups: For each update, the groups in which it counts, if any.
+        """
+        chunk = len(updates) if self.averaging.needs_all else CHUNK
+        for start in range(0, len(updates), max(chunk, 1)):
+            members: dict[int, list[int]] = {}
+            for i in range(start, min(start + chunk, len(updates))):
+                for group in groups[i]:
+                    members.setdefault(group, []).append(i)
+            for group, at in members.items():
+                together = at == list(range(at[0], at[-1] + 1))  # then the rows need no copy
+                self._join(group, updates[at[0] : at[-1] + 1] if together else updates[at], amounts[at])
+
+    def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
+        part = float(amounts.sum())
+        if not part > 0:  # updates without weight say nothing
+            return
+        self.join(group, self.averaging.of(updates, amounts / part), part, len(updates))
+
+    def join(self, group: int, mean: torch.Tensor, weight: float, heard: int) -> None:
+        """Add the mean of several updates to the mean of a group.
+
+        Args:
+            group: The group.
+            mean: Shape ``(d,)``: the weighted mean of the updates.
+            weight: The sum of their weights, above zero.
+            heard: The number of the updates.
+        """
+        before = float(self.weight[group])
+        if before:
+            share = weight / (before + weight)
+            mean = self.means[group].mul(1 - share).add_(mean, alpha=share)
+        self.means[group] = mean
+        self.weight[group] += weight
+        self.heard[group] += heard

@@ -1,0 +1,117 @@
+"""Clients, groups of clients, and the classes that a stored state may contain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
+
+from coterie.settings.calls import public
+
+Client = int
+"""A client's id: any integer >= 0, the same in every exchange. Never a position in a matrix."""
+
+LONGEST_NAME = 100
+"""Most characters of a client's name."""
+
+Groups = tuple[tuple[Client, ...], ...]
+"""A partition of clients: each group sorted, groups ordered by their first member."""
+
+STATES: dict[str, type[Any]] = {}
+"""Tag -> class, for all classes that may occur in a stored state. A checkpoint can restore only these."""
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def state(tag: str) -> Callable[[type[T]], type[T]]:
+    """Turn a class into a frozen, keyword-only dataclass that can be stored; a class decorator.
+
+    Its fields may be tensors, numbers, strings, tuples, mappings and other such classes. The class is entered in ``STATES``,
+    so that records can store and restore it without pickle.
+
+    Args:
+        tag: The name of the class in stored states. It must stay the same when the class is renamed or moved.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ValueError: Another class has the tag.
+
+    Example:
+        >>> @state("doc.counter")
+        ... class Counter:
+        ...     count: int = 0
+        >>> Counter(count=3).count
+        3
+    """
+
+    def entered(cls: type[T]) -> type[T]:
+        made = dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        known = STATES.setdefault(tag, made)
+        ours = known.__module__.startswith("coterie.") and known.__module__ != cls.__module__
+        if ours or known.__qualname__ != cls.__qualname__:
+            other = f"{known.__module__}.{known.__qualname__}"
+            raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is already used by {other}")
+        STATES[tag] = made  # a class that is defined again, as in a notebook, replaces the old one
+        made.__state_tag__ = tag  # type: ignore[attr-defined]
+        return made
+
+    return entered
+
+
+@public
+def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
+    """Sort the members of each group, and the groups by their first member.
+
+    Args:
+        groups: Groups of clients in any order.
+
+    Returns:
+        The same groups, sorted.
+
+    Example:
+        >>> as_groups([[5, 3], [0, 9]])
+        ((0, 9), (3, 5))
+    """
+    return tuple(sorted(tuple(sorted(g)) for g in groups))
+
+
+@public
+def row_of(groups: Groups) -> dict[Client, int]:
+    """Map each client to the number of its group."""
+    return {client: row for row, group in enumerate(groups) for client in group}
+
+
+@public
+def groups_by(row: Mapping[Client, int]) -> Groups:
+    """Group clients that have the same number.
+
+    Args:
+        row: Client -> number, such as that of its model.
+
+    Returns:
+        The groups.
+
+    Example:
+        >>> groups_by({5: 1, 3: 0, 0: 1})
+        ((0, 5), (3,))
+    """
+    members: dict[int, list[Client]] = {}
+    for client, number in row.items():
+        members.setdefault(number, []).append(client)
+    return as_groups(members.values())
+
+
+@public
+def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, ...]:
+    """Return ``clients`` and ``new`` together, sorted and without duplicates."""
+    return tuple(sorted({*clients, *new}))
+
+
+@public
+def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, ...]:
+    """Return ``clients`` without those in ``gone``, in the same order."""
+    away = set(gone)
+    return tuple(c for c in clients if c not in away)

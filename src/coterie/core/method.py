@@ -1,0 +1,219 @@
+"""A method: five pure functions, their inputs and their results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+
+from coterie.core.clients import Client, Groups
+from coterie.core.notes import Note
+from coterie.core.replies import Replies
+from coterie.core.tasks import Plan, Training
+from coterie.notebook.tables import by_group, count, partition, some, table
+from coterie.randomness import Purpose, numpy_generator
+from coterie.settings.calls import public
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """The facts that a method receives once, before the first exchange.
+
+    Layers are in the order of the forward pass as far as the module shows it, so the last one is the classifier.
+
+    Attributes:
+        clients: The client ids, sorted.
+        draw: ``draw(i)`` is the i-th fresh model, shape ``(d,)``. It is the same at every call.
+        columns: Layer name -> ``(start, stop)`` of its parameters in a row. Parameters come first, float buffers (those of
+            BatchNorm) after them.
+        tensors: The same for each trainable tensor, so that weight and bias of a layer are separate.
+        dense: The names of the fully connected layers.
+        training: How clients train if a task does not state otherwise.
+        labels: Whether the clients predict one class each time; true if the engine does not know.
+        clip: The maximum norm of an update; None without one.
+    """
+
+    clients: tuple[Client, ...]
+    draw: Callable[[int], torch.Tensor]
+    columns: Mapping[str, tuple[int, int]]
+    tensors: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    dense: tuple[str, ...] = ()
+    training: Training = field(default_factory=Training)
+    labels: bool = True
+    clip: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {count(len(self.clients), 'client')}, layers {some(self.columns)}>"
+
+    @property
+    def parameters(self) -> slice:
+        """The columns that similarities use: every trainable parameter, no buffer."""
+        return slice(0, max(stop for _, stop in self.columns.values()))
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Cohort:
+    """The clients that are available in this exchange, and the randomness to choose among them.
+
+    Attributes:
+        present: The ids of the available clients.
+        exchange: The number of the exchange.
+        seed: The seed of the run.
+    """
+
+    present: tuple[Client, ...]
+    exchange: int
+    seed: int
+
+    def sample(self, members: Iterable[Client], fraction: float) -> tuple[Client, ...]:
+        """Draw ``max(round(fraction * |members|), 1)`` of the members at random, and keep those that are present.
+
+        The draw depends only on the seed, the exchange and the members (FL+HC §II: at least one client per group).
+
+        Args:
+            members: The clients to draw from.
+            fraction: The share of them to draw.
+
+        Returns:
+            The drawn clients that are present, sorted.
+        """
+        members = sorted(members)
+        count = max(round(fraction * len(members)), 1)
+        if count < len(members):
+            rng = numpy_generator(self.seed, Purpose.SAMPLE, self.exchange, members[0])
+            members = sorted(int(c) for c in rng.choice(members, size=count, replace=False))
+        present = set(self.present)
+        return tuple(c for c in members if c in present)
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Serve a client by its model together with its nearest training examples, in the space of the model's features.
+
+    The class probabilities are ``λ p_knn + (1 - λ) p_model``. In ``p_knn``, each of the k training examples nearest to the
+    input, by Euclidean distance d of the features, counts for its class with a weight proportional to ``exp(-d / scale)``.
+
+    Attributes:
+        layer: The layer whose input is the features: the classifier.
+        k: Number of neighbours; a client with fewer training examples uses all of them.
+        scale: Unit of distances.
+        weights: Values of λ, from which each client chooses the one with the lowest mean loss on its validation examples, the
+            first of equal ones. A single value needs no such examples. A client without any is served by the model alone.
+        holdout: As ``Task.holdout``, by which the same examples stay out of training.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    layer: str
+    k: int
+    scale: float
+    weights: tuple[float, ...]
+    holdout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or not 0 < self.scale < math.inf or not 0 <= self.holdout < 1:
+            raise ValueError(f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}")
+        if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
+            raise ValueError(f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}")
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Which model serves which client.
+
+    Attributes:
+        models: Shape ``(k, d)``.
+        row: Client -> position in ``models``.
+        groups: The clusters.
+        path: Client -> positions of all models on its path through the parameter tree, starting at the root. Only for
+            clients that have a path.
+        ensemble: Serve the clients that have a path by the mean of the outputs of all models on it, instead of ``row``.
+        part: The part of the plans (``Plan.parts``) whose clients' own values are used; the name of a part of a part is
+            ``"outer/inner"``.
+        plain: Clients that are served without values of their own.
+        neighbours: How a client's nearest training examples take part in serving it; None if they do not.
+        hidden: Whether the server does not know which model serves a client: each takes the one of lowest loss on its
+            training data. ``row`` and ``groups`` then have all clients at the first model. In one process, rounds have what
+            clients choose instead, for the experimenter to see.
+
+    Raises:
+        ValueError: A client is served by a row that ``models`` does not have, or there are both an ensemble and neighbours.
+
+    Example:
+        >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
+        >>> row_of(served.groups) == served.row
+        True
+    """
+
+    models: torch.Tensor
+    row: Mapping[Client, int]
+    groups: Groups
+    path: Mapping[Client, tuple[int, ...]] = field(default_factory=dict)
+    ensemble: bool = False
+    part: str = ""
+    plain: tuple[Client, ...] = ()
+    neighbours: Neighbours | None = None
+    hidden: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ensemble and self.neighbours is not None:
+            raise ValueError("Assignment.neighbours needs clients that are served by one model each, not by an ensemble")
+        k, served = len(self.models), {*self.row.values(), *(row for path in self.path.values() for row in path)}
+        for row in served:
+            if not isinstance(row, (int, np.integer)) or not 0 <= row < k:
+                has = f"rows 0 to {k - 1}" if k else "no models"
+                raise ValueError(f"Assignment.models has {has}, but a client is served by row {row!r}")
+
+    def __repr__(self) -> str:
+        return f"<Assignment: {partition(self.groups)} clients, models of shape {tuple(self.models.shape)}>"
+
+    def _repr_html_(self) -> str:
+        return table(repr(self)[1:-1], by_group(self.groups))
+
+    def serving(self, client: Client) -> tuple[int, ...]:
+        """Return the positions of the models that serve a client: one, or those of its ensemble."""
+        return self.path.get(client, (self.row[client],)) if self.ensemble else (self.row[client],)
+
+
+S = TypeVar("S")
+
+
+@runtime_checkable
+class Method(Protocol[S]):
+    """A method of clustered federated learning: settings as fields, and five pure functions.
+
+    ``name`` is its name on the command line. ``init`` makes the state before the first exchange. ``plan`` asks clients to
+    work. ``step`` processes the replies, which may be fewer than were asked for, or none. ``assignment`` states which model
+    serves each client of the federation. ``explain`` gives the reasons of the last step, if there are any.
+    """
+
+    name: ClassVar[str]
+
+    def init(self, federation: Federation) -> S: ...
+    def plan(self, state: S, cohort: Cohort) -> Plan: ...
+    def step(self, state: S, replies: Replies) -> S: ...
+    def assignment(self, state: S) -> Assignment: ...
+    def explain(self, state: S) -> tuple[Note, ...]: ...
+
+
+@runtime_checkable
+class Admits(Protocol[S]):
+    """A method whose clients may join and leave between rounds.
+
+    ``admit``: clients that the state does not contain join; they are new or were away. From now on some model serves them,
+    and they find their group as the method prescribes. ``retire``: clients that stay away for long are no longer served and
+    belong to no group. The other clients keep what was learned from them. ``assignment`` covers the clients that are
+    present.
+    """
+
+    def admit(self, state: S, clients: tuple[Client, ...]) -> S: ...
+    def retire(self, state: S, clients: tuple[Client, ...]) -> S: ...

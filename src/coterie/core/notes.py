@@ -1,0 +1,146 @@
+"""What a method says of a step: its criteria and its notes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from coterie.core.clients import Client, Groups
+from coterie.notebook.tables import count
+from coterie.printable import one_line
+from coterie.settings.calls import public
+
+Sign = Literal["<", "<=", ">", ">="]
+"""How a criterion compares its value with its bound."""
+
+_COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_OPPOSITE: Mapping[str, Sign] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+@public
+@dataclass(frozen=True)
+class Criterion:
+    """One comparison on which a decision rests: ``value sign bound``.
+
+    The explanation of a run, its charts, figures and trackers show criteria without knowing the method.
+
+    Attributes:
+        name: What is compared, in few words, the same in every round: its curve has this name.
+        value: The number that was compared.
+        sign: The comparison.
+        bound: The number that it was compared with.
+        setting: The setting whose value is the bound; empty if the bound was measured or is fixed.
+        met: What it means if the comparison holds, in few words.
+        unmet: What it means otherwise.
+
+    Example:
+        >>> one = Criterion("mean update", 0.625, "<", 0.5, setting="eps1", met="stationary", unmet="not stationary")
+        >>> one.held, one.text
+        (False, 'not stationary: mean update 0.625 >= eps1 0.5')
+    """
+
+    name: str
+    value: float
+    sign: Sign
+    bound: float
+    setting: str = ""
+    met: str = ""
+    unmet: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Whether the comparison holds; it never does if one of the numbers is NaN."""
+        return bool(_COMPARED[self.sign](self.value, self.bound))
+
+    @property
+    def meaning(self) -> str:
+        """``met`` or ``unmet``."""
+        return self.met if self.held else self.unmet
+
+    @property
+    def text(self) -> str:
+        """The comparison as it came out, and its meaning."""
+        sign = self.sign if self.held else _OPPOSITE[self.sign]
+        bound = f"{self.setting} {self.bound:.3g}" if self.setting else f"{self.bound:.3g}"
+        meaning = f"{self.meaning}: " if self.meaning else ""
+        return f"{meaning}{self.name} {self.value:.3g} {sign} {bound}"
+
+
+@public
+def tested(criteria: Iterable[Criterion]) -> str:
+    """Describe criteria that are tested one after the other, up to the first that does not hold.
+
+    Args:
+        criteria: The criteria, in their order.
+
+    Returns:
+        Their texts, joined by semicolons.
+
+    Example:
+        >>> tested([Criterion("p", 0.5, "<", 0.01), Criterion("gain", 1, ">", 0)])
+        'p 0.5 >= 0.01'
+    """
+    texts = []
+    for one in criteria:
+        texts.append(one.text)
+        if not one.held:
+            break
+    return "; ".join(texts)
+
+
+BOUND = "bound"
+"""The kind of notes of methods that limited the weight or the reports of some clients."""
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """The reason why a method acted or did not act, for people and for records.
+
+    Attributes:
+        kind: ``"split"``, ``"cluster"``, ``"join"``, ``"keep"``, ...
+        clients: The group that the note is about.
+        text: One sentence with the numbers that were compared.
+        parts: The groups into which it was divided.
+        criteria: The comparisons on which the decision rests. If all hold, each is necessary for the decision. If some do
+            not, all of these were in its way.
+        otherwise: What would have happened then, as the end of a sentence: "it would not have split". Empty if it is unknown.
+        numbers: Further numbers, by name.
+        values: Numbers for each client, by name. ``model`` is the number of the model that a client took. Names that differ
+            only in a number at their end, such as ``loss of model 0``, belong together.
+        similarity: Matrices ``(n, n)`` on which the decision rests, by layer or ``all``. Their rows are the clients of
+            ``order``.
+        heard: The clients of these rows, in order; empty if they are ``clients``.
+
+    Raises:
+        ValueError: A matrix has not as many rows and columns as there are clients in ``order``.
+    """
+
+    kind: str
+    clients: tuple[Client, ...]
+    text: str
+    parts: Groups = ()
+    criteria: tuple[Criterion, ...] = ()
+    otherwise: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Client, float]] = field(default_factory=dict)
+    similarity: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    heard: tuple[Client, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Note {self.kind} of {count(len(self.clients), 'client')}: {one_line(self.text, 200)}>"
+
+    def __post_init__(self) -> None:
+        rows = len(self.order)
+        for name, matrix in self.similarity.items():
+            if tuple(matrix.shape) != (rows, rows):
+                raise ValueError(f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {rows} clients replied")
+
+    @property
+    def order(self) -> tuple[Client, ...]:
+        """The clients in the order of the rows of ``similarity``."""
+        return self.heard or self.clients

@@ -1,0 +1,276 @@
+"""What comes back from an exchange: the replies, their weights, and the losses on held-out examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from coterie.core.averaging import (
+    Averaging,
+    Means,
+)
+from coterie.core.clients import Client
+from coterie.core.tasks import Weighting
+from coterie.notebook.tables import count, some
+from coterie.settings.calls import public
+
+Candidate = tuple[str, int]
+"""The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the personal model that it
+trains in it."""
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Losses of m models on the same held-out examples of one client: no single loss, only sums.
+
+    Where examples have subjects, such as patients, a subject counts as one example, with its mean loss.
+
+    Attributes:
+        models: The models, in the order of the sums.
+        count: Number of examples.
+        sums: Shape ``(m,)``: the sum of each model's losses.
+        products: Shape ``(m, m)``: sums of products of two models' losses of the same example.
+
+    Example:
+        >>> held = Held.of([("", 0), ("", 1)], np.array([[1.0, 2.0], [1.0, 4.0]]))  # losses of two models, two examples
+        >>> held.difference(("", 0), ("", 1))  # mean, and its variance
+        (-1.0, 1.0)
+    """
+
+    models: tuple[Candidate, ...]
+    count: int
+    sums: np.ndarray
+    products: np.ndarray
+
+    @classmethod
+    def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> Held:
+        """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as ``WORST_LOSS``."""
+        bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(-WORST_LOSS, WORST_LOSS)
+        return cls(models=tuple(models), count=losses.shape[1], sums=bounded.sum(axis=1), products=bounded @ bounded.T)
+
+    def difference(self, one: Candidate, other: Candidate | None) -> tuple[float, float] | None:
+        """Return the mean of ``loss(one) - loss(other)`` over the examples, and its estimated variance.
+
+        The variance is that of the mean, infinite for a single example. None if a model was not measured, or no example.
+        Without ``other``, the mean is that of ``loss(one)``.
+        """
+        known = one in self.models and (other is None or other in self.models)
+        if not known or not self.count:
+            return None
+        weights = np.array([float(model == one) - float(model == other) for model in self.models])
+        mean = float(weights @ self.sums) / self.count
+        squares = float(weights @ self.products @ weights)
+        rounding = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights)) if mean else 0.0
+        spread = max(squares - self.count * mean**2, rounding)  # so that no difference by rounding has no variance
+        return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
+
+    def within(self, part: str) -> Held:
+        """Return the sums of one part's models, under its own names of them."""
+        if not part:
+            return self
+        at = [i for i, (name, _) in enumerate(self.models) if name == part or name.startswith(f"{part}/")]
+        names = tuple((self.models[i][0][len(part) :].lstrip("/"), self.models[i][1]) for i in at)
+        return replace(self, models=names, sums=self.sums[at], products=self.products[np.ix_(at, at)])
+
+
+WORST_LOSS = 1e4
+"""The greatest held-out loss of one example that counts."""
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Replies:
+    """The replies of one exchange: one entry for each client that answered, in the order of ``clients``.
+
+    Attributes:
+        clients: The ids of the n clients that answered, sorted.
+        examples: Training-set sizes, shape ``(n,)``.
+        chosen: For each client, the rows of the plan's models from which it started.
+        losses: For each client, one loss per offered model, in the order of the offer; empty if nothing was measured.
+        accuracies: The same for accuracies.
+        means: Shape ``(k, d)``: for each row of the plan's models, the weighted mean update; zeros if no client trained from
+            it. ``None`` if the plan does not need them; then ``mean_updates`` raises an error.
+        heard: Shape ``(k,)``: for each row of the plan's models, the number of clients in the mean.
+        gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if the plan does not need it.
+        updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not need them. Then
+            ``all_updates`` raises an error.
+        halves: Shape ``(2 m, 2 m)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
+            of the clients ``halved``, followed by their second updates. ``None`` if no client sent halves.
+        halved: The m clients that sent updates of both halves, sorted: they were asked for them, and have enough examples.
+            If none are given, all clients have the ``halves``.
+        second_halves: Shape ``(n, d)``: if the plan asked for them, the updates of the second halves; NaN for a client
+            without. ``None`` if there are none.
+        refused: Client -> the reason why its reply was refused (non-finite values, wrong shape, implausible norm). A refused
+            client counts as silent.
+        averaging: The rule by which the run averages updates, see :meth:`mean`.
+        claimed: Client -> the number of examples that it reports, if it counts for fewer.
+        scaled: Client -> the factor by which its update was scaled down.
+        held: Client -> the sums of its held-out losses, if tasks asked for these.
+        sums: First offered row -> the sum of the answers of the clients that were offered it, to the question of their tasks.
+        cells: Client -> its cell, if it was asked for that.
+        deviation: Standard deviation of the noise on each number of ``sums``.
+        ends_round: Whether the exchange ended the round, as far as the plan is concerned.
+        parts: Name -> the replies to a part of the plan.
+
+    Example:
+        >>> replies = Replies(clients=(2, 5), examples=np.array([30, 10]), updates=torch.tensor([[4.0, 0.0], [0.0, 4.0]]))
+        >>> replies.mean(weights(replies, "data"))
+        tensor([3., 1.])
+        >>> replies.of([5, 9]).clients  # client 9 did not answer
+        (5,)
+    """
+
+    clients: tuple[Client, ...]
+    examples: np.ndarray
+    chosen: tuple[tuple[int, ...], ...] = ()
+    losses: tuple[tuple[float, ...], ...] = ()
+    accuracies: tuple[tuple[float, ...], ...] = ()
+    means: torch.Tensor | None = None
+    heard: np.ndarray | None = None
+    gram: np.ndarray | None = None
+    updates: torch.Tensor | None = None
+    halves: np.ndarray | None = None
+    halved: tuple[Client, ...] = ()
+    second_halves: torch.Tensor | None = None
+    refused: Mapping[Client, str] = field(default_factory=dict)
+    averaging: Averaging = field(default_factory=Averaging)
+    claimed: Mapping[Client, int] = field(default_factory=dict)
+    scaled: Mapping[Client, float] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
+    held: Mapping[Client, Held] = field(default_factory=dict)
+    sums: Mapping[int, np.ndarray] = field(default_factory=dict)
+    cells: Mapping[Client, int] = field(default_factory=dict)
+    deviation: float = 0.0
+    ends_round: bool = True
+    parts: Mapping[str, Replies] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.halves is None or not self.halved:
+            object.__setattr__(self, "halved", () if self.halves is None else self.clients)
+        if self.halves is not None and self.halves.shape != (2 * len(self.halved),) * 2:
+            raise ValueError(f"halves of {count(len(self.halved), 'client')} cannot have the shape {self.halves.shape}")
+
+    def __repr__(self) -> str:
+        refused = f", {len(self.refused):,} refused" if self.refused else ""
+        rows = "" if self.updates is None else f", updates of shape {tuple(self.updates.shape)}"
+        return f"<Replies of {count(len(self.clients), 'client')}: {some(self.clients)}{rows}{refused}>"
+
+    @property
+    def all_updates(self) -> torch.Tensor:
+        """The ``updates`` of a plan with ``need="rows"``.
+
+        Raises:
+            ValueError: The plan did not ask for them.
+        """
+        if self.updates is None:
+            raise ValueError('replies hold no single updates: ask for them by Plan(need="rows")')
+        return self.updates
+
+    @property
+    def mean_updates(self) -> torch.Tensor:
+        """The ``means`` of a plan with ``need="mean"`` or ``"gram"``.
+
+        Raises:
+            ValueError: The plan did not ask for them.
+        """
+        if self.means is None:
+            raise ValueError('replies hold no mean updates: ask for them by Plan(need="mean")')
+        return self.means
+
+    def mean(self, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+        """Average the updates by the rule of the run.
+
+        Args:
+            weights: Shape ``(n,)``, in the order of ``clients``, with sum 1. Some rules ignore weights.
+
+        Returns:
+            Shape ``(d,)``.
+        """
+        return self.averaging.of(self.all_updates, weights)
+
+    def positions(self, clients: Iterable[Client]) -> list[int]:
+        """Return the positions in this object's arrays of those of ``clients`` that answered."""
+        place = {c: i for i, c in enumerate(self.clients)}
+        return [place[c] for c in clients if c in place]
+
+    def of(self, clients: Iterable[Client]) -> Replies:
+        """Return the replies of those of ``clients`` that answered, without means."""
+        at = self.positions(sorted(clients))
+        here, halves = {self.clients[i] for i in at}, self.halves
+        known = [i for i, client in enumerate(self.halved) if client in here]
+        both = [*known, *(len(self.halved) + i for i in known)]
+        pick = lambda rows: tuple(rows[i] for i in at) if rows else ()  # noqa: E731
+        return replace(
+            self,
+            clients=tuple(self.clients[i] for i in at),
+            examples=self.examples[at],
+            chosen=pick(self.chosen),
+            losses=pick(self.losses),
+            accuracies=pick(self.accuracies),
+            means=None,
+            heard=None,
+            gram=None if self.gram is None else self.gram[np.ix_(at, at)],
+            updates=None if self.updates is None else self.updates[at],
+            halves=None if halves is None or not known else halves[np.ix_(both, both)],
+            halved=tuple(self.halved[i] for i in known),
+            second_halves=None if self.second_halves is None else self.second_halves[at],
+            held={client: self.held[client] for i in at if (client := self.clients[i]) in self.held},
+        )
+
+
+@public
+def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
+    """Return weights ``(n,)`` with sum 1: by training examples (``"data"``) or equal (``"uniform"``).
+
+    If no client has examples, weights are equal.
+    """
+    raw = amounts(replies.examples, weighting)
+    total = raw.sum()
+    return raw / total if total > 0 else np.full(len(raw), 1 / max(len(raw), 1))
+
+
+@public
+def amounts(examples: np.ndarray, weighting: Weighting) -> np.ndarray:
+    """Return the unscaled weight of each update, ``(n,)``: its training examples (``"data"``) or 1 (``"uniform"``)."""
+    return examples.astype(np.float64) if weighting == "data" else np.ones(len(examples))
+
+
+@public
+def rows_without(
+    clients: tuple[Client, ...], rows: torch.Tensor, gone: Iterable[Client]
+) -> tuple[tuple[Client, ...], torch.Tensor]:
+    """Return clients and their rows ``(m, d)`` without those in ``gone``; a copy."""
+    away = set(gone)
+    stay = [i for i, client in enumerate(clients) if client not in away]
+    return tuple(clients[i] for i in stay), rows[stay]
+
+
+@public
+def group_means(
+    replies: Replies, groups: Sequence[Iterable[Client]], weighting: Weighting = "data"
+) -> tuple[torch.Tensor, np.ndarray]:
+    """Compute the weighted mean update of each of k groups.
+
+    Args:
+        replies: The replies, with ``updates``.
+        groups: The k groups of clients.
+        weighting: The weights, ``"data"`` or ``"uniform"``, see :func:`amounts`.
+
+    Returns:
+        The means, shape ``(k, d)``, float32, and the numbers of clients that answered, shape ``(k,)``. Both are zero for a
+        group without an answer.
+    """
+    place = {client: i for i, client in enumerate(replies.clients)}
+    within: list[list[int]] = [[] for _ in place]
+    for group, members in enumerate(groups):
+        for client in members:
+            if client in place:
+                within[place[client]].append(group)
+    means = Means(len(groups), replies.all_updates.shape[1], replies.averaging)
+    means.add(replies.all_updates, amounts(replies.examples, weighting), within)
+    return means.means, means.heard

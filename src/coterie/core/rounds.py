@@ -1,0 +1,260 @@
+"""The position of a run, and the events of a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from coterie.core.clients import Client, row_of, state, without
+from coterie.core.method import Assignment
+from coterie.core.notes import Note
+from coterie.notebook.tables import by_group, count, frame, labels, mean, partition, some, table
+from coterie.pooling import ErrorSums, parted, pooled
+from coterie.settings import UserError, nearest
+from coterie.settings.calls import public
+
+HALVES = "/halves"
+"""What follows the name of a part in :class:`Position` where clients keep the sketches of their halves."""
+
+Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]  # a string: reading commands start without torch
+"""Name of a plan's part -> client -> its own values, see :class:`Position`."""
+
+
+@public
+@state("position")
+class Position:
+    """The position of a run: with the method, the world and the seed, it is sufficient to continue the run.
+
+    Attributes:
+        round: Number of completed rounds.
+        exchange: Number of completed exchanges.
+        state: The state of the method.
+        kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the
+            other columns. A plan without parts has the empty name. Values of a mixture have one more entry, its weight.
+            The sketches ``(2, k)`` of a client's halves are under the name of the part followed by ``/halves``.
+        members: The clients that take part.
+        missed: Client -> number of consecutive rounds without an answer.
+        names: Client -> its name; empty if clients have no names.
+
+    Raises:
+        ValueError: ``round`` or ``exchange`` is negative.
+    """
+
+    round: int
+    exchange: int
+    state: Any
+    kept: Kept = field(default_factory=dict)
+    members: tuple[Client, ...] = ()
+    missed: Mapping[Client, int] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        members = count(len(self.members), "member")
+        return f"<Position after round {self.round} ({count(self.exchange, 'exchange')}): {members}>"
+
+    def __post_init__(self) -> None:
+        if min(self.round, self.exchange) < 0:  # from a forged file
+            raise ValueError(f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}")
+        if any(isinstance(values, torch.Tensor) for values in self.kept.values()):  # from a record without parts
+            object.__setattr__(self, "kept", {"": self.kept})
+
+    def own(self, assignment: Assignment, client: Client) -> torch.Tensor | None:
+        """Return the values of its own with which a client is served; None if it has none.
+
+        Args:
+            assignment: Which model serves which client.
+            client: The client.
+        """
+        return None if client in assignment.plain else self.kept.get(assignment.part, {}).get(client)
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One communication round: its number, the position after it, and the events in it.
+
+    Attributes:
+        number: From 1.
+        position: The position after the round.
+        assignment: Which model now serves which client.
+        notes: Those of all exchanges of the round.
+        exchanges: Number of exchanges.
+        asked: Number of tasks sent.
+        answered: Number of replies accepted.
+        refused: Client -> the reason why its reply was refused.
+        released: Client -> number of updates it sent that noise has to cover.
+        scores: Client -> test loss and metrics; ``None`` if this round was not evaluated.
+        sums: Client -> metric -> the sums from which its value for several clients together follows, see
+            ``coterie.pooling``; only of metrics that have one.
+        bytes_up: Bytes of this round from the clients to the server.
+        bytes_down: Bytes of this round from the server to the clients.
+        evaluations: Number of evaluations of a model on the data of one client that the plans asked for, without tests.
+        seconds: Durations ``train``, ``server`` and ``evaluate``, in seconds.
+        adversaries: Clients that are hostile.
+        silent: Clients that were asked in this round and of which no reply was accepted.
+        claimed: Client -> the number of examples that it reports, if it counted for fewer.
+        counted: Client -> the number for which it counted instead.
+        scaled: Client -> the factor by which its update was scaled down.
+        names: Client -> its name, if clients have names.
+        main: The name of the main metric; empty if it is unknown.
+        nets: Function of a client's models, rows ``(d,)``, its own values of layers, the client and the neighbours that
+            serve it, which makes its net, see :meth:`model`. None if the engine has no such function. It is not pickled.
+    """
+
+    number: int
+    position: Position
+    assignment: Assignment
+    notes: tuple[Note, ...]
+    exchanges: int
+    asked: int
+    answered: int
+    refused: Mapping[Client, str]
+    released: Mapping[Client, int]
+    scores: Mapping[Client, Mapping[str, float]] | None
+    bytes_up: int
+    bytes_down: int
+    evaluations: int
+    seconds: Mapping[str, float]
+    adversaries: tuple[Client, ...] = ()
+    silent: tuple[Client, ...] = ()
+    claimed: Mapping[Client, int] = field(default_factory=dict)
+    counted: Mapping[Client, int] = field(default_factory=dict)
+    scaled: Mapping[Client, float] = field(default_factory=dict)
+    names: Mapping[Client, str] = field(default_factory=dict)
+    main: str = ""
+    sums: Mapping[Client, Mapping[str, ErrorSums]] = field(default_factory=dict)
+    nets: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def groups(self) -> tuple[tuple[Client | str, ...], ...]:
+        """The groups, each as its clients' sorted names, or ids if they have no names."""
+        shown: Mapping[Client, Any] = labels(self.names, self.assignment.row)
+        return tuple(tuple(sorted(shown[client] for client in group)) for group in self.assignment.groups)
+
+    def tested(self, results: Mapping[Client, Mapping[str, float]]) -> Round:
+        """Return this round with the results of its test.
+
+        Args:
+            results: Client -> test loss, metrics and, by keys of ``flat``, their sums.
+        """
+        both = {client: parted(values) for client, values in results.items()}
+        sums = {client: found for client, (_, found) in both.items() if found}
+        return replace(self, scores={client: metrics for client, (metrics, _) in both.items()}, sums=sums)
+
+    def mean(self, metric: str = "") -> float | None:
+        """Return the mean of a metric over the honest clients that have a value of it.
+
+        R2 and the root mean squared error are those of the test rows of these clients together, see ``coterie.pooling``.
+
+        Args:
+            metric: The name of the metric, or ``loss``; empty for the main metric.
+
+        Returns:
+            The mean; None if this round was not tested, or no client has a value. The mean loss is NaN if one is.
+
+        Raises:
+            UserError: No client has such a metric.
+        """
+        if not self.scores:
+            return None
+        known = list(dict.fromkeys(name for values in self.scores.values() for name in values))
+        name = metric or self._metric
+        if metric and metric not in known:
+            raise UserError(f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})")
+        honest = without(self.scores, self.adversaries)
+        if name == "loss" and any(math.isnan(self.scores[client].get(name, math.nan)) for client in honest):
+            return math.nan  # a model has diverged
+        return self.over(honest, name)
+
+    def over(self, clients: Iterable[Client], metric: str) -> float | None:
+        """Return a metric over some clients: the mean of those that have a value, or that of their test rows together.
+
+        Args:
+            clients: The clients' ids.
+            metric: The name of the metric.
+
+        Returns:
+            The value; None if no client has one.
+        """
+        clients = tuple(clients)
+        if sums := [self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())]:
+            value = pooled(sums)
+            return None if math.isnan(value) else value
+        scores = self.scores or {}
+        return mean(scores[client].get(metric) for client in clients if client in scores)
+
+    def model(self, client: Client | str) -> Any:
+        """Return the net that serves a client after this round, with the layers of its own if it keeps some.
+
+        Args:
+            client: Its name or its id.
+
+        Returns:
+            A new ``torch.nn.Module`` in evaluation mode. If the method serves the client by several models, it is their
+            ensemble, a :class:`~coterie.engines.served.Ensemble`; if it also serves the client by its training examples,
+            a ``WithNeighbours``, which has the features of these examples.
+
+        Raises:
+            UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.
+        """
+        if self.nets is None:
+            hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
+            raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
+        id = self._id(client)
+        rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
+        return self.nets(rows, self.position.own(self.assignment, id), id, self.assignment.neighbours)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame with one row per client: round, client, group, and the metrics if it was tested.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return frame(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        group, scores = row_of(self.assignment.groups), self.scores or {}
+        shown = labels(self.names, group)
+        return [
+            {"round": self.number, "client": shown[client], "group": group[client], **scores.get(client, {})}
+            for client in sorted(group)
+        ]
+
+    def _id(self, client: Client | str) -> Client:
+        """The id of a client that the round serves. If names are numbers, a number is a name, and else an id."""
+        shown = labels(self.names, self.assignment.row)
+        known = {str(name): id for id, name in shown.items()}
+        named = any(isinstance(name, int) for name in shown.values())
+        id = known.get(str(client), -1 if named or not isinstance(client, int) else client)
+        if id in self.assignment.row:
+            return id
+        raise UserError(f"round {self.number} has no client {client!r}{nearest(client, known)} (clients: {some(known)})")
+
+    @property
+    def _metric(self) -> str:
+        """The main metric; if it is unknown, the first besides the loss."""
+        names = next(iter((self.scores or {}).values()), {})
+        return self.main or next((name for name in names if name != "loss"), "loss")
+
+    def __str__(self) -> str:
+        score = None if self.scores is None else self.mean()
+        parts = [partition(self.assignment.groups), *([] if score is None else [f"{self._metric} {score:.3f}"])]
+        return f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
+
+    def __repr__(self) -> str:
+        return f"<R{str(self)[1:]}>"
+
+    def _repr_html_(self) -> str:
+        ids = {name: id for id, name in labels(self.names, self.assignment.row).items()}
+
+        def value(group: Sequence[Client | str]) -> float | None:
+            return self.over([ids[client] for client in group], self._metric)
+
+        return table(str(self), by_group(self.groups, self._metric, value if self.scores else None))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "nets": None}  # a world's model is often a function that cannot be pickled
