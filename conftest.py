@@ -7,7 +7,9 @@ import pytest
 import torch
 
 pytest_plugins = ["generators", "shuffled", "pytester"]
-collect_ignore_glob = ["tests/*/conftest.py"]  # they hold no examples, and as modules they would all have one name
+collect_ignore_glob = [
+    "tests/*/conftest.py"
+]  # they hold no examples, and as modules they would all have one name
 
 # Tests run side by side, and their tensors are small: threads would only wait for each other.
 torch.set_num_threads(1)
@@ -25,6 +27,13 @@ def data_folder() -> Path:
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output is as where nobody looks at it, whatever the environment says of a terminal."""
-    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    for name in (
+        "COLUMNS",
+        "LINES",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "TTY_COMPATIBLE",
+        "TTY_INTERACTIVE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")  # of "dumb" ones Rich writes nothing anew

@@ -1,8 +1,9 @@
 """Memory and bytes of adapters over a large frozen transformer: ``python benchmarks/adapters.py``.
 
-20 clients train LoRA adapters of a BERT of 109 million parameters, built from its configuration, with two worker processes.
-Printed are the bytes that a client sends in a round, beside those of the whole model, and the greatest memory of all
-processes together (proportional set size, so shared pages count once).
+20 clients train LoRA adapters of a BERT of 109 million parameters, built from its configuration,
+with two worker processes. Printed are the bytes that a client sends in a round, beside those of the
+whole model, and the greatest memory of all processes together (proportional set size, so shared
+pages count once).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from transformers import BertConfig, BertForSequenceClassification
 import coterie
 
 CLIENTS, EXAMPLES, WORKERS = 20, 20, 2
-CONFIG = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # 12 layers of 768, a vocabulary of 30,522
+CONFIG = BertConfig(
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+)  # 12 layers of 768, a vocabulary of 30,522
 ADAPTERS = LoraConfig(task_type=TaskType.SEQ_CLS, r=8, target_modules=["query", "value"])
 
 
@@ -46,7 +49,9 @@ def memory(root: int) -> int:
     total, parents = 0, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except OSError:
             continue
     family = {root}

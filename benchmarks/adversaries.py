@@ -1,13 +1,16 @@
 """What hostile clients take from the honest ones, and which defences hold, on digits with 20 clients.
 
-    python benchmarks/adversaries.py [PART] [ROUNDS]      writes benchmarks/results/adversaries-PART.json, and goes on with it
+    python benchmarks/adversaries.py [PART] [ROUNDS]      writes
+    benchmarks/results/adversaries-PART.json, and goes on with it
 
-PART ``methods``: every method with its defaults, one client of 20 hostile, all attacks, where all clients are alike; PART
-``groups``: the same where there are four groups to be found. PART ``means``: two methods with 1, 2 and 4 hostile clients, under
-each rule of averaging, with and without the bounds of ``robust``.
+PART ``methods``: every method with its defaults, one client of 20 hostile, all attacks, where all
+clients are alike; PART ``groups``: the same where there are four groups to be found. PART
+``means``: two methods with 1, 2 and 4 hostile clients, under each rule of averaging, with and
+without the bounds of ``robust``.
 
-A row has the accuracy of the honest clients, the same ones with and without the attack, the least accurate one's, and the
-share of hostile clients in no group with an honest one. docs/adversaries.md quotes the tables.
+A row has the accuracy of the honest clients, the same ones with and without the attack, the least
+accurate one's, and the share of hostile clients in no group with an honest one. docs/adversaries.md
+quotes the tables.
 """
 
 import json
@@ -37,7 +40,8 @@ DEFENCES: Mapping[str, Robust] = {
     "defaults": Robust(),
     **{mean: replace(AS_PUBLISHED, mean=mean) for mean in MEANS if mean != "mean"},
 }
-"""Name of a column -> the settings. Robust means stand alone, so that it shows what each of them does."""
+"""Name of a column -> the settings. Robust means stand alone, so that it shows what each of them
+does."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Case:
 
 def cases(part: str) -> Iterator[Case]:
     if part != "means":
-        yield from (Case(method, attack, 1, "defaults") for method in METHODS for attack in ("none", *TRIED))
+        yield from (
+            Case(method, attack, 1, "defaults") for method in METHODS for attack in ("none", *TRIED)
+        )
         return
     for method in DEFENDED:
         for defence in DEFENCES:
@@ -66,15 +72,29 @@ def row(case: Case, named: str, seeds: int, rounds: int) -> dict[str, Any]:
     values = []
     for seed in range(seeds):
         share = case.hostile / CLIENTS
-        bad = sorted(replace(SCENARIOS[named], adversaries=share, attack="scale").build(seed).attacks)
+        bad = sorted(
+            replace(SCENARIOS[named], adversaries=share, attack="scale").build(seed).attacks
+        )
         adversaries = {} if case.attack == "none" else {"adversaries": share, "attack": case.attack}
         scenario = replace(SCENARIOS[named], **adversaries)
-        how = {"rounds": rounds, "seed": seed, "eval_every": rounds, "workers": 1, "robust": DEFENCES[case.defence]}
+        how = {
+            "rounds": rounds,
+            "seed": seed,
+            "eval_every": rounds,
+            "workers": 1,
+            "robust": DEFENCES[case.defence],
+        }
         *_, done = run(case.method, scenario, **how)
         scores = {client: score["accuracy"] for client, score in (done.scores or {}).items()}
-        honest = [0.0 if np.isnan(scores[client]) else scores[client] for client in scores if client not in bad]
+        honest = [
+            0.0 if np.isnan(scores[client]) else scores[client]
+            for client in scores
+            if client not in bad
+        ]
         alone = isolated(done.assignment.groups, bad)
-        values.append((float(np.mean(honest)), min(honest), 1.0 if alone is None else alone))  # retired, as always refused
+        values.append(
+            (float(np.mean(honest)), min(honest), 1.0 if alone is None else alone)
+        )  # retired, as always refused
     accuracy, worst, apart = np.mean(values, 0).round(4).tolist()
     each = [round(value[0], 4) for value in values]
     return {**asdict(case), "accuracy": accuracy, "worst": worst, "isolated": apart, "each": each}

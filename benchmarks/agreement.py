@@ -2,9 +2,9 @@
 
     python benchmarks/agreement.py --data DIR      writes benchmarks/results/agreement.json
 
-For every world and seed, split-half runs at its defaults for 20 rounds. FedAvg runs for ten and is asked for a suggestion;
-split-half then runs with the options that this prints, in the same world. Last, the run of split-half itself is asked. The
-page docs/suggest.md quotes the table.
+For every world and seed, split-half runs at its defaults for 20 rounds. FedAvg runs for ten and is
+asked for a suggestion; split-half then runs with the options that this prints, in the same world.
+Last, the run of split-half itself is asked. The page docs/suggest.md quotes the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ OUT = Path(__file__).parent / "results" / "agreement.json"
 small = partial(convolutional, convs=[Conv(8, 5, 2, True), Conv(16, 5, 2, True)], hidden=(32,))
 """A small convolutional net, 28,874 parameters at 28 x 28."""
 
-_CLINICS: dict[str, Any] = {"clients": 8, "samples": 192, "train": 0.8, "validation": 0.1, "test": "share"}
+_CLINICS: dict[str, Any] = {
+    "clients": 8,
+    "samples": 192,
+    "train": 0.8,
+    "validation": 0.1,
+    "test": "share",
+}
 _SLOW = {**_CLINICS, "model": "agreement:small", "training": Training(lr=0.03, batch=10)}
 _FAST = {**_CLINICS, "model": "mlp", "training": Training(lr=0.1, batch=10, epochs=3)}
 
@@ -48,7 +54,8 @@ WORLDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "digits, 4 rotations, dense net": ("digits/rotation", {**_FAST, "groups": 4}),
     "digits, IID, dense net": ("digits/iid", _FAST),
 }
-"""Name -> scenario and its changes. ``convolutional net``: learning rate 0.03, one epoch; ``dense net``: 0.1, three epochs."""
+"""Name -> scenario and its changes. ``convolutional net``: learning rate 0.03, one epoch; ``dense
+net``: 0.1, three epochs."""
 
 SEEDS, MANY = 5, {"digits, IID, dense net": 50}
 """Seeds of a world, and the world of more, in which suggestions that find groups are counted."""
@@ -106,7 +113,10 @@ def measured(world: str, seed: int, data: str) -> dict[str, Any]:
             "suggest": _found(said.finding.groups, truth),
             "default": {str(n): _found(default[n - 1], truth) for n in (PROBED_AFTER, ROUNDS)},
             "probes": probes,
-            "of its run": {**_found(own.finding.groups, truth), "same": own.finding.groups == default[-1]},
+            "of its run": {
+                **_found(own.finding.groups, truth),
+                "same": own.finding.groups == default[-1],
+            },
         }
         if said.split_half.rounds is not None:
             method = build(SplitHalf, dict(said.split_half.settings))
@@ -121,7 +131,9 @@ def _found(groups: Groups, truth: Groups | None) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of MNIST (COTERIE_DATA)")
+    parser.add_argument(
+        "--data", default=os.environ.get("COTERIE_DATA"), help="folder of MNIST (COTERIE_DATA)"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -130,7 +142,9 @@ def main() -> None:
             rows.append(measured(world, seed, given.data))
             print(json.dumps(rows[-1]), flush=True)
     lines = ",\n".join(json.dumps(row) for row in rows)
-    OUT.write_text(f'{{"probed_after": {PROBED_AFTER}, "rounds": {ROUNDS}, "rows": [\n{lines}\n]}}\n')
+    OUT.write_text(
+        f'{{"probed_after": {PROBED_AFTER}, "rounds": {ROUNDS}, "rows": [\n{lines}\n]}}\n'
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """``make bench``: the speed of Coterie against what users would pick instead, measured side by side.
 
-    python benchmarks/bench.py                     everything, in about two hours on two cores; e, f and j take most of it
-    python benchmarks/bench.py --only a,c          some parts
-    python benchmarks/bench.py --scale small --out DIR      tiny sizes: that the code works, no measurement
-    python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their own
+    python benchmarks/bench.py                     everything, in about two hours on two cores; e, f
+    and j take most of it python benchmarks/bench.py --only a,c          some parts python
+    benchmarks/bench.py --scale small --out DIR      tiny sizes: that the code works, no measurement
+    python benchmarks/bench.py --device cuda       parts a to d and h on a GPU, in files of their
+    own
 
-Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g scaling, h the benchmarks of
-other simulators, i nodes of a Ray cluster, j many clients in the default method, of which only missing rows are measured, k
-losses in other spellings.
-What each measures stands in docs/performance.md, docs/cluster.md (i) and docs/scale.md (j). pfl-research takes part if its
-package, ``pfl``, is installed, and i needs Ray. Results go to benchmarks/results/speed, a file per part, with the machine and
-the versions; those of e, i and j, which are scripts of their own, lie beside this folder. ``python docs/generate.py`` makes
-the documents' tables of them. Nothing else should run meanwhile.
+Parts: a FL+HC's CNN, b ACFL's CNN, c MLPs, d CFL's LSTM, e clustering, f whole experiments, g
+scaling, h the benchmarks of other simulators, i nodes of a Ray cluster, j many clients in the
+default method, of which only missing rows are measured, k losses in other spellings. What each
+measures stands in docs/performance.md, docs/cluster.md (i) and docs/scale.md (j). pfl-research
+takes part if its package, ``pfl``, is installed, and i needs Ray. Results go to
+benchmarks/results/speed, a file per part, with the machine and the versions; those of e, i and j,
+which are scripts of their own, lie beside this folder. ``python docs/generate.py`` makes the
+documents' tables of them. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ from speed.workloads import workloads  # noqa: E402
 
 OUT = BENCHMARKS / "results" / "speed"
 PARTS = "abcdefghijk"
-SCRIPTS = {"e": ("clustering.py", "clustering.json"), "i": ("ray_nodes.py", "ray.json"), "j": ("scale.py", "scale.json")}
+SCRIPTS = {
+    "e": ("clustering.py", "clustering.json"),
+    "i": ("ray_nodes.py", "ray.json"),
+    "j": ("scale.py", "scale.json"),
+}
 """Parts by scripts of their own, and their files; they measure memory, or start other processes."""
 
 
@@ -45,7 +51,10 @@ def jobs(scale: str, device: str, repetitions: int) -> Iterator[tuple[str, Calla
     """(name of the part's file, what measures it); the name starts with the part's letter."""
     gemm = 2048 if scale == "full" else 64
     for work in workloads(scale):
-        yield work.key, partial(training.measure, work, device=device, repetitions=repetitions, gemm_size=gemm)
+        yield (
+            work.key,
+            partial(training.measure, work, device=device, repetitions=repetitions, gemm_size=gemm),
+        )
     if device == "cpu":
         yield "f", partial(experiments.measure, scale, repetitions=repetitions)
         yield "g", partial(scaling.measure, scale, repetitions=repetitions)
@@ -61,7 +70,12 @@ def by_script(part: str, scale: str, out: Path) -> None:
 
 def write(path: Path, scale: str, device: str, measure: Callable[[], Any]) -> None:
     """Measure a part and keep it, with what it was measured on; the machine's load is that before."""
-    found = {"scale": scale, "device": device, "machine": machine.described(device), "versions": machine.versions()}
+    found = {
+        "scale": scale,
+        "device": device,
+        "machine": machine.described(device),
+        "versions": machine.versions(),
+    }
     since = time.perf_counter()
     found["measured"] = measure()
     found["took"] = round(time.perf_counter() - since, 1)
@@ -73,11 +87,17 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--scale", choices=("small", "full"), default="full")
     options.add_argument("--only", default=",".join(PARTS), help="letters of parts, as in a,c")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    options.add_argument("--repetitions", type=int, default=3, help="rounds after the first one (3)")
-    options.add_argument("--out", type=Path, help="folder of the results (benchmarks/results/speed)")
+    options.add_argument(
+        "--repetitions", type=int, default=3, help="rounds after the first one (3)"
+    )
+    options.add_argument(
+        "--out", type=Path, help="folder of the results (benchmarks/results/speed)"
+    )
     chosen = options.parse_args(argv)
     if chosen.scale == "small" and chosen.out is None:
-        options.error("--scale small needs --out: its results are not measurements, and must not replace them")
+        options.error(
+            "--scale small needs --out: its results are not measurements, and must not replace them"
+        )
     chosen.out = chosen.out or OUT
     if chosen.device == "cuda" and not torch.cuda.is_available():
         options.error("--device cuda needs a GPU that PyTorch can use, and there is none")
@@ -95,7 +115,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, measure in jobs(chosen.scale, chosen.device, chosen.repetitions):
         if name[0] in chosen.only:
             print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
-            write(chosen.out / f"{name}{'-cuda' if chosen.device == 'cuda' else ''}.json", chosen.scale, chosen.device, measure)
+            write(
+                chosen.out / f"{name}{'-cuda' if chosen.device == 'cuda' else ''}.json",
+                chosen.scale,
+                chosen.device,
+                measure,
+            )
     for part in SCRIPTS if chosen.device == "cpu" else ():
         if part in chosen.only and (part != "i" or importlib.util.find_spec("ray")):
             print(f"{time.strftime('%H:%M:%S')} {part}", file=sys.stderr, flush=True)

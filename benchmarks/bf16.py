@@ -1,10 +1,11 @@
 """Runs in bf16 beside the same runs in fp32: the accuracy at the end, the groups, and the time.
 
-    python benchmarks/bf16.py --data DIR [--seeds 5] [--world digits]      adds to benchmarks/results/bf16.jsonl
+    python benchmarks/bf16.py --data DIR [--seeds 5] [--world digits]      adds to
+    benchmarks/results/bf16.jsonl
 
-A line per run; only runs without a line are made, so the script can be interrupted. Changed settings need a new file. Nothing
-else should run meanwhile, for the times. docs/performance.md shows the table. A processor without instructions for bf16 takes
-many times as long.
+A line per run; only runs without a line are made, so the script can be interrupted. Changed
+settings need a new file. Nothing else should run meanwhile, for the times. docs/performance.md
+shows the table. A processor without instructions for bf16 takes many times as long.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ WORLDS: Mapping[str, Mapping[str, Any]] = {
         "scenario": {"name": "mnist/label-swap", "clients": 40, "samples": 300, "model": "cfl-cnn"},
         "training": {"lr": 0.1, "batch": 10, "epochs": 3},
         "rounds": 30,
-        "methods": [{"name": "fedavg", "fraction": 0.2}, {"name": "flhc", "fraction": 0.2, "warmup": 5}],
+        "methods": [
+            {"name": "fedavg", "fraction": 0.2},
+            {"name": "flhc", "fraction": 0.2, "warmup": 5},
+        ],
     },
     "CIFAR-10": {
         "scenario": {"name": "cifar10/half-normal", "model": "hcct-cnn-narrow"},
@@ -50,7 +54,9 @@ KEY = ("world", "method", "precision", "seed")
 """What a run is known by."""
 
 
-def measured(world: str, number: int, precision: str, seed: int, data: str | None) -> dict[str, Any]:
+def measured(
+    world: str, number: int, precision: str, seed: int, data: str | None
+) -> dict[str, Any]:
     """One run's end; ``number``: of the world's method."""
     place = {"data": data} if data else {}
     experiment = make({**WORLDS[world], **place, "precision": precision, "workers": 1})
@@ -80,7 +86,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     known = {tuple(row[name] for name in KEY) for row in map(json.loads, lines)}
     for world in [chosen.world] if chosen.world else WORLDS:
         methods = make(WORLDS[world]).methods
-        for seed, number, precision in product(range(chosen.seeds), range(len(methods)), PRECISIONS):
+        for seed, number, precision in product(
+            range(chosen.seeds), range(len(methods)), PRECISIONS
+        ):
             if (world, methods[number].name, precision, seed) not in known:
                 row = json.dumps(measured(world, number, precision, seed, chosen.data))
                 print(row, flush=True)

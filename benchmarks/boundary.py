@@ -2,8 +2,9 @@
 
     python benchmarks/boundary.py [SEEDS] [ROUNDS]      writes benchmarks/results/boundary.json
 
-A row per method and boundary: in how many of the runs the groups were exactly the true ones at the end, the adjusted Rand
-index, the accuracy, what was sent, and the ε that the noise left. docs/boundary.md quotes the table.
+A row per method and boundary: in how many of the runs the groups were exactly the true ones at the
+end, the adjusted Rand index, the accuracy, what was sent, and the ε that the noise left.
+docs/boundary.md quotes the table.
 """
 
 import json
@@ -26,9 +27,15 @@ BOUNDARIES: dict[str, dict[str, Any]] = {
     "blocks": {"rotation": "blocks"},
     "8bit": {"compress": "8bit"},
     "sign": {"compress": "sign"},
-    **{f"topk, share {share:g}": {"compress": "topk", "share": share} for share in (0.1, 0.01, 0.001)},
+    **{
+        f"topk, share {share:g}": {"compress": "topk", "share": share}
+        for share in (0.1, 0.01, 0.001)
+    },
     f"clip {CLIP:g}": {"clip": CLIP},
-    **{f"clip {CLIP:g}, noise {z:g}": {"clip": CLIP, "noise": z} for z in (0.001, 0.003, 0.01, 0.03, 0.1, 10.0)},
+    **{
+        f"clip {CLIP:g}, noise {z:g}": {"clip": CLIP, "noise": z}
+        for z in (0.001, 0.003, 0.01, 0.03, 0.1, 10.0)
+    },
 }
 
 
@@ -36,12 +43,19 @@ def one(method: Any, boundary: Boundary, seed: int, rounds: int) -> dict[str, fl
     """What came of one run."""
     world = SCENARIOS[SCENARIO].build(seed)
     up, sent = 0, 0
-    for done in run(method, world, rounds=rounds, seed=seed, eval_every=rounds, workers=1, boundary=boundary):
+    for done in run(
+        method, world, rounds=rounds, seed=seed, eval_every=rounds, workers=1, boundary=boundary
+    ):
         up += done.bytes_up
         sent += max(done.released.values(), default=0)
     assert done.scores is not None
     accuracy = sum(score["accuracy"] for score in done.scores.values()) / len(done.scores)
-    return {"ari": agreement(done.assignment.groups, world.truth) or 0.0, "accuracy": accuracy, "bytes_up": up, "updates": sent}
+    return {
+        "ari": agreement(done.assignment.groups, world.truth) or 0.0,
+        "accuracy": accuracy,
+        "bytes_up": up,
+        "updates": sent,
+    }
 
 
 def row(method: Any, title: str, seeds: int, rounds: int) -> dict[str, Any]:
@@ -59,7 +73,10 @@ def row(method: Any, title: str, seeds: int, rounds: int) -> dict[str, Any]:
     }
     if boundary.noise:
         most = int(max(r["updates"] for r in runs))
-        out |= {"epsilon": float(f"{spent(boundary.noise, most, boundary.delta):.3g}"), "updates": most}
+        out |= {
+            "epsilon": float(f"{spent(boundary.noise, most, boundary.delta):.3g}"),
+            "updates": most,
+        }
     return out
 
 

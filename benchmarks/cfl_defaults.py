@@ -1,9 +1,10 @@
 """CFL with its default settings in worlds it should split, worlds it must not, and worlds it finds hard.
 
-    python benchmarks/cfl_defaults.py [SEEDS] [ROUNDS]      writes benchmarks/results/cfl-defaults.json
+    python benchmarks/cfl_defaults.py [SEEDS] [ROUNDS]      writes
+    benchmarks/results/cfl-defaults.json
 
-A row per world: in how many of the runs the groups were exactly the true ones at the end, how many groups were found, and
-the round of the last split. The card docs/methods/cfl.md quotes the table.
+A row per world: in how many of the runs the groups were exactly the true ones at the end, how many
+groups were found, and the round of the last split. The card docs/methods/cfl.md quotes the table.
 """
 
 import json
@@ -31,7 +32,9 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def groups_found(name: str, changes: dict[str, Any], seed: int, rounds: int) -> tuple[float, int, int]:
+def groups_found(
+    name: str, changes: dict[str, Any], seed: int, rounds: int
+) -> tuple[float, int, int]:
     """(adjusted Rand index, number of groups, round of the last split or 0) of one run."""
     scenario = SCENARIOS[name]
     training = {k: v for k, v in changes.items() if k in ("epochs", "lr")}

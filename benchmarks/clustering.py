@@ -1,10 +1,12 @@
 """Clustering of many clients: the Gram matrix, what follows from it, sketches, and what one would write instead.
 
-    python benchmarks/clustering.py                   up to 10,000 clients; needs 16 GB of memory and a quarter of an hour
-    python benchmarks/clustering.py --out FILE        in place of benchmarks/results/clustering.json
-    python benchmarks/clustering.py --scale small --out FILE     tiny sizes: that the code works, no measurement
+    python benchmarks/clustering.py                   up to 10,000 clients; needs 16 GB of memory
+    and a quarter of an hour python benchmarks/clustering.py --out FILE        in place of
+    benchmarks/results/clustering.json python benchmarks/clustering.py --scale small --out FILE
+    tiny sizes: that the code works, no measurement
 
-Every row is measured in a process of its own, so that its peak of memory is its own. Nothing else should run meanwhile.
+Every row is measured in a process of its own, so that its peak of memory is its own. Nothing else
+should run meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +40,13 @@ BLOCK = 20  # rows that are made, sketched and forgotten together
 
 SIZES: dict[str, dict[str, Any]] = {
     "full": {
-        "exact": [(100, 100_000), (1000, 100_000), (100, 1_660_000), (1000, 1_660_000), (10_000, 100_000)],
+        "exact": [
+            (100, 100_000),
+            (1000, 100_000),
+            (100, 1_660_000),
+            (1000, 1_660_000),
+            (10_000, 100_000),
+        ],
         "sketched": [(10_000, 1_660_000, 4096)],
         "pairwise": (100, 200_000),
         "literal": (30, 10_000),
@@ -71,7 +79,8 @@ def alone(work: Callable[..., dict[str, Any]], *sizes: int) -> dict[str, Any]:
     return found
 
 
-# -- rows -----------------------------------------------------------------------------------------------------------------
+# -- rows
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def updates(n: int, d: int, first: int = 0) -> torch.Tensor:
@@ -150,10 +159,14 @@ def steps(products: np.ndarray, repetitions: int) -> dict[str, Any]:
     def hcct() -> None:
         c.utility_merge(products, examples, 50.0)
 
-    return {step.__name__: spread([seconds(step) for _ in range(repetitions)]) for step in (cfl, flhc, hcct)}
+    return {
+        step.__name__: spread([seconds(step) for _ in range(repetitions)])
+        for step in (cfl, flhc, hcct)
+    }
 
 
-# -- the usual alternatives, for comparison ---------------------------------------------------------------------------------
+# -- the usual alternatives, for comparison
+# ---------------------------------------------------------------------------------
 
 
 def pairwise(n: int, d: int) -> dict[str, Any]:
@@ -186,7 +199,9 @@ def literal(n: int, d: int) -> dict[str, Any]:
     def by_definition() -> set[frozenset[int]]:
         groups: list[tuple[int, ...]] = [(i,) for i in range(n)]
         while len(groups) > 1:
-            gain, a, b = max((worth(a + b) - worth(a) - worth(b), a, b) for a, b in combinations(groups, 2))
+            gain, a, b = max(
+                (worth(a + b) - worth(a) - worth(b), a, b) for a, b in combinations(groups, 2)
+            )
             if gain <= 0:
                 break
             groups = [group for group in groups if group not in (a, b)] + [a + b]
@@ -199,7 +214,11 @@ def literal(n: int, d: int) -> dict[str, Any]:
 
 
 def against(
-    theirs: Callable[[], Any], ours: Callable[[], Any], same: Callable[[Any, Any], bool], n: int, d: int
+    theirs: Callable[[], Any],
+    ours: Callable[[], Any],
+    same: Callable[[Any, Any], bool],
+    n: int,
+    d: int,
 ) -> dict[str, Any]:
     """Both three times in turns, after one call of each whose results have to be the same."""
     if not same(theirs(), ours()):
@@ -214,7 +233,8 @@ def against(
     }
 
 
-# -- clocks ---------------------------------------------------------------------------------------------------------------
+# -- clocks
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -247,14 +267,20 @@ def options(argv: Sequence[str] | None, about: str | None, out: Path) -> argpars
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args(argv)
     if chosen.scale == "small" and chosen.out is None:
-        parser.error("--scale small needs --out: its results are not measurements, and must not replace them")
+        parser.error(
+            "--scale small needs --out: its results are not measurements, and must not replace them"
+        )
     chosen.out = chosen.out or out
     return chosen
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     chosen = options(argv, __doc__, OUT)
-    about = {"scale": chosen.scale, "machine": machine.described("cpu"), "versions": machine.versions()}
+    about = {
+        "scale": chosen.scale,
+        "machine": machine.described("cpu"),
+        "versions": machine.versions(),
+    }
     found = {**about, "measured": measure(chosen.scale)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps(found, indent=1) + "\n")

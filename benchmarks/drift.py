@@ -1,18 +1,21 @@
 """Methods on data that drift, beside an oracle that knows the concepts: ``python benchmarks/drift.py [--seeds N] [--jobs N]``.
 
-Each world is a stream (SINE, CIRCLE, SEA) of ten clients, with 100 new examples per client in each time step of 20 rounds; or
-digits of ten clients, who keep their examples, and whose groups exchange two labels each; or MNIST (``--streams mnist``), of
-which ten clients have 100 new images in each time step, and whose groups exchange labels. The schedules are FedCCFA's
-``sudden`` and ``recurring``, and ``still``, in which nothing changes. Each run has these measures:
+Each world is a stream (SINE, CIRCLE, SEA) of ten clients, with 100 new examples per client in each
+time step of 20 rounds; or digits of ten clients, who keep their examples, and whose groups exchange
+two labels each; or MNIST (``--streams mnist``), of which ten clients have 100 new images in each
+time step, and whose groups exchange labels. The schedules are FedCCFA's ``sudden`` and
+``recurring``, and ``still``, in which nothing changes. Each run has these measures:
 
-- accuracy: the mean over clients and rounds, from the second time step on, and ``behind``: that of the better oracle
-  minus this. One oracle trains the model of a new concept from the first draw, one (``warm``) from a trained model;
+- accuracy: the mean over clients and rounds, from the second time step on, and ``behind``: that of
+  the better oracle minus this. One oracle trains the model of a new concept from the first draw,
+  one (``warm``) from a trained model;
 - right: the share of these rounds in which the groups are the true ones;
-- delay: rounds from a change until the groups are the true ones, mean over changes; a time step if they never are;
+- delay: rounds from a change until the groups are the true ones, mean over changes; a time step if
+  they never are;
 - alarm: whether there was ever more than one group, on data that are still.
 
-Runs that ``results/drift.jsonl`` has are not repeated. ``--table`` only prints the means. To see how often there are false
-alarms: ``--schedules still --only "tuned alert" --first 20 --seeds 20``.
+Runs that ``results/drift.jsonl`` has are not repeated. ``--table`` only prints the means. To see
+how often there are false alarms: ``--schedules still --only "tuned alert" --first 20 --seeds 20``.
 """
 
 from __future__ import annotations
@@ -87,7 +90,8 @@ class OracleState:
 class Oracle:
     """FedAvg among the clients of each concept; it knows who has which concept in each round.
 
-    The model of a new concept is the first draw; with ``warm`` it is a copy of the model that most of its clients had.
+    The model of a new concept is the first draw; with ``warm`` it is a copy of the model that most
+    of its clients had.
     """
 
     name: ClassVar[str] = "oracle"
@@ -110,9 +114,13 @@ class Oracle:
         models, done = state.models + replies.mean_updates, state.round + 1
         if self.warm and done % self.period == 0 and done // self.period < len(self.concepts):
             earlier, now = self.row(done - 1), self.row(done)
-            known = {concept for row in self.concepts[: done // self.period] for concept in row.values()}
+            known = {
+                concept for row in self.concepts[: done // self.period] for concept in row.values()
+            }
             for new in set(now.values()) - known:
-                models[new] = models[Counter(earlier[c] for c in now if now[c] == new).most_common(1)[0][0]]
+                models[new] = models[
+                    Counter(earlier[c] for c in now if now[c] == new).most_common(1)[0][0]
+                ]
         return replace(state, round=done, models=models)
 
     def assignment(self, state: OracleState) -> Assignment:
@@ -128,8 +136,16 @@ def world(stream: str, drift: str, seed: int) -> World:
     """The world of a stream and a schedule."""
     rows = schedule(drift, CLIENTS, STREAMS[stream], calm=1)
     rows += (rows[-1],) * (SCHEDULES[drift] - len(rows))
-    base = replace(coterie.SCENARIOS[f"{stream}/drift"], clients=CLIENTS, drift="given", schedule=rows, period=PERIOD)
-    return (replace(base, examples=len(rows) * CLIENTS * SAMPLES) if base.renew else base).build(seed)
+    base = replace(
+        coterie.SCENARIOS[f"{stream}/drift"],
+        clients=CLIENTS,
+        drift="given",
+        schedule=rows,
+        period=PERIOD,
+    )
+    return (replace(base, examples=len(rows) * CLIENTS * SAMPLES) if base.renew else base).build(
+        seed
+    )
 
 
 def measures(made: list[Round], whole: World) -> dict[str, Any]:
@@ -166,7 +182,9 @@ def run(cell: tuple[str, str, str, int]) -> dict[str, Any]:
 
 def known() -> list[dict[str, Any]]:
     """The measured cells."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    return (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
 
 
 def measured() -> list[dict[str, Any]]:
@@ -199,9 +217,14 @@ def table() -> str:
     ]
     for (stream, drift, name), found in sorted(cells.items(), key=lambda item: item[0][:2]):
         digits = {"accuracy": 3, "behind": 1, "right": 2, "delay": 1}
-        values = ["" if (value := mean(found, key)) is None else f"{value:.{n}f}" for key, n in digits.items()]
+        values = [
+            "" if (value := mean(found, key)) is None else f"{value:.{n}f}"
+            for key, n in digits.items()
+        ]
         alarms = f"{sum(one['alarm'] for one in found)} of {len(found)}" if drift == "still" else ""
-        lines.append(f"| {stream} | {drift} | {name} | {len(found)} | {' | '.join(values)} | {alarms} |")
+        lines.append(
+            f"| {stream} | {drift} | {name} | {len(found)} | {' | '.join(values)} | {alarms} |"
+        )
     return "\n".join(lines)
 
 
@@ -213,15 +236,25 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="methods")
     parser.add_argument("--schedules", nargs="*", default=list(SCHEDULES))
-    parser.add_argument("--streams", nargs="*", default=[stream for stream in STREAMS if stream not in FILES])
+    parser.add_argument(
+        "--streams", nargs="*", default=[stream for stream in STREAMS if stream not in FILES]
+    )
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     done = {(one["stream"], one["drift"], one["method"], one["seed"]) for one in known()}
     names = asked.only or [*ORACLES, *METHODS]
     seeds = range(asked.first, asked.first + asked.seeds)
-    cells = [(s, d, m, seed) for seed in seeds for d in asked.schedules for s in asked.streams for m in names]
+    cells = [
+        (s, d, m, seed)
+        for seed in seeds
+        for d in asked.schedules
+        for s in asked.streams
+        for m in names
+    ]
     with ProcessPoolExecutor(asked.jobs) as pool:
-        for found in pool.map(run, [] if asked.table else [cell for cell in cells if cell not in done]):
+        for found in pool.map(
+            run, [] if asked.table else [cell for cell in cells if cell not in done]
+        ):
             with RESULTS.open("a") as file:
                 file.write(json.dumps(found) + "\n")
     print(table())

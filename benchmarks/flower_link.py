@@ -2,8 +2,9 @@
 
     python benchmarks/flower_link.py      adds to benchmarks/results/flower-traffic.json
 
-The SuperNodes reach the SuperLink through a relay in this process, without TLS. Of every request and response the header and
-the body are counted, by path. docs/flower.md quotes the headers of those that carry an object of a message.
+The SuperNodes reach the SuperLink through a relay in this process, without TLS. Of every request
+and response the header and the body are counted, by path. docs/flower.md quotes the headers of
+those that carry an object of a message.
 """
 
 import json
@@ -66,7 +67,10 @@ def messages(stream: bytes) -> Iterator[tuple[str, int, int]]:
     start = 0
     while (stop := stream.find(END, start)) >= 0:
         head = stream[start:stop].decode("latin-1").splitlines()
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        fields = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:])
+        }
         if "transfer-encoding" in fields:
             raise ValueError("a body without a content length is not supported")
         stop, body = stop + len(END), int(fields.get("content-length", "0"))
@@ -80,9 +84,17 @@ def counted(flows: list[Flow]) -> dict[str, dict[str, int]]:
     """Path -> how many requests, and the bytes of headers and bodies both ways."""
     found: dict[str, dict[str, int]] = {}
     for up, down in flows:
-        for (line, *asked), (_, *answered) in zip(messages(bytes(up)), messages(bytes(down)), strict=False):
+        for (line, *asked), (_, *answered) in zip(
+            messages(bytes(up)), messages(bytes(down)), strict=False
+        ):
             row = found.setdefault(line.split()[1].rpartition("/")[2], {})
-            names = ("requests", "request_heads", "request_bodies", "response_heads", "response_bodies")
+            names = (
+                "requests",
+                "request_heads",
+                "request_bodies",
+                "response_heads",
+                "response_bodies",
+            )
             for name, value in zip(names, (1, *asked, *answered), strict=True):
                 row[name] = row.get(name, 0) + value
     return found
@@ -113,19 +125,39 @@ def federation(folder: Path) -> dict[str, dict[str, int]]:
     def start(*command: object) -> subprocess.Popen[bytes]:
         with open(folder / "log", "ab") as log:
             processes.append(
-                subprocess.Popen(list(map(str, command)), env=environment, stdout=log, stderr=log, start_new_session=True)
+                subprocess.Popen(
+                    list(map(str, command)),
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             )
         return processes[-1]
 
     try:
-        start("flower-superlink", "--insecure", "--disable-runtime-dependency-installation", "--port", link)
+        start(
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            "--port",
+            link,
+        )
         _until_listening(link)
         relay = Relay(link)
         for i in range(NODES):
             where = ("--superlink", f"127.0.0.1:{relay.port}", "--port", free_port())
-            start("flower-supernode", "--insecure", *where, "--node-config", f"partition-id={i} num-partitions={NODES}")
+            start(
+                "flower-supernode",
+                "--insecure",
+                *where,
+                "--node-config",
+                f"partition-id={i} num-partitions={NODES}",
+            )
         config = f"nodes={NODES} rounds={ROUNDS} method='fedavg' eval-every={ROUNDS}"
-        status = start("flwr", "run", folder / "app", "here", "--stream", "--run-config", config).wait(PATIENCE)
+        status = start(
+            "flwr", "run", folder / "app", "here", "--stream", "--run-config", config
+        ).wait(PATIENCE)
         if status:
             raise SystemExit((folder / "log").read_text(errors="replace")[-4000:])
         return counted(relay.flows)
@@ -147,7 +179,11 @@ def _until_listening(port: int) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {"nodes": NODES, "rounds": ROUNDS, "paths": federation(Path(folder))}
+        found: dict[str, Any] = {
+            "nodes": NODES,
+            "rounds": ROUNDS,
+            "paths": federation(Path(folder)),
+        }
     document = json.loads(OUT.read_text()) if OUT.is_file() else {}
     OUT.write_text(json.dumps({**document, "http": found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))

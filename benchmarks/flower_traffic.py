@@ -1,12 +1,14 @@
 """What Flower's messages take beside what Coterie records: every method over a federation in this process.
 
-    python benchmarks/flower_traffic.py [ROUNDS] [CLIENTS]      writes benchmarks/results/flower-traffic.json
+    python benchmarks/flower_traffic.py [ROUNDS] [CLIENTS]      writes
+    benchmarks/results/flower-traffic.json
 
-A row per net and method: the bytes that the rounds recorded, and those of the messages as a SuperNode receives and sends
-them, both ways. A message is an object tree and, one by one, its objects: an array and its bytes, records, the message
-itself. Counted are Flower's own protobuf messages; not counted are what HTTP adds to each of them, which flower_link.py
-measures, requests and acknowledgements the other way, heartbeats, queries who a node is, and tests, which are in no record
-either. docs/flower.md quotes the table.
+A row per net and method: the bytes that the rounds recorded, and those of the messages as a
+SuperNode receives and sends them, both ways. A message is an object tree and, one by one, its
+objects: an array and its bytes, records, the message itself. Counted are Flower's own protobuf
+messages; not counted are what HTTP adds to each of them, which flower_link.py measures, requests
+and acknowledgements the other way, heartbeats, queries who a node is, and tests, which are in no
+record either. docs/flower.md quotes the table.
 """
 
 import json
@@ -38,7 +40,8 @@ SCENARIO = "digits/label-permutation"
 NETS = ("mlp", "acfl-cnn")
 FIRST = 1 << 62  # Flower's node ids take as many bytes
 SETTINGS: dict[str, dict[str, Any]] = {"flhc": {"warmup": 2}}
-"""Of methods whose first rounds would otherwise be all that is seen; the others have their defaults."""
+"""Of methods whose first rounds would otherwise be all that is seen; the others have their
+defaults."""
 
 
 @dataclass
@@ -53,7 +56,11 @@ class Sent:
     bytes: int = 0
 
     def add(self, message: Message, requests: list[Any]) -> None:
-        arrays = [array.numpy() for record in message.content.array_records.values() for array in record.values()]
+        arrays = [
+            array.numpy()
+            for record in message.content.array_records.values()
+            for array in record.values()
+        ]
         self.messages += 1
         self.objects += len(requests) - 1
         self.arrays += len(arrays)
@@ -63,7 +70,10 @@ class Sent:
 
 def objects(whole: Any, found: dict[str, Any]) -> ObjectTree:
     """The tree of what a message consists of; each object once in ``found``, as Flower sends it once."""
-    tree = ObjectTree(object_id=whole.object_id, children=[objects(part, found) for part in (whole.children or {}).values()])
+    tree = ObjectTree(
+        object_id=whole.object_id,
+        children=[objects(part, found) for part in (whole.children or {}).values()],
+    )
     found[whole.object_id] = whole.deflate()
     return tree
 
@@ -80,7 +90,13 @@ def received(message: Message) -> list[Any]:
     found: dict[str, bytes] = {}
     tree = objects(message, found)
     head = PullMessagesResponse(messages_list=[bare(message)], message_object_trees=[tree])
-    return [head, *(PullObjectResponse(object_found=True, object_available=True, object_content=o) for o in found.values())]
+    return [
+        head,
+        *(
+            PullObjectResponse(object_found=True, object_available=True, object_content=o)
+            for o in found.values()
+        ),
+    ]
 
 
 def sent(message: Message) -> list[Any]:
@@ -88,10 +104,23 @@ def sent(message: Message) -> list[Any]:
     found: dict[str, bytes] = {}
     tree, node = objects(message, found), Node(node_id=message.metadata.src_node_id)
     head = PushMessagesRequest(
-        node=node, messages_list=[bare(message)], message_object_trees=[tree], clientapp_runtime_list=[1.0]
+        node=node,
+        messages_list=[bare(message)],
+        message_object_trees=[tree],
+        clientapp_runtime_list=[1.0],
     )
-    about: dict[str, Any] = {"node": node, "run_id": message.metadata.run_id, "session_id": "0" * 32}
-    return [head, *(PushObjectRequest(object_id=name, object_content=o, **about) for name, o in found.items())]
+    about: dict[str, Any] = {
+        "node": node,
+        "run_id": message.metadata.run_id,
+        "session_id": "0" * 32,
+    }
+    return [
+        head,
+        *(
+            PushObjectRequest(object_id=name, object_content=o, **about)
+            for name, o in found.items()
+        ),
+    ]
 
 
 @dataclass
@@ -105,11 +134,17 @@ class Counting(Grid):
     replies: dict[str, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = FIRST  # what Flower sets for the process of a ServerApp
+        TaskIdentity.task_id = TaskIdentity.run_id = (
+            FIRST  # what Flower sets for the process of a ServerApp
+        )
         TaskIdentity.node_id = 1
         self.contexts = {
             FIRST + i: Context(
-                run_id=FIRST, node_id=FIRST + i, node_config={"partition-id": i}, state=RecordDict(), run_config={}
+                run_id=FIRST,
+                node_id=FIRST + i,
+                node_config={"partition-id": i},
+                state=RecordDict(),
+                run_config={},
             )
             for i in range(self.count)
         }
@@ -146,7 +181,9 @@ class Counting(Grid):
     def create_message(self, *arguments: Any, **named: Any) -> Message:
         raise NotImplementedError
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         raise NotImplementedError
 
 
@@ -159,14 +196,23 @@ def world_of(net: str, clients: int) -> World:
 def row(name: str, net: str, world: World, rounds: int) -> dict[str, Any]:
     """What a method recorded, and what its messages took."""
     app = client_app(
-        participant=lambda context: Participant(world.clients[int(context.node_config["partition-id"])], world.model)
+        participant=lambda context: Participant(
+            world.clients[int(context.node_config["partition-id"])], world.model
+        )
     )
     grid = Counting(app, len(world.clients))
     method = METHODS[name](**SETTINGS.get(name, {}))
     strategy = MethodStrategy(
-        method, world.model, training=world.training, nodes=len(world.clients), wait=1.0, eval_every=rounds
+        method,
+        world.model,
+        training=world.training,
+        nodes=len(world.clients),
+        wait=1.0,
+        eval_every=rounds,
     )
-    recorded = np.sum([(done.bytes_up, done.bytes_down) for done in strategy.rounds(grid, rounds)], 0)
+    recorded = np.sum(
+        [(done.bytes_up, done.bytes_down) for done in strategy.rounds(grid, rounds)], 0
+    )
     return {
         "method": name,
         "net": net,

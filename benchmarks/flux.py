@@ -1,17 +1,20 @@
 """FLUX's grid of heterogeneity, every method on it: four shifts at eight levels, on MNIST, Fashion-MNIST and CIFAR-10.
 
-    python benchmarks/flux.py [--datasets mnist,...] [--shifts px,...] [--levels 1,8] [--folds 0,1] [--methods fedavg,...]
-        [--scale paper|small] [--data DIR]
+    python benchmarks/flux.py [--datasets mnist,...] [--shifts px,...] [--levels 1,8] [--folds 0,1]
+        [--methods fedavg,...] [--scale paper|small] [--data DIR]
     python benchmarks/flux.py --table
 
-D. Fenoglio, M. Li, P. Barbiero, N. D. Lane, M. Langheinrich, M. Gjoreski, "FLUX: Efficient Descriptor-Driven Clustered
-Federated Learning under Arbitrary Distribution Shifts", NeurIPS 2025, arXiv 2511.22305. The settings are those of its code
-(``dariofenoglio98/FLUX``: ``public/config.py``, ``public/generate_datasets.py``), the shifts are those of the generator that
-it calls (``alfredoLimo/ANDA``: ``split_fn.py``), and the printed accuracies are those of ``plots/plot_1_hetero.py``.
+D. Fenoglio, M. Li, P. Barbiero, N. D. Lane, M. Langheinrich, M. Gjoreski, "FLUX: Efficient
+Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution Shifts", NeurIPS 2025,
+arXiv 2511.22305. The settings are those of its code (``dariofenoglio98/FLUX``:
+``public/config.py``, ``public/generate_datasets.py``), the shifts are those of the generator that
+it calls (``alfredoLimo/ANDA``: ``split_fn.py``), and the printed accuracies are those of
+``plots/plot_1_hetero.py``.
 
-The scale *paper* has FLUX's own sizes, and *small* a tenth of each client's examples, with a greater step. Runs that
-``results/flux.jsonl`` has are not repeated. ``--minutes`` stops after a time; a run that is not over is then kept in
-``--pause``, and continues in the next call. ``--table`` prints the means over shifts beside the printed ones.
+The scale *paper* has FLUX's own sizes, and *small* a tenth of each client's examples, with a
+greater step. Runs that ``results/flux.jsonl`` has are not repeated. ``--minutes`` stops after a
+time; a run that is not over is then kept in ``--pause``, and continues in the next call.
+``--table`` prints the means over shifts beside the printed ones.
 """
 
 from __future__ import annotations
@@ -80,7 +83,9 @@ COLOURS = (0, 2, 1)
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
-    "ifca": {"models": 3},  # FLUX runs FedRC's code, whose default this is; FLUX's code does not state another number
+    "ifca": {
+        "models": 3
+    },  # FLUX runs FedRC's code, whose default this is; FLUX's code does not state another number
     "auto": {},
     "apfl": {},
     "ditto": {},
@@ -96,8 +101,13 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "acfl": {},
     "cfl-gp": {},
     "clove": {"models": 3},
-    "flhc": {"warmup": 3, "fraction": 1.0},  # of ten rounds; the default asks a fifth of the clients, two of ten
-    "feddrift": {"period": 2},  # ten rounds have to have time steps; the data do not change between them
+    "flhc": {
+        "warmup": 3,
+        "fraction": 1.0,
+    },  # of ten rounds; the default asks a fifth of the clients, two of ten
+    "feddrift": {
+        "period": 2
+    },  # ten rounds have to have time steps; the data do not change between them
 }
 """Method -> the settings that are not its defaults."""
 
@@ -136,7 +146,8 @@ PRINTED: Mapping[str, Mapping[str, Sequence[float]]] = {
         "pfedme": (0.383, 0.394, 0.404, 0.417, 0.430, 0.438, 0.455, 0.473),
     },
 }
-"""Data set -> method -> printed accuracy at each level, the mean over the four shifts and five folds, clients known."""
+"""Data set -> method -> printed accuracy at each level, the mean over the four shifts and five
+folds, clients known."""
 
 # ----------------------------------------------------------------------------------------------------
 # What clients see.
@@ -167,10 +178,13 @@ def turns(count: int) -> list[int]:
 def seen(shift: str, level: int, rng: np.random.Generator) -> list[Seen]:
     """Draw how each client sees the data.
 
-    - ``px``: one of two to five rotations of all images; from level 5 on, the same with one of three colours.
+    - ``px``: one of two to five rotations of all images; from level 5 on, the same with one of
+      three colours.
     - ``py``: one of five sets of classes, of ten classes at level 1 to three at level 8.
-    - ``py-x``: a permutation of the labels of some classes, the same classes for all, as many as the level.
-    - ``px-y``: a rotation by a multiple of 90 degrees for each of some classes, the same for all, as many as the level.
+    - ``py-x``: a permutation of the labels of some classes, the same classes for all, as many as
+      the level.
+    - ``px-y``: a rotation by a multiple of 90 degrees for each of some classes, the same for all,
+      as many as the level.
 
     Args:
         shift: One of :data:`SHIFTS`.
@@ -182,10 +196,16 @@ def seen(shift: str, level: int, rng: np.random.Generator) -> list[Seen]:
     """
     if shift == "px":
         colours: Sequence[int | None] = (None,) if level <= 4 else COLOURS
-        patterns = [Seen(angles=(turn,) * CLASSES, colour=c) for turn in turns(2 + (level - 1) % 4) for c in colours]
+        patterns = [
+            Seen(angles=(turn,) * CLASSES, colour=c)
+            for turn in turns(2 + (level - 1) % 4)
+            for c in colours
+        ]
         return [patterns[rng.integers(len(patterns))] for _ in range(CLIENTS)]
     if shift == "py":
-        bank = [tuple(sorted(map(int, rng.permutation(CLASSES)[: 11 - level]))) for _ in range(BANK)]
+        bank = [
+            tuple(sorted(map(int, rng.permutation(CLASSES)[: 11 - level]))) for _ in range(BANK)
+        ]
         return [Seen(classes=bank[rng.integers(BANK)]) for _ in range(CLIENTS)]
     chosen = rng.permutation(CLASSES)[:level]
     made = []
@@ -199,7 +219,9 @@ def seen(shift: str, level: int, rng: np.random.Generator) -> list[Seen]:
     return made
 
 
-def pictures(images: torch.Tensor, classes: torch.Tensor, view: Seen, channels: int) -> torch.Tensor:
+def pictures(
+    images: torch.Tensor, classes: torch.Tensor, view: Seen, channels: int
+) -> torch.Tensor:
     """Return images ``(N, C, H, W)`` of some classes ``(N,)`` as a client sees them, grey ones with ``channels`` channels."""
     made = images.expand(-1, channels, -1, -1) if images.shape[1] == 1 else images
     made = made.clone()
@@ -220,7 +242,9 @@ def epochs(dataset: str, folder: Path | str | None) -> int:
     return EPOCHS * round(DATASETS[dataset] / len(datasets.load(dataset, folder).train))
 
 
-def world(dataset: str, scale: str, shift: str, level: int, fold: int, folder: Path | str | None = None) -> World:
+def world(
+    dataset: str, scale: str, shift: str, level: int, fold: int, folder: Path | str | None = None
+) -> World:
     """Make the clients of a cell of the grid.
 
     Args:
@@ -241,9 +265,14 @@ def world(dataset: str, scale: str, shift: str, level: int, fold: int, folder: P
     channels = 3 if shift in ("px", "px-y") else data.shape[0]
     dealt = zip(views, _dealt(data.train, rng, how.share), _dealt(data.test, rng), strict=True)
     return World(
-        clients={number: _client(data.train, data.test, *own, channels, rng) for number, own in enumerate(dealt)},
+        clients={
+            number: _client(data.train, data.test, *own, channels, rng)
+            for number, own in enumerate(dealt)
+        },
         model=nets.factory("lenet5", (channels, *data.shape[1:]), CLASSES),
-        training=Training(lr=how.lr, momentum=MOMENTUM, epochs=epochs(dataset, folder), batch=how.batch),
+        training=Training(
+            lr=how.lr, momentum=MOMENTUM, epochs=epochs(dataset, folder), batch=how.batch
+        ),
         objective=Objective(metrics=("accuracy",)),
         truth=as_groups(alike({number: views.index(view) for number, view in enumerate(views)})),
     )
@@ -257,13 +286,21 @@ def _dealt(pool: Pool, rng: np.random.Generator, share: float = 1.0) -> list[np.
 
 
 def _client(
-    train: Pool, test: Pool, view: Seen, mine: np.ndarray, tested: np.ndarray, channels: int, rng: np.random.Generator
+    train: Pool,
+    test: Pool,
+    view: Seen,
+    mine: np.ndarray,
+    tested: np.ndarray,
+    channels: int,
+    rng: np.random.Generator,
 ) -> ClientData:
     """The data of a client, of the rows that were dealt to it and whose classes it has.
 
     It has as many training examples as one that has all classes: some of its own are repeated.
     """
-    mine, tested = (rows[np.isin(of.labels[rows], view.classes)] for rows, of in ((mine, train), (tested, test)))
+    mine, tested = (
+        rows[np.isin(of.labels[rows], view.classes)] for rows, of in ((mine, train), (tested, test))
+    )
     held = round(VALIDATION * len(mine))
     validation, own = mine[:held], mine[held:]
     more = rng.choice(own, round(len(own) * (CLASSES / len(view.classes) - 1)))
@@ -293,7 +330,9 @@ Cell = tuple[str, str, str, int, int]
 """A world of the grid: what is in the key before the method."""
 
 
-def measured(cell: Cell, name: str, made: World, end: float = math.inf, pause: Path | None = None) -> dict[str, Any] | None:
+def measured(
+    cell: Cell, name: str, made: World, end: float = math.inf, pause: Path | None = None
+) -> dict[str, Any] | None:
     """What is written of a run: accuracies of the last round, each client's on its own test data.
 
     Args:
@@ -310,14 +349,19 @@ def measured(cell: Cell, name: str, made: World, end: float = math.inf, pause: P
     _, (start, total, seconds) = (kept and kept.load()) or (0, (None, 0, 0.0))
     method: Method[Any] = build(METHODS[name], SETTINGS[name])
     began = time.monotonic()
-    for done in coterie.run(method, made, rounds=ROUNDS, seed=cell[-1], workers=1, eval_every=ROUNDS, start=start):
+    for done in coterie.run(
+        method, made, rounds=ROUNDS, seed=cell[-1], workers=1, eval_every=ROUNDS, start=start
+    ):
         total += done.bytes_up + done.bytes_down
         if kept and done.number < ROUNDS and time.monotonic() > end:
             kept.save(done.number, (done.position, total, seconds + time.monotonic() - began))
             return None
     if kept:
         shutil.rmtree(kept.folder, ignore_errors=True)
-    return {**dict(zip(KEY, (*cell, name), strict=True)), **found(name, made, done, total, seconds + time.monotonic() - began)}
+    return {
+        **dict(zip(KEY, (*cell, name), strict=True)),
+        **found(name, made, done, total, seconds + time.monotonic() - began),
+    }
 
 
 def found(name: str, made: World, last: Round, total: int, seconds: float) -> dict[str, Any]:
@@ -339,9 +383,13 @@ def found(name: str, made: World, last: Round, total: int, seconds: float) -> di
 
 def known() -> list[dict[str, Any]]:
     """The measured runs, at the settings that the methods have now; of each, the one with the most images."""
-    rows = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    rows = (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
     rows.sort(key=lambda row: -row["epochs"])
-    return list({_key(row): row for row in rows if row["settings"] == SETTINGS.get(row["method"])}.values())
+    return list(
+        {_key(row): row for row in rows if row["settings"] == SETTINGS.get(row["method"])}.values()
+    )
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -360,7 +408,9 @@ def missing(asked: argparse.Namespace) -> Iterator[tuple[Cell, list[str]]]:
             for level in asked.levels:
                 for shift in asked.shifts:
                     cell = (dataset, asked.scale, shift, level, fold)
-                    if names := [name for name in asked.methods if done.get((*cell, name), math.inf) > own]:
+                    if names := [
+                        name for name in asked.methods if done.get((*cell, name), math.inf) > own
+                    ]:
                         yield cell, names
 
 
@@ -372,8 +422,14 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], float]:
     """(method, level) -> its mean over shifts, of each shift's mean over folds; only where all shifts have been run."""
     cells: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in rows:
-        cells.setdefault((row["method"], row["level"]), {}).setdefault(row["shift"], []).append(row["accuracy"])
-    return {at: float(np.mean([np.mean(own) for own in by.values()])) for at, by in cells.items() if len(by) == len(SHIFTS)}
+        cells.setdefault((row["method"], row["level"]), {}).setdefault(row["shift"], []).append(
+            row["accuracy"]
+        )
+    return {
+        at: float(np.mean([np.mean(own) for own in by.values()]))
+        for at, by in cells.items()
+        if len(by) == len(SHIFTS)
+    }
 
 
 def table() -> str:
@@ -386,7 +442,9 @@ def table() -> str:
             for name, level in sorted(of, key=lambda at: (list(SETTINGS).index(at[0]), at[1])):
                 printed = PRINTED[dataset].get(name)
                 beside = f"{printed[level - 1]:.3f}" if printed else ""
-                lines.append(f"| {dataset} | {scale} | {name} | {level} | {of[name, level]:.3f} | {beside} |")
+                lines.append(
+                    f"| {dataset} | {scale} | {name} | {level} | {of[name, level]:.3f} | {beside} |"
+                )
     return "\n".join(lines)
 
 
@@ -403,9 +461,17 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--folds", type=several(int), default=[0])
     parser.add_argument("--methods", type=several(str), default=list(SETTINGS))
     parser.add_argument("--scale", choices=list(SCALES), default="paper")
-    parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of the data files (COTERIE_DATA)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many minutes")
-    parser.add_argument("--pause", type=Path, help="folder in which a run that is not over is kept, to continue")
+    parser.add_argument(
+        "--data",
+        default=os.environ.get("COTERIE_DATA"),
+        help="folder of the data files (COTERIE_DATA)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="stop after so many minutes"
+    )
+    parser.add_argument(
+        "--pause", type=Path, help="folder in which a run that is not over is kept, to continue"
+    )
     parser.add_argument("--table", action="store_true", help="only print the table")
     return parser
 

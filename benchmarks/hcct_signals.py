@@ -1,10 +1,11 @@
 """HCCT with cosines of whole updates and of the signals in them, in worlds of the study, at three tradeoffs.
 
-    python benchmarks/hcct_signals.py [SEEDS] [ROUNDS]      writes benchmarks/results/hcct-signals.json
+    python benchmarks/hcct_signals.py [SEEDS] [ROUNDS]      writes
+    benchmarks/results/hcct-signals.json
 
-A row per world, tradeoff and way to take cosines: the mean adjusted Rand index at the end, in how many of the runs the groups
-were exactly the true ones, how many groups there were, the mean accuracy, and the bytes sent up. The card
-docs/methods/hcct.md quotes the tables.
+A row per world, tradeoff and way to take cosines: the mean adjusted Rand index at the end, in how
+many of the runs the groups were exactly the true ones, how many groups there were, the mean
+accuracy, and the bytes sent up. The card docs/methods/hcct.md quotes the tables.
 """
 
 import json
@@ -33,13 +34,16 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "signals": {"cosines": "signals"},
     "signals in every epoch": {"cosines": "signals", "partition_every": 1},
 }
-"""Name -> settings. The last is measured at the tradeoff in the middle alone, and so is all with few examples."""
+"""Name -> settings. The last is measured at the tradeoff in the middle alone, and so is all with
+few examples."""
 
 
 def measured(kind: str, size: str, method: HCCT, seed: int, rounds: int) -> dict[str, Any]:
     """One run's end."""
     world = scenario(kind, size).build(seed)
-    played = list(inprocess.rounds(method, world, rounds=rounds, seed=seed, workers=1, eval_every=rounds))
+    played = list(
+        inprocess.rounds(method, world, rounds=rounds, seed=seed, workers=1, eval_every=rounds)
+    )
     groups, scores = played[-1].assignment.groups, played[-1].scores or {}
     return {
         "ari": agreement(groups, world.truth),
@@ -73,7 +77,11 @@ def main(seeds: int = 5, rounds: int = 40) -> None:
     for size in ("many", "few"):
         for kind in WORLDS:
             for way in WAYS:
-                for tradeoff in TRADEOFFS if size == "many" and way in ("updates", "signals") else TRADEOFFS[1:2]:
+                for tradeoff in (
+                    TRADEOFFS
+                    if size == "many" and way in ("updates", "signals")
+                    else TRADEOFFS[1:2]
+                ):
                     rows.append(row(kind, size, way, tradeoff, seeds, rounds))
                     print(json.dumps(rows[-1]), flush=True)
     OUT.write_text(json.dumps({"method": "hcct", "rounds": rounds, "rows": rows}, indent=1) + "\n")

@@ -1,9 +1,11 @@
 """What honest clients send, and what default limits make of it: benchmarks/results/honest.json, quoted by docs/adversaries.md.
 
-    python benchmarks/honest.py [NEWS.csv [PART ...]]      NEWS.csv has the columns source, topic and text: a client per source
+    python benchmarks/honest.py [NEWS.csv [PART ...]]      NEWS.csv has the columns source, topic
+    and text: a client per source
 
-Part ``norms``: the greatest norm of an honest update beside what is usual for a client of as many steps, over all clients and
-rounds. Part ``accuracy``: FedAvg with default settings, in each engine, beside FedAvg as published, without any limit.
+Part ``norms``: the greatest norm of an honest update beside what is usual for a client of as many
+steps, over all clients and rounds. Part ``accuracy``: FedAvg with default settings, in each engine,
+beside FedAvg as published, without any limit.
 """
 
 import collections
@@ -38,7 +40,8 @@ LENGTH = 60
 """The greatest number of words of an article."""
 
 
-# -- worlds ---------------------------------------------------------------------------------------------------------------
+# -- worlds
+# ---------------------------------------------------------------------------------------------------------------
 
 
 class Embedding(nn.Module):
@@ -66,7 +69,8 @@ def news(path: str, net: str) -> World:
 
     Args:
         path: The table.
-        net: ``"mlp"`` on which of 1,500 words occur, by SGD with .1; or ``"embedding"`` of 8,000 words, by Adam with .003.
+        net: ``"mlp"`` on which of 1,500 words occur, by SGD with .1; or ``"embedding"`` of 8,000
+            words, by Adam with .003.
     """
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -74,7 +78,11 @@ def news(path: str, net: str) -> World:
     texts = [re.findall("[a-z]+", row["text"].lower()) for row in rows]
     occurring = collections.Counter(word for text in texts for word in set(text))
     number = {word: i for i, (word, _) in enumerate(occurring.most_common(WORDS[net]))}
-    inputs = np.zeros((len(rows), WORDS[net]), np.float32) if net == "mlp" else np.full((len(rows), LENGTH), -1, np.float32)
+    inputs = (
+        np.zeros((len(rows), WORDS[net]), np.float32)
+        if net == "mlp"
+        else np.full((len(rows), LENGTH), -1, np.float32)
+    )
     for i, text in enumerate(texts):
         known = [number[word] for word in text if word in number]
         if net == "mlp":
@@ -88,10 +96,13 @@ def news(path: str, net: str) -> World:
     clients = {source: (inputs[chosen], targets[chosen]) for source, chosen in places.items()}
     adam = Training(lr=0.003, optimizer="adam", batch=16)
     training = Training(lr=0.1, batch=16) if net == "mlp" else adam
-    return coterie.from_lists(clients, model=partial(mlp if net == "mlp" else Embedding, WORDS[net]), training=training)
+    return coterie.from_lists(
+        clients, model=partial(mlp if net == "mlp" else Embedding, WORDS[net]), training=training
+    )
 
 
-# -- the greatest norms ---------------------------------------------------------------------------------------------------
+# -- the greatest norms
+# ---------------------------------------------------------------------------------------------------
 
 
 class Watching(Robust):
@@ -99,7 +110,12 @@ class Watching(Robust):
 
     greatest = 0.0
 
-    def limited(self, lengths: Mapping[Client, Length], claims: Mapping[Client, int], usual: Usual | None = None) -> Limited:
+    def limited(
+        self,
+        lengths: Mapping[Client, Length],
+        claims: Mapping[Client, int],
+        usual: Usual | None = None,
+    ) -> Limited:
         usual = usual or Usual()
         usual.add(lengths.values())
         for length in lengths.values():
@@ -114,12 +130,25 @@ def norms(worlds: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for method in METHODS:
             Watching.greatest = 0.0
             rounds = NEWS_ROUNDS if name.startswith("news") else ROUNDS
-            for _ in coterie.run(method, world, rounds=rounds, workers=1, eval_every=rounds, robust=Watching(norms=NORMS)):
+            for _ in coterie.run(
+                method,
+                world,
+                rounds=rounds,
+                workers=1,
+                eval_every=rounds,
+                robust=Watching(norms=NORMS),
+            ):
                 pass
-            yield {"world": name, "method": method, "rounds": rounds, "greatest": round(Watching.greatest, 2)}
+            yield {
+                "world": name,
+                "method": method,
+                "rounds": rounds,
+                "greatest": round(Watching.greatest, 2),
+            }
 
 
-# -- accuracies -----------------------------------------------------------------------------------------------------------
+# -- accuracies
+# -----------------------------------------------------------------------------------------------------------
 
 
 def engines(world: Callable[[], World], rounds: int) -> Iterator[tuple[str, Iterator[Round]]]:
@@ -139,14 +168,28 @@ def accuracies(worlds: Mapping[str, Callable[[], World]]) -> Iterator[dict[str, 
             *_, last = rounds
             assert last.scores is not None
             each = {client: score["accuracy"] for client, score in last.scores.items()}
-            by_examples = sum(each[client] * sizes[client] for client in each) / sum(sizes[client] for client in each)
-            row = {"world": name, "engine": engine, "mean": round(float(np.mean(list(each.values()))), 4)}
-            yield {**row, "by_examples": round(by_examples, 4), "limited": len(last.scaled) + len(last.claimed)}
+            by_examples = sum(each[client] * sizes[client] for client in each) / sum(
+                sizes[client] for client in each
+            )
+            row = {
+                "world": name,
+                "engine": engine,
+                "mean": round(float(np.mean(list(each.values()))), 4),
+            }
+            yield {
+                **row,
+                "by_examples": round(by_examples, 4),
+                "limited": len(last.scaled) + len(last.claimed),
+            }
 
 
 def main(path: str | None, chosen: Sequence[str] = ()) -> None:
-    worlds: dict[str, Any] = {f"digits/{name}": coterie.SCENARIOS[f"digits/{name}"] for name in DIGITS}
-    unequal: dict[str, Callable[[], World]] = {"digits/quantity": partial(coterie.SCENARIOS["digits/quantity"].build, 0)}
+    worlds: dict[str, Any] = {
+        f"digits/{name}": coterie.SCENARIOS[f"digits/{name}"] for name in DIGITS
+    }
+    unequal: dict[str, Callable[[], World]] = {
+        "digits/quantity": partial(coterie.SCENARIOS["digits/quantity"].build, 0)
+    }
     if path is not None:
         nets = {f"news, {net}": partial(news, path, net) for net in WORDS}
         worlds |= {name: made() for name, made in nets.items()}

@@ -2,9 +2,10 @@
 
     python benchmarks/masks.py [--clients 100,1000] [--parameters 1600000] [--out FILE]
 
-Every client is carried out in this process, one after the other; a client's seconds are the mean over some of them, and the
-server's are all that it does. Bytes are those of the messages' contents as they are sent: models and updates, and the JSON of
-keys, shares and lists. One client in a hundred falls silent after it has sent its shares.
+Every client is carried out in this process, one after the other; a client's seconds are the mean
+over some of them, and the server's are all that it does. Bytes are those of the messages' contents
+as they are sent: models and updates, and the JSON of keys, shares and lists. One client in a
+hundred falls silent after it has sent its shares.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ class Costs:
         keys = {c: each.keys() for c, each in self.maskers.items()}
         self.bytes += sum(hexed([k.sealing, k.masking]) for k in keys.values())
         near = self._server(lambda: self.server.keys(keys))
-        self.bytes += sum(hexed({o: [k.sealing, k.masking] for o, k in each.items()}) for each in near.values())
-        shares = {c: each.shares(near[c], self.server.graph.threshold) for c, each in self.maskers.items()}
+        self.bytes += sum(
+            hexed({o: [k.sealing, k.masking] for o, k in each.items()}) for each in near.values()
+        )
+        shares = {
+            c: each.shares(near[c], self.server.graph.threshold) for c, each in self.maskers.items()
+        }
         self.bytes += sum(hexed(each) for each in shares.values())
         ready = self._server(lambda: self.server.shares(shares))
         self.bytes += sum(hexed(each) for each in ready.values())
@@ -80,7 +85,9 @@ class Costs:
         update = 0.01 * torch.randn(self.form.d)
         for i, client in enumerate(there):
             began = time.perf_counter()
-            numbers = self.maskers[client].masked(ready[client], self.form.encode(update, 0.5, None))
+            numbers = self.maskers[client].masked(
+                ready[client], self.form.encode(update, 0.5, None)
+            )
             if i < TIMED:
                 self.client.append(time.perf_counter() - began)
             self._server(lambda client=client, numbers=numbers: self.server.add(client, numbers))

@@ -1,12 +1,13 @@
 """What differential privacy of sums leaves of groups and accuracy, by ε and by the number of clients.
 
-    python benchmarks/private.py --out benchmarks/results/private.jsonl [--clients 100,1000] [--epsilons 0.5,2] [--seeds 0,1]
-        [--part 0/2]
+    python benchmarks/private.py --out benchmarks/results/private.jsonl [--clients 100,1000]
+        [--epsilons 0.5,2] [--seeds 0,1] [--part 0/2]
 
-A line of JSON per run of private split-half behind masks with noise; runs that the file already has are left out. The world:
-handwritten digits of 8 x 8 in four label permutations. A client has 40 of 1,400 images, drawn for it, so that clients share
-images; all are tested on the other 397. The model is softmax regression, with 650 parameters. The noise is such that 40 rounds
-and one search of three levels spend ε at δ = 1e-5. ε 0 in a line is none: masks without noise.
+A line of JSON per run of private split-half behind masks with noise; runs that the file already has
+are left out. The world: handwritten digits of 8 x 8 in four label permutations. A client has 40 of
+1,400 images, drawn for it, so that clients share images; all are tested on the other 397. The model
+is softmax regression, with 650 parameters. The noise is such that 40 rounds and one search of three
+levels spend ε at δ = 1e-5. ε 0 in a line is none: masks without noise.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ CLIP = 8.0
 """More than any update here: the method finds the clipping norm by itself."""
 
 UPDATES = ROUNDS + 26
-"""As how many updates a run counts: each round as one, norms and distances as one each, and a search of three levels as 24."""
+"""As how many updates a run counts: each round as one, norms and distances as one each, and a
+search of three levels as 24."""
 
 KEY = ("method", "clients", "epsilon", "groups", "seed")
 
@@ -48,9 +50,14 @@ def world(n: int, groups: int, seed: int) -> World:
     tests = [Split(pool.inputs, order[TRAINED:], each[order[TRAINED:]]) for each in labels]
     clients = {}
     for client in range(n):
-        own, group = order[torch.from_numpy(rng.choice(TRAINED, EXAMPLES, replace=False))], of[client]
+        own, group = (
+            order[torch.from_numpy(rng.choice(TRAINED, EXAMPLES, replace=False))],
+            of[client],
+        )
         none = Split(pool.inputs, own[:0], labels[group][own[:0]])
-        clients[client] = ClientData(train=Split(pool.inputs, own, labels[group][own]), test=tests[group], validation=none)
+        clients[client] = ClientData(
+            train=Split(pool.inputs, own, labels[group][own]), test=tests[group], validation=none
+        )
     return World(
         clients=clients,
         model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
@@ -66,7 +73,13 @@ def measured(method: str, n: int, epsilon: float, groups: int, seed: int) -> dic
     began, updates = time.perf_counter(), 0
     here = world(n, groups, seed)
     for done in inprocess.rounds(
-        METHODS[method](), here, rounds=ROUNDS, seed=seed, eval_every=ROUNDS, boundary=boundary, workers=1
+        METHODS[method](),
+        here,
+        rounds=ROUNDS,
+        seed=seed,
+        eval_every=ROUNDS,
+        boundary=boundary,
+        workers=1,
     ):
         updates += max(done.released.values(), default=0)
     scores = done.scores or {}
@@ -93,7 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     place, parts = map(int, asked.part.split("/"))
-    there = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.is_file() else []
+    there = (
+        [json.loads(line) for line in asked.out.read_text().splitlines()]
+        if asked.out.is_file()
+        else []
+    )
     known = {tuple(row[key] for key in KEY) for row in there}
     runs = [
         (method, n, epsilon, groups, seed)

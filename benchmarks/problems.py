@@ -1,8 +1,9 @@
 """What grouping gains in each of ``examples/problems``: ``python benchmarks/problems.py [NAME ...]``.
 
-Each problem is made with three seeds and run with training alone, one model for all and split-half. The numbers are the mean
-of the problem's main metric over clients in the last round, whether split-half found the two groups, and bytes; of forecasts
-also those of its baselines, which need no model.
+Each problem is made with three seeds and run with training alone, one model for all and split-half.
+The numbers are the mean of the problem's main metric over clients in the last round, whether
+split-half found the two groups, and bytes; of forecasts also those of its baselines, which need no
+model.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ def _bare(tree: ast.Module) -> ast.Module:
     """The tree without docstrings."""
     for part in ast.walk(tree):
         body = getattr(part, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             del body[0]
     return tree
 
@@ -47,13 +53,20 @@ def _bare(tree: ast.Module) -> ast.Module:
 def measured(name: str) -> dict[str, Any]:
     """The numbers of one problem."""
     module = importlib.import_module(name)
-    row: dict[str, Any] = {"problem": name, "about": module.__doc__.splitlines()[0], "found": 0, "scores": {}}
+    row: dict[str, Any] = {
+        "problem": name,
+        "about": module.__doc__.splitlines()[0],
+        "found": 0,
+        "scores": {},
+    }
     row["lines"] = lines_of((PROBLEMS / f"{name}.py").read_text())
     for method in METHODS:
         means = []
         for seed in SEEDS:
             world = module.world(seed)
-            *_, done = coterie.run(method, world, rounds=ROUNDS, seed=seed, workers=1, eval_every=ROUNDS)
+            *_, done = coterie.run(
+                method, world, rounds=ROUNDS, seed=seed, workers=1, eval_every=ROUNDS
+            )
             mean = done.mean()
             assert mean is not None
             means.append(mean)
@@ -70,7 +83,11 @@ def measured(name: str) -> dict[str, Any]:
 def main(names: list[str]) -> None:
     """Measure the named problems, or all of them, and store the results."""
     sys.path.insert(0, str(PROBLEMS))
-    known = {row["problem"]: row for row in json.loads(RESULTS.read_text())} if RESULTS.is_file() else {}
+    known = (
+        {row["problem"]: row for row in json.loads(RESULTS.read_text())}
+        if RESULTS.is_file()
+        else {}
+    )
     for name in names or sorted(path.stem for path in PROBLEMS.glob("*.py")):
         known[name] = measured(name)
         print(json.dumps(known[name]), flush=True)

@@ -1,11 +1,13 @@
 """What nodes of a Ray cluster bring: the same rounds on one node with one core, on two, and in process.
 
     python benchmarks/ray_nodes.py                            in about three minutes on two cores
-    python benchmarks/ray_nodes.py --scale small --out FILE     few clients: that the code works, no measurement
+    python benchmarks/ray_nodes.py --scale small --out FILE     few clients: that the code works, no
+    measurement
 
-All run side by side: in each repeat one after the other, so that another program's load meets all of them. The nodes are
-raylets of this machine, with one core each, and the last round is the only one that is tested. The first round of each is
-left out: workers start in it. docs/cluster.md has the table.
+All run side by side: in each repeat one after the other, so that another program's load meets all
+of them. The nodes are raylets of this machine, with one core each, and the last round is the only
+one that is tested. The first round of each is left out: workers start in it. docs/cluster.md has
+the table.
 """
 
 import json
@@ -43,14 +45,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Measure each method in each way, and write the medians."""
     chosen = options(argv, __doc__, OUT)
     clients, rounds, repeats = SIZES[chosen.scale]
-    maker = partial(world_of, json.dumps({"scenario": {"name": SCENARIO, "clients": clients, "model": MODEL}}), 0)
+    maker = partial(
+        world_of,
+        json.dumps({"scenario": {"name": SCENARIO, "clients": clients, "model": MODEL}}),
+        0,
+    )
     world = maker()
     times: dict[tuple[str, str], list[float]] = {}
     for _ in range(repeats):
         for way, remote, workers in ways(maker):
             for method in FEW:
                 made = inprocess.rounds(
-                    METHODS[method](), world, rounds=rounds, workers=workers, eval_every=rounds, remote=remote
+                    METHODS[method](),
+                    world,
+                    rounds=rounds,
+                    workers=workers,
+                    eval_every=rounds,
+                    remote=remote,
                 )
                 times.setdefault((method, way), []).append(seconds(made))
     found = {

@@ -1,14 +1,17 @@
 """The default method with many clients and large models: seconds of the server and memory, round by round.
 
-    python benchmarks/scale.py                     up to 10,000 clients and 100,000 parameters, in about half an hour;
-                                                   then the memory of 100,000 clients, in as much again
-    python benchmarks/scale.py --scale small --out FILE     tiny sizes: that the code works, no measurement
+    python benchmarks/scale.py                     up to 10,000 clients and 100,000 parameters, in
+                                                   about half an hour; then the memory of 100,000
+                                                   clients, in as much again
+    python benchmarks/scale.py --scale small --out FILE     tiny sizes: that the code works, no
+    measurement
 
-Clients have synthetic data of four groups whose labels are permuted, 50 examples each. In twelve rounds, the groups are found
-and reviewed once. Every row is a run in a process of its own, so that its peak of memory is its own: that of the process in
-which the server and the engine are. The memory of 100,000 clients is that of all processes of ``coterie run`` together, the
-workers included: the greatest sum of their proportional set sizes, in which shared pages count once. A row that
-``results/scale.json`` has is not measured again. Nothing else should run meanwhile.
+Clients have synthetic data of four groups whose labels are permuted, 50 examples each. In twelve
+rounds, the groups are found and reviewed once. Every row is a run in a process of its own, so that
+its peak of memory is its own: that of the process in which the server and the engine are. The
+memory of 100,000 clients is that of all processes of ``coterie run`` together, the workers
+included: the greatest sum of their proportional set sizes, in which shared pages count once. A row
+that ``results/scale.json`` has is not measured again. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -48,7 +51,19 @@ SIZES: dict[str, list[tuple[int, int]]] = {
 TOGETHER: dict[str, list[tuple[int, tuple[str, ...]]]] = {
     "full": [
         (100_000, ("--method", "fedavg", "--rounds", "3", "--eval-every", "3")),
-        (100_000, ("--method", "auto", "--rounds", "12", "--eval-every", "12", "--set", "auto.fraction=0.1")),
+        (
+            100_000,
+            (
+                "--method",
+                "auto",
+                "--rounds",
+                "12",
+                "--eval-every",
+                "12",
+                "--set",
+                "auto.fraction=0.1",
+            ),
+        ),
     ],
     "small": [(20, ("--method", "fedavg", "--rounds", "1"))],
 }
@@ -59,7 +74,11 @@ WORKERS = 2
 def default(clients: int, features: int) -> dict[str, Any]:
     """A run: seconds of the server and of training in each round, memory, and from which round on the groups are right."""
     scenario = replace(
-        SCENARIOS["synthetic/groups"], clients=clients, examples=EXAMPLES * clients, features=features, classes=CLASSES
+        SCENARIOS["synthetic/groups"],
+        clients=clients,
+        examples=EXAMPLES * clients,
+        features=features,
+        classes=CLASSES,
     )
     world, used, alike = scenario.build(0), resident(), []
     server, train = [], []
@@ -80,7 +99,14 @@ def default(clients: int, features: int) -> dict[str, Any]:
 
 def run_of(clients: int, options: Sequence[str]) -> list[str]:
     """The command of a run with this many clients."""
-    scenario = ["--scenario", "synthetic/groups", "--set", f"clients={clients}", "--set", f"examples={EXAMPLES * clients}"]
+    scenario = [
+        "--scenario",
+        "synthetic/groups",
+        "--set",
+        f"clients={clients}",
+        "--set",
+        f"examples={EXAMPLES * clients}",
+    ]
     return ["coterie", "run", *scenario, *options, "--workers", str(WORKERS)]
 
 
@@ -98,7 +124,9 @@ def together(command: Sequence[str]) -> dict[str, Any]:
                 os.killpg(run.pid, signal.SIGKILL)  # its session does not get Ctrl-C
                 raise
     if run.returncode or not most:
-        raise RuntimeError(f"{' '.join(command)} ended with exit status {run.returncode}, memory {most}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with exit status {run.returncode}, memory {most}"
+        )
     return {"command": list(command), "bytes": most}
 
 
@@ -108,7 +136,9 @@ def proportional(session: int) -> int:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, TypeError):  # a process that has just ended
             if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session:
-                pss = re.search(r"^Pss:\s+(\d+) kB$", (folder / "smaps_rollup").read_text(), re.MULTILINE)
+                pss = re.search(
+                    r"^Pss:\s+(\d+) kB$", (folder / "smaps_rollup").read_text(), re.MULTILINE
+                )
                 found += int(pss[1]) * 1024  # type: ignore[index]
     return found
 
@@ -119,7 +149,9 @@ def measure(scale: str, out: Path) -> None:
     found = json.loads(out.read_text()) if out.is_file() else {"rows": []}
     rows, memory = found["rows"], found.setdefault("memory", [])
     for clients, features in SIZES[scale]:
-        if (clients, CLASSES * (features + 1)) not in {(row["clients"], row["parameters"]) for row in rows}:
+        if (clients, CLASSES * (features + 1)) not in {
+            (row["clients"], row["parameters"]) for row in rows
+        }:
             rows.append(alone(default, clients, features))
             found |= about
             out.write_text(json.dumps(found, indent=1) + "\n")

@@ -2,9 +2,10 @@
 
     python benchmarks/suggest.py [SEEDS]      writes benchmarks/results/suggest.json
 
-For every world and seed FedAvg runs for ten rounds and is asked for a suggestion. Then each method runs in the same world
-with the settings suggested: once more from the same first model, with draws of its own, and from another first model; and with
-its defaults. A row per world and method; the page docs/suggest.md quotes the table.
+For every world and seed FedAvg runs for ten rounds and is asked for a suggestion. Then each method
+runs in the same world with the settings suggested: once more from the same first model, with draws
+of its own, and from another first model; and with its defaults. A row per world and method; the
+page docs/suggest.md quotes the table.
 """
 
 import json
@@ -75,11 +76,21 @@ def played(method: Any, world: World, seed: int, found: Groups) -> dict[str, boo
 
 def tried(advice: Advice, world: World, seed: int, found: Groups) -> dict[str, Any]:
     """One run of each kind; nothing is run where nothing was suggested."""
-    out: dict[str, Any] = {"sure": advice.sure, "default": played(DEFAULTS[advice.method], world, seed, found)}
+    out: dict[str, Any] = {
+        "sure": advice.sure,
+        "default": played(DEFAULTS[advice.method], world, seed, found),
+    }
     if advice.settings:
         method = build(METHODS[advice.method], dict(advice.settings))
-        out |= {"same": played(method, world, seed, found), "other": played(method, world, seed + OTHER, found)}
-    return {**out, "margin": round(advice.margin, 3) if advice.margin < 1e6 else None, "settings": dict(advice.settings)}
+        out |= {
+            "same": played(method, world, seed, found),
+            "other": played(method, world, seed + OTHER, found),
+        }
+    return {
+        **out,
+        "margin": round(advice.margin, 3) if advice.margin < 1e6 else None,
+        "settings": dict(advice.settings),
+    }
 
 
 def main(seeds: int = 5) -> None:
@@ -89,7 +100,8 @@ def main(seeds: int = 5) -> None:
         found = sum(agreement(said.finding.groups, world.truth) == 1.0 for world, said in made)
         for method in ROUNDS:
             runs = [
-                tried(said.best(method), world, seed, said.finding.groups) for seed, (world, said) in enumerate(made, FIRST)
+                tried(said.best(method), world, seed, said.finding.groups)
+                for seed, (world, said) in enumerate(made, FIRST)
             ]
             rows.append({"world": title, "found": found, "method": method, "runs": runs})
             print(json.dumps(rows[-1]), flush=True)

@@ -43,12 +43,20 @@ Row = Mapping[str, Any]
 BOTH = "adjusted Rand, accuracy"
 
 
-def studied(head: str, kinds: Iterable[str], size: str, participation: float, cell: Callable[[Sequence[Row]], str]) -> str:
+def studied(
+    head: str,
+    kinds: Iterable[str],
+    size: str,
+    participation: float,
+    cell: Callable[[Sequence[Row]], str],
+) -> str:
     """A row per kind of world, a column per method, of the runs at frozen settings; ``head`` says what cells are."""
     seen = [
         row
         for row in study_tables.rows()
-        if row["size"] == size and row["participation"] == participation and study_tables.is_frozen(row)
+        if row["size"] == size
+        and row["participation"] == participation
+        and study_tables.is_frozen(row)
     ]
     methods, lines = study_tables.methods_of(seen), []
     for kind in kinds:
@@ -60,12 +68,16 @@ def studied(head: str, kinds: Iterable[str], size: str, participation: float, ce
 
 def groups(size: str, *kinds: str) -> str:
     """Adjusted Rand index and accuracy where everybody answers."""
-    return studied(BOTH, kinds, size, 1.0, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}")
+    return studied(
+        BOTH, kinds, size, 1.0, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}"
+    )
 
 
 def silent(*kinds: str) -> str:
     """The same where each client answers with probability 0.3."""
-    return studied(BOTH, kinds, "many", 0.3, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}")
+    return studied(
+        BOTH, kinds, "many", 0.3, lambda runs: f"{_mean(runs, 'ari')}, {_mean(runs, 'accuracy', 3)}"
+    )
 
 
 def pieces(*kinds: str) -> str:
@@ -91,7 +103,8 @@ SINGLE = {
     "hcct-table4-digit.small": "digits, 8 clients, four rotations, 45 images each",
     "hcct-table4-digit.data": "digits of four origins, 8 clients",
 }
-"""Study and scale -> what its clients have; where one model for all and training alone were run beside the rest."""
+"""Study and scale -> what its clients have; where one model for all and training alone were run
+beside the rest."""
 
 BESIDE = ("FedAvg", "Independent", "FedPer", "IFCA", "HCCT", "split-half")
 
@@ -101,9 +114,15 @@ def whether() -> str:
     lines = []
     for name, what in SINGLE.items():
         found = by_label(name)
-        least = min((label for label in BESIDE if label in found), key=lambda label: -_accuracy(found[label]))
+        least = min(
+            (label for label in BESIDE if label in found),
+            key=lambda label: -_accuracy(found[label]),
+        )
         cells = [error(found[label]) if label in found else NOTHING for label in BESIDE]
-        marked = [f"**{cell}**" if label == least else cell for label, cell in zip(BESIDE, cells, strict=True)]
+        marked = [
+            f"**{cell}**" if label == least else cell
+            for label, cell in zip(BESIDE, cells, strict=True)
+        ]
         lines.append((what, *marked))
     return table(("error in %", *BESIDE), lines, "l" + "r" * len(BESIDE))
 
@@ -115,13 +134,25 @@ def _accuracy(runs: Sequence[Row]) -> float:
 def words() -> str:
     """Perplexity of the next word on AG News by topic."""
     lines = [
-        (label, str(len(runs)), over(runs, "perplexity", 1), over(runs, "groups", 1), over(runs, "ari", 2))
+        (
+            label,
+            str(len(runs)),
+            over(runs, "perplexity", 1),
+            over(runs, "groups", 1),
+            over(runs, "ari", 2),
+        )
         for label, runs in by_label("cfl-fig9.data").items()
     ]
-    return table(("AG News by topic", "seeds", "perplexity", "groups", "adjusted Rand"), lines, "lrrrr")
+    return table(
+        ("AG News by topic", "seeds", "perplexity", "groups", "adjusted Rand"), lines, "lrrrr"
+    )
 
 
-COMPARED = {"digits": "digits, label permutations", "mnist": "MNIST, label swaps", "fashion": "Fashion-MNIST, rotations"}
+COMPARED = {
+    "digits": "digits, label permutations",
+    "mnist": "MNIST, label swaps",
+    "fashion": "Fashion-MNIST, rotations",
+}
 
 
 def compared(name: str) -> dict[str, Row]:
@@ -140,9 +171,18 @@ def costs() -> str:
             *(_times(one, usual, way) for way in ("bytes_up", "bytes_down")),
             f"{one['evaluations']['mean']:.0f}",
         )
-        for label, one in sorted(found.items(), key=lambda pair: pair[1]["bytes_up"]["mean"] + pair[1]["bytes_down"]["mean"])
+        for label, one in sorted(
+            found.items(),
+            key=lambda pair: pair[1]["bytes_up"]["mean"] + pair[1]["bytes_down"]["mean"],
+        )
     ]
-    head = ("30 rounds, 20 clients", "exchanges", "up, × FedAvg", "down, × FedAvg", "models measured by clients")
+    head = (
+        "30 rounds, 20 clients",
+        "exchanges",
+        "up, × FedAvg",
+        "down, × FedAvg",
+        "models measured by clients",
+    )
     return table(head, lines, "lrrrr")
 
 
@@ -155,7 +195,10 @@ PERSONAL = ("fedavg", "fedper", "hcct", "hcct-p", "acfl", "independent")
 
 def personal() -> str:
     """Accuracies of methods with layers or models of clients' own beside those without."""
-    lines = [(f"`{method}`", *(_served(compared(name)[method]) for name in COMPARED)) for method in PERSONAL]
+    lines = [
+        (f"`{method}`", *(_served(compared(name)[method]) for name in COMPARED))
+        for method in PERSONAL
+    ]
     return table(("accuracy, worst client", *COMPARED.values()), lines, "lrrr")
 
 
@@ -174,19 +217,34 @@ def newcomers() -> str:
     )
     by: dict[str, dict[int, list[Row]]] = {}
     for row in rows("hcct-fig3.small"):
-        by.setdefault(row["cell"]["method"]["label"], {}).setdefault(row["cell"]["joiners"], []).append(row["found"])
+        by.setdefault(row["cell"]["method"]["label"], {}).setdefault(
+            row["cell"]["joiners"], []
+        ).append(row["found"])
     counts = sorted({count for own in by.values() for count in own})
     lines = [(label, *(error(own[count]) for count in counts)) for label, own in by.items()]
-    head = ("[error in %](studies/hcct-fig3.md), joining every 10 rounds", *(str(count) for count in counts))
+    head = (
+        "[error in %](studies/hcct-fig3.md), joining every 10 rounds",
+        *(str(count) for count in counts),
+    )
     return text + table(head, lines, "l" + "r" * len(counts))
 
 
 def _same(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
     a, b = row_of(as_groups(one)), row_of(as_groups(other))
-    return a.keys() == b.keys() and same_partition([a[client] for client in a], [b[client] for client in a])
+    return a.keys() == b.keys() and same_partition(
+        [a[client] for client in a], [b[client] for client in a]
+    )
 
 
-HIDDEN = ("nothing", "blocks", "8bit", "sign", "clip 1, noise 0.03", "clip 1, noise 0.1", "clip 1, noise 10")
+HIDDEN = (
+    "nothing",
+    "blocks",
+    "8bit",
+    "sign",
+    "clip 1, noise 0.03",
+    "clip 1, noise 0.1",
+    "clip 1, noise 10",
+)
 
 
 def hidden() -> str:

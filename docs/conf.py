@@ -1,7 +1,8 @@
 """The documentation site: ``make docs`` builds it into build/docs with Sphinx. The pages stay plain Markdown.
 
-What is special here: the sidebar is read from the index pages (navigation.py), settings are tables made from the fields
-they are, and links out of docs/ lead to a page of the reference, to a copy of the file, or are left out.
+What is special here: the sidebar is read from the index pages (navigation.py), settings are tables
+made from the fields they are, and links out of docs/ lead to a page of the reference, to a copy of
+the file, or are left out.
 """
 
 from __future__ import annotations
@@ -65,13 +66,17 @@ nitpick_ignore_regex = [
     # What a strategy and its result take besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.Rest)"),
     # Types inside of the data and the settings, which nobody makes.
-    (r"py:class", r"coterie\.(settings\.calls\.F|data\.losses\.\w+|data\.target_scale\.\w+|report\.explain\.Explanation)"),
+    (
+        r"py:class",
+        r"coterie\.(settings\.calls\.F|data\.losses\.\w+|data\.target_scale\.\w+|report\.explain\.Explanation)",
+    ),
     # The states of methods, which are their own affair.
     (r"py:class", r"coterie\.methods\.\w+\.\w+"),
 ]
 
 
-# -- the sidebar ----------------------------------------------------------------------------------------------------------
+# -- the sidebar
+# ----------------------------------------------------------------------------------------------------------
 
 
 def add_toctrees(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -87,29 +92,54 @@ def add_contributing(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = (ROOT / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
 
 
-# -- docstrings -----------------------------------------------------------------------------------------------------------
+# -- docstrings
+# -----------------------------------------------------------------------------------------------------------
 
 
 def has_settings(thing: Any) -> bool:
-    return inspect.isclass(thing) and hasattr(thing, "__dataclass_fields__") and bool(documented(thing))
+    return (
+        inspect.isclass(thing)
+        and hasattr(thing, "__dataclass_fields__")
+        and bool(documented(thing))
+    )
 
 
-def signature(app: Sphinx, what: str, name: str, thing: Any, options: Any, text: str | None, returns: str | None) -> Any:
+def signature(
+    app: Sphinx,
+    what: str,
+    name: str,
+    thing: Any,
+    options: Any,
+    text: str | None,
+    returns: str | None,
+) -> Any:
     """Settings stand in a table, not in the signature; what a default factory makes is not told."""
-    return ("(**settings)", None) if has_settings(thing) else (text and text.replace("=<factory>", "=..."), returns)
+    return (
+        ("(**settings)", None)
+        if has_settings(thing)
+        else (text and text.replace("=<factory>", "=..."), returns)
+    )
 
 
-def docstring(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def docstring(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
     """Arguments and fields where a docstring tells of them, as ``name: ...``, in bold; a table of settings."""
     if {"Args:", "Attributes:"} & {line.strip() for line in lines}:  # Google's sections
-        lines[:] = GoogleDocstring(lines, Config(napoleon_use_ivar=True), app, what, name, thing, options).lines()
+        lines[:] = GoogleDocstring(
+            lines, Config(napoleon_use_ivar=True), app, what, name, thing, options
+        ).lines()
     elif callable(thing):
         names = "|".join(map(re.escape, parameters(thing)))
         told = re.compile(rf"(?:^|(?<=[.;)`] ))((?:{names})(?:, (?:{names}))*):(?= |$)")
         lines[:] = [told.sub(r"**\1**:", line) if names else line for line in lines]
     if has_settings(thing):
         if thing is METHODS.get(getattr(thing, "name", "")):
-            lines += ["", f":doc:`Card </methods/{thing.name}>`; ``{thing.name}`` on the command line.", ""]
+            lines += [
+                "",
+                f":doc:`Card </methods/{thing.name}>`; ``{thing.name}`` on the command line.",
+                "",
+            ]
         lines += settings(thing)
 
 
@@ -123,11 +153,22 @@ def parameters(thing: Any) -> Sequence[str]:
 
 def settings(cls: type[Any]) -> Iterable[str]:
     """A table of settings, from the fields that the command line and the files read."""
-    yield from ("", ".. list-table::", "   :header-rows: 1", "", *row("setting", "default", "allowed", "meaning"))
+    yield from (
+        "",
+        ".. list-table::",
+        "   :header-rows: 1",
+        "",
+        *row("setting", "default", "allowed", "meaning"),
+    )
     for name, words, default, sentence in documented(cls):
         if name not in ("about", "training"):  # a scenario's sentence, and a table of its own
             limits = cls.__dataclass_fields__[name].metadata.get("limits", {})
-            yield from row(f"``{name}``", f"``{plain(default)}``", allowed(words, limits), sentence.replace("*", "\\*"))
+            yield from row(
+                f"``{name}``",
+                f"``{plain(default)}``",
+                allowed(words, limits),
+                sentence.replace("*", "\\*"),
+            )
     yield ""
 
 
@@ -138,16 +179,23 @@ def row(*cells: str) -> list[str]:
 def skip(app: Sphinx, what: str, name: str, thing: Any, skipped: bool, options: Any) -> bool | None:
     """Left out: what methods do for the contract's functions, and fields of named tuples, which their class tells of."""
     inner = getattr(thing, "fget", thing)
-    of_a_method = getattr(inner, "__module__", "").startswith("coterie.methods.") and "." in inner.__qualname__
+    of_a_method = (
+        getattr(inner, "__module__", "").startswith("coterie.methods.")
+        and "." in inner.__qualname__
+    )
     return True if of_a_method or thing is Any or type(thing).__name__ == "_tuplegetter" else None
 
 
-# -- links out of docs/ ---------------------------------------------------------------------------------------------------
+# -- links out of docs/
+# ---------------------------------------------------------------------------------------------------
 
 PAGES = {
     ROOT / "README": "index",
     ROOT / "CONTRIBUTING": "contributing",
-    **{ROOT / "src/coterie" / name: f"reference/{name}" for name in ("clustering", "methods", "boundary")},
+    **{
+        ROOT / "src/coterie" / name: f"reference/{name}"
+        for name in ("clustering", "methods", "boundary")
+    },
 }
 """What is linked to, without a suffix -> the page that has what it says."""
 
@@ -172,16 +220,25 @@ class LinksOut(SphinxTransform):
                 link.replace_self(nodes.inline("", "", *link.children))
 
 
-def back_links(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+def back_links(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Leave out links of the pages of sources that lead nowhere.
 
-    Back to the reference: some names are documented as the package's, under another anchor. To the module of a type alias,
-    which Sphinx takes to be that of ``dict`` or ``tuple``.
+    Back to the reference: some names are documented as the package's, under another anchor. To the
+    module of a type alias, which Sphinx takes to be that of ``dict`` or ``tuple``.
     """
     if page.startswith("_modules/"):
         known = app.env.domains.python_domain.objects
         back = re.compile(r'<a class="viewcode-back" href="[^"#]*#([^"]*)">.*?</a>')
-        place = lambda link: link[0].replace(f"#{link[1]}", f"#{known[link[1]].node_id}") if link[1] in known else ""  # noqa: E731
+
+        def place(link):
+            return (
+                link[0].replace(f"#{link[1]}", f"#{known[link[1]].node_id}")
+                if link[1] in known
+                else ""
+            )
+
         context["body"] = back.sub(place, context["body"])
         context["body"] = re.sub(r'<li><a href="builtins.html">.*?</li>', "", context["body"])
 

@@ -37,7 +37,9 @@ Rows = list[dict[str, Any]]
 def by_world(rows: Rows) -> dict[tuple[str, str], Rows]:
     """(schedule, stream) -> its rows, in the order of the columns."""
     worlds = [(schedule, stream) for schedule in MOVES for stream in drift.STREAMS]
-    found = {world: [one for one in rows if (one["drift"], one["stream"]) == world] for world in worlds}
+    found = {
+        world: [one for one in rows if (one["drift"], one["stream"]) == world] for world in worlds
+    }
     return {world: own for world, own in found.items() if own}
 
 
@@ -45,12 +47,21 @@ def _means(key: str, rows: Rows) -> str:
     """A row per method and a column per world: the mean over seeds. The last row is the best of FedDrift in each column."""
     worlds = by_world(rows)
     means = {
-        name: [drift.mean([one for one in found if one["method"] == name], key) for found in worlds.values()] for name in CALLED
+        name: [
+            drift.mean([one for one in found if one["method"] == name], key)
+            for found in worlds.values()
+        ]
+        for name in CALLED
     }
     told = {name: means[name] for name in CALLED if any(value is not None for value in means[name])}
     swept = [values for name, values in told.items() if name.startswith("feddrift")]
-    cells = [(CALLED[name], *map(number, values), _seeds(worlds, name)) for name, values in told.items()]
-    best = [min((value for value in column if value is not None), default=None) for column in zip(*swept, strict=True)]
+    cells = [
+        (CALLED[name], *map(number, values), _seeds(worlds, name)) for name, values in told.items()
+    ]
+    best = [
+        min((value for value in column if value is not None), default=None)
+        for column in zip(*swept, strict=True)
+    ]
     cells.append((BEST, *map(number, best), ""))
     head = ("", *(f"{called(stream)}, {schedule}" for schedule, stream in worlds), "seeds")
     return table(head, cells, "l" + "r" * (len(head) - 1))
@@ -82,12 +93,24 @@ def delays() -> str:
 def alarms() -> str:
     """How many runs over data that are still had more than one group at any time."""
     still = [one for one in drift.measured() if one["drift"] == "still"]
-    streams, cells = [stream for stream in drift.STREAMS if any(one["stream"] == stream for one in still)], []
+    streams, cells = (
+        [stream for stream in drift.STREAMS if any(one["stream"] == stream for one in still)],
+        [],
+    )
     for name in CALLED:
-        own = [[one["alarm"] for one in still if (one["method"], one["stream"]) == (name, stream)] for stream in streams]
+        own = [
+            [one["alarm"] for one in still if (one["method"], one["stream"]) == (name, stream)]
+            for stream in streams
+        ]
         if any(own):
-            cells.append((CALLED[name], *(f"{sum(each)} of {len(each)}" if each else "–" for each in own)))
+            cells.append(
+                (CALLED[name], *(f"{sum(each)} of {len(each)}" if each else "–" for each in own))
+            )
     return table(("", *map(called, streams)), cells, "l" + "r" * len(streams))
 
 
-PARTS: Mapping[str, Callable[..., str]] = {"drift-behind": behind, "drift-delays": delays, "drift-alarms": alarms}
+PARTS: Mapping[str, Callable[..., str]] = {
+    "drift-behind": behind,
+    "drift-delays": delays,
+    "drift-alarms": alarms,
+}

@@ -29,9 +29,22 @@ def null() -> str:
         own = [row for row in found if row["world"] == world]
         ps = [p for row in own for p in row["p"]]
         split = sum(row["splits"] > 0 for row in own)
-        cells = (*_below(ps), f"{min(ps):.2g}", f"{split} of {len(own)}", _repeats([row["p"] for row in own]))
+        cells = (
+            *_below(ps),
+            f"{min(ps):.2g}",
+            f"{split} of {len(own)}",
+            _repeats([row["p"] for row in own]),
+        )
         lines.append((f"`{world}`", str(len(own)), str(len(ps)), *cells))
-    head = ("world", "runs", "probes", *(f"p < {level:g}" for level in LEVELS), "least p", "runs split", "correlation")
+    head = (
+        "world",
+        "runs",
+        "probes",
+        *(f"p < {level:g}" for level in LEVELS),
+        "least p",
+        "runs split",
+        "correlation",
+    )
     return table(head, lines, "l" + "r" * (len(head) - 1))
 
 
@@ -44,7 +57,11 @@ def _below(ps: Sequence[float]) -> Iterable[str]:
 
 def _repeats(runs: Sequence[Sequence[float]]) -> str:
     """The correlation of the normal scores of successive probes."""
-    pairs = [pair for ps in runs for pair in pairwise(NormalDist().inv_cdf(min(max(p, 1e-9), 0.999)) for p in ps)]
+    pairs = [
+        pair
+        for ps in runs
+        for pair in pairwise(NormalDist().inv_cdf(min(max(p, 1e-9), 0.999)) for p in ps)
+    ]
     return f"{correlation(*zip(*pairs, strict=True)):.2f}" if len(pairs) > 2 else NOTHING
 
 
@@ -59,7 +76,9 @@ def calibration(key: str = "rates") -> str:
         cases.setdefault((row["n"], row["noise"]), []).append(row)
     lines = []
     for (n, noise), own in cases.items():
-        cells = [", ".join(f"{row[key][i]:.2g}" for row in own) for i in range(len(found["levels"]))]
+        cells = [
+            ", ".join(f"{row[key][i]:.2g}" for row in own) for i in range(len(found["levels"]))
+        ]
         lines.append((str(n), noise, f"{own[0]['draws'] // (1 + (key == 'twice')):,}", *cells))
     head = ("clients", "noise", "draws", *(f"p < {level:g}" for level in found["levels"]))
     return table(head, lines, "rl" + "r" * (len(head) - 2))
@@ -71,7 +90,12 @@ def power() -> str:
     if found is None:
         return _MISSING
     lines = [
-        (str(row["n"]), str(row["dimension"]), f"{row['draws']:,}", *(f"{rate:.2f}" for rate in row["rates"]))
+        (
+            str(row["n"]),
+            str(row["dimension"]),
+            f"{row['draws']:,}",
+            *(f"{rate:.2f}" for rate in row["rates"]),
+        )
         for row in found["power"]
     ]
     head = ("clients", "dimension", "draws", *(f"{ratio:g}" for ratio in found["ratios"]))

@@ -14,8 +14,8 @@ EXAMPLES, README = ROOT / "examples", ROOT / "README.md"
 
 def source(file: str, *pieces: str) -> str:
     """Pieces of examples/FILE.py in a block of code: ``imports``, a class or function, ``Class/method``, or ``Class/head``,
-    which is the class up to its first method without underscores. Methods lose their indentation. Raises KeyError for a piece
-    that is not there."""
+    which is the class up to its first method without underscores. Methods lose their indentation.
+    Raises KeyError for a piece that is not there."""
     text = (EXAMPLES / f"{file}.py").read_text()
     found = pieces_of(text)
     shown = "\n\n\n".join(found[piece] for piece in pieces)
@@ -34,8 +34,13 @@ def pieces_of(text: str) -> dict[str, str]:
             methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
             public = [method for method in methods if not method.name.startswith("_")]
             if public:
-                found[f"{node.name}/head"] = "\n".join(lines[_first(node) - 1 : _first(public[0]) - 1]).rstrip()
-            found |= {f"{node.name}/{method.name}": textwrap.dedent(_lines(lines, method)) for method in methods}
+                found[f"{node.name}/head"] = "\n".join(
+                    lines[_first(node) - 1 : _first(public[0]) - 1]
+                ).rstrip()
+            found |= {
+                f"{node.name}/{method.name}": textwrap.dedent(_lines(lines, method))
+                for method in methods
+            }
     return found
 
 

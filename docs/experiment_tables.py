@@ -2,7 +2,8 @@
 them in.
 
     python -m papers run all --out docs/results/studies     runs what is missing of the small scale
-    python docs/generate.py --figures                draws docs/studies/figures anew, and rewrites the pages
+    python docs/generate.py --figures                draws docs/studies/figures anew, and rewrites
+    the pages
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def strengths() -> str:
     count = Counter(said.strength for said in run)
     lines = [line for path in RESULTS.glob("*.jsonl") for line in path.read_text().splitlines()]
     hours = sum(json.loads(line)["seconds"] for line in lines) / 3600
-    shares = ", ".join(f"{count[strength]} are {strength}" for strength in ("strong", "medium", "weak"))
+    shares = ", ".join(
+        f"{count[strength]} are {strength}" for strength in ("strong", "medium", "weak")
+    )
     return f"Of {len(run)} experiments, {shares}. Together, the {len(lines):,} recorded rows took {hours:.0f} hours.\n"
 
 
@@ -94,18 +97,28 @@ def _at_scale(study: Study, name: str, said: Outcome | int) -> str:
     if not isinstance(said, Outcome):
         recorded = f"{said} of {len(scale.cells())} runs are recorded" if said else "Not run yet"
         return f"{head}{recorded}.\n"
-    claims = [(claim.what, claim.printed, claim.ours, _agrees(claim), claim.rule) for claim in said.claims]
+    claims = [
+        (claim.what, claim.printed, claim.ours, _agrees(claim), claim.rule) for claim in said.claims
+    ]
     parts = [table(("", "paper", "here", "agrees", "if"), claims)]
     if study.table:
         found = study.table(said.rows)
         parts.append(table(found.head, found.rows, found.align))
     parts.append(f"![{study.where}](figures/{study.stem}.{name}.png)\n")
-    seeds = f"{said.seeds} seeds; ± is the 95 % interval of their mean" if said.seeds > 1 else "one seed"
+    seeds = (
+        f"{said.seeds} seeds; ± is the 95 % interval of their mean"
+        if said.seeds > 1
+        else "one seed"
+    )
     return head + "\n".join([f"**Verdict: {said.verdict}** ({seeds}).\n", *parts])
 
 
 def _agrees(claim: Claim) -> str:
-    return WORDS[claim.holds] if not claim.aside else f"{WORDS[claim.holds].strip('*')}, not counted: {claim.aside}"
+    return (
+        WORDS[claim.holds]
+        if not claim.aside
+        else f"{WORDS[claim.holds].strip('*')}, not counted: {claim.aside}"
+    )
 
 
 def figures() -> list[Path]:

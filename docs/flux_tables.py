@@ -17,7 +17,12 @@ import flux
 NOTHING = "–"
 NOT_YET = "Not measured yet: `python benchmarks/flux.py --data DIR` does it.\n"
 
-ELSEWHERE: Mapping[str, str] = {"flux": "FLUX", "flux-prior": "FLUX-prior", "pfedme": "pFedMe", "fesem": "FeSEM"}
+ELSEWHERE: Mapping[str, str] = {
+    "flux": "FLUX",
+    "flux-prior": "FLUX-prior",
+    "pfedme": "pFedMe",
+    "fesem": "FeSEM",
+}
 """Methods that Coterie does not have, of which there are printed numbers -> their names."""
 
 
@@ -53,12 +58,20 @@ def shifts(dataset: str, scale: str) -> str:
     for level in flux.LEVELS:
         for name in flux.SETTINGS:
             own = {
-                shift: [row["accuracy"] for row in rows if (row["method"], row["level"], row["shift"]) == (name, level, shift)]
+                shift: [
+                    row["accuracy"]
+                    for row in rows
+                    if (row["method"], row["level"], row["shift"]) == (name, level, shift)
+                ]
                 for shift in flux.SHIFTS
             }
             if any(own.values()):
                 each = [f"{np.mean(values):.3f}" if values else NOTHING for values in own.values()]
-                mean = f"{np.mean([np.mean(values) for values in own.values()]):.3f}" if all(own.values()) else NOTHING
+                mean = (
+                    f"{np.mean([np.mean(values) for values in own.values()]):.3f}"
+                    if all(own.values())
+                    else NOTHING
+                )
                 lines.append((str(level), f"`{name}`", *each, mean))
     names = (name.replace("|", "\\|") for name in flux.SHIFTS.values())
     return table(("level", "method", *names, "mean"), lines, "rlrrrrr")

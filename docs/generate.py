@@ -1,9 +1,9 @@
 """Rewrite the generated parts of README.md and docs/, which stand between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 
-    python docs/generate.py            all of them but the demonstration's output
-    python docs/generate.py --demo     that too: it runs the bare ``coterie run``, in about half a minute
-    python docs/generate.py --figures  draw the figures of docs/studies too (coterie[report])
-    python docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
+    python docs/generate.py            all of them but the demonstration's output python
+    docs/generate.py --demo     that too: it runs the bare ``coterie run``, in about half a minute
+    python docs/generate.py --figures  draw the figures of docs/studies too (coterie[report]) python
+    docs/generate.py --check    write nothing; exit status 1 if a part is not up to date
 
 Measured results are kept in docs/results and benchmarks/results; measured.py makes tables of them.
 """
@@ -63,7 +63,9 @@ from coterie.settings import documented
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
-MARKER = re.compile(r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL)
+MARKER = re.compile(
+    r"^<!-- ([\w-]+)((?: [\w/-]+)*) -->\n(.*?)^<!-- /\1 -->$", re.MULTILINE | re.DOTALL
+)
 
 
 def documents() -> list[Path]:
@@ -71,12 +73,17 @@ def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-# -- tables ---------------------------------------------------------------------------------------------------------------
+# -- tables
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def settings(of: str) -> str:
     """The settings of a method, of ``training``, of ``boundary`` or of ``scenario``."""
-    tables: dict[str, type[Any]] = {"training": Training, "boundary": Boundary, "scenario": type(SCENARIOS["digits/iid"])}
+    tables: dict[str, type[Any]] = {
+        "training": Training,
+        "boundary": Boundary,
+        "scenario": type(SCENARIOS["digits/iid"]),
+    }
     cls = tables.get(of) or METHODS[of]
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     hidden = ("about", "training")
@@ -85,24 +92,36 @@ def settings(of: str) -> str:
         for name, words, default, about in documented(cls)
         if name not in hidden
     ]
-    return table(("setting", "default", "allowed", "meaning"), rows) if rows else "It has no settings.\n"
+    return (
+        table(("setting", "default", "allowed", "meaning"), rows)
+        if rows
+        else "It has no settings.\n"
+    )
 
 
 def methods(folder: str = "") -> str:
     """The methods with their cards."""
-    rows = [(f"[`{name}`]({folder}methods/{name}.md)", first_line(cls)) for name, cls in METHODS.items()]
+    rows = [
+        (f"[`{name}`]({folder}methods/{name}.md)", first_line(cls)) for name, cls in METHODS.items()
+    ]
     return table(("method", "what it does"), rows)
 
 
 def scenarios() -> str:
     """The named scenarios."""
-    rows = [(f"`{name}`", s.about, OWN_DATA.get(s.dataset, str(s.clients)), f"`{s.model}`") for name, s in SCENARIOS.items()]
+    rows = [
+        (f"`{name}`", s.about, OWN_DATA.get(s.dataset, str(s.clients)), f"`{s.model}`")
+        for name, s in SCENARIOS.items()
+    ]
     return table(("scenario", "what it is", "clients", "model"), rows, "llrl")
 
 
 def datasets() -> str:
     """The data sets by name."""
-    rows = [(f"`{name}`", source.about, "yes" if source.files else "no") for name, source in DATASETS.items()]
+    rows = [
+        (f"`{name}`", source.about, "yes" if source.files else "no")
+        for name, source in DATASETS.items()
+    ]
     return table(("data set", "what it is", "needs files"), rows)
 
 
@@ -120,7 +139,8 @@ def commands() -> str:
     return "\n" + "\n".join(out) + "\n"
 
 
-# -- the demonstration ---------------------------------------------------------------------------------------------------
+# -- the demonstration
+# ---------------------------------------------------------------------------------------------------
 
 
 def demo() -> str:
@@ -143,13 +163,23 @@ def normalised(printed: str) -> str:
 def in_terminal(*arguments: str) -> str:
     """What ``coterie`` prints to a plain terminal of a fixed width, in an empty folder."""
     master, slave = os.openpty()
-    environment = {**os.environ, "COLUMNS": str(WIDTH), "LINES": "50", "TERM": "dumb", "NO_COLOR": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {
+        **os.environ,
+        "COLUMNS": str(WIDTH),
+        "LINES": "50",
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    ).rstrip(os.pathsep)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "COTERIE_DATA"):
         environment.pop(name, None)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-m", "coterie", *arguments]
-        with subprocess.Popen(command, stdout=slave, stderr=errors, cwd=folder, env=environment) as process:
+        with subprocess.Popen(
+            command, stdout=slave, stderr=errors, cwd=folder, env=environment
+        ) as process:
             os.close(slave)
             printed = b"".join(_until_closed(master))
         os.close(master)
@@ -170,7 +200,8 @@ def _until_closed(terminal: int) -> Iterable[bytes]:
         yield read
 
 
-# -- parts of documents ---------------------------------------------------------------------------------------------------
+# -- parts of documents
+# ---------------------------------------------------------------------------------------------------
 
 PARTS: Mapping[str, Callable[..., str]] = {
     "settings": settings,
@@ -228,9 +259,13 @@ def regenerated(text: str, skip: Sequence[str] = SLOW) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--check", action="store_true", help="write nothing, tell what is not up to date")
+    options.add_argument(
+        "--check", action="store_true", help="write nothing, tell what is not up to date"
+    )
     options.add_argument("--demo", action="store_true", help="run the demonstration as well")
-    options.add_argument("--figures", action="store_true", help="draw the figures of studies as well")
+    options.add_argument(
+        "--figures", action="store_true", help="draw the figures of studies as well"
+    )
     chosen = options.parse_args(argv)
     if chosen.figures:
         experiment_tables.figures()
@@ -241,7 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         new = regenerated(old, () if chosen.demo else SLOW)
         if new != old:
             stale = True
-            print(f"{path.relative_to(ROOT)} {'is not up to date' if chosen.check else 'rewritten'}")
+            print(
+                f"{path.relative_to(ROOT)} {'is not up to date' if chosen.check else 'rewritten'}"
+            )
             if not chosen.check:
                 path.write_text(new)
     return int(chosen.check and stale)

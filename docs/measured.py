@@ -1,8 +1,9 @@
 """Tables of what was measured, for the documents; :mod:`generate` puts them in.
 
-Results are those of ``coterie run FILE --json``, or of ``coterie compare RUNS --json`` where there are many runs, kept in
-docs/results/NAME.json, and those of the scripts in benchmarks/. To keep those of another run, add a row to :data:`STUDIES`
-or :data:`COMPARISONS`, and call from the repository's root, so that the paths in it are relative:
+Results are those of ``coterie run FILE --json``, or of ``coterie compare RUNS --json`` where there
+are many runs, kept in docs/results/NAME.json, and those of the scripts in benchmarks/. To keep
+those of another run, add a row to :data:`STUDIES` or :data:`COMPARISONS`, and call from the
+repository's root, so that the paths in it are relative:
 
     coterie run experiments/digits.toml --json --out runs/digits > docs/results/digits.json
 """
@@ -43,7 +44,8 @@ COMPARISONS: Mapping[str, str] = {
     "all-methods-mnist": "",
     "all-methods-fashion": "",
 }
-"""Name of a file in docs/results that ``coterie compare`` has written -> that of the same runs with silent clients."""
+"""Name of a file in docs/results that ``coterie compare`` has written -> that of the same runs with
+silent clients."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
@@ -72,7 +74,17 @@ def results() -> str:
                 title = file = ""
     if not rows:
         return "No results have been recorded yet.\n"
-    head = ("experiment", "clients", "method", "seeds", "rounds", "accuracy", "worst client", "groups", "adjusted Rand")
+    head = (
+        "experiment",
+        "clients",
+        "method",
+        "seeds",
+        "rounds",
+        "accuracy",
+        "worst client",
+        "groups",
+        "adjusted Rand",
+    )
     return table(head, rows, "lrlrrrrrr")
 
 
@@ -81,7 +93,10 @@ def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     groups: list[list[Mapping[str, Any]]] = []
     for one in runs:
         for group in groups:
-            if all(one.get(key) == group[0].get(key) for key in ("method", "scenario", "settings", "training")):
+            if all(
+                one.get(key) == group[0].get(key)
+                for key in ("method", "scenario", "settings", "training")
+            ):
                 group.append(one)
                 break
         else:
@@ -91,7 +106,10 @@ def _alike(runs: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
 
 def _result(title: str, file: str, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     first = runs[0]
-    over: Callable[[Callable[[Any], Any]], dict[str, float | None]] = lambda pick: interval([pick(run) for run in runs])  # noqa: E731
+
+    def over(pick: Callable[[Any], Any]) -> dict[str, float | None]:
+        return interval([pick(run) for run in runs])
+
     return (
         f"[{title}](../{file})" if title else "",  # from docs/
         str(len(first["accuracy"]["per_client"])) if title else "",
@@ -108,7 +126,9 @@ def _result(title: str, file: str, runs: Sequence[Mapping[str, Any]]) -> tuple[s
 def cfl_defaults() -> str:
     """CFL with its defaults, from benchmarks/cfl_defaults.py."""
     if not DEFAULTS.is_file():
-        return "The table has not been measured yet: `python benchmarks/cfl_defaults.py` makes it.\n"
+        return (
+            "The table has not been measured yet: `python benchmarks/cfl_defaults.py` makes it.\n"
+        )
     found = json.loads(DEFAULTS.read_text())
     rows = [
         (
@@ -120,17 +140,29 @@ def cfl_defaults() -> str:
         )
         for row in found["rows"]
     ]
-    head = ("digits, 20 clients", "exactly the true groups", "adjusted Rand", "groups", "last split in round")
+    head = (
+        "digits, 20 clients",
+        "exactly the true groups",
+        "adjusted Rand",
+        "groups",
+        "last split in round",
+    )
     return f"After {found['rounds']} rounds:\n\n{table(head, rows, 'lrrrr')}"
 
 
 def hcct_signals(what: str) -> str:
     """HCCT by updates and by signals, from benchmarks/hcct_signals.py: its ``groups`` by tradeoff, or what one ``costs``."""
     if not SIGNALS.is_file():
-        return "The table has not been measured yet: `python benchmarks/hcct_signals.py` makes it.\n"
+        return (
+            "The table has not been measured yet: `python benchmarks/hcct_signals.py` makes it.\n"
+        )
     rows = json.loads(SIGNALS.read_text())["rows"]
     many = what == "groups"
-    chosen = [row for row in rows if not many or (row["size"] == "many" and row["way"] in ("updates", "signals"))]
+    chosen = [
+        row
+        for row in rows
+        if not many or (row["size"] == "many" and row["way"] in ("updates", "signals"))
+    ]
     usual = sorted({row["tradeoff"] for row in rows})[1]
     chosen = chosen if many else [row for row in chosen if row["tradeoff"] == usual]
     columns = list(dict.fromkeys((row["way"], row["tradeoff"]) for row in chosen))
@@ -140,9 +172,14 @@ def hcct_signals(what: str) -> str:
         few = "" if row["size"] == "many" else ", few"
         text = right if many else f"{right}; {number(row['accuracy'])}"
         cells.setdefault(f"`{row['world']}`{few}", []).append(text)
-    up = {way: size(next(row["bytes_up"] for row in chosen if row["way"] == way)) for way, _ in columns}
+    up = {
+        way: size(next(row["bytes_up"] for row in chosen if row["way"] == way))
+        for way, _ in columns
+    }
     head = [f"{way}, λ {tradeoff:g}" if many else f"{way}, {up[way]}" for way, tradeoff in columns]
-    return table(("world", *head), [(name, *row) for name, row in cells.items()], "l" + "r" * len(head))
+    return table(
+        ("world", *head), [(name, *row) for name, row in cells.items()], "l" + "r" * len(head)
+    )
 
 
 def adversaries(part: str = "methods") -> str:
@@ -155,8 +192,16 @@ def adversaries(part: str = "methods") -> str:
     cells = []
     for method in dict.fromkeys(method for method, *_ in rows):
         calm = rows[method, "none", 1, "defaults"]
-        cells.append((f"`{method}`", number(calm), *(f"{calm - rows[method, a, 1, 'defaults']:+.3f}" for a in attacks)))
-    tests = found["seeds"] * 171  # test examples of the honest clients in each of the digits scenarios
+        cells.append(
+            (
+                f"`{method}`",
+                number(calm),
+                *(f"{calm - rows[method, a, 1, 'defaults']:+.3f}" for a in attacks),
+            )
+        )
+    tests = (
+        found["seeds"] * 171
+    )  # test examples of the honest clients in each of the digits scenarios
     about = (
         f"`{found['scenario']}`, {found['clients']} clients, {found['rounds']} rounds, {_seeds(found)}. First "
         "column: accuracy of the 19 honest clients without an attack. The others: how much of it they **lose** to one hostile "
@@ -174,10 +219,15 @@ def honest_norms() -> str:
     greatest = {(row["world"], row["method"]): row["greatest"] for row in rows}
     methods = list(dict.fromkeys(row["method"] for row in rows))
     cells = [
-        (f"`{world}`" if "/" in world else world, *(f"{greatest[world, method]:.1f}" for method in methods))
+        (
+            f"`{world}`" if "/" in world else world,
+            *(f"{greatest[world, method]:.1f}" for method in methods),
+        )
         for world in dict.fromkeys(row["world"] for row in rows)
     ]
-    return table(("clients", *(f"`{method}`" for method in methods)), cells, "l" + "r" * len(methods))
+    return table(
+        ("clients", *(f"`{method}`" for method in methods)), cells, "l" + "r" * len(methods)
+    )
 
 
 def honest_accuracy() -> str:
@@ -186,9 +236,15 @@ def honest_accuracy() -> str:
         return "The table has not been measured yet: `python benchmarks/honest.py` makes it.\n"
     rows = json.loads(HONEST.read_text())["accuracy"]
     engines = list(dict.fromkeys(row["engine"] for row in rows))
-    shown = {(row["world"], row["engine"]): f"{row['mean']:.3f} / {row['by_examples']:.3f}" for row in rows}
+    shown = {
+        (row["world"], row["engine"]): f"{row['mean']:.3f} / {row['by_examples']:.3f}"
+        for row in rows
+    }
     cells = [
-        (f"`{world}`" if "/" in world else world, *(shown.get((world, engine), "") for engine in engines))
+        (
+            f"`{world}`" if "/" in world else world,
+            *(shown.get((world, engine), "") for engine in engines),
+        )
         for world in dict.fromkeys(row["world"] for row in rows)
     ]
     return table(("clients", *engines), cells, "l" + "r" * len(engines))
@@ -205,15 +261,22 @@ def robust_means() -> str:
     for method in dict.fromkeys(method for method, *_ in rows):
         calm = {defence: rows[method, "none", 1, defence] for defence in defences}
         cells.append((f"`{method}`", "none", "0", *(number(calm[defence]) for defence in defences)))
-        for attack, hostile in dict.fromkeys((a, n) for m, a, n, _ in rows if m == method and a != "none"):
-            lost = (f"{calm[defence] - rows[method, attack, hostile, defence]:+.3f}" for defence in defences)
+        for attack, hostile in dict.fromkeys(
+            (a, n) for m, a, n, _ in rows if m == method and a != "none"
+        ):
+            lost = (
+                f"{calm[defence] - rows[method, attack, hostile, defence]:+.3f}"
+                for defence in defences
+            )
             cells.append((f"`{method}`", attack, str(hostile), *lost))
     about = (
         f"`{found['scenario']}` with 1, 2 and 4 hostile clients of {found['clients']}, {_seeds(found)}. *none*: no "
         "bounds and the plain mean. *defaults*: the bounds and the plain mean. The others: a robust mean and no bounds. Rows "
         "of attack *none* are accuracies, the others what is lost.\n\n"
     )
-    return about + table(("method", "attack", "hostile", *defences), cells, "llr" + "r" * len(defences))
+    return about + table(
+        ("method", "attack", "hostile", *defences), cells, "llr" + "r" * len(defences)
+    )
 
 
 def _seeds(found: Mapping[str, Any]) -> str:
@@ -222,7 +285,10 @@ def _seeds(found: Mapping[str, Any]) -> str:
 
 def _attacked(path: Path) -> tuple[Any, dict[tuple[str, str, int, str], float]]:
     found = json.loads(path.read_text())
-    return found, {(row["method"], row["attack"], row["hostile"], row["defence"]): row["accuracy"] for row in found["rows"]}
+    return found, {
+        (row["method"], row["attack"], row["hostile"], row["defence"]): row["accuracy"]
+        for row in found["rows"]
+    }
 
 
 def trust() -> str:
@@ -238,7 +304,10 @@ def trust() -> str:
             counts = (f"{found['failed']:,} of {found['attempts']:,}" for found in (then, now))
             rows.append((subject.replace("_", " "), f"*{point}*: {now['promise']}", *counts))
     sums = (
-        [sum(counts[key] for points in found.values() for counts in points.values()) for key in ("failed", "attempts")]
+        [
+            sum(counts[key] for points in found.values() for counts in points.values())
+            for key in ("failed", "attempts")
+        ]
         for found in (before, after)
     )
     rows.append(("all", "", *(f"{failed:,} of {attempts:,}" for failed, attempts in sums)))
@@ -262,7 +331,15 @@ def boundary_results() -> str:
         )
         for row in found["rows"]
     ]
-    head = ("method", "boundary", "exactly the true groups", "adjusted Rand", "accuracy", "sent up", "ε")
+    head = (
+        "method",
+        "boundary",
+        "exactly the true groups",
+        "adjusted Rand",
+        "accuracy",
+        "sent up",
+        "ε",
+    )
     return f"After {found['rounds']} rounds, ε at δ = {found['delta']:g}:\n\n{table(head, rows, 'llrrrrr')}"
 
 
@@ -296,8 +373,13 @@ def private_sums() -> str:
     rows = [json.loads(line) for line in PRIVATE.read_text().splitlines()]
     for row in rows:
         if row["groups"] > 1:
-            found.setdefault((row["method"], row["clients"]), {}).setdefault(row["epsilon"], []).append(row)
-    epsilons = sorted({epsilon for of in found.values() for epsilon in of}, key=lambda epsilon: -epsilon or -math.inf)
+            found.setdefault((row["method"], row["clients"]), {}).setdefault(
+                row["epsilon"], []
+            ).append(row)
+    epsilons = sorted(
+        {epsilon for of in found.values() for epsilon in of},
+        key=lambda epsilon: -epsilon or -math.inf,
+    )
 
     def cell(rows: Sequence[Mapping[str, Any]]) -> str:
         if not rows:
@@ -306,14 +388,23 @@ def private_sums() -> str:
         return f"{index:.2f}, {accuracy:.3f}"
 
     lines = [
-        (f"`{method}`", f"{n:,}", str(max(map(len, of.values()))), *(cell(of.get(epsilon, [])) for epsilon in epsilons))
-        for (method, n), of in sorted(found.items(), key=lambda each: (each[0][0] == "fedavg", each[0][1]))
+        (
+            f"`{method}`",
+            f"{n:,}",
+            str(max(map(len, of.values()))),
+            *(cell(of.get(epsilon, [])) for epsilon in epsilons),
+        )
+        for (method, n), of in sorted(
+            found.items(), key=lambda each: (each[0][0] == "fedavg", each[0][1])
+        )
     ]
     heads = [f"ε = {epsilon:g}" if epsilon else "no noise" for epsilon in epsilons]
     alike = [row for row in rows if row["groups"] == 1]
     false = sum(row["models"] > 1 for row in alike)
     text = f"Where all 100 clients are alike, without noise and at ε = 2, {false} of {len(alike)} runs found groups.\n"
-    return table(("method", "clients", "seeds", *heads), lines, "lrr" + "r" * len(heads)) + "\n" + text
+    return (
+        table(("method", "clients", "seeds", *heads), lines, "lrr" + "r" * len(heads)) + "\n" + text
+    )
 
 
 def _range(values: Sequence[int]) -> str:
@@ -326,11 +417,20 @@ def compared(name: str) -> str:
     if not path.is_file():
         return f"The table has not been measured yet: `coterie run experiments/{name}.toml` makes it.\n"
     quiet = RESULTS / f"{COMPARISONS[name]}.json"
-    found, silent = json.loads(path.read_text()), json.loads(quiet.read_text()) if COMPARISONS[name] else []
+    found, silent = (
+        json.loads(path.read_text()),
+        json.loads(quiet.read_text()) if COMPARISONS[name] else [],
+    )
     labels = numbered([one["method"] for one in found])
     rows = []
-    for label, one in sorted(zip(labels, found, strict=True), key=lambda pair: -pair[1]["accuracy"]["mean"]):
-        same = [other for other in silent if (other["method"], other["settings"]) == (one["method"], one["settings"])]
+    for label, one in sorted(
+        zip(labels, found, strict=True), key=lambda pair: -pair[1]["accuracy"]["mean"]
+    ):
+        same = [
+            other
+            for other in silent
+            if (other["method"], other["settings"]) == (one["method"], one["settings"])
+        ]
         rows.append(
             (
                 f"`{label}`",

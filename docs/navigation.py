@@ -1,7 +1,7 @@
 """The site's navigation is what the index pages list: a link that begins a list item or a table's row is a page's place.
 
-``docs/index.md`` has a caption of the sidebar per heading; another ``index.md`` lists the pages below it. So a page has one
-place to be entered in, and reads the same as plain Markdown.
+``docs/index.md`` has a caption of the sidebar per heading; another ``index.md`` lists the pages
+below it. So a page has one place to be entered in, and reads the same as plain Markdown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ ENTRY = re.compile(r"^(?:- |\| )\[[^\]\n]*\]\(([^)#:\s]+)\.(?:md|rst|ipynb)\)", 
 def toctrees(text: str) -> Mapping[str, tuple[str, ...]]:
     """Caption -> the pages listed below that heading of an index page, without their suffix, in order."""
     _, *parts = HEADING.split(text)
-    listed = {caption: tuple(ENTRY.findall(part)) for caption, part in zip(parts[::2], parts[1::2], strict=True)}
+    listed = {
+        caption: tuple(ENTRY.findall(part))
+        for caption, part in zip(parts[::2], parts[1::2], strict=True)
+    }
     return {caption: pages for caption, pages in listed.items() if pages}
 
 

@@ -26,13 +26,26 @@ def problems() -> str:
                 f"{one['share']:.1%}",
             )
         )
-    head = ("problem", "metric", "alone", "one model", "split-half", "groups found", "lines", "sent")
+    head = (
+        "problem",
+        "metric",
+        "alone",
+        "one model",
+        "split-half",
+        "groups found",
+        "lines",
+        "sent",
+    )
     return table(head, rows, "llrrrrrr")
 
 
 def forecasts() -> str:
     """What forecasts without a model score beside the methods."""
-    one = next(one for one in json.loads((RESULTS / "problems.json").read_text()) if one["problem"] == "forecasting")
+    one = next(
+        one
+        for one in json.loads((RESULTS / "problems.json").read_text())
+        if one["problem"] == "forecasting"
+    )
     (mean, last), score = one["baselines"].values(), one["scores"]["split-half"]
     return (
         f"Forecasts are tested on the last hours of each station. Without a model, the mean of the last 24 hours has\n"
@@ -51,4 +64,8 @@ def adapters() -> str:
     )
 
 
-PARTS: Mapping[str, Callable[[], str]] = {"problems": problems, "forecasts": forecasts, "adapters": adapters}
+PARTS: Mapping[str, Callable[[], str]] = {
+    "problems": problems,
+    "forecasts": forecasts,
+    "adapters": adapters,
+}

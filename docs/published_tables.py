@@ -50,10 +50,19 @@ def error(runs: Sequence[Row]) -> str:
 def ids() -> str:
     """CFL with the published code's two ways to cut, beside CFL and FedAvg: figure 8 at the small scale."""
     lines = [
-        (label, str(len(runs)), over(runs, "accuracy"), over(runs, "worst"), over(runs, "ari", 2), over(runs, "groups", 1))
+        (
+            label,
+            str(len(runs)),
+            over(runs, "accuracy"),
+            over(runs, "worst"),
+            over(runs, "ari", 2),
+            over(runs, "groups", 1),
+        )
         for label, runs in by_label("cfl-fig8.small").items()
     ]
-    return table(("", "seeds", "accuracy", "worst client", "adjusted Rand", "groups"), lines, "lrrrrr")
+    return table(
+        ("", "seeds", "accuracy", "worst client", "adjusted Rand", "groups"), lines, "lrrrrr"
+    )
 
 
 TABLE_IV = {
@@ -75,8 +84,28 @@ def starts() -> str:
             if same := found.get(f"{method}, identical start"):
                 apart, one = found[method], found["FedAvg"]
                 groups = (over(same, "groups", 1), over(apart, "groups", 1))
-                lines.append((what, method, str(len(same)), groups[0], groups[1], error(same), error(apart), error(one)))
-    head = ("clients", "", "seeds", "groups, one start", "apart", "error in %, one start", "apart", "FedAvg's")
+                lines.append(
+                    (
+                        what,
+                        method,
+                        str(len(same)),
+                        groups[0],
+                        groups[1],
+                        error(same),
+                        error(apart),
+                        error(one),
+                    )
+                )
+    head = (
+        "clients",
+        "",
+        "seeds",
+        "groups, one start",
+        "apart",
+        "error in %, one start",
+        "apart",
+        "FedAvg's",
+    )
     return table(head, lines, "llrrrrrr")
 
 
@@ -86,7 +115,11 @@ def tradeoff() -> str:
     for name, what in TABLE_IV.items():
         found = by_label(name)
         label = "0.001" if "HCCT as printed, λ 0.001" in found else "0.1"  # the least that was run
-        least, alone, usual = found[f"HCCT as printed, λ {label}"], found["Independent"], found["HCCT"]
+        least, alone, usual = (
+            found[f"HCCT as printed, λ {label}"],
+            found["Independent"],
+            found["HCCT"],
+        )
         lines.append(
             (
                 what,
@@ -108,13 +141,18 @@ def best_epochs() -> str:
     lines = []
     for name, what in TABLE_IV.items():
         gains = {
-            label: 100 * mean(run["best_epoch"] - run["accuracy"] for run in runs) for label, runs in by_label(name).items()
+            label: 100 * mean(run["best_epoch"] - run["accuracy"] for run in runs)
+            for label, runs in by_label(name).items()
         }
         if not gains:
             continue
         most = max(gains, key=lambda label: gains[label])
         least = min(gains, key=lambda label: gains[label])
-        told = (f"{mean(gains.values()):.1f}", f"{gains[least]:.1f} ({least})", f"{gains[most]:.1f} ({most})")
+        told = (
+            f"{mean(gains.values()):.1f}",
+            f"{gains[least]:.1f} ({least})",
+            f"{gains[most]:.1f} ({most})",
+        )
         lines.append((what, str(len(gains)), *told))
     return table(("", "methods", "points less, mean", "least", "most"), lines, "lrrrr")
 
@@ -126,11 +164,19 @@ def weights() -> str:
         truth = row_of(as_groups(row["found"]["truth"]))
         for epochs, groups in row["found"]["groups"].items():
             found = row_of(as_groups(groups))
-            alike = adjusted_rand([truth[client] for client in truth], [found[client] for client in truth])
+            alike = adjusted_rand(
+                [truth[client] for client in truth], [found[client] for client in truth]
+            )
             cells.setdefault(row["cell"]["problem"], {}).setdefault(int(epochs), []).append(alike)
     epochs = sorted({number for own in cells.values() for number in own})
-    lines = [(what, *(f"{mean(own[number]):.2f}" for number in epochs)) for what, own in cells.items()]
-    return table(("classes", *(f"{number} epoch{'s' * (number > 1)}" for number in epochs)), lines, "l" + "r" * len(epochs))
+    lines = [
+        (what, *(f"{mean(own[number]):.2f}" for number in epochs)) for what, own in cells.items()
+    ]
+    return table(
+        ("classes", *(f"{number} epoch{'s' * (number > 1)}" for number in epochs)),
+        lines,
+        "l" + "r" * len(epochs),
+    )
 
 
 def remark() -> str:
@@ -140,11 +186,20 @@ def remark() -> str:
     lines = []
     for k in sorted({row["cell"]["k"] for row in found}):
         own = {row["cell"]["gamma"]: row["found"] for row in found if row["cell"]["k"] == k}
-        lines.append((str(k), *(f"{own[gamma]['gap']:.2f}, {own[gamma]['correct']:.2f}" for gamma in gammas)))
+        lines.append(
+            (str(k), *(f"{own[gamma]['gap']:.2f}, {own[gamma]['correct']:.2f}" for gamma in gammas))
+        )
     return table(("k", *(f"γ = {gamma:g}" for gamma in gammas)), lines, "r" * (1 + len(gammas)))
 
 
-TABLES = {"ids": ids, "starts": starts, "tradeoff": tradeoff, "best-epochs": best_epochs, "weights": weights, "remark": remark}
+TABLES = {
+    "ids": ids,
+    "starts": starts,
+    "tradeoff": tradeoff,
+    "best-epochs": best_epochs,
+    "weights": weights,
+    "remark": remark,
+}
 
 
 def published(name: str) -> str:

@@ -17,7 +17,9 @@ def ray_nodes() -> str:
         return "The table has not been measured yet: `python benchmarks/ray_nodes.py` makes it.\n"
     found = json.loads(NODES.read_text())
     rows = {(row["method"], row["way"]): row for row in found["rows"]}
-    methods, ways = (list(dict.fromkeys(row[key] for row in found["rows"])) for key in ("method", "way"))
+    methods, ways = (
+        list(dict.fromkeys(row[key] for row in found["rows"])) for key in ("method", "way")
+    )
     lines = []
     for way in ways:
         cells = []
@@ -26,7 +28,10 @@ def ray_nodes() -> str:
             spread = f"{rows[method, way]['least']:.2f} to {rows[method, way]['most']:.2f}"
             cells += [f"{own:.2f} ({spread})", f"{first / own:.2f} ×"]
         lines.append((way, *cells))
-    head = ("", *(text for method in methods for text in (f"`{method}`, seconds of a round", "speed")))
+    head = (
+        "",
+        *(text for method in methods for text in (f"`{method}`, seconds of a round", "speed")),
+    )
     about = (
         f"{found['clients']} clients of `{found['scenario']}` with the net `{found['model']}`, {found['rounds']} rounds "
         f"without the first; medians of {found['repeats']} repeats, with the least and the most; "

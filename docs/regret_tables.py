@@ -32,11 +32,20 @@ ANSWERS: Mapping[str, float] = {"all": 1.0, "three-in-ten": 0.3}
 
 def rows() -> list[Row]:
     """All runs at the frozen settings, in the order of worlds and of methods."""
-    found = [row for row in lines(REGRET) if row["settings"] == frozen(SETTINGS, row["kind"], row["method"])]
+    found = [
+        row
+        for row in lines(REGRET)
+        if row["settings"] == frozen(SETTINGS, row["kind"], row["method"])
+    ]
     kinds, sizes, methods = list(KINDS), list(SIZES), list(SETTINGS["frozen"])
 
     def place(row: Row) -> tuple[int, int, float, int]:
-        return kinds.index(row["kind"]), sizes.index(row["size"]), -row["participation"], methods.index(row["method"])
+        return (
+            kinds.index(row["kind"]),
+            sizes.index(row["size"]),
+            -row["participation"],
+            methods.index(row["method"]),
+        )
 
     return sorted(found, key=place)
 
@@ -47,7 +56,11 @@ FILES = "files"
 
 def _of(data: str, answers: float) -> list[Row]:
     """All runs of worlds of this data in which so many answer."""
-    return [row for row in rows() if row["participation"] == answers and needs_files(row["kind"]) == (data == FILES)]
+    return [
+        row
+        for row in rows()
+        if row["participation"] == answers and needs_files(row["kind"]) == (data == FILES)
+    ]
 
 
 def regret(what: str, answers: str, *which: str) -> str:
@@ -73,7 +86,10 @@ def choices() -> str:
     found = []
     for world, runs in regret_summary.by_world(rows()).items():
         own = [row["chosen"] for row in runs.get(JUDGED, {}).values()]
-        ends = [_last(each, "lead", "one model (fedavg)") for each in own], [_last(each, "drop", "none") for each in own]
+        ends = (
+            [_last(each, "lead", "one model (fedavg)") for each in own],
+            [_last(each, "drop", "none") for each in own],
+        )
         if own:
             found.append((regret_summary.named(world), *map(_counted, ends)))
     head = ("world", "served the clients at the end", "was no longer trained")
@@ -85,7 +101,10 @@ def _last(chosen: list[list[str]], kind: str, otherwise: str) -> str:
 
 
 def _counted(ends: list[str]) -> str:
-    return ", ".join(f"{end}: {ends.count(end)}" for end in sorted(set(ends), key=lambda end: (-ends.count(end), end)))
+    return ", ".join(
+        f"{end}: {ends.count(end)}"
+        for end in sorted(set(ends), key=lambda end: (-ends.count(end), end))
+    )
 
 
 def found() -> str:
@@ -95,10 +114,16 @@ def found() -> str:
         for answers, words in ((1.0, "all clients answer"), (0.3, "three in ten answer")):
             seen = _of(data, answers)
             worlds = regret_summary.by_world(seen)
-            lacks = [one.regret for runs in worlds.values() if (one := regret_summary.regret(runs, JUDGED))]
+            lacks = [
+                one.regret
+                for runs in worlds.values()
+                if (one := regret_summary.regret(runs, JUDGED))
+            ]
             if lacks:
                 seeds = len({row["seed"] for row in seen if row["method"] == JUDGED})
-                head = f"- **{where}, {words}** ({seeds} seed{'s' * (seeds > 1)}): {_lacking(lacks)}"
+                head = (
+                    f"- **{where}, {words}** ({seeds} seed{'s' * (seeds > 1)}): {_lacking(lacks)}"
+                )
                 text = f"{head} {_harmed(list(worlds.values()))} {_paid(list(worlds.values()))}"
                 sentences.append(textwrap.fill(text, 125, subsequent_indent="  ") + "\n")
     return "".join(sentences) or NOT_YET
@@ -109,7 +134,10 @@ def alike() -> str:
     seen = lines(ALIKE)
     if not seen:
         return NOT_YET
-    false, all_answer = sum(row["groups"] > 1 for row in seen), sum(row["participation"] == 1 for row in seen)
+    false, all_answer = (
+        sum(row["groups"] > 1 for row in seen),
+        sum(row["participation"] == 1 for row in seen),
+    )
     text = (
         f"In {len(seen)} further runs of `iid` with other seeds all clients are alike ({all_answer} in which all answer, "
         f"{len(seen) - all_answer} in which three in ten do). In {false} of them the default reported groups."
@@ -127,7 +155,12 @@ def _lacking(lacks: list[float]) -> str:
 
 def _harmed(worlds: list[Runs]) -> str:
     others = regret_summary.ONE, regret_summary.ALONE
-    worse = [one.by_tests for runs in worlds for than in others if (one := regret_summary.worse(runs, JUDGED, than))]
+    worse = [
+        one.by_tests
+        for runs in worlds
+        for than in others
+        if (one := regret_summary.worse(runs, JUDGED, than))
+    ]
     return f"In no world are more than {max(worse):.0%} of the clients surely worse off than with one model, or than alone."
 
 

@@ -77,7 +77,9 @@ def figure() -> None:
         made, ((left, right_),) = style.panels(2, sharey=True)
         _series(left, [row for row in rows if row["parameters"] == few], "clients")
         _series(right_, [row for row in rows if row["clients"] == fixed], "parameters")
-        left.set(xlabel=f"clients, with {few} parameters", ylabel="seconds of the server in a round")
+        left.set(
+            xlabel=f"clients, with {few} parameters", ylabel="seconds of the server in a round"
+        )
         right_.set(xlabel=f"parameters, with {fixed} clients")
         left.legend()
         return made
@@ -87,9 +89,20 @@ def figure() -> None:
 
 def _series(axes: Any, rows: list[dict[str, Any]], by: str) -> None:
     x = [row[by] for row in rows]
-    for number, (name, made) in enumerate((("longest round", max), ("median round", statistics.median))):
-        y, look = [made(row["server"]) for row in rows], (style.COLOURS[number], style.MARKERS[number])
+    for number, (name, made) in enumerate(
+        (("longest round", max), ("median round", statistics.median))
+    ):
+        y, look = (
+            [made(row["server"]) for row in rows],
+            (style.COLOURS[number], style.MARKERS[number]),
+        )
         axes.plot(x, y, color=look[0], marker=look[1], label=name)
     first = statistics.median(rows[0]["server"])
-    axes.plot(x, [first * each / x[0] for each in x], style.DASHES[3], color=style.GREY, label="proportional")
+    axes.plot(
+        x,
+        [first * each / x[0] for each in x],
+        style.DASHES[3],
+        color=style.GREY,
+        label="proportional",
+    )
     axes.set(xscale="log", yscale="log")

@@ -37,7 +37,8 @@ def times(value: float) -> str:
     return f"{value:.2f} ×" if value < 10 else f"{value:.0f} ×"
 
 
-# -- parts a to d, h ------------------------------------------------------------------------------------------------------
+# -- parts a to d, h
+# ------------------------------------------------------------------------------------------------------
 
 
 def overview(folder: Path = SPEED) -> str:
@@ -47,11 +48,30 @@ def overview(folder: Path = SPEED) -> str:
         one = found["measured"]
         median = {name: of["median"] for name, of in one["seconds"].items()}
         plain = _fastest(median, "plain")
-        others = (median.get("Coterie bf16"), plain, median.get("Flower simulation"), _fastest(median, "pfl-research"))
-        cells = [f"{seconds(value)} ({times(value / median[OURS])})" if value else "-" for value in others]
-        rows.append((one["workload"]["title"], seconds(median[OURS]), *cells, f"{_rates(one, 'fp32')[2]:.0%}"))
+        others = (
+            median.get("Coterie bf16"),
+            plain,
+            median.get("Flower simulation"),
+            _fastest(median, "pfl-research"),
+        )
+        cells = [
+            f"{seconds(value)} ({times(value / median[OURS])})" if value else "-"
+            for value in others
+        ]
+        rows.append(
+            (
+                one["workload"]["title"],
+                seconds(median[OURS]),
+                *cells,
+                f"{_rates(one, 'fp32')[2]:.0%}",
+            )
+        )
     others = ("in bf16", "fastest plain loop", "Flower's simulation", "pfl-research")
-    return table(("a round of", "Coterie", *others, "of matrix products' speed"), rows, "lrrrrrr") if rows else NONE
+    return (
+        table(("a round of", "Coterie", *others, "of matrix products' speed"), rows, "lrrrrrr")
+        if rows
+        else NONE
+    )
 
 
 def _fastest(median: Mapping[str, float], kind: str) -> float | None:
@@ -66,7 +86,16 @@ def training(folder: Path = SPEED, suffix: str = "") -> str:
         title, base = one["workload"]["title"], one["seconds"][OURS]["median"]
         for name, of in one["seconds"].items():
             span = f"{seconds(of['min'])} to {seconds(of['max'])}"
-            rows.append((title, name, seconds(of["median"]), span, times(of["median"] / base), seconds(of["first"])))
+            rows.append(
+                (
+                    title,
+                    name,
+                    seconds(of["median"]),
+                    span,
+                    times(of["median"] / base),
+                    seconds(of["first"]),
+                )
+            )
             title = ""
     head = ("a round of", "who", "median", "least to greatest", f"of {OURS}'s", "first round")
     return table(head, rows, "llrrrr") + _left_out(read(folder, TRAINING, suffix)) if rows else NONE
@@ -92,13 +121,30 @@ def flops(folder: Path = SPEED, suffix: str = "") -> str:
         for precision in one["gemm"]:
             if f"Coterie {precision}" in one["train_seconds"]:
                 reached, gemm, share = _rates(one, precision)
-                rows.append((title, precision, work, f"{reached / 1e9:,.1f}", f"{gemm / 1e9:,.1f}", f"{share:.0%}"))
+                rows.append(
+                    (
+                        title,
+                        precision,
+                        work,
+                        f"{reached / 1e9:,.1f}",
+                        f"{gemm / 1e9:,.1f}",
+                        f"{share:.0%}",
+                    )
+                )
                 title = work = ""
-    head = ("a round of", "precision", "GFLOP", "GFLOP/s in training", "GFLOP/s of matrix products", "share")
+    head = (
+        "a round of",
+        "precision",
+        "GFLOP",
+        "GFLOP/s in training",
+        "GFLOP/s of matrix products",
+        "share",
+    )
     return table(head, rows, "llrrrr") if rows else NONE
 
 
-# -- parts f and g --------------------------------------------------------------------------------------------------------
+# -- parts f and g
+# --------------------------------------------------------------------------------------------------------
 
 
 def experiments(folder: Path = SPEED) -> str:
@@ -109,8 +155,18 @@ def experiments(folder: Path = SPEED) -> str:
     rows = []
     for one in results[0]["measured"]["rows"]:
         wall = one["wall"]["median"]
-        shares = (f"{one[name]['median'] / wall:.0%}" for name in ("train", "evaluate", "server", "other"))
-        rows.append((one["title"], f"`{one['command']}`", str(len(one["wall"]["values"])), seconds(wall), *shares))
+        shares = (
+            f"{one[name]['median'] / wall:.0%}" for name in ("train", "evaluate", "server", "other")
+        )
+        rows.append(
+            (
+                one["title"],
+                f"`{one['command']}`",
+                str(len(one["wall"]["values"])),
+                seconds(wall),
+                *shares,
+            )
+        )
     head = ("experiment", "command", "runs", "wall", "training", "tests", "server", "other")
     return table(head, rows, "llrrrrrr") + _left_out(results)
 
@@ -126,7 +182,9 @@ def scaling(folder: Path = SPEED) -> str:
         first = next(iter(series["seconds"].values()))["median"]
         for value, of in series["seconds"].items():
             span = f"{seconds(of['min'])} to {seconds(of['max'])}"
-            rows.append((f"{int(value):,}", seconds(of["median"]), span, times(of["median"] / first)))
+            rows.append(
+                (f"{int(value):,}", seconds(of["median"]), span, times(of["median"] / first))
+            )
         head = (name, "median", "least to greatest", "of the first row's")
         out.append(f"{series['title']}:\n\n{table(head, rows, 'rrrr')}")
     return "\n".join(out)
@@ -146,7 +204,8 @@ def losses(folder: Path = SPEED) -> str:
     return f"{found['title']}:\n\n{table(('loss', 'median', 'least to greatest', 'of the first one'), rows, 'lrrr')}"
 
 
-# -- bf16 -----------------------------------------------------------------------------------------------------------------
+# -- bf16
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def precision(folder: Path = SPEED) -> str:
@@ -157,8 +216,16 @@ def precision(folder: Path = SPEED) -> str:
     found = [json.loads(line) for line in path.read_text().splitlines()]
     lines = []
     for world, method in dict.fromkeys((row["world"], row["method"]) for row in found):
-        own = {(row["precision"], row["seed"]): row for row in found if (row["world"], row["method"]) == (world, method)}
-        pairs = [(own["fp32", seed], own["bf16", seed]) for of, seed in own if of == "fp32" and ("bf16", seed) in own]
+        own = {
+            (row["precision"], row["seed"]): row
+            for row in found
+            if (row["world"], row["method"]) == (world, method)
+        }
+        pairs = [
+            (own["fp32", seed], own["bf16", seed])
+            for of, seed in own
+            if of == "fp32" and ("bf16", seed) in own
+        ]
         if not pairs:
             continue
         accuracies = [[row["accuracy"] for row in rows] for rows in zip(*pairs, strict=True)]
@@ -166,11 +233,18 @@ def precision(folder: Path = SPEED) -> str:
         same = sum(full["groups"] == low["groups"] for full, low in pairs)
         means = (plus_minus(interval(values)) for values in (*accuracies, apart))
         took = median(low["seconds"] / full["seconds"] for full, low in pairs)
-        lines.append((world, f"`{method}`", str(len(pairs)), *means, f"{same} of {len(pairs)}", times(took)))
-    return table(("world", "method", "runs", "fp32", "bf16", "difference", "same groups", "time"), lines, "llrrrrrr")
+        lines.append(
+            (world, f"`{method}`", str(len(pairs)), *means, f"{same} of {len(pairs)}", times(took))
+        )
+    return table(
+        ("world", "method", "runs", "fp32", "bf16", "difference", "same groups", "time"),
+        lines,
+        "llrrrrrr",
+    )
 
 
-# -- part e ---------------------------------------------------------------------------------------------------------------
+# -- part e
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def clustering(folder: Path = SPEED) -> str:
@@ -180,22 +254,54 @@ def clustering(folder: Path = SPEED) -> str:
         return NONE
     found = json.loads(path.read_text())["measured"]
     rows = [
-        (*_sizes(one), "-", seconds(one["gram"]["median"]), times(one["over_bare"]["median"]), *_after(one))
+        (
+            *_sizes(one),
+            "-",
+            seconds(one["gram"]["median"]),
+            times(one["over_bare"]["median"]),
+            *_after(one),
+        )
         for one in found["exact"]
     ]
     rows += [
-        (*_sizes(one), f"{one['size']:,}", seconds(one["sketching"]["median"] + one["gram"]["median"]), "-", *_after(one))
+        (
+            *_sizes(one),
+            f"{one['size']:,}",
+            seconds(one["sketching"]["median"] + one["gram"]["median"]),
+            "-",
+            *_after(one),
+        )
         for one in found["sketched"]
     ]
-    head = ("clients", "parameters", "sketch", "Gram matrix", "of a bare product's", "extra memory", "CFL", "FL+HC", "HCCT")
+    head = (
+        "clients",
+        "parameters",
+        "sketch",
+        "Gram matrix",
+        "of a bare product's",
+        "extra memory",
+        "CFL",
+        "FL+HC",
+        "HCCT",
+    )
     instead = [
-        (about, *_sizes(one), seconds(one["theirs"]["median"]), seconds(one["ours"]["median"]), times(one["faster"]["median"]))
+        (
+            about,
+            *_sizes(one),
+            seconds(one["theirs"]["median"]),
+            seconds(one["ours"]["median"]),
+            times(one["faster"]["median"]),
+        )
         for about, one in (
             ("cosine similarities in two loops", found["pairwise"]),
             ("HCCT's merge from its definition", found["literal"]),
         )
     ]
-    against = table(("in place of", "clients", "parameters", "its time", "Coterie's", "faster"), instead, "lrrrrr")
+    against = table(
+        ("in place of", "clients", "parameters", "its time", "Coterie's", "faster"),
+        instead,
+        "lrrrrr",
+    )
     return f"{table(head, rows, 'r' * len(head))}\n{against}"
 
 
@@ -210,10 +316,14 @@ def _sizes(one: Found) -> tuple[str, str]:
 
 def _after(one: Found) -> tuple[str, ...]:
     """Memory beyond the rows and one matrix, and seconds of the steps that follow the Gram matrix."""
-    return (size(one["extra_bytes"]), *(seconds(one["steps"][name]["median"]) for name in ("cfl", "flhc", "hcct")))
+    return (
+        size(one["extra_bytes"]),
+        *(seconds(one["steps"][name]["median"]) for name in ("cfl", "flhc", "hcct")),
+    )
 
 
-# -- on what, and all together --------------------------------------------------------------------------------------------
+# -- on what, and all together
+# --------------------------------------------------------------------------------------------
 
 
 def machine(folder: Path = SPEED, suffix: str = "") -> str:
@@ -226,8 +336,13 @@ def machine(folder: Path = SPEED, suffix: str = "") -> str:
         return NONE
     parts: dict[str, list[str]] = {}
     for name, found in results.items():
-        parts.setdefault(_where(found, suffix), []).append(TITLES.get(name) or found["measured"]["workload"]["title"])
-    text = "\n".join(f"{'; '.join(of)}: on {where}" if len(parts) > 1 else f"On {where}" for where, of in parts.items())
+        parts.setdefault(_where(found, suffix), []).append(
+            TITLES.get(name) or found["measured"]["workload"]["title"]
+        )
+    text = "\n".join(
+        f"{'; '.join(of)}: on {where}" if len(parts) > 1 else f"On {where}"
+        for where, of in parts.items()
+    )
     if any(found["scale"] != "full" for found in results.values()):
         text += "\nThe sizes were tiny: this shows that the code works and says nothing of speed.\n"
     busiest = max(found["machine"]["busy"] for found in results.values())

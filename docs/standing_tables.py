@@ -62,7 +62,14 @@ PERSONAL: Mapping[str, Printed] = {
     "personal-cifar100": Printed(
         "[PFLlib](https://www.pfllib.com/benchmark.html)",
         "CIFAR-100, Dirichlet(0.1)",
-        {"fedbabu": 0.550, "ditto": 0.529, "fedrep": 0.524, "fedper": 0.496, "apfl": 0.467, "fedavg": 0.319},
+        {
+            "fedbabu": 0.550,
+            "ditto": 0.529,
+            "fedrep": 0.524,
+            "fedper": 0.496,
+            "apfl": 0.467,
+            "fedavg": 0.319,
+        },
         {"FedDBE": 0.644, "GPFL": 0.619, "FedCP": 0.596, "FedALA": 0.559},
         "an eighth of the images, a small net, 100 rounds in place of 2,000, the last round",
     ),
@@ -86,7 +93,10 @@ def personal(name: str) -> str:
         )
         for method, one in sorted(found.items(), key=lambda pair: -pair[1]["accuracy"]["mean"])
     ]
-    lines += [(other, _accuracy(value), NOTHING, NOTHING, NOTHING) for other, value in printed.others.items()]
+    lines += [
+        (other, _accuracy(value), NOTHING, NOTHING, NOTHING)
+        for other, value in printed.others.items()
+    ]
     head = ("method", "printed", "here", "points behind the best here", "worst client")
     return table(head, lines, "lrrrr")
 
@@ -96,14 +106,21 @@ def _accuracy(value: float | None) -> str:
 
 
 Line = tuple[str, str, str, str, str, str, str]
-"""Source; data; best printed; that method here; best of the others here; the default here; what differs."""
+"""Source; data; best printed; that method here; best of the others here; the default here; what
+differs."""
 
 
 def _personal_lines() -> Iterator[Line]:
     for name, printed in PERSONAL.items():
         found = {method: one["accuracy"]["mean"] for method, one in recorded(name).items()}
         if DEFAULT in found:
-            yield _line(printed.source, printed.what, {**printed.methods, **printed.others}, found, printed.differs)
+            yield _line(
+                printed.source,
+                printed.what,
+                {**printed.methods, **printed.others},
+                found,
+                printed.differs,
+            )
 
 
 def _flux_lines() -> Iterator[Line]:
@@ -113,14 +130,18 @@ def _flux_lines() -> Iterator[Line]:
         for level in flux.LEVELS:
             own = {method: value for (method, at), value in found.items() if at == level}
             if DEFAULT in own:
-                printed = {name: values[level - 1] for name, values in flux.PRINTED[dataset].items()}
+                printed = {
+                    name: values[level - 1] for name, values in flux.PRINTED[dataset].items()
+                }
                 what = f"{CALLED[dataset]}, level {level}, four shifts"
                 part = any(row["epochs"] > flux.EPOCHS for row in rows)  # to make as many steps
                 differs = "one fold, the last round" + ", a part of the images" * part
                 yield _line("[FLUX](studies/flux.md)", what, printed, own, differs)
 
 
-def _line(source: str, what: str, printed: Mapping[str, float], found: Mapping[str, float], differs: str) -> Line:
+def _line(
+    source: str, what: str, printed: Mapping[str, float], found: Mapping[str, float], differs: str
+) -> Line:
     """Compare accuracies: what is printed, and what was measured here."""
     first = max(printed, key=lambda method: printed[method])
     others = {method: value for method, value in found.items() if method != DEFAULT}
@@ -142,7 +163,15 @@ def _named(method: str) -> str:
 
 def accuracies() -> str:
     """The default beside each column of published accuracies that was repeated."""
-    head = ("published by", "on", "best printed", "that method here", "best other here", "`auto` here", "what differs here")
+    head = (
+        "published by",
+        "on",
+        "best printed",
+        "that method here",
+        "best other here",
+        "`auto` here",
+        "what differs here",
+    )
     lines = [*_flux_lines(), *_personal_lines()]
     return table(head, lines, "llllll")
 
@@ -152,11 +181,23 @@ def streams() -> str:
     lines = []
     for (schedule, stream), rows in by_world(drift.measured()).items():
         names = {row["method"] for row in rows}
-        behind = {name: drift.mean([row for row in rows if row["method"] == name], "behind") for name in names}
-        theirs = [value for name, value in behind.items() if value is not None and name.startswith("feddrift")]
+        behind = {
+            name: drift.mean([row for row in rows if row["method"] == name], "behind")
+            for name in names
+        }
+        theirs = [
+            value
+            for name, value in behind.items()
+            if value is not None and name.startswith("feddrift")
+        ]
         cells = (min(theirs, default=None), behind.get("tuned alert"), behind.get(DEFAULT))
         lines.append((f"{called(stream)}, {schedule}", *map(number, cells)))
-    head = ("stream", "FedDrift, its best δ", "split-half with `alert`, and personal models", "`auto`")
+    head = (
+        "stream",
+        "FedDrift, its best δ",
+        "split-half with `alert`, and personal models",
+        "`auto`",
+    )
     return table(head, lines, "lrrr")
 
 

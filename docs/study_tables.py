@@ -56,13 +56,21 @@ def methods_of(seen: Sequence[Row]) -> list[str]:
 def study(what: str, *sizes: str) -> str:
     """A table of one measure: a row per world, a column per method, at frozen settings with everybody answering."""
     of = {"ari": _ari, "rounds": _rounds, "accuracy": _accuracy, "cut": _cut, "bytes": _bytes}[what]
-    seen = [row for row in rows() if row["size"] in sizes and row["participation"] == 1.0 and is_frozen(row)]
+    seen = [
+        row
+        for row in rows()
+        if row["size"] in sizes and row["participation"] == 1.0 and is_frozen(row)
+    ]
     return _by_method(seen, of, f"Not measured yet: `{COMMAND}` does it.\n")
 
 
 def silent() -> str:
     """The adjusted Rand index where only three in ten answer."""
-    seen = [row for row in rows() if row["participation"] == 0.3 and row["true_groups"] and is_frozen(row)]
+    seen = [
+        row
+        for row in rows()
+        if row["participation"] == 0.3 and row["true_groups"] and is_frozen(row)
+    ]
     return _by_method(seen, _ari, f"Not measured yet: `{COMMAND} --participation 0.3` does it.\n")
 
 
@@ -78,16 +86,34 @@ def _by_method(seen: Sequence[Row], of: Callable[[Sequence[Row]], str], else_: s
 def oracle() -> str:
     """What an oracle reaches that knows the true groups: of all settings tried in a world, those of the best mean index.
 
-    Over the seeds of those settings that were tried with most: the frozen ones may have been run with more.
+    Over the seeds of those settings that were tried with most: the frozen ones may have been run
+    with more.
     """
     known = [row for row in rows() if row["participation"] == 1.0 and row["true_groups"]]
-    chosen = [(kind, size, own) for kind, size, own in worlds(known) if not all(map(is_frozen, own))]
+    chosen = [
+        (kind, size, own) for kind, size, own in worlds(known) if not all(map(is_frozen, own))
+    ]
     methods = methods_of([row for _, _, own in chosen for row in own])
     lines = []
     for kind, size, own in chosen:
-        seeds = max(({row["seed"] for row in of} for of in alike(row for row in own if not is_frozen(row))), key=len)
-        each = [best([row for row in own if row["method"] == method and row["seed"] in seeds]) for method in methods]
-        lines.append((f"`{kind}`", size, *(f"{mean(_each(of, 'ari')):.2f}{_changed(of[0])}" if of else NOTHING for of in each)))
+        seeds = max(
+            ({row["seed"] for row in of} for of in alike(row for row in own if not is_frozen(row))),
+            key=len,
+        )
+        each = [
+            best([row for row in own if row["method"] == method and row["seed"] in seeds])
+            for method in methods
+        ]
+        lines.append(
+            (
+                f"`{kind}`",
+                size,
+                *(
+                    f"{mean(_each(of, 'ari')):.2f}{_changed(of[0])}" if of else NOTHING
+                    for of in each
+                ),
+            )
+        )
     head = ("world", "size", *(f"`{method}`" for method in methods))
     missing = f"Not measured yet: `{COMMAND} --oracle` does it.\n"
     return table(head, lines, "ll" + "r" * len(methods)) if lines else missing
@@ -113,7 +139,9 @@ def alike(own: Iterable[Row]) -> list[list[Row]]:
 def _changed(row: Row) -> str:
     """The settings that are not the frozen ones."""
     usual = frozen(SETTINGS, row["kind"], row["method"])
-    changed = [f"{name} {value:g}" for name, value in row["settings"].items() if usual.get(name) != value]
+    changed = [
+        f"{name} {value:g}" for name, value in row["settings"].items() if usual.get(name) != value
+    ]
     return f" ({', '.join(changed)})" if changed else ""
 
 
@@ -131,15 +159,23 @@ def _rounds(own: Sequence[Row]) -> str:
     if not own or own[0]["true_groups"] is None:
         return NOTHING
     right = _each(own, "right_from")
-    return f"{median(right):g} ({len(right)} of {len(own)})" if right else f"never (0 of {len(own)})"
+    return (
+        f"{median(right):g} ({len(right)} of {len(own)})" if right else f"never (0 of {len(own)})"
+    )
 
 
 def _cut(own: Sequence[Row]) -> str:
-    return f"{sum(row['cut'] for row in own)} of {len(own)}" if own and own[0]["true_groups"] else NOTHING
+    return (
+        f"{sum(row['cut'] for row in own)} of {len(own)}"
+        if own and own[0]["true_groups"]
+        else NOTHING
+    )
 
 
 def _accuracy(own: Sequence[Row]) -> str:
-    return f"{mean(_each(own, 'accuracy')):.3f}, {mean(_each(own, 'worst')):.3f}" if own else NOTHING
+    return (
+        f"{mean(_each(own, 'accuracy')):.3f}, {mean(_each(own, 'worst')):.3f}" if own else NOTHING
+    )
 
 
 def _bytes(own: Sequence[Row]) -> str:
@@ -148,7 +184,11 @@ def _bytes(own: Sequence[Row]) -> str:
 
 def summary() -> str:
     """One line per method over the worlds that have true groups and enough examples, and in which all methods were run."""
-    seen = [row for row in rows() if row["size"] in ("large", "many") and row["participation"] == 1.0 and is_frozen(row)]
+    seen = [
+        row
+        for row in rows()
+        if row["size"] in ("large", "many") and row["participation"] == 1.0 and is_frozen(row)
+    ]
     seen = [row for row in seen if (row["true_groups"] or 0) > 1 and row["kind"] != "adversaries"]
     methods = methods_of(seen)
     common = [own for _, _, own in worlds(seen) if set(methods_of(own)) == set(methods)]
@@ -170,7 +210,15 @@ def summary() -> str:
                 f"{mean(_each(runs, 'bytes')) / 1e6:.1f} MB",
             )
         )
-    head = ("method", "adjusted Rand", "least world", "right at the end", "from round", "accuracy", "bytes")
+    head = (
+        "method",
+        "adjusted Rand",
+        "least world",
+        "right at the end",
+        "from round",
+        "accuracy",
+        "bytes",
+    )
     return table(head, lines, "lrrrrrr") if lines else "Not measured yet.\n"
 
 
@@ -180,16 +228,34 @@ ALIKE = 100
 
 def sums() -> str:
     """Split-half from sums, by the size of its smallest group, beside split-half with the same seeds: index and accuracy."""
-    usual = [row for row in rows() if row["method"] == "split-half" and row["participation"] == 1.0 and is_frozen(row)]
+    usual = [
+        row
+        for row in rows()
+        if row["method"] == "split-half" and row["participation"] == 1.0 and is_frozen(row)
+    ]
     seen = [row for row in rows(SUMS) if row["seed"] < ALIKE]
     sizes = sorted({row["settings"]["smallest"] for row in seen}, reverse=True)
     lines = []
     for kind, size, own in worlds(seen):
         seeds = {row["seed"] for row in own}
-        each = [[row for row in usual if (row["kind"], row["size"]) == (kind, size) and row["seed"] in seeds]]
-        each += [[row for row in own if row["settings"]["smallest"] == smallest] for smallest in sizes]
+        each = [
+            [
+                row
+                for row in usual
+                if (row["kind"], row["size"]) == (kind, size) and row["seed"] in seeds
+            ]
+        ]
+        each += [
+            [row for row in own if row["settings"]["smallest"] == smallest] for smallest in sizes
+        ]
         lines.append((f"`{kind}`", size, str(len(seeds)), *map(_index_and_accuracy, each)))
-    head = ("world", "size", "seeds", "`split-half`", *(f"sums, `smallest` {smallest}" for smallest in sizes))
+    head = (
+        "world",
+        "size",
+        "seeds",
+        "`split-half`",
+        *(f"sums, `smallest` {smallest}" for smallest in sizes),
+    )
     return table(head, lines, "llr" + "r" * (1 + len(sizes))) if lines else "Not measured yet.\n"
 
 
@@ -202,7 +268,9 @@ def sums_alike() -> str:
     seen, found = [row for row in rows(SUMS) if row["seed"] >= ALIKE], []
     for smallest in sorted({row["settings"]["smallest"] for row in seen}, reverse=True):
         own = [row for row in seen if row["settings"]["smallest"] == smallest]
-        found.append(f"in {sum(row['groups'] > 1 for row in own)} of {len(own)} with `smallest` {smallest}")
+        found.append(
+            f"in {sum(row['groups'] > 1 for row in own)} of {len(own)} with `smallest` {smallest}"
+        )
     text = f"In further runs of `iid`, in which all clients are alike, groups were found {' and '.join(found)}."
     return textwrap.fill(text, 125) + "\n" if found else "Not measured yet.\n"
 

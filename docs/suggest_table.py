@@ -63,7 +63,13 @@ def sureness() -> str:
     for sure in SURE[:2]:
         cells = []
         for method in methods:
-            runs: Sequence[Run] = [run for row in kept if row["method"] == method for run in row["runs"] if run["sure"] == sure]
+            runs: Sequence[Run] = [
+                run
+                for row in kept
+                if row["method"] == method
+                for run in row["runs"]
+                if run["sure"] == sure
+            ]
             cells.append(_of(run[first]["found"] for run in runs for first in ("same", "other")))
         rows.append((sure, *cells))
     return table(("sure", *(f"`{method}`" for method in methods)), rows, "l" + "r" * len(methods))
@@ -77,9 +83,18 @@ def agreement() -> str:
     rows = []
     for world in dict.fromkeys(row["world"] for row in found["rows"]):
         runs = [row for row in found["rows"] if row["world"] == world]
-        early, late = (_of(run["default"][str(found[name])]["right"] for run in runs) for name in ("probed_after", "rounds"))
+        early, late = (
+            _of(run["default"][str(found[name])]["right"] for run in runs)
+            for name in ("probed_after", "rounds")
+        )
         led = _of(run["suggested"]["right"] for run in runs if "suggested" in run)
-        cells = _of(run["suggest"]["right"] for run in runs), early, late, led, _of(run["of its run"]["same"] for run in runs)
+        cells = (
+            _of(run["suggest"]["right"] for run in runs),
+            early,
+            late,
+            led,
+            _of(run["of its run"]["same"] for run in runs),
+        )
         rows.append((world, *cells))
     head = (
         "8 clients",

@@ -21,7 +21,9 @@ Found = Mapping[str, Any]
 def traffic() -> str:
     """A row per method, two columns per net; before it what a message costs besides numbers."""
     if not TRAFFIC.is_file():
-        return "The table has not been measured yet: `python benchmarks/flower_traffic.py` makes it.\n"
+        return (
+            "The table has not been measured yet: `python benchmarks/flower_traffic.py` makes it.\n"
+        )
     found = json.loads(TRAFFIC.read_text())
     nets, rows = found["nets"], {(row["method"], row["net"]): row for row in found["rows"]}
     methods = list(dict.fromkeys(row["method"] for row in found["rows"]))
@@ -49,7 +51,11 @@ def _filled(text: str) -> str:
 
 def _changed(settings: Mapping[str, Found]) -> str:
     """Which methods had other settings than their defaults."""
-    told = [f"`{method}` with {key} {value}" for method, own in settings.items() for key, value in own.items()]
+    told = [
+        f"`{method}` with {key} {value}"
+        for method, own in settings.items()
+        for key, value in own.items()
+    ]
     return f" ({', '.join(told)})" if told else ""
 
 
@@ -59,7 +65,9 @@ def _net(name: str, about: Found) -> str:
 
 def _cell(row: Found, way: str) -> str:
     recorded, sent = row[f"recorded_{way}"], row[way]["bytes"]
-    return f"{size(recorded)}, {sent / recorded:.2f} ×" if recorded else f"nothing, sent {size(sent)}"
+    return (
+        f"{size(recorded)}, {sent / recorded:.2f} ×" if recorded else f"nothing, sent {size(sent)}"
+    )
 
 
 def _fixed(nets: Sequence[str], rows: Mapping[tuple[str, str], Found]) -> str:
@@ -68,7 +76,9 @@ def _fixed(nets: Sequence[str], rows: Mapping[tuple[str, str], Found]) -> str:
     for way in WAYS:
         first, last = (rows["fedavg", net][way] for net in (nets[0], nets[-1]))
         each = (_extra(last) - _extra(first)) / (_arrays(last) - _arrays(first))
-        costs[way] = f"{round(_extra(first) - _arrays(first) * each):,} bytes, and {round(each):,} for each array in it"
+        costs[way] = (
+            f"{round(_extra(first) - _arrays(first) * each):,} bytes, and {round(each):,} for each array in it"
+        )
     return f"Besides numbers, a message takes {costs['down']}, on its way down; {costs['up']}, on its way up."
 
 
@@ -83,7 +93,11 @@ def _extra(sent: Found) -> float:
 
 def _beyond(rows: Mapping[tuple[str, str], Found], nets: Mapping[str, Any]) -> str:
     """Who is sent numbers that no record counts."""
-    more = [m for (m, net), row in rows.items() if net == next(iter(nets)) and row["down"]["numbers"] > row["recorded_down"]]
+    more = [
+        m
+        for (m, net), row in rows.items()
+        if net == next(iter(nets)) and row["down"]["numbers"] > row["recorded_down"]
+    ]
     if not more:
         return ""
     names = ", ".join(f"`{name}`" for name in more)
@@ -100,7 +114,9 @@ def _http(found: Found, rows: Mapping[tuple[str, str], Found]) -> str:
         row = rows["fedavg", net]
         up, down = (row[way]["objects"] for way in ("up", "down"))
         more = up * push["request_heads"] + down * (pull["request_heads"] + pull["request_bodies"])
-        before, after = (total / row["recorded_up"] for total in (row["up"]["bytes"], row["up"]["bytes"] + more))
+        before, after = (
+            total / row["recorded_up"] for total in (row["up"]["bytes"], row["up"]["bytes"] + more)
+        )
         became.append(f"{before:.2f} × of `{net}` to {after:.2f} ×")
     return (
         f" HTTP, without TLS, adds a header of {round(push['request_heads'])} bytes to each object on its way up. An object on "

@@ -1,7 +1,8 @@
 """Studies: every experiment of the four papers, by one command, beside the numbers that the papers print.
 
-``python -m papers list`` lists them, ``python -m papers run NAME`` runs one; in Python, :data:`STUDIES` and :func:`carry_out`.
-A study is a row of :data:`STUDIES`, its settings a file in ``settings/``; where it comes from is the docstring of its module.
+``python -m papers list`` lists them, ``python -m papers run NAME`` runs one; in Python,
+:data:`STUDIES` and :func:`carry_out`. A study is a row of :data:`STUDIES`, its settings a file in
+``settings/``; where it comes from is the docstring of its module.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from coterie.settings import UserError, nearest
-from papers import acfl, cfl, cfl_bounds, cfl_learning, cfl_toys, flhc, flhc_curves, hcct, hcct_patterns
+from papers import (
+    acfl,
+    cfl,
+    cfl_bounds,
+    cfl_learning,
+    cfl_toys,
+    flhc,
+    flhc_curves,
+    hcct,
+    hcct_patterns,
+)
 from papers.reading import scales as scales
 from papers.running import Outcome as Outcome
 from papers.running import carry_out as carry_out
@@ -35,7 +46,17 @@ PAPERS: Mapping[str, str] = MappingProxyType(
 STUDIES: Mapping[str, Study] = MappingProxyType(
     {
         study.name: study
-        for each in (cfl_toys, cfl_bounds, cfl, cfl_learning, flhc, flhc_curves, hcct_patterns, hcct, acfl)
+        for each in (
+            cfl_toys,
+            cfl_bounds,
+            cfl,
+            cfl_learning,
+            flhc,
+            flhc_curves,
+            hcct_patterns,
+            hcct,
+            acfl,
+        )
         for study in each.STUDIES
     }
 )
@@ -45,5 +66,7 @@ STUDIES: Mapping[str, Study] = MappingProxyType(
 def find(name: str) -> Study:
     """The study called ``name``; raises :class:`UserError` with the nearest known name."""
     if name not in STUDIES:
-        raise UserError(f"there is no study {name!r}{nearest(name, STUDIES)}; python -m papers list lists them")
+        raise UserError(
+            f"there is no study {name!r}{nearest(name, STUDIES)}; python -m papers list lists them"
+        )
     return STUDIES[name]

@@ -1,14 +1,16 @@
 """ACFL: A. Filippakopoulos, D. Kastaniotis, C. Theocharatos, V. Vassalos, "Personalization in Distributed tinyML Applications
 via Adaptive Clustered Federated Learning", Irida Labs, HETiA; figures 3 to 7.
 
-Figures 3 and 4: clients with two or three of CIFAR-10's classes each train alone from a common start, and the cosines of their
-weights are taken layer by layer after several numbers of epochs. Figures 5 to 7: 16 clients of CIFAR-100, with two classes each
-("two tasks", 16 classes, 8 clusters) or three ("three tasks", 20 classes, 4 clusters): validation loss, test accuracy and
-precision by λ, with and without clustering, each a mean over clients. "FedAvg (no clustering λ = 0)".
+Figures 3 and 4: clients with two or three of CIFAR-10's classes each train alone from a common
+start, and the cosines of their weights are taken layer by layer after several numbers of epochs.
+Figures 5 to 7: 16 clients of CIFAR-100, with two classes each ("two tasks", 16 classes, 8 clusters)
+or three ("three tasks", 20 classes, 4 clusters): validation loss, test accuracy and precision by λ,
+with and without clustering, each a mean over clients. "FedAvg (no clustering λ = 0)".
 
-Which precision is meant is not said. Ours is macro precision on a client's test data over the classes that are in them: of the
-examples that its model calls c, the share that are c; the mean over those classes c of the client that are predicted at all, 0
-where none is. ``precision_any`` is scikit-learn's: over all classes that occur or are predicted, 0 for one that is never right.
+Which precision is meant is not said. Ours is macro precision on a client's test data over the
+classes that are in them: of the examples that its model calls c, the share that are c; the mean
+over those classes c of the client that are predicted at all, 0 where none is. ``precision_any`` is
+scikit-learn's: over all classes that occur or are predicted, 0 for one that is never right.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from papers.running import rounds_of, world_of
 from papers.study import Resources, Study
 from papers.tally import Tally
 
-# -- figures 3 and 4 -------------------------------------------------------------------------------------------------------
+# -- figures 3 and 4
+# -------------------------------------------------------------------------------------------------------
 
 
 def by_epochs(
@@ -46,10 +49,11 @@ def by_epochs(
 ) -> dict[str, Any]:
     """The cosines of clients' weights after each of these numbers of epochs alone: layer -> epochs -> ``(n, n)``.
 
-    ``clients``: whose they are, in order, which is by true groups; ``truth``: these groups. ``groups``: epochs -> those that
-    ACFL makes of the dense layers at this threshold. ``added``, ``far`` and ``right``: see :func:`moved`; ``greatest``: the
-    share of each client's most frequent class, which it has right by saying nothing else. One training with checkpoints, as in
-    the paper: after one epoch it has the very weights of ACFL's own exchange.
+    ``clients``: whose they are, in order, which is by true groups; ``truth``: these groups.
+    ``groups``: epochs -> those that ACFL makes of the dense layers at this threshold. ``added``,
+    ``far`` and ``right``: see :func:`moved`; ``greatest``: the share of each client's most frequent
+    class, which it has right by saying nothing else. One training with checkpoints, as in the
+    paper: after one epoch it has the very weights of ACFL's own exchange.
     """
     world = world_of(on, scenario, training, seed)
     assert world.truth is not None
@@ -61,22 +65,37 @@ def by_epochs(
     found: dict[str, dict[str, Any]] = {layer: {} for layer in layout.columns}
     groups: dict[str, Any] = {}
     more: dict[str, dict[str, Any]] = {"added": {}, "far": {}, "right": {}}
-    for done in rounds_of(ACFL(cluster=False, mixing=1.0), world, on, max(epochs), seed):  # λ = 1: everybody alone
+    for done in rounds_of(
+        ACFL(cluster=False, mixing=1.0), world, on, max(epochs), seed
+    ):  # λ = 1: everybody alone
         if done.number not in epochs:
             continue
         weights = done.assignment.models[[done.assignment.row[client] for client in order]]
         similar = layer_similarities(weights, layout.columns)
         for layer in found:
             found[layer][str(done.number)] = shortened(similar[layer])
-        dense = layer_similarities(weights, {name: layout.columns[name] for name in layout.dense})["all"]
+        dense = layer_similarities(weights, {name: layout.columns[name] for name in layout.dense})[
+            "all"
+        ]
         labels = cut(1 - dense, linkage="average", threshold=1 - threshold)
         groups[str(done.number)] = [[order[i] for i in group] for group in groups_of(labels)]
         for name, value in moved(weights[:, last], start).items():
             more[name][str(done.number)] = value
-        more["right"][str(done.number)] = [short(served.right(done.assignment, client)) for client in order]
-    shares = [world.clients[client].train.targets.bincount() / len(world.clients[client].train) for client in order]
+        more["right"][str(done.number)] = [
+            short(served.right(done.assignment, client)) for client in order
+        ]
+    shares = [
+        world.clients[client].train.targets.bincount() / len(world.clients[client].train)
+        for client in order
+    ]
     truth = [list(group) for group in world.truth]
-    known = {"layers": found, "dense": list(layout.dense), "clients": order, "truth": truth, "groups": groups}
+    known = {
+        "layers": found,
+        "dense": list(layout.dense),
+        "clients": order,
+        "truth": truth,
+        "groups": groups,
+    }
     return {**known, **more, "greatest": [short(float(share.max())) for share in shares]}
 
 
@@ -88,8 +107,8 @@ def shortened(matrix: np.ndarray) -> list[list[float]]:
 def moved(weights: Tensor, start: Tensor) -> dict[str, Any]:
     """What training added to clients' weights ``(n, d)`` of a layer, which began as ``start`` ``(d,)``.
 
-    ``added``: ``(n, n)`` cosines of it, for weights are alike by their common start alone; ``far``: its norm over that of the
-    start, the mean over clients.
+    ``added``: ``(n, n)`` cosines of it, for weights are alike by their common start alone; ``far``:
+    its norm over that of the start, the mean over clients.
 
     >>> import torch
     >>> moved(torch.tensor([[3.0, 4.0], [4.0, 4.0]]), torch.tensor([3.0, 4.0]) - torch.tensor([0.0, 0.5]))
@@ -103,7 +122,8 @@ def moved(weights: Tensor, start: Tensor) -> dict[str, Any]:
     }
 
 
-# -- figures 5 to 7 --------------------------------------------------------------------------------------------------------
+# -- figures 5 to 7
+# --------------------------------------------------------------------------------------------------------
 
 
 def by_mixing(
@@ -119,7 +139,8 @@ def by_mixing(
     seed: int,
 ) -> dict[str, Any]:
     """What is found of a method (see :meth:`Tally.found`); ``validation``: the mean over clients of the loss on their
-    validation data, in the rounds tested, and ``validation_end`` in the last; ``precision`` and ``precision_any`` at the end.
+    validation data, in the rounds tested, and ``validation_end`` in the last; ``precision`` and
+    ``precision_any`` at the end.
     """
     world = world_of(on, scenario, training, seed)
     tally, served, validation = Tally(world, target), Served(world, seed), []
@@ -129,7 +150,9 @@ def by_mixing(
             validation.append(short(float(np.mean(list(served.losses(done.assignment).values())))))
     assert tally.last
     said = served.predicted(tally.last.assignment)
-    each = [precision(called, world.clients[client].test.targets) for client, called in said.items()]
+    each = [
+        precision(called, world.clients[client].test.targets) for client, called in said.items()
+    ]
     own, any_ = np.array(each).mean(0).tolist()
     scores = {"precision": short(own), "precision_any": short(any_)}
     return {**tally.found(), "validation": validation, "validation_end": validation[-1], **scores}

@@ -18,7 +18,8 @@ ENOUGH = 2
 """Epochs of pre-training after which the paper finds the optimal clusters."""
 
 MUCH = 0.1
-"""A gap in cosine that tells clients apart: what lies between similarity 1 and the threshold 0.9."""
+"""A gap in cosine that tells clients apart: what lies between similarity 1 and the threshold 0.9.
+"""
 
 LITTLE = 0.2
 """A layer whose gap is at most this share of a dense layer's is general."""
@@ -32,7 +33,8 @@ SHARED = "three chained"
 """The problem of the third experiment, in which clients share least with others of their group."""
 
 
-# -- figures 3 and 4 -------------------------------------------------------------------------------------------------------
+# -- figures 3 and 4
+# -------------------------------------------------------------------------------------------------------
 
 
 def matrix(row: Row, layer: str, epochs: int) -> np.ndarray:
@@ -64,7 +66,11 @@ def gap(rows: Sequence[Row], layer: str, epochs: int) -> float:
 
 def right(rows: Sequence[Row], epochs: int) -> float:
     """The mean adjusted Rand index of ACFL's clusters after so many epochs, with the true groups."""
-    return float(np.mean([agreement(row["found"]["groups"][str(epochs)], row["found"]["truth"]) for row in rows]))
+    return float(
+        np.mean(
+            [agreement(row["found"]["groups"][str(epochs)], row["found"]["truth"]) for row in rows]
+        )
+    )
 
 
 def _changed(rows: Sequence[Row]) -> str:
@@ -74,8 +80,16 @@ def _changed(rows: Sequence[Row]) -> str:
 
 
 def of_layers(rows: Sequence[Row]) -> tuple[Claim, ...]:
-    problems, layers, dense = values(rows, "problem"), list(rows[0]["found"]["layers"]), rows[0]["found"]["dense"]
-    gaps = {(p, layer): gap(picked(rows, problem=p), layer, ENOUGH) for p in problems for layer in layers}
+    problems, layers, dense = (
+        values(rows, "problem"),
+        list(rows[0]["found"]["layers"]),
+        rows[0]["found"]["dense"],
+    )
+    gaps = {
+        (p, layer): gap(picked(rows, problem=p), layer, ENOUGH)
+        for p in problems
+        for layer in layers
+    }
     apart = {p: min(gaps[p, layer] for layer in dense) for p in problems}
     least = min(problems, key=lambda p: apart[p])
     general = [(p, layer) for p in problems for layer in layers if layer not in dense]
@@ -136,19 +150,31 @@ def table_of_layers(rows: Sequence[Row]) -> Table:
             gaps = [f"{gap(own, layer, epochs):.3f}" for layer in layers]
             count = np.mean([len(row["found"]["groups"][str(epochs)]) for row in own])
             true = len(own[0]["found"]["truth"])
-            lines.append((problem, str(epochs), *gaps, f"{count:.1f} ({true})", f"{right(own, epochs):.2f}"))
-    head = ("classes", "epochs", *(f"gap {layer}" for layer in layers), "clusters (true)", "adjusted Rand")
+            lines.append(
+                (problem, str(epochs), *gaps, f"{count:.1f} ({true})", f"{right(own, epochs):.2f}")
+            )
+    head = (
+        "classes",
+        "epochs",
+        *(f"gap {layer}" for layer in layers),
+        "clusters (true)",
+        "adjusted Rand",
+    )
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
 def dense_pairs(row: Row) -> np.ndarray:
     """``(epochs, pairs)``: cosines of the last dense layer."""
-    return np.array([of_each_pair(matrix(row, row["found"]["dense"][-1], e)) for e in row["cell"]["epochs"]])
+    return np.array(
+        [of_each_pair(matrix(row, row["found"]["dense"][-1], e)) for e in row["cell"]["epochs"]]
+    )
 
 
 def added_pairs(row: Row) -> np.ndarray:
     """``(epochs, pairs)``: cosines of what training added to the last dense layer, without the common start."""
-    return np.array([of_each_pair(np.array(row["found"]["added"][str(e)])) for e in row["cell"]["epochs"]])
+    return np.array(
+        [of_each_pair(np.array(row["found"]["added"][str(e)])) for e in row["cell"]["epochs"]]
+    )
 
 
 def of_pairs(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -157,11 +183,18 @@ def of_pairs(rows: Sequence[Row]) -> tuple[Claim, ...]:
         own = picked(rows, problem=problem)
         epochs = own[0]["cell"]["epochs"]
         out += _of_cosines(problem, epochs, [dense_pairs(row) for row in own])
-        out += _of_cosines(f"{problem}, without the common start", epochs, [added_pairs(row) for row in own], SECOND_READING)
+        out += _of_cosines(
+            f"{problem}, without the common start",
+            epochs,
+            [added_pairs(row) for row in own],
+            SECOND_READING,
+        )
     return tuple(out)
 
 
-def _of_cosines(what: str, epochs: Sequence[int], each: Sequence[np.ndarray], aside: str = "") -> list[Claim]:
+def _of_cosines(
+    what: str, epochs: Sequence[int], each: Sequence[np.ndarray], aside: str = ""
+) -> list[Claim]:
     """each: ``(epochs, pairs)`` cosines of every run."""
     means = np.mean([cosines.mean(1) for cosines in each], axis=0)
     rank = float(spearmanr(epochs, means).statistic)
@@ -198,12 +231,25 @@ def table_of_pairs(rows: Sequence[Row]) -> Table:
         for i, epochs in enumerate(own[0]["cell"]["epochs"]):
             whole = [_within_and_across(row, dense_pairs(row)[i]) for row in own]
             added = [_within_and_across(row, added_pairs(row)[i]) for row in own]
-            cosines = [f"{value:.3f}" for value in (*np.mean(whole, axis=0), *np.mean(added, axis=0))]
+            cosines = [
+                f"{value:.3f}" for value in (*np.mean(whole, axis=0), *np.mean(added, axis=0))
+            ]
             far = np.mean([row["found"]["far"][str(epochs)] for row in own])
             right = np.mean([row["found"]["right"][str(epochs)] for row in own])
             greatest = np.mean([row["found"]["greatest"] for row in own])
-            lines.append((problem, str(epochs), *cosines, f"{far:.2f}", f"{right:.3f} ({greatest:.3f})"))
-    head = ("classes", "epochs", "same group", "across", "added: same group", "added: across", "added / start", "learned")
+            lines.append(
+                (problem, str(epochs), *cosines, f"{far:.2f}", f"{right:.3f} ({greatest:.3f})")
+            )
+    head = (
+        "classes",
+        "epochs",
+        "same group",
+        "across",
+        "added: same group",
+        "added: across",
+        "added / start",
+        "learned",
+    )
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
@@ -212,14 +258,16 @@ def _within_and_across(row: Row, cosines: np.ndarray) -> tuple[float, float]:
     return float(cosines[same].mean()), float(cosines[~same].mean())
 
 
-# -- figures 5 to 7 --------------------------------------------------------------------------------------------------------
+# -- figures 5 to 7
+# --------------------------------------------------------------------------------------------------------
 
 ALIKE = 0.03
 """Accuracies no further apart than this do not stand out."""
 
 
 CLUSTERS, NONE, PRETRAINED = "ACFL", "no clusters", "no clusters, pre-trained"
-"""Kinds of ACFL: the paper's; without clustering, and so without the exchange before it; with this exchange and one cluster."""
+"""Kinds of ACFL: the paper's; without clustering, and so without the exchange before it; with this
+exchange and one cluster."""
 
 ALL_MERGE = -1.0
 """The threshold at which all clients are one cluster."""
@@ -251,15 +299,25 @@ def of_mixing(rows: Sequence[Row], gain: float, fedavg_precise: bool) -> tuple[C
     """gain: printed, in points of accuracy. fedavg_precise: whether FedAvg is said to be the most precise."""
     known = {place: own for place, own in grid(rows).items() if place[0] != PRETRAINED}
     lambdas = sorted({share for _, share in known})
-    with_, without = ([mean(known[kind, share], "validation_end") for share in lambdas] for kind in (CLUSTERS, NONE))
+    with_, without = (
+        [mean(known[kind, share], "validation_end") for share in lambdas]
+        for kind in (CLUSTERS, NONE)
+    )
     calm, restless = (
-        np.mean([oscillation(row) for share in lambdas for row in known[kind, share]]) for kind in (CLUSTERS, NONE)
+        np.mean([oscillation(row) for share in lambdas for row in known[kind, share]])
+        for kind in (CLUSTERS, NONE)
     )
     worst = min(known, key=lambda place: mean(known[place], "accuracy"))
     first = "test accuracy with clustering, beside one model with the same pre-training"
     out = [
         _gains(rows, PRETRAINED, first, gain),
-        _gains(rows, NONE, "the same, beside one model without pre-training", gain, aside="unequal pre-training"),
+        _gains(
+            rows,
+            NONE,
+            "the same, beside one model without pre-training",
+            gain,
+            aside="unequal pre-training",
+        ),
         Claim(
             what="the least accurate of all",
             printed="no clustering, λ = 0 (FedAvg)",
@@ -302,7 +360,9 @@ def _gains(rows: Sequence[Row], beside: str, what: str, gain: float, aside: str 
     shares, with_ = by_share(rows, CLUSTERS, "accuracy")
     gains = 100 * (with_ - by_share(rows, beside, "accuracy")[1])
     average, by_mean = interval(gains.mean(1).tolist()), gains.mean(0)
-    each = ", ".join(f"{one:+.1f} (λ = {share:g})" for share, one in zip(shares, by_mean, strict=True))
+    each = ", ".join(
+        f"{one:+.1f} (λ = {share:g})" for share, one in zip(shares, by_mean, strict=True)
+    )
     return Claim(
         what=what,
         printed=f"+{gain:g} %",
@@ -313,7 +373,9 @@ def _gains(rows: Sequence[Row], beside: str, what: str, gain: float, aside: str 
     )
 
 
-def _steadily(gains: np.ndarray, average: Mapping[str, float | None], printed: float) -> bool | None:
+def _steadily(
+    gains: np.ndarray, average: Mapping[str, float | None], printed: float
+) -> bool | None:
     """Whether all gains are above zero, and their average surely is, and not surely below what is printed."""
     low, high = average["low"], average["high"]
     if gains.min() <= 0 or (high is not None and high < printed):
@@ -324,7 +386,11 @@ def _steadily(gains: np.ndarray, average: Mapping[str, float | None], printed: f
 def _stands_out(known: Mapping[tuple[str, float], list[Row]], lambdas: Sequence[float]) -> Claim:
     """λ among those who personalise: clustered, or not clustered and mixed."""
     kinds = {
-        name: [mean(known[kind, share], "accuracy") for share in lambdas if kind == CLUSTERS or share > 0]
+        name: [
+            mean(known[kind, share], "accuracy")
+            for share in lambdas
+            if kind == CLUSTERS or share > 0
+        ]
         for name, kind in (("clustered", CLUSTERS), ("not clustered, λ > 0", NONE))
     }
     apart = {name: max(each) - min(each) for name, each in kinds.items()}
@@ -341,17 +407,31 @@ def _stands_out(known: Mapping[tuple[str, float], list[Row]], lambdas: Sequence[
 def words(place: tuple[str, float]) -> str:
     """A kind and λ in words."""
     kind, share = place
-    return ONE_MODEL if place == (NONE, 0) else f"{'clusters' if kind == CLUSTERS else kind}, λ = {share:g}"
+    return (
+        ONE_MODEL
+        if place == (NONE, 0)
+        else f"{'clusters' if kind == CLUSTERS else kind}, λ = {share:g}"
+    )
 
 
 def table_of_mixing(rows: Sequence[Row]) -> Table:
     """What methods are compared by, and the losses and precisions."""
     base = method_table(rows)
     lines = [
-        (*line, *(spread(of(rows, name), key, digits=3) for key in ("validation_end", "precision", "precision_any")))
+        (
+            *line,
+            *(
+                spread(of(rows, name), key, digits=3)
+                for key in ("validation_end", "precision", "precision_any")
+            ),
+        )
         for name, line in zip(labels(rows), base.rows, strict=True)
     ]
-    return Table((*base.head, "validation loss", "precision", "of all classes"), tuple(lines), base.align + "rrr")
+    return Table(
+        (*base.head, "validation loss", "precision", "of all classes"),
+        tuple(lines),
+        base.align + "rrr",
+    )
 
 
 def by_share(rows: Sequence[Row], kind: str, name: str) -> tuple[list[float], np.ndarray]:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from papers.acfl_claims import CLUSTERS, ENOUGH, NONE, PRETRAINED, by_share, dense_pairs, grid, kin, matrix
+from papers.acfl_claims import (
+    CLUSTERS,
+    ENOUGH,
+    NONE,
+    PRETRAINED,
+    by_share,
+    dense_pairs,
+    grid,
+    kin,
+    matrix,
+)
 from papers.comparing import labels, of
 from papers.drawing import BLUE, COLOURS, DASHES, GREY, ORANGE, band, panels
 from papers.numbers import found, mean, picked, values
@@ -17,20 +27,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# -- figures 3 and 4 -------------------------------------------------------------------------------------------------------
+# -- figures 3 and 4
+# -------------------------------------------------------------------------------------------------------
 
 
 def heat_maps(rows: Sequence[Row]) -> Figure:
     """Cosines of the first seed: a line per experiment and epochs, a heat map per layer; white lines between true groups."""
     problems, layers = values(rows, "problem"), list(rows[0]["found"]["layers"])
     first = {problem: picked(rows, problem=problem)[0] for problem in problems}
-    lines = [(problem, epochs) for problem in problems for epochs in (ENOUGH, max(first[problem]["cell"]["epochs"]))]
+    lines = [
+        (problem, epochs)
+        for problem in problems
+        for epochs in (ENOUGH, max(first[problem]["cell"]["epochs"]))
+    ]
     made, axes = panels(len(layers), len(lines), height=1.05)
     least = min(matrix(first[p], layer, e).min() for p, e in lines for layer in layers)
     for line, (problem, epochs) in zip(axes, lines, strict=True):
         row = first[problem]
         for axis, layer in zip(line, layers, strict=True):
-            drawn = axis.imshow(matrix(row, layer, epochs), cmap="cividis", vmin=least, vmax=1, interpolation="nearest")
+            drawn = axis.imshow(
+                matrix(row, layer, epochs),
+                cmap="cividis",
+                vmin=least,
+                vmax=1,
+                interpolation="nearest",
+            )
             axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(True)
             for edge in np.cumsum([len(group) for group in row["found"]["truth"]])[:-1] - 0.5:
@@ -39,7 +60,12 @@ def heat_maps(rows: Sequence[Row]) -> Figure:
         line[0].set_ylabel(f"{problem}\n{epochs} epochs".replace(", ", ",\n"))
     for axis, layer in zip(axes[0], layers, strict=True):
         axis.set_title(layer)
-    made.colorbar(drawn, ax=axes, shrink=0.6, label="cosine of two clients' weights; white: between true groups")
+    made.colorbar(
+        drawn,
+        ax=axes,
+        shrink=0.6,
+        label="cosine of two clients' weights; white: between true groups",
+    )
     return made
 
 
@@ -51,9 +77,21 @@ def pairs(rows: Sequence[Row]) -> Figure:
         row = picked(rows, problem=problem)[0]
         epochs, same = row["cell"]["epochs"], kin(row)
         for curve, own in zip(dense_pairs(row).T, same, strict=True):
-            axis.plot(epochs, curve, color=BLUE if own else ORANGE, linestyle="-" if own else "--", linewidth=0.9)
+            axis.plot(
+                epochs,
+                curve,
+                color=BLUE if own else ORANGE,
+                linestyle="-" if own else "--",
+                linewidth=0.9,
+            )
         axis.axhline(row["cell"]["threshold"], color=GREY, linestyle=":")
-        axis.set(title=problem, xlabel="epochs of pre-training", xscale="log", xticks=epochs, xticklabels=epochs)
+        axis.set(
+            title=problem,
+            xlabel="epochs of pre-training",
+            xscale="log",
+            xticks=epochs,
+            xticklabels=epochs,
+        )
         axis.minorticks_off()
     axes[0][0].set_ylabel("cosine of dense layers")
     axes[0][0].plot([], [], color=BLUE, label="pairs of one group")
@@ -63,7 +101,8 @@ def pairs(rows: Sequence[Row]) -> Figure:
     return made
 
 
-# -- figures 5 to 7 --------------------------------------------------------------------------------------------------------
+# -- figures 5 to 7
+# --------------------------------------------------------------------------------------------------------
 
 
 def by_mixing(rows: Sequence[Row]) -> Figure:
@@ -83,7 +122,9 @@ def _others(axis: Axes, rows: Sequence[Row], name: str) -> None:
     """Methods that have no place on the axis of λ."""
     mixed = {own[0]["cell"]["method"]["label"] for own in grid(rows).values()}
     for i, method in enumerate(name for name in labels(rows) if name not in mixed):
-        axis.axhline(mean(of(rows, method), name), color=GREY, linestyle=DASHES[2 + i % 2], label=method)
+        axis.axhline(
+            mean(of(rows, method), name), color=GREY, linestyle=DASHES[2 + i % 2], label=method
+        )
 
 
 def _losses(axis: Axes, rows: Sequence[Row]) -> None:

@@ -31,7 +31,9 @@ class Served:
         """``(examples, classes)`` of the model ``row`` ``(d,)``."""
         self.layout.load(self.module, row)
         with torch.no_grad():
-            return torch.cat([self.module(split.inputs[index]) for index in split.index.split(AT_ONCE)])
+            return torch.cat(
+                [self.module(split.inputs[index]) for index in split.index.split(AT_ONCE)]
+            )
 
     def predicted(self, assignment: Assignment) -> dict[Client, Tensor]:
         """The classes ``(examples,)`` that each client's model finds in its test data."""
@@ -51,7 +53,9 @@ class Served:
         found = {}
         for client, row in sorted(assignment.row.items()):
             data = self.world.clients[client].validation
-            found[client] = float(self.world.objective.loss(self.outputs(assignment.models[row], data), data.targets))
+            found[client] = float(
+                self.world.objective.loss(self.outputs(assignment.models[row], data), data.targets)
+            )
         return found
 
 

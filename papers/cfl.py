@@ -1,10 +1,11 @@
 """CFL on data: F. Sattler, K.-R. Müller, W. Samek, arXiv 1910.01991, figures 4 to 7.
 
-Twenty clients in four clusters, each of which exchanges two labels (VI-A). Figure 5: after 50 rounds of Federated Learning,
-the separation gap g(α) by how many examples a client has. Figure 6: the gap after each of the first 50 rounds. Both with the
-cosines of weight-updates and of full gradients. Figure 7 (VI-B): two clients, congruent (digits 0-4 and 5-9) and incongruent
-(two labels exchanged), and the norms of the criteria (32) and (33) as the rounds go by. Figure 4 shows a parameter tree; ours
-is that of a run, with newcomers that walk down it by Algorithm 4.
+Twenty clients in four clusters, each of which exchanges two labels (VI-A). Figure 5: after 50
+rounds of Federated Learning, the separation gap g(α) by how many examples a client has. Figure 6:
+the gap after each of the first 50 rounds. Both with the cosines of weight-updates and of full
+gradients. Figure 7 (VI-B): two clients, congruent (digits 0-4 and 5-9) and incongruent (two labels
+exchanged), and the norms of the criteria (32) and (33) as the rounds go by. Figure 4 shows a
+parameter tree; ours is that of a run, with newcomers that walk down it by Algorithm 4.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ from papers.running import rounds_of, world_of
 from papers.study import Resources, Study
 from papers.watched import GRADIENTS, UPDATES, Watched, cosines_of
 
-# -- figure 4 --------------------------------------------------------------------------------------------------------------
+# -- figure 4
+# --------------------------------------------------------------------------------------------------------------
 
 
 def grow_tree(
-    on: Resources, *, scenario: Mapping[str, Any], training: Mapping[str, Any], rounds: int, seed: int
+    on: Resources,
+    *,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rounds: int,
+    seed: int,
 ) -> dict[str, Any]:
     """CFL's tree of groups, its leaves, the true groups, and who came later."""
     world = world_of(on, scenario, training, seed)
@@ -43,16 +50,23 @@ def grow_tree(
         "groups": lines[-1]["groups"],
         "truth": [list(group) for group in world.truth or ()],
         "newcomers": [client for client in sorted(world.clients) if client not in founders],
-        "accuracy": short(float(np.mean([entry["accuracy"] for entry in lines[-1]["clients"].values()]))),
+        "accuracy": short(
+            float(np.mean([entry["accuracy"] for entry in lines[-1]["clients"].values()]))
+        ),
     }
 
 
 def branch(group: Group) -> dict[str, Any]:
     """A group of a tree, and what became of it, as plain values."""
-    return {"clients": list(group.clients), "round": group.round, "parts": [branch(part) for part in group.parts]}
+    return {
+        "clients": list(group.clients),
+        "round": group.round,
+        "parts": [branch(part) for part in group.parts],
+    }
 
 
-# -- figures 5 and 6 -------------------------------------------------------------------------------------------------------
+# -- figures 5 and 6
+# -------------------------------------------------------------------------------------------------------
 
 
 def gap_of(note: Note, of: str, world: World) -> dict[str, float]:
@@ -89,16 +103,28 @@ def gap_at_last(
 
 
 def gap_by_round(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], rounds: int, seed: int
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rounds: int,
+    seed: int,
 ) -> dict[str, Any]:
     """The gap in each round."""
     world = world_of(on, scenario, training, seed)
-    notes = [done.notes[-1] for done in rounds_of(Watched(gradients_from=1), world, on, rounds, seed)]
+    notes = [
+        done.notes[-1] for done in rounds_of(Watched(gradients_from=1), world, on, rounds, seed)
+    ]
     each = {of: [gap_of(note, of, world) for note in notes] for of in (UPDATES, GRADIENTS)}
-    return {of: {name: [one[name] for one in series] for name in ("gap", "correct")} for of, series in each.items()}
+    return {
+        of: {name: [one[name] for one in series] for name in ("gap", "correct")}
+        for of, series in each.items()
+    }
 
 
-# -- figure 7 --------------------------------------------------------------------------------------------------------------
+# -- figure 7
+# --------------------------------------------------------------------------------------------------------------
 
 
 def kept(rounds: int) -> list[int]:
@@ -112,12 +138,21 @@ def kept(rounds: int) -> list[int]:
 
 
 def norms_by_round(
-    on: Resources, *, problem: str, scenario: Mapping[str, Any], training: Mapping[str, Any], rounds: int, seed: int
+    on: Resources,
+    *,
+    problem: str,
+    scenario: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rounds: int,
+    seed: int,
 ) -> dict[str, Any]:
     """The norm of the mean update (32) and the greatest norm of a client's (33), round by round."""
     world = world_of(on, scenario, training, seed)
     notes = [done.notes[-1] for done in rounds_of(Watched(), world, on, rounds, seed)]
-    norms = {name: [short(notes[round - 1].numbers[name]) for round in kept(rounds)] for name in ("mean_norm", "client_norm")}
+    norms = {
+        name: [short(notes[round - 1].numbers[name]) for round in kept(rounds)]
+        for name in ("mean_norm", "client_norm")
+    }
     return {"rounds": kept(rounds), **norms}
 
 

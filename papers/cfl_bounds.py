@@ -1,8 +1,8 @@
 """CFL's Separation Theorem, tried: F. Sattler, K.-R. Müller, W. Samek, arXiv 1910.01991, figure 3 and equations (30), (31).
 
-Gradients of k data distributions and the noise of m = 3k clients are drawn at random in d = 100 dimensions. Theorem 1 promises
-a right cut for γ below ``sin(π / (4(k - 1)))``, the green area. The paper finds one nearly always far beyond, "even for large
-k > 10 and γ_max > 1", the blue area.
+Gradients of k data distributions and the noise of m = 3k clients are drawn at random in d = 100
+dimensions. Theorem 1 promises a right cut for γ below ``sin(π / (4(k - 1)))``, the green area. The
+paper finds one nearly always far beyond, "even for large k > 10 and γ_max > 1", the blue area.
 """
 
 from __future__ import annotations
@@ -22,22 +22,37 @@ KINDS = {True: "stationary", False: "free"}
 """Whether the gradients sum to zero over the distributions, as the theory has them, in words."""
 
 
-def gradients(k: int, gamma: float, per_distribution: int, d: int, stationary: bool, rng: np.random.Generator) -> np.ndarray:
+def gradients(
+    k: int, gamma: float, per_distribution: int, d: int, stationary: bool, rng: np.random.Generator
+) -> np.ndarray:
     """``(k * per_distribution, d)``: normal gradients of k distributions, and on each client's noise of γ times their norm.
 
-    stationary: they sum to zero over the distributions, as at a stationary point with as many clients of each.
+    stationary: they sum to zero over the distributions, as at a stationary point with as many
+        clients of each.
     """
     true = rng.standard_normal((k, d))
     if stationary:
         true -= true.mean(0)
     own = np.repeat(true, per_distribution, 0)
     noise = rng.standard_normal(own.shape)
-    noise *= gamma * np.linalg.norm(own, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
+    noise *= (
+        gamma
+        * np.linalg.norm(own, axis=1, keepdims=True)
+        / np.linalg.norm(noise, axis=1, keepdims=True)
+    )
     return own + noise
 
 
 def try_cuts(
-    on: Resources, *, k: int, gamma: float, stationary: bool, d: int, per_distribution: int, draws: int, seed: int
+    on: Resources,
+    *,
+    k: int,
+    gamma: float,
+    stationary: bool,
+    d: int,
+    per_distribution: int,
+    draws: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Of so many draws, the share with a gap g(α) > 0 and the share whose best cut is right."""
     rng = numpy_generator(seed, Purpose.DATA, k, round(1000 * gamma), int(stationary))
@@ -78,7 +93,9 @@ def claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
 
 def _far(stationary: bool, rows: Sequence[Row]) -> Claim:
     """What is claimed of many distributions and much noise."""
-    beyond = {(k, gamma): own["gap"] for (k, gamma), own in _points(rows).items() if k > 10 and gamma > 1}
+    beyond = {
+        (k, gamma): own["gap"] for (k, gamma), own in _points(rows).items() if k > 10 and gamma > 1
+    }
     k, gamma = max(beyond, key=lambda at: (beyond[at] >= 0.95, at[1], at[0]))
     return Claim(
         what=f"k > 10 and γ > 1, {KINDS[stationary]} gradients",
@@ -114,7 +131,9 @@ def table(rows: Sequence[Row]) -> Table:
         for k in values(picked(rows, stationary=stationary), "k"):
             each = (picked(rows, k=k, stationary=stationary, gamma=gamma) for gamma in gammas)
             shares = (f"{mean(own, 'gap'):.2g} / {mean(own, 'correct'):.2g}" for own in each)
-            lines.append((kind, str(k), *shares, f"{guaranteed_gamma(k):.2f}" if stationary else "–"))
+            lines.append(
+                (kind, str(k), *shares, f"{guaranteed_gamma(k):.2f}" if stationary else "–")
+            )
     head = ("gradients", "k", *(f"γ = {gamma:g}" for gamma in gammas), "guaranteed below")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 

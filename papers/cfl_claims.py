@@ -29,12 +29,15 @@ ABLATIONS = {
 NOT_PRINTED = "the paper has no number of this problem"
 
 
-# -- figure 4 --------------------------------------------------------------------------------------------------------------
+# -- figure 4
+# --------------------------------------------------------------------------------------------------------------
 
 
 def tree_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     right = [row["found"]["groups"] == row["found"]["truth"] for row in rows]
-    new = [_at_home(row["found"], int(client)) for row in rows for client in row["found"]["newcomers"]]
+    new = [
+        _at_home(row["found"], int(client)) for row in rows for client in row["found"]["newcomers"]
+    ]
     return (
         Claim(
             what="leaves of the tree",
@@ -55,20 +58,30 @@ def tree_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
 
 def _at_home(found: Mapping[str, Any], client: int) -> bool:
     """Whether a newcomer's leaf has founders and no client of another true group."""
-    leaf, kin = (next(set(group) for group in found[of] if client in group) for of in ("groups", "truth"))
+    leaf, kin = (
+        next(set(group) for group in found[of] if client in group) for of in ("groups", "truth")
+    )
     return leaf <= kin and not leaf <= set(map(int, found["newcomers"]))
 
 
-# -- figure 5 --------------------------------------------------------------------------------------------------------------
+# -- figure 5
+# --------------------------------------------------------------------------------------------------------------
 
 
 def gap_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
-    return tuple(claim for problem in values(rows, "problem") for claim in _gap_claims(problem, picked(rows, problem=problem)))
+    return tuple(
+        claim
+        for problem in values(rows, "problem")
+        for claim in _gap_claims(problem, picked(rows, problem=problem))
+    )
 
 
 def _gap_claims(problem: str, rows: Sequence[Row]) -> tuple[Claim, ...]:
     sizes = sorted(values(rows, "examples"))
-    means = {of: [mean(picked(rows, examples=size), of, "gap") for size in sizes] for of in (UPDATES, GRADIENTS)}
+    means = {
+        of: [mean(picked(rows, examples=size), of, "gap") for size in sizes]
+        for of in (UPDATES, GRADIENTS)
+    }
     above = {of: stays_above(points) for of, points in means.items()}
     enough = {of: None if place is None else sizes[place] for of, place in above.items()}
     rises = all(after > before for before, after in pairwise(means[UPDATES]))
@@ -112,8 +125,20 @@ def gap_table(rows: Sequence[Row]) -> Table:
                 right = sum(row["found"][of]["correct"] for row in own)
                 cells += [spread(own, of, "gap"), f"{right:.0f} of {len(own)}"]
             tests = [row["found"][SPLIT_HALF] for row in own]
-            alike = "–" if any(each["p"] is None for each in tests) else f"{np.median([each['p'] for each in tests]):.1g}"
-            lines.append((problem, str(size), *cells, alike, f"{sum(each['ari'] == 1 for each in tests)} of {len(own)}"))
+            alike = (
+                "–"
+                if any(each["p"] is None for each in tests)
+                else f"{np.median([each['p'] for each in tests]):.1g}"
+            )
+            lines.append(
+                (
+                    problem,
+                    str(size),
+                    *cells,
+                    alike,
+                    f"{sum(each['ari'] == 1 for each in tests)} of {len(own)}",
+                )
+            )
     head = (
         "problem",
         "examples",
@@ -131,7 +156,8 @@ def _number(value: int | None) -> str:
     return "none tried" if value is None else str(value)
 
 
-# -- figure 6 --------------------------------------------------------------------------------------------------------------
+# -- figure 6
+# --------------------------------------------------------------------------------------------------------------
 
 
 def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -140,7 +166,11 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         own = picked(rows, problem=problem)
         means = {of: found(own, of, "gap").mean(0) for of in (UPDATES, GRADIENTS)}
         rank = float(spearmanr(np.arange(len(means[UPDATES])), means[UPDATES]).statistic)
-        first = {of: place + 1 for of, points in means.items() if (place := stays_above(list(points))) is not None}
+        first = {
+            of: place + 1
+            for of, points in means.items()
+            if (place := stays_above(list(points))) is not None
+        }
         rounds = {of: str(first.get(of, "never")) for of in means}
         of_updates, of_gradients = (first.get(of, np.inf) for of in (UPDATES, GRADIENTS))
         aside = ABLATIONS.get(problem, "")
@@ -148,9 +178,13 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         out += [
             Claim(
                 what=f"{problem}: rounds for a gap above zero",
-                printed=f"≈ {ENOUGH_ROUNDS}" if printed else f"– (MNIST and CIFAR-10 ≈ {ENOUGH_ROUNDS})",
+                printed=f"≈ {ENOUGH_ROUNDS}"
+                if printed
+                else f"– (MNIST and CIFAR-10 ≈ {ENOUGH_ROUNDS})",
                 ours=rounds[UPDATES],
-                rule=f"above zero from round {ENOUGH_ROUNDS} to the end" if printed else NOT_PRINTED,
+                rule=f"above zero from round {ENOUGH_ROUNDS} to the end"
+                if printed
+                else NOT_PRINTED,
                 holds=of_updates <= ENOUGH_ROUNDS if printed else None,
                 aside=aside,
             ),
@@ -174,15 +208,23 @@ def round_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     return tuple(out)
 
 
-# -- figure 7 --------------------------------------------------------------------------------------------------------------
+# -- figure 7
+# --------------------------------------------------------------------------------------------------------------
 
 
 def norm_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     """Of each norm, the mean over the last tenth of the rounds, as a share of the greatest, or of that in the middle tenth."""
     of = {kind: picked(rows, problem=kind) for kind in ("congruent", "incongruent")}
-    still = {kind: [_late(row, "mean_norm") / max(row["found"]["mean_norm"]) for row in own] for kind, own in of.items()}
-    falls = [_late(row, "client_norm") / max(row["found"]["client_norm"]) for row in of["congruent"]]
-    stays = [_late(row, "client_norm") / _late(row, "client_norm", 0.5) for row in of["incongruent"]]
+    still = {
+        kind: [_late(row, "mean_norm") / max(row["found"]["mean_norm"]) for row in own]
+        for kind, own in of.items()
+    }
+    falls = [
+        _late(row, "client_norm") / max(row["found"]["client_norm"]) for row in of["congruent"]
+    ]
+    stays = [
+        _late(row, "client_norm") / _late(row, "client_norm", 0.5) for row in of["incongruent"]
+    ]
     return (
         Claim(
             what="incongruent: the greatest client norm (33)",

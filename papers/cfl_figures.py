@@ -24,24 +24,57 @@ def cuts(rows: Sequence[Row]) -> Figure:
     made, axes = panels(2, height=2.6, sharey=True)
     rows = picked(rows, stationary=True)
     ks, gammas = values(rows, "k"), values(rows, "gamma")
-    for place, (name, title) in zip(axes[0], (("gap", "P[g(α) > 0]"), ("correct", "P[the best cut is correct]")), strict=True):
+    for place, (name, title) in zip(
+        axes[0], (("gap", "P[g(α) > 0]"), ("correct", "P[the best cut is correct]")), strict=True
+    ):
         grid = [[mean(picked(rows, k=k, gamma=gamma), name) for gamma in gammas] for k in ks]
         if len(ks) > len(COLOURS):
-            drawn = place.pcolormesh(gammas, ks, grid, cmap="cividis", vmin=0, vmax=1, shading="nearest", rasterized=True)
+            drawn = place.pcolormesh(
+                gammas, ks, grid, cmap="cividis", vmin=0, vmax=1, shading="nearest", rasterized=True
+            )
             fine = np.arange(ks[0], ks[-1] + 1)
-            place.fill_betweenx(fine, 0, [guaranteed_gamma(int(k)) for k in fine], color=GREEN, label="guaranteed by Theorem 1")
+            place.fill_betweenx(
+                fine,
+                0,
+                [guaranteed_gamma(int(k)) for k in fine],
+                color=GREEN,
+                label="guaranteed by Theorem 1",
+            )
             made.colorbar(drawn, ax=place)
-            place.set(title=title, xlabel="relative noise γ", ylabel="distributions k", xlim=(0, gammas[-1]))
+            place.set(
+                title=title,
+                xlabel="relative noise γ",
+                ylabel="distributions k",
+                xlim=(0, gammas[-1]),
+            )
         else:
             for i, (k, line) in enumerate(zip(ks, grid, strict=True)):
-                place.plot(gammas, line, color=COLOURS[i], marker=MARKERS[i], linestyle=DASHES[i % 4], label=f"k = {k}")
-                place.plot([0, guaranteed_gamma(k)], [1.03 + 0.03 * i] * 2, color=COLOURS[i], linewidth=2.5)
-            place.set(title=title, xlabel="relative noise γ", ylabel="share of draws", xlim=(0, None), yticks=np.arange(6) / 5)
-    axes[0][0].legend(title="bars above: guaranteed" if len(ks) <= len(COLOURS) else None, loc="lower left")
+                place.plot(
+                    gammas,
+                    line,
+                    color=COLOURS[i],
+                    marker=MARKERS[i],
+                    linestyle=DASHES[i % 4],
+                    label=f"k = {k}",
+                )
+                place.plot(
+                    [0, guaranteed_gamma(k)], [1.03 + 0.03 * i] * 2, color=COLOURS[i], linewidth=2.5
+                )
+            place.set(
+                title=title,
+                xlabel="relative noise γ",
+                ylabel="share of draws",
+                xlim=(0, None),
+                yticks=np.arange(6) / 5,
+            )
+    axes[0][0].legend(
+        title="bars above: guaranteed" if len(ks) <= len(COLOURS) else None, loc="lower left"
+    )
     return made
 
 
-# -- figure 4 --------------------------------------------------------------------------------------------------------------
+# -- figure 4
+# --------------------------------------------------------------------------------------------------------------
 
 
 ACROSS, DOWN, PER_LINE = 0.115, 0.17, 8
@@ -79,14 +112,21 @@ def tree(rows: Sequence[Row]) -> Figure:
         said = f"split after round {node.group['round']}" if node.group["parts"] else "leaf"
         axis.text(node.x, node.y + 0.14, said, ha="center", fontsize=6.5, color=GREY)
         if node.parent:
-            axis.plot([node.parent.x, node.x], [node.parent.bottom, node.y + 0.26], color=GREY, linewidth=0.8)
+            axis.plot(
+                [node.parent.x, node.x],
+                [node.parent.bottom, node.y + 0.26],
+                color=GREY,
+                linewidth=0.8,
+            )
         _members(axis, node, kin, new)
     axis.set(xlim=(-0.55, width - 0.45), ylim=(-depth - 0.3, 0.3))
     axis.set_axis_off()
     return made
 
 
-def _place(group: Mapping[str, Any], level: int, left: float, out: list[_Node]) -> tuple[_Node, float]:
+def _place(
+    group: Mapping[str, Any], level: int, left: float, out: list[_Node]
+) -> tuple[_Node, float]:
     """Put a group above its leaves, which stand side by side from ``left`` on; returns it and where the next begins."""
     node, parts = _Node(group, left, level), []
     for part in group["parts"]:
@@ -108,10 +148,13 @@ def _members(axis: Axes, node: _Node, kin: Mapping[int, int], new: set[int]) -> 
         y = node.y - DOWN * (place // PER_LINE)
         marker, edge = ("s", "black") if client in new else ("o", "none")
         axis.scatter([x], [y], s=85, c=COLOURS[kin[client]], marker=marker, edgecolors=edge)
-        axis.text(x, y, str(client), ha="center", va="center", fontsize=5.5, color="white", weight="bold")
+        axis.text(
+            x, y, str(client), ha="center", va="center", fontsize=5.5, color="white", weight="bold"
+        )
 
 
-# -- figures 5 to 7 --------------------------------------------------------------------------------------------------------
+# -- figures 5 to 7
+# --------------------------------------------------------------------------------------------------------
 
 KINDS = {UPDATES: "weight-updates", GRADIENTS: "gradients"}
 
@@ -124,7 +167,9 @@ def gap_by_examples(rows: Sequence[Row]) -> Figure:
         own = picked(rows, problem=problem)
         sizes = sorted(values(own, "examples"))
         for i, (of, label) in enumerate(KINDS.items()):
-            of_size = [[row["found"][of]["gap"] for row in picked(own, examples=size)] for size in sizes]
+            of_size = [
+                [row["found"][of]["gap"] for row in picked(own, examples=size)] for size in sizes
+            ]
             band(axis, sizes, np.array(of_size).T, i, label)
         _gap(axis, problem, "training examples of a client")
     return made
@@ -155,7 +200,9 @@ def norms(rows: Sequence[Row]) -> Figure:
     for axis, problem in zip(axes[0], ("incongruent", "congruent"), strict=True):
         own = picked(rows, problem=problem)
         along = own[0]["found"]["rounds"]
-        for i, (name, label) in enumerate((("client_norm", "greatest client norm (33)"), ("mean_norm", "mean update (32)"))):
+        for i, (name, label) in enumerate(
+            (("client_norm", "greatest client norm (33)"), ("mean_norm", "mean update (32)"))
+        ):
             band(axis, along, found(own, name), i, label, marked=False)
         axis.set(title=problem, xlabel="round", ylabel="norm", xscale="log")
     axes[0][0].set_ylim(bottom=0)  # of both, which share it

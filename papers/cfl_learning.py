@@ -1,9 +1,11 @@
 """CFL learns: F. Sattler, K.-R. Müller, W. Samek, arXiv 1910.01991, figures 8 and 9 (the NeurIPS workshop paper's figure 3).
 
-Figure 8: CIFAR-10, 20 clients in four groups, each of which permutes the labels in its own way. Figure 9: AG News, 20 clients
-with articles of one topic each, and a net of two LSTM layers that predicts the next word. Both begin with rounds of Federated
-Learning, and split the least alike group three times, in rounds given beforehand. Beside CFL with these rounds: one model for
-all, CFL by its criteria, split-half, and what two bugs of the published code do (:mod:`papers.cfl_ablations`).
+Figure 8: CIFAR-10, 20 clients in four groups, each of which permutes the labels in its own way.
+Figure 9: AG News, 20 clients with articles of one topic each, and a net of two LSTM layers that
+predicts the next word. Both begin with rounds of Federated Learning, and split the least alike
+group three times, in rounds given beforehand. Beside CFL with these rounds: one model for all, CFL
+by its criteria, split-half, and what two bugs of the published code do
+(:mod:`papers.cfl_ablations`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from papers.study import Resources, Study
 from papers.tally import Tally
 from papers.watched import Watched
 
-SEEN: Mapping[str, type] = MappingProxyType({"fedavg": Watched, "cfl": SeenCFL, "cfl-published": PublishedCFL})
+SEEN: Mapping[str, type] = MappingProxyType(
+    {"fedavg": Watched, "cfl": SeenCFL, "cfl-published": PublishedCFL}
+)
 """Methods whose cosines are kept: the same training, watched."""
 
 
@@ -60,7 +64,9 @@ def watched(how: Mapping[str, Any]) -> Method[Any]:
     """The method of a cell's table, watched where it can be."""
     if how["name"] not in SEEN:
         return method_of(how)
-    made: Method[Any] = build(SEEN[how["name"]], {name: how[name] for name in how if name not in ("name", "label")})
+    made: Method[Any] = build(
+        SEEN[how["name"]], {name: how[name] for name in how if name not in ("name", "label")}
+    )
     return made
 
 
@@ -84,22 +90,29 @@ class Course:
         if not done.scores:
             return
         own = {client: score[self.score] for client, score in done.scores.items()}
-        self.by_group.append([short(float(np.mean([own[client] for client in group]))) for group in self.world.truth or ()])
+        self.by_group.append(
+            [
+                short(float(np.mean([own[client] for client in group])))
+                for group in self.world.truth or ()
+            ]
+        )
         self.scores.append(short(float(np.mean(list(own.values())))))
         self.last = done
         for note in done.notes:
             if note.kind != WATCH or len(note.order) < 2:
                 continue
-            kept = self.leaves.setdefault(note.order, {"rounds": [], "gap": [], "least": [], "mean": []})
+            kept = self.leaves.setdefault(
+                note.order, {"rounds": [], "gap": [], "least": [], "mean": []}
+            )
             kept["rounds"].append(done.number)
             for name, value in numbers_of(note, self.world).items():
                 kept[name].append(value)
 
     def found(self) -> dict[str, Any]:
         """``score``: its name; ``scores``: its mean over clients in each round tested, ``by_group`` over each true group's, and
-        ``clients``, each client's in the end. ``truth``: the true groups. ``leaves``: each group of two or more that was
-        trained, its ``clients``, the ``rounds`` tested in which it was, and in them its ``gap`` and ``least`` and ``mean``
-        cosine.
+        ``clients``, each client's in the end. ``truth``: the true groups. ``leaves``: each group of
+        two or more that was trained, its ``clients``, the ``rounds`` tested in which it was, and in
+        them its ``gap`` and ``least`` and ``mean`` cosine.
         """
         assert self.last is not None
         assert self.last.scores
@@ -107,7 +120,9 @@ class Course:
             "score": self.score,
             "scores": self.scores,
             "by_group": [list(group) for group in zip(*self.by_group, strict=True)],
-            "clients": [short(self.last.scores[client][self.score]) for client in sorted(self.last.scores)],
+            "clients": [
+                short(self.last.scores[client][self.score]) for client in sorted(self.last.scores)
+            ],
             "truth": [list(group) for group in self.world.truth or ()],
             "leaves": [{"clients": list(clients), **kept} for clients, kept in self.leaves.items()],
         }

@@ -17,13 +17,17 @@ CRITERIA, COMPLETE, MIXED_UP = "CFL, by criteria", "CFL, complete linkage", "CFL
 """Labels of what is compared beside CFL with split rounds."""
 
 SETTING_CHANGED = {("CIFAR-10", 140), ("chains", 50)}
-"""(problem, rounds) of runs whose setting was changed after a trial in which the groups were wrong. What right groups are
-enough for does not count there; what fails in spite of them does."""
+"""(problem, rounds) of runs whose setting was changed after a trial in which the groups were wrong.
+What right groups are enough for does not count there; what fails in spite of them does."""
 
 
 def by_schedule(rows: Sequence[Row]) -> list[Row]:
     """The rows of CFL as the figures have it: with split rounds."""
-    return [row for row in rows if row["cell"]["method"]["name"] == "cfl" and "split_rounds" in row["cell"]["method"]]
+    return [
+        row
+        for row in rows
+        if row["cell"]["method"]["name"] == "cfl" and "split_rounds" in row["cell"]["method"]
+    ]
 
 
 def splits(rows: Sequence[Row]) -> list[int]:
@@ -50,7 +54,8 @@ def after_a_trial(rows: Sequence[Row]) -> str:
     return "the setting was changed after a failing trial" if changed else ""
 
 
-# -- figure 8 --------------------------------------------------------------------------------------------------------------
+# -- figure 8
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_permutations(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -81,10 +86,22 @@ def of_permutations(rows: Sequence[Row]) -> tuple[Claim, ...]:
             rule=f"at least +0.15 after {SOON} rounds",
             holds=at_once >= 0.15,
         ),
-        _right("the groups after three splits", "all incongruent clients separated", cfl, after_a_trial(cfl)),
+        _right(
+            "the groups after three splits",
+            "all incongruent clients separated",
+            cfl,
+            after_a_trial(cfl),
+        ),
         *_cosines(cfl, first),
         *(
-            [_right("CFL by its criteria: groups", "– (the figures split in given rounds)", criteria, "no claim of the paper")]
+            [
+                _right(
+                    "CFL by its criteria: groups",
+                    "– (the figures split in given rounds)",
+                    criteria,
+                    "no claim of the paper",
+                )
+            ]
             if (criteria := of(rows, CRITERIA))
             else []
         ),
@@ -113,7 +130,12 @@ def _right(what: str, printed: str, rows: Sequence[Row], aside: str) -> Claim:
 def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
     """What g(α) and the cosines within groups are before the first split and at the end."""
     early = [_last(leaf, "gap", first) for row in rows for leaf in row["found"]["leaves"][:1]]
-    final = [leaf for row in rows for leaf in row["found"]["leaves"] if leaf["rounds"][-1] == row["found"]["tested"][-1]]
+    final = [
+        leaf
+        for row in rows
+        for leaf in row["found"]["leaves"]
+        if leaf["rounds"][-1] == row["found"]["tested"][-1]
+    ]
     late, alike = ([leaf[name][-1] for leaf in final] for name in ("gap", "mean"))
     furthest = max(alike, key=abs)
     return (
@@ -144,7 +166,9 @@ def _cosines(rows: Sequence[Row], first: int) -> tuple[Claim, ...]:
 
 def _last(leaf: dict[str, list[float]], name: str, until: int) -> float:
     """A number of a group in the last tested round up to ``until``, or in its first."""
-    known = [value for round, value in zip(leaf["rounds"], leaf[name], strict=True) if round <= until]
+    known = [
+        value for round, value in zip(leaf["rounds"], leaf[name], strict=True) if round <= until
+    ]
     return (known or leaf[name])[-1]
 
 
@@ -161,7 +185,8 @@ def _ablation(rows: Sequence[Row], cfl: Sequence[Row], name: str) -> Claim:
     )
 
 
-# -- figure 9 --------------------------------------------------------------------------------------------------------------
+# -- figure 9
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -171,7 +196,10 @@ def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
     stalls = float(np.mean(found(joint, "scores")[:, -1] / found(joint, "scores")[:, until]))
     worst = float(np.mean([max(row["found"]["clients"]) for row in cfl]))
     unserved = worst / mean(joint, "perplexity")
-    falls = [tuple(float(np.mean([_fall(row, split) for row in own])) for own in (cfl, joint)) for split in marks]
+    falls = [
+        tuple(float(np.mean([_fall(row, split) for row in own])) for own in (cfl, joint))
+        for split in marks
+    ]
     aside = after_a_trial(cfl)
     return (
         Claim(
@@ -192,7 +220,9 @@ def of_words(rows: Sequence[Row]) -> tuple[Claim, ...]:
         Claim(
             what="perplexity of CFL at each split",
             printed="falls (figure)",
-            ours="; ".join(f"{fall:+.1%} beside {joint_fall:+.1%} of FL" for fall, joint_fall in falls),
+            ours="; ".join(
+                f"{fall:+.1%} beside {joint_fall:+.1%} of FL" for fall, joint_fall in falls
+            ),
             rule=f"falls, and by more than FL's, from the last test before a split to {SOON} rounds after it, all three times",
             holds=all(fall < min(joint_fall, 0) for fall, joint_fall in falls),
             aside=aside,

@@ -37,7 +37,14 @@ def course(rows: Sequence[Row]) -> Figure:
             axis.axvline(split, color=GREY, linewidth=0.6, linestyle=":")
     for axis in axes[0]:
         if score == "perplexity":
-            _zoom(axis, [curve for row in rows for curve in (row["found"]["scores"], *row["found"]["by_group"])])
+            _zoom(
+                axis,
+                [
+                    curve
+                    for row in rows
+                    for curve in (row["found"]["scores"], *row["found"]["by_group"])
+                ],
+            )
         else:
             axis.set_ylim(0, 1.02)
     _legend(made, [axes[0][0], axes[1][0]], "outside lower left")
@@ -45,7 +52,9 @@ def course(rows: Sequence[Row]) -> Figure:
     return made
 
 
-def _legend(made: Figure, axes: Sequence[Axes], where: Literal["outside lower left", "outside lower right"]) -> None:
+def _legend(
+    made: Figure, axes: Sequence[Axes], where: Literal["outside lower left", "outside lower right"]
+) -> None:
     """Below all panels, so that it hides no line."""
     lines = [line for axis in axes for line in axis.get_legend_handles_labels()[0]]
     made.legend(handles=lines, loc=where, ncols=2, fontsize=7)
@@ -58,7 +67,13 @@ def _by_method(axis: Axes, rows: Sequence[Row]) -> None:
         own = of(rows, name)
         look: dict[str, Any] = {"color": COLOURS[number], "linestyle": DASHES[number % len(DASHES)]}
         wide = 1 + 2 * (len(names) - number) / len(names)
-        axis.plot(own[0]["found"]["tested"], found(own, "scores").mean(0), linewidth=wide, label=name, **look)
+        axis.plot(
+            own[0]["found"]["tested"],
+            found(own, "scores").mean(0),
+            linewidth=wide,
+            label=name,
+            **look,
+        )
 
 
 def _zoom(axis: Axes, curves: Sequence[Sequence[float]]) -> None:
@@ -70,8 +85,20 @@ def _zoom(axis: Axes, curves: Sequence[Sequence[float]]) -> None:
 def _by_group(axis: Axes, run: Row, joint: Row) -> None:
     found = run["found"]
     for number, curve in enumerate(found["by_group"]):
-        axis.plot(found["tested"], curve, color=COLOURS[number], linestyle=DASHES[number % 4], label=f"group {number + 1}")
-    axis.plot(joint["found"]["tested"], joint["found"]["scores"], color=MIXED, linestyle=":", label=ONE_MODEL)
+        axis.plot(
+            found["tested"],
+            curve,
+            color=COLOURS[number],
+            linestyle=DASHES[number % 4],
+            label=f"group {number + 1}",
+        )
+    axis.plot(
+        joint["found"]["tested"],
+        joint["found"]["scores"],
+        color=MIXED,
+        linestyle=":",
+        label=ONE_MODEL,
+    )
 
 
 def _by_leaf(axis: Axes, run: Row, name: str) -> None:
@@ -84,7 +111,11 @@ def _by_leaf(axis: Axes, run: Row, name: str) -> None:
         number = min(kinds) if len(kinds) == 1 else None
         look: dict[str, Any] = {"color": MIXED}
         if number is not None:
-            look = {"color": COLOURS[number], "linestyle": DASHES[number % 4], "marker": MARKERS[number % len(MARKERS)]}
+            look = {
+                "color": COLOURS[number],
+                "linestyle": DASHES[number % 4],
+                "marker": MARKERS[number % len(MARKERS)],
+            }
         label = None if number is not None or said else "clients of several groups"
         said = said or number is None
         axis.plot(leaf["rounds"], leaf[name], label=label, markevery=0.2, **look)

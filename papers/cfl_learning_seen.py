@@ -27,7 +27,13 @@ def watch(clients: tuple[Client, ...], replies: Replies, columns: slice) -> Note
     if part.updates is None or not part.clients:
         return None
     cosines = torch.from_numpy(cosine(gram(part.updates, columns=columns))).float()
-    return Note(kind=WATCH, clients=clients, text="watched", similarity={UPDATES: cosines}, heard=part.clients)
+    return Note(
+        kind=WATCH,
+        clients=clients,
+        text="watched",
+        similarity={UPDATES: cosines},
+        heard=part.clients,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLUSTERS = (BLUE, ORANGE)
-TITLES = {"xor": "federated XOR: one line is not enough", "diverging": "diverging labels: no model is enough"}
+TITLES = {
+    "xor": "federated XOR: one line is not enough",
+    "diverging": "diverging labels: no model is enough",
+}
 
 
 def toys(rows: Sequence[Row]) -> Figure:
@@ -26,18 +29,36 @@ def toys(rows: Sequence[Row]) -> Figure:
     for place, (toy, title) in zip(axes[0], TITLES.items(), strict=True):
         row = picked(rows, toy=toy, model="linear", seed=0)[0]
         cell = row["cell"]
-        for client, (x, y, *_) in enumerate(toy_clients(toy, cell["clients"], cell["points"], cell["spread"], 0)):
+        for client, (x, y, *_) in enumerate(
+            toy_clients(toy, cell["clients"], cell["points"], cell["spread"], 0)
+        ):
             for label, marker in ((0, "o"), (1, "x")):
                 at = x[y == label]
-                place.scatter(at[:, 0], at[:, 1], s=9, marker=marker, c=CLUSTERS[client % 2], alpha=0.6, linewidths=0.8)
-        place.set(title=title, xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), xlabel="first feature", ylabel="second feature")
+                place.scatter(
+                    at[:, 0],
+                    at[:, 1],
+                    s=9,
+                    marker=marker,
+                    c=CLUSTERS[client % 2],
+                    alpha=0.6,
+                    linewidths=0.8,
+                )
+        place.set(
+            title=title,
+            xlim=(-2.2, 2.2),
+            ylim=(-2.2, 2.2),
+            xlabel="first feature",
+            ylabel="second feature",
+        )
         place.set_aspect("equal")
         (joint,) = row["found"]["fedavg"]["lines"]
         _line(place, joint, "black", DASHES[1], "one model for all")
         for group, own in enumerate(row["found"]["cfl"]["lines"]):
             _line(place, own, COLOURS[group], "-", f"model of CFL's group {group + 1}")
         for cluster, colour in enumerate(CLUSTERS):
-            place.scatter([], [], s=9, marker="o", c=colour, label=f"clients of cluster {cluster + 1}")
+            place.scatter(
+                [], [], s=9, marker="o", c=colour, label=f"clients of cluster {cluster + 1}"
+            )
     handles, labels = axes[0][0].get_legend_handles_labels()
     handles += [axes[0][0].scatter([], [], s=9, marker=marker, c=GREY) for marker in ("o", "x")]
     made.legend(handles, [*labels, "label 0", "label 1"], loc="outside lower center", ncols=4)
@@ -46,7 +67,9 @@ def toys(rows: Sequence[Row]) -> Figure:
 
 def _line(place: Axes, line: Sequence[float], colour: str, dash: str, label: str) -> None:
     a, b, c = line
-    x, y = (-c * side / (a * a + b * b) for side in (a, b))  # the point of the line that is nearest to the origin
+    x, y = (
+        -c * side / (a * a + b * b) for side in (a, b)
+    )  # the point of the line that is nearest to the origin
     place.axline((x, y), (x - b, y + a), color=colour, linestyle=dash, label=label)
 
 
@@ -61,7 +84,15 @@ def paths(rows: Sequence[Row]) -> Figure:
         risks = [surface(bowl, x, y) for bowl in bowls]
         place.contourf(x, y, sum(risks), levels=[-1, 1e-6], colors=["#BBBBBB"])
         for each, colour in zip(risks, CLUSTERS, strict=True):
-            place.contour(x, y, each, levels=[0.02, 0.2, 0.6, 1.2, 2.0, 3.0], colors=colour, linewidths=0.6, alpha=0.8)
+            place.contour(
+                x,
+                y,
+                each,
+                levels=[0.02, 0.2, 0.6, 1.2, 2.0, 3.0],
+                colors=colour,
+                linewidths=0.6,
+                alpha=0.8,
+            )
         for row in own:
             path = np.array(row["found"]["path"])
             place.plot(*path.T, color="black", linewidth=1.2, marker=".", markersize=2)
@@ -69,8 +100,19 @@ def paths(rows: Sequence[Row]) -> Figure:
             for bowl, colour in zip(bowls, CLUSTERS, strict=True):
                 pull = -slope(bowl, *path[-1])
                 if np.hypot(*pull) > 0.05:
-                    place.annotate("", path[-1] + pull, path[-1], arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2})
-        place.set(title=problem, xlim=(-3.2, 3.2), ylim=(-3.2, 3.2), xlabel="$\\theta_1$", ylabel="$\\theta_2$")
+                    place.annotate(
+                        "",
+                        path[-1] + pull,
+                        path[-1],
+                        arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2},
+                    )
+        place.set(
+            title=problem,
+            xlim=(-3.2, 3.2),
+            ylim=(-3.2, 3.2),
+            xlabel="$\\theta_1$",
+            ylabel="$\\theta_2$",
+        )
         place.set_aspect("equal")
     return made
 

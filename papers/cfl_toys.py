@@ -1,11 +1,12 @@
 """CFL's toys: F. Sattler, K.-R. Müller, W. Samek, arXiv 1910.01991, figures 1 and 2.
 
-Figure 1 shows two ways in which no single model fits all clients. Left, "federated XOR": each cluster's points are easily
-separated by a line, those of both by none. Right: the clusters call the same points by opposite names.
+Figure 1 shows two ways in which no single model fits all clients. Left, "federated XOR": each
+cluster's points are easily separated by a line, those of both by none. Right: the clusters call the
+same points by opposite names.
 
-Figure 2 follows Federated Learning of two clients down their risk surfaces. Where these are at odds (incongruent), it stops
-at a point where both clients still pull, in opposite directions. Where both risks vanish somewhere together (congruent,
-grey), the clients' updates vanish too.
+Figure 2 follows Federated Learning of two clients down their risk surfaces. Where these are at odds
+(incongruent), it stops at a point where both clients still pull, in opposite directions. Where both
+risks vanish somewhere together (congruent, grey), the clients' updates vanish too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from papers.study import Claim, Resources, Row, Study
 from papers.toys import CENTRES, Position, gain, risk, toy_clients
 from papers.watched import GRADIENTS, UPDATES, Watched, cosines_of
 
-# -- figure 1 --------------------------------------------------------------------------------------------------------------
+# -- figure 1
+# --------------------------------------------------------------------------------------------------------------
 
 
 def fit_toy(
@@ -49,7 +51,15 @@ def fit_toy(
     """One model for all, and CFL: accuracy of both, whether CFL's groups are the clusters, and the lines of linear models."""
     truth = (tuple(range(0, clients, 2)), tuple(range(1, clients, 2)))
     data = toy_clients(toy, clients, points, spread, seed)
-    world = from_lists(data, model=model, classes=2, validation=0.0, seed=seed, training=Training(**training), truth=truth)
+    world = from_lists(
+        data,
+        model=model,
+        classes=2,
+        validation=0.0,
+        seed=seed,
+        training=Training(**training),
+        truth=truth,
+    )
     found: dict[str, Any] = {}
     for method in (FedAvg(), CFL()):
         *_, last = rounds_of(method, world, on, rounds, seed)
@@ -104,7 +114,8 @@ def toy_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-# -- figure 2 --------------------------------------------------------------------------------------------------------------
+# -- figure 2
+# --------------------------------------------------------------------------------------------------------------
 
 
 def follow_path(
@@ -120,7 +131,9 @@ def follow_path(
     """θ after every round ``(rounds + 1, 2)``, and how far the clients' updates and gradients agree in the last."""
     each = [whole(torch.tensor([bowl]), torch.zeros(1, dtype=torch.int64)) for bowl in bowls]
     world = World(
-        clients={i: ClientData(train=split, validation=split, test=split) for i, split in enumerate(each)},
+        clients={
+            i: ClientData(train=split, validation=split, test=split) for i, split in enumerate(each)
+        },
         model=partial(Position, tuple(start)),
         training=Training(**training),
         objective=Objective(loss=risk, metrics={"accuracy": Metric(gain, whole=False)}),
@@ -130,7 +143,9 @@ def follow_path(
     for done in rounds_of(Watched(gradients_from=rounds), world, on, rounds, seed):
         path.append([short(float(value)) for value in done.assignment.models[0]])
         notes += done.notes
-    norms = {name: [short(note.numbers[name]) for note in notes] for name in ("mean_norm", "client_norm")}
+    norms = {
+        name: [short(note.numbers[name]) for note in notes] for name in ("mean_norm", "client_norm")
+    }
     cosines = {of: short(float(cosines_of(notes[-1], of)[0, 1])) for of in (UPDATES, GRADIENTS)}
     return {"path": path, **norms, "cosines": cosines}
 

@@ -42,26 +42,54 @@ spread over seeds and a verdict, and draw the figure. After an interruption, the
 def parser() -> tuple[Parser, dict[str, Parser]]:
     """The parser, and each command's own."""
     top = Parser(
-        prog="python -m papers", description="Run the experiments of the four papers and compare with the printed numbers."
+        prog="python -m papers",
+        description="Run the experiments of the four papers and compare with the printed numbers.",
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, required=True)
+    commands = top.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=Parser, required=True
+    )
     own = {
-        "list": commands.add_parser("list", help="list the experiments and their durations", description=LIST),
-        "run": commands.add_parser("run", help="run an experiment and compare it with the paper's numbers", description=RUN),
+        "list": commands.add_parser(
+            "list", help="list the experiments and their durations", description=LIST
+        ),
+        "run": commands.add_parser(
+            "run", help="run an experiment and compare it with the paper's numbers", description=RUN
+        ),
     }
     for command in own.values():
-        command.add_argument("--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)")
+        command.add_argument(
+            "--out", metavar="DIR", default="studies", help="folder of rows and figures (studies)"
+        )
     run = own["run"]
     run.add_argument(
-        "names", metavar="NAME", nargs="+", help="see python -m papers list; all runs every experiment of the scale"
+        "names",
+        metavar="NAME",
+        nargs="+",
+        help="see python -m papers list; all runs every experiment of the scale",
     )
     run.add_argument("--scale", metavar="S", default="small", help="small, data or paper (small)")
     run.add_argument("--data", metavar="DIR", help="folder of the data sets' files (COTERIE_DATA)")
-    run.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1 (the scale's own number)")
+    run.add_argument(
+        "--seeds",
+        metavar="K",
+        type=whole,
+        help="run with the seeds 0 to K-1 (the scale's own number)",
+    )
     run.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
-    run.add_argument("--precision", metavar="P", help="fp32, or bf16: faster on some machines; in files of its own (fp32)")
-    run.add_argument("--jobs", metavar="J", type=whole, default=1, help="runs at a time, each with one core (1)")
-    run.add_argument("--part", metavar="I/N", default="1/1", help="every N-th run from the I-th, for N machines (1/1)")
+    run.add_argument(
+        "--precision",
+        metavar="P",
+        help="fp32, or bf16: faster on some machines; in files of its own (fp32)",
+    )
+    run.add_argument(
+        "--jobs", metavar="J", type=whole, default=1, help="runs at a time, each with one core (1)"
+    )
+    run.add_argument(
+        "--part",
+        metavar="I/N",
+        default="1/1",
+        help="every N-th run from the I-th, for N machines (1/1)",
+    )
     common(run)
     return top, own
 
@@ -97,7 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {arguments.jobs}")
     if arguments.jobs > 1 and (arguments.workers or 1) > 1:
-        raise UserError(f"--jobs {arguments.jobs} needs one process for each run, got --workers {arguments.workers}")
+        raise UserError(
+            f"--jobs {arguments.jobs} needs one process for each run, got --workers {arguments.workers}"
+        )
     precision, device = arguments.precision or "fp32", arguments.device or "cpu"
     hardware = Hardware(workers=arguments.workers, device=device, precision=precision)
     on = Resources(data=data_folder(arguments.data), hardware=hardware)
@@ -108,20 +138,38 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--out must be a folder, and {out} is a file")
     console, progress = terminal.console(sys.stdout), terminal.console(sys.stderr)
     for one, scale in chosen:
-        name = scale.name if precision == "fp32" else f"{scale.name}.{precision}"  # apart: numbers of both are not averaged
+        name = (
+            scale.name if precision == "fp32" else f"{scale.name}.{precision}"
+        )  # apart: numbers of both are not averaged
         rows = Rows(out / f"{one.source}.{name}.jsonl")
         tell(progress, f"{one.name}, {one.where}, at scale {scale.name}: {scale.about}")
         try:
-            _carry_out(one, scale, rows, on, arguments.seeds, arguments.jobs, part, progress, arguments.json)
+            _carry_out(
+                one,
+                scale,
+                rows,
+                on,
+                arguments.seeds,
+                arguments.jobs,
+                part,
+                progress,
+                arguments.json,
+            )
         except KeyboardInterrupt:
-            tell(progress, f"coterie: interrupted; completed runs are in {rows.path}; run the same command again to continue")
+            tell(
+                progress,
+                f"coterie: interrupted; completed runs are in {rows.path}; run the same command again to continue",
+            )
             return 130
         except EngineError as error:
             tell(progress, f"coterie: {one.name}: {error}")
             return 1
         found = running.outcome(one, scale, rows, arguments.seeds)
         if found is None:  # of several parts
-            tell(progress, f"{one.name} has no verdict yet: the runs of other parts are not in {rows.path}")
+            tell(
+                progress,
+                f"{one.name} has no verdict yet: the runs of other parts are not in {rows.path}",
+            )
             continue
         files = drawing.draw(one, found.rows, out / f"{one.stem}.{name}")
         said.append(screen.as_json(found))
@@ -143,7 +191,9 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Study, Scale]]:
     if arguments.names == ["all"]:
         having = [one for one in STUDIES.values() if arguments.scale in scales(one.source)]
         if not having:
-            raise UserError(f"no study has a scale {arguments.scale!r} (known: {', '.join(SCALES)})")
+            raise UserError(
+                f"no study has a scale {arguments.scale!r} (known: {', '.join(SCALES)})"
+            )
         yield from ((one, scales(one.source)[arguments.scale]) for one in having)
         return
     for name in dict.fromkeys(arguments.names):
@@ -174,14 +224,22 @@ def _carry_out(
     cells, began = scale.cells(seeds)[part[0] :: part[1]], time.perf_counter()
     done = len(rows.of(cells))
     left = duration(running.seconds_left(scale, rows, cells))
-    tell(console, f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}")
+    tell(
+        console,
+        f"{done} of {len(cells)} runs are recorded{f'; about {left}' if done < len(cells) else ''}",
+    )
     with Steps(console if watched(quiet) else None, study.name, len(cells), done) as steps:
         on = replace(on, progress=lambda last, rounds: steps.tell(_round(last, rounds)))
         for row in running.carry_out(study, scale, rows, on, seeds, jobs, part):
             done += 1
-            shown = ", ".join(f"{name} {_shown(row['cell'][name])}" for name in varied(cells) if name in row["cell"])
+            shown = ", ".join(
+                f"{name} {_shown(row['cell'][name])}"
+                for name in varied(cells)
+                if name in row["cell"]
+            )
             tell(
-                console, f"{done} of {len(cells)}: {shown}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all"
+                console,
+                f"{done} of {len(cells)}: {shown}: {row['seconds']:.1f} s, {time.perf_counter() - began:.0f} s in all",
             )
             steps.step()
 
@@ -199,7 +257,11 @@ def varied(cells: Sequence[Cell]) -> list[str]:
     """
     names = dict.fromkeys(name for cell in cells for name in cell)
     several = [name for name in names if len({key({name: cell.get(name)}) for cell in cells}) > 1]
-    plain = [name for name in several if not any(isinstance(_shown(cell.get(name)), Mapping) for cell in cells)]
+    plain = [
+        name
+        for name in several
+        if not any(isinstance(_shown(cell.get(name)), Mapping) for cell in cells)
+    ]
     return [name for name in plain if name != "seed"] + ["seed"]
 
 
@@ -211,4 +273,8 @@ def _shown(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return value.get("label", value)
-    return shorten(str(value), LETTERS, placeholder=" ...") if isinstance(value, list | tuple) else value
+    return (
+        shorten(str(value), LETTERS, placeholder=" ...")
+        if isinstance(value, list | tuple)
+        else value
+    )

@@ -1,7 +1,7 @@
 """Studies that run methods side by side: one measure, one table, one figure of curves.
 
-A cell names a ``problem``, its scenario and training, and a ``method``: a table of its name in Coterie, its settings, and the
-``label`` that it has in tables and figures.
+A cell names a ``problem``, its scenario and training, and a ``method``: a table of its name in
+Coterie, its settings, and the ``label`` that it has in tables and figures.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ ONE_MODEL = "FedAvg"
 
 def method_of(how: Mapping[str, Any]) -> Method[Any]:
     """The method of a cell's table."""
-    made: Method[Any] = build(METHODS[how["name"]], {name: how[name] for name in how if name not in ("name", "label")})
+    made: Method[Any] = build(
+        METHODS[how["name"]], {name: how[name] for name in how if name not in ("name", "label")}
+    )
     return made
 
 
@@ -48,10 +50,15 @@ def train(
 ) -> dict[str, Any]:
     """What is found (see :meth:`Tally.found`) of a method after so many rounds; ``every`` so many are tested."""
     world = world_of(on, scenario, training, seed)
-    return Tally(world, target).of(rounds_of(method_of(method), world, on, rounds, seed, every=every)).found()
+    return (
+        Tally(world, target)
+        .of(rounds_of(method_of(method), world, on, rounds, seed, every=every))
+        .found()
+    )
 
 
-# -- rows of methods -------------------------------------------------------------------------------------------------------
+# -- rows of methods
+# -------------------------------------------------------------------------------------------------------
 
 
 def label(row: Row) -> str:
@@ -132,7 +139,8 @@ def reached(rows: Sequence[Row]) -> str:
     return f"{np.mean(known):.0f}{some}"
 
 
-# -- curves ----------------------------------------------------------------------------------------------------------------
+# -- curves
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def curves(rows: Sequence[Row]) -> Figure:

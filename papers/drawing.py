@@ -54,16 +54,34 @@ def check_installed() -> None:
 def draw(study: Study, rows: Sequence[Row], stem: Path) -> tuple[Path, ...]:
     """Draw a study's figure to ``stem`` with each of :data:`SUFFIXES`; the same rows make the same files."""
     check_installed()
-    return style.write(lambda: study.figure(rows), [stem.with_name(stem.name + suffix) for suffix in SUFFIXES])
+    return style.write(
+        lambda: study.figure(rows), [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+    )
 
 
-def band(axes: Axes, x: Sequence[float], curves: np.ndarray, number: int, label: str, *, marked: bool = True) -> None:
+def band(
+    axes: Axes,
+    x: Sequence[float],
+    curves: np.ndarray,
+    number: int,
+    label: str,
+    *,
+    marked: bool = True,
+) -> None:
     """The mean of curves ``(seeds, points)`` and its 95 % interval, in the colour, dash and marker of ``number``."""
     spread = [interval(list(column)) for column in np.asarray(curves).T]
     mean = [each["mean"] for each in spread]
     colour = COLOURS[number % len(COLOURS)]
     look: dict[str, Any] = {"color": colour, "linestyle": DASHES[number % len(DASHES)]}
-    axes.plot(x, np.array(mean, dtype=float), label=label, marker=MARKERS[number % len(MARKERS)] if marked else "", **look)
+    axes.plot(
+        x,
+        np.array(mean, dtype=float),
+        label=label,
+        marker=MARKERS[number % len(MARKERS)] if marked else "",
+        **look,
+    )
     if spread[0]["low"] is not None:
-        low, high = (np.array([each[side] for each in spread], dtype=float) for side in ("low", "high"))
+        low, high = (
+            np.array([each[side] for each in spread], dtype=float) for side in ("low", "high")
+        )
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -1,11 +1,12 @@
 """FL+HC: C. Briggs, Z. Fan, P. Andras, arXiv 2004.11791, tables I to VI.
 
-Clients with two labels each (tables I and IV), in four groups that each exchange two labels (II and V), or of one writer each
-(III and VI). Tables I to III: by
-the client fraction C and the round n after which clients are clustered, with Ward's linkage of L2 distances at threshold 3;
-plain Federated Learning beside it. Tables IV to VI: by metric and linkage, "with a range of thresholds", of which the best is
-reported. Here the range is every cut of the dendrogram into some numbers of groups; the updates are asked for once, and each
-partition is trained once, whichever metrics it comes from.
+Clients with two labels each (tables I and IV), in four groups that each exchange two labels (II and
+V), or of one writer each (III and VI). Tables I to III: by the client fraction C and the round n
+after which clients are clustered, with Ward's linkage of L2 distances at threshold 3; plain
+Federated Learning beside it. Tables IV to VI: by metric and linkage, "with a range of thresholds",
+of which the best is reported. Here the range is every cut of the dendrogram into some numbers of
+groups; the updates are asked for once, and each partition is trained once, whichever metrics it
+comes from.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from papers.tally import Tally
 
 
 def at_rounds(
-    method: Method[Any], on: Resources, wanted: Sequence[int], seed: int, tally: Tally, start: Position | None = None
+    method: Method[Any],
+    on: Resources,
+    wanted: Sequence[int],
+    seed: int,
+    tally: Tally,
+    start: Position | None = None,
 ) -> Iterator[dict[str, Any]]:
     """What is found in the rounds of these numbers, ascending, none else being tested; ``start``: go on from there."""
     for number in wanted:
@@ -41,7 +47,8 @@ def at_rounds(
         start = tally.last.position
 
 
-# -- tables I to III -------------------------------------------------------------------------------------------------------
+# -- tables I to III
+# -------------------------------------------------------------------------------------------------------
 
 
 def by_fraction(
@@ -66,7 +73,8 @@ def by_fraction(
     return dict(zip(map(str, wanted), found, strict=True))
 
 
-# -- tables IV to VI ------------------------------------------------------------------------------------------------------
+# -- tables IV to VI
+# ------------------------------------------------------------------------------------------------------
 
 
 def by_linkage(
@@ -87,13 +95,18 @@ def by_linkage(
     """Of each metric and linkage at its best cut, and of the methods ``beside`` until the round given: what is found directly
     after clustering, and at the end.
 
-    The best cut of a dendrogram is the one into the groups that are most accurate at the end; ``merges`` are the last merge
-    that it makes and the first that it does not: every threshold between them makes the same groups.
+    The best cut of a dendrogram is the one into the groups that are most accurate at the end;
+    ``merges`` are the last merge that it makes and the first that it does not: every threshold
+    between them makes the same groups.
     """
     world = world_of(on, scenario, training, seed)
-    until = Tally(world, target).of(rounds_of(FLHC(warmup=rounds_before, fraction=fraction), world, on, rounds_before, seed))
+    until = Tally(world, target).of(
+        rounds_of(FLHC(warmup=rounds_before, fraction=fraction), world, on, rounds_before, seed)
+    )
 
-    def post_and_end(method: Method[Any], last: int, tally: Tally, start: Position | None = None) -> dict[str, Any]:
+    def post_and_end(
+        method: Method[Any], last: int, tally: Tally, start: Position | None = None
+    ) -> dict[str, Any]:
         wanted = sorted({rounds_before + 1, last})
         done = [*at_rounds(method, on, wanted, seed, tally, start)]
         return {"post": done[0], "end": done[-1]}
@@ -116,25 +129,42 @@ def by_linkage(
         if name == "fedavg":  # to the bit what FL+HC is before it clusters: go on from there
             found[name] = post_and_end(FLHC(warmup=last, fraction=fraction), last, joint, position)
         else:
-            found[name] = post_and_end(build(METHODS[name], {"fraction": fraction}), last, Tally(world, target))
+            found[name] = post_and_end(
+                build(METHODS[name], {"fraction": fraction}), last, Tally(world, target)
+            )
     return found
 
 
 def merges(note: Note) -> list[float | None]:
     """The highest merge that a clustering made, and the lowest that it did not; None where there was none."""
-    return [short(note.numbers[name]) if name in note.numbers else None for name in ("last_merge", "next_merge")]
+    return [
+        short(note.numbers[name]) if name in note.numbers else None
+        for name in ("last_merge", "next_merge")
+    ]
 
 
-def clustering_replies(on: Resources, tally: Tally, fraction: float, rounds_before: int, seed: int) -> Replies:
+def clustering_replies(
+    on: Resources, tally: Tally, fraction: float, rounds_before: int, seed: int
+) -> Replies:
     """What all clients answer to FL+HC's clustering exchange, which is the same for every metric, linkage and threshold; it
     comes after the rounds that ``tally`` counted, and is counted too."""
     assert tally.last
-    method, position, world = FLHC(warmup=rounds_before, fraction=fraction), tally.last.position, tally.world
-    cohort = Cohort(present=inprocess.present(world.attendance, position), exchange=position.exchange, seed=seed)
+    method, position, world = (
+        FLHC(warmup=rounds_before, fraction=fraction),
+        tally.last.position,
+        tally.world,
+    )
+    cohort = Cohort(
+        present=inprocess.present(world.attendance, position), exchange=position.exchange, seed=seed
+    )
     wire, _ = inprocess.setup(method, world, seed, Boundary())
     plan = method.plan(position.state, cohort)
     up, down = inprocess.traffic(plan, wire)
-    tally.exchanges, tally.bytes_up, tally.bytes_down = tally.exchanges + 1, tally.bytes_up + up, tally.bytes_down + down
+    tally.exchanges, tally.bytes_up, tally.bytes_down = (
+        tally.exchanges + 1,
+        tally.bytes_up + up,
+        tally.bytes_down + down,
+    )
     return asked(on, method, plan, position, world, seed)
 
 
@@ -149,8 +179,13 @@ def clustered(
     return method, replace(position, state=state, exchange=position.exchange + 1)
 
 
-# A model for all learns two labels a client in the end as well (the paper's factor is 1.0), and exchanged labels never (1.3).
-TWO_LABELS, SWAPS, WRITERS = "clients with two labels each", "four groups that exchange labels", "clients of one writer each"
+# A model for all learns two labels a client in the end as well (the paper's factor is 1.0), and
+# exchanged labels never (1.3).
+TWO_LABELS, SWAPS, WRITERS = (
+    "clients with two labels each",
+    "four groups that exchange labels",
+    "clients of one writer each",
+)
 
 STUDIES = (
     Study(
@@ -159,7 +194,11 @@ STUDIES = (
         what=f"{TWO_LABELS}: by client fraction and round of clustering",
         measure=by_fraction,
         claims=partial(
-            claims.of_fractions, printed=printed.TABLE_1, factor=1.0, everywhere=("share", 1.2), after=printed.AFTER_1
+            claims.of_fractions,
+            printed=printed.TABLE_1,
+            factor=1.0,
+            everywhere=("share", 1.2),
+            after=printed.AFTER_1,
         ),
         table=partial(tables.by_fraction, printed=printed.TABLE_1),
         figure=figures.fractions,
@@ -170,7 +209,11 @@ STUDIES = (
         what=f"{SWAPS}: by client fraction and round of clustering",
         measure=by_fraction,
         claims=partial(
-            claims.of_fractions, printed=printed.TABLE_2, factor=1.3, everywhere=("accuracy", 1.2), after=printed.AFTER_2
+            claims.of_fractions,
+            printed=printed.TABLE_2,
+            factor=1.3,
+            everywhere=("accuracy", 1.2),
+            after=printed.AFTER_2,
         ),
         table=partial(tables.by_fraction, printed=printed.TABLE_2),
         figure=figures.fractions,
@@ -189,7 +232,9 @@ STUDIES = (
         where="table IV",
         what=f"{TWO_LABELS}: by metric and linkage",
         measure=by_linkage,
-        claims=partial(claims.of_linkages, printed=printed.TABLE_4, factor=1.0, everywhere=("share", 1.2)),
+        claims=partial(
+            claims.of_linkages, printed=printed.TABLE_4, factor=1.0, everywhere=("share", 1.2)
+        ),
         table=partial(tables.by_linkage, printed=printed.TABLE_4),
         figure=figures.linkages,
     ),
@@ -198,7 +243,9 @@ STUDIES = (
         where="table V",
         what=f"{SWAPS}: by metric and linkage",
         measure=by_linkage,
-        claims=partial(claims.of_linkages, printed=printed.TABLE_5, factor=1.3, everywhere=("accuracy", 1.2)),
+        claims=partial(
+            claims.of_linkages, printed=printed.TABLE_5, factor=1.3, everywhere=("accuracy", 1.2)
+        ),
         table=partial(tables.by_linkage, printed=printed.TABLE_5),
         figure=figures.linkages,
     ),

@@ -14,7 +14,8 @@ from papers.numbers import by, mean, picked, spread, values
 from papers.study import Claim, Row
 
 SAME = "MNIST"
-"""The problem that the paper's numbers are of; another one's are not held against them, but the factors over FL are."""
+"""The problem that the paper's numbers are of; another one's are not held against them, but the
+factors over FL are."""
 
 NEAR = 0.5
 """Percentage points within which an accuracy is the printed one."""
@@ -32,7 +33,8 @@ MAIN = (0.2, 10)
 """Client fraction and round of clustering that the paper goes on with."""
 
 Everywhere = tuple[str, float]
-"""A number that every row has, and its least printed factor over FL: the share of clients at the target, or accuracy."""
+"""A number that every row has, and its least printed factor over FL: the share of clients at the
+target, or accuracy."""
 
 NAMES = {"share": "clients at the target", "accuracy": "accuracy"}
 
@@ -53,10 +55,14 @@ def times(own: float, joint: float) -> float:
 
 def over(rows: Sequence[Row], place: tuple[float, int], when: str, name: str = "accuracy") -> float:
     """What FL+HC has of FL's number, with this client fraction and round of clustering."""
-    return times(*(mean(picked(rows, fraction=place[0], rounds_before=n), when, name) for n in (place[1], 0)))
+    return times(
+        *(mean(picked(rows, fraction=place[0], rounds_before=n), when, name) for n in (place[1], 0))
+    )
 
 
-def least(what: str, printed: str, ratios: Mapping[str, float], factors: Mapping[str, float]) -> Claim:
+def least(
+    what: str, printed: str, ratios: Mapping[str, float], factors: Mapping[str, float]
+) -> Claim:
     """Every ratio to FL is what prints as its least factor, or more."""
     worst = min(ratios, key=lambda name: ratios[name] - factors[name])
     return Claim(
@@ -74,18 +80,27 @@ def per_problem(claims: Callable[..., tuple[Claim, ...]]) -> Callable[..., tuple
     @wraps(claims)
     def of(rows: Sequence[Row], **how: Any) -> tuple[Claim, ...]:
         each = {problem: claims(own, **how) for problem, own in by(rows, "problem").items()}
-        named = [replace(claim, what=f"{problem}: {claim.what}") for problem, own in each.items() for claim in own]
+        named = [
+            replace(claim, what=f"{problem}: {claim.what}")
+            for problem, own in each.items()
+            for claim in own
+        ]
         return tuple(named) if len(each) > 1 else next(iter(each.values()))
 
     return of
 
 
-# -- tables I and II -------------------------------------------------------------------------------------------------------
+# -- tables I and II
+# -------------------------------------------------------------------------------------------------------
 
 
 @per_problem
 def of_fractions(
-    rows: Sequence[Row], printed: Printed, factor: float, everywhere: Everywhere, after: Mapping[int, float]
+    rows: Sequence[Row],
+    printed: Printed,
+    factor: float,
+    everywhere: Everywhere,
+    after: Mapping[int, float],
 ) -> tuple[Claim, ...]:
     """The main row's accuracy, or where the problem is another its ``factor`` over FL; all rows beside FL, at the end and
     directly ``after`` clustering, where the least factors are by the round of clustering."""
@@ -96,7 +111,12 @@ def of_fractions(
     main = picked(rows, fraction=MAIN[0], rounds_before=MAIN[1])
     return (
         _main(
-            main, (end, "accuracy"), f"C = {MAIN[0]:g}, n = {MAIN[1]}: accuracy in round {end}", printed[MAIN][1], joint, factor
+            main,
+            (end, "accuracy"),
+            f"C = {MAIN[0]:g}, n = {MAIN[1]}: accuracy in round {end}",
+            printed[MAIN][1],
+            joint,
+            factor,
         ),
         least(
             f"{NAMES[name]} in round {end} beside FL, every row",
@@ -113,7 +133,14 @@ def of_fractions(
     )
 
 
-def _main(rows: Sequence[Row], path: tuple[str, ...], what: str, printed: float, joint: float, factor: float) -> Claim:
+def _main(
+    rows: Sequence[Row],
+    path: tuple[str, ...],
+    what: str,
+    printed: float,
+    joint: float,
+    factor: float,
+) -> Claim:
     """One printed accuracy; where the problem is another, its ``factor`` over FL, whose accuracy is ``joint``."""
     got, ours = mean(rows, *path), f"{spread(rows, *path, digits=3)} (FL {joint:.3f})"
     if rows[0]["cell"]["problem"] == SAME:
@@ -130,16 +157,21 @@ def like_fl(what: str, printed: str, ratio: float, factor: float = 1.0, ours: st
         what=what,
         printed=printed,
         ours=f"{ratio:.2f} of FL{ours and ': '}{ours}",
-        rule=f"{factor - HALF:g} to {factor + HALF:g} of FL" if alike else f"{factor - HALF:g} of FL or more",
+        rule=f"{factor - HALF:g} to {factor + HALF:g} of FL"
+        if alike
+        else f"{factor - HALF:g} of FL or more",
         holds=ratio >= factor - HALF and (ratio <= factor + HALF or not alike),
     )
 
 
-# -- tables IV and V -------------------------------------------------------------------------------------------------------
+# -- tables IV and V
+# -------------------------------------------------------------------------------------------------------
 
 
 @per_problem
-def of_linkages(rows: Sequence[Row], printed: ByLinkage, factor: float, everywhere: Everywhere) -> tuple[Claim, ...]:
+def of_linkages(
+    rows: Sequence[Row], printed: ByLinkage, factor: float, everywhere: Everywhere
+) -> tuple[Claim, ...]:
     """The best row, the printed best, all rows beside FL, the order of the metrics; of the paper's own problem every row, and
     of groups that are known whether they are found."""
     names = rows[0]["cell"]["linkages"]
@@ -149,7 +181,14 @@ def of_linkages(rows: Sequence[Row], printed: ByLinkage, factor: float, everywhe
     top = [name for name in paper if paper[name] == theirs]
     joint = mean(rows, "fedavg", "end", "accuracy")
     claims: tuple[Claim, ...] = (
-        _main(rows, (best, "end", "accuracy"), "the best metric and linkage, at the end: accuracy", theirs, joint, factor),
+        _main(
+            rows,
+            (best, "end", "accuracy"),
+            "the best metric and linkage, at the end: accuracy",
+            theirs,
+            joint,
+            factor,
+        ),
         _best(mine, top, theirs),
         _beside(rows, names, everywhere),
     )
@@ -176,11 +215,18 @@ def _best(mine: Mapping[str, float], top: Sequence[str], theirs: float) -> Claim
 def _beside(rows: Sequence[Row], names: Sequence[str], everywhere: Everywhere) -> Claim:
     """At the end; directly after clustering, where FL was not run to the end."""
     name, at_least = everywhere
-    when = "end" if rows[0]["found"]["fedavg"]["end"]["tested"][-1] == rows[0]["cell"]["rounds"] else "post"
+    when = (
+        "end"
+        if rows[0]["found"]["fedavg"]["end"]["tested"][-1] == rows[0]["cell"]["rounds"]
+        else "post"
+    )
     return least(
         f"{NAMES[name]} {'at the end' if when == 'end' else 'directly after clustering'} beside FL, every metric and linkage",
         f"{at_least:g} of FL or more",
-        {one: times(mean(rows, one, when, name), mean(rows, "fedavg", when, name)) for one in names},
+        {
+            one: times(mean(rows, one, when, name), mean(rows, "fedavg", when, name))
+            for one in names
+        },
         dict.fromkeys(names, at_least),
     )
 
@@ -190,11 +236,19 @@ def order(mine: Mapping[str, float], paper: Mapping[str, float]) -> Claim:
 
     def means(of: Mapping[str, float]) -> dict[str, float]:
         metrics = dict.fromkeys(name.split()[0] for name in paper)
-        return {one: float(np.mean([of[name] for name in paper if name.split()[0] == one])) for one in metrics}
+        return {
+            one: float(np.mean([of[name] for name in paper if name.split()[0] == one]))
+            for one in metrics
+        }
 
     theirs, ours = means(paper), means(mine)
     tied = max(ours.values()) - min(ours.values()) < TIE
-    wrong = [(a, b) for a in theirs for b in theirs if theirs[a] - theirs[b] >= 100 * TIE and ours[b] - ours[a] >= TIE]
+    wrong = [
+        (a, b)
+        for a in theirs
+        for b in theirs
+        if theirs[a] - theirs[b] >= 100 * TIE and ours[b] - ours[a] >= TIE
+    ]
     return Claim(
         what="the order of the metrics",
         printed=_ranked(theirs, 1, " %"),

@@ -23,13 +23,15 @@ TENTH = 0.0015
 """By which an accuracy may be lower where the paper prints a difference of 0.1 points."""
 
 APART = 0.002
-"""By which accuracies may differ where the paper prints one number, in percent with one decimal, for all."""
+"""By which accuracies may differ where the paper prints one number, in percent with one decimal,
+for all."""
 
 LIKE_FL = 0.03
 """By which accuracies may differ and count as alike where the paper prints a factor of 1.0."""
 
 CAPPED = 0.82
-"""What one model can hardly pass where each quarter of the clients has two of ten labels otherwise: 0.8, and chance."""
+"""What one model can hardly pass where each quarter of the clients has two of ten labels otherwise:
+0.8, and chance."""
 
 
 def figure_of(problem: str) -> int:
@@ -62,7 +64,11 @@ def curve_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
         _capped("figure 3: FL at the end", mean(own(3, ONE_MODEL), "accuracy")),
         _fewer_rounds(own(5, OURS), own(5, ON_IID)),
         _sooner([(number, own(number, OURS), own(number, ONE_MODEL)) for number in (1, 2, 3, 5)]),
-        *(_alike(number, own(number, OURS), own(number, ONE_MODEL)) for number in (4, 6) if number in problems),
+        *(
+            _alike(number, own(number, OURS), own(number, ONE_MODEL))
+            for number in (4, 6)
+            if number in problems
+        ),
     )
 
 
@@ -70,7 +76,14 @@ def _capped(what: str, accuracy: float) -> Claim:
     """Exchanged labels: one model for all."""
     rule, ours = f"{CAPPED:g} at most", f"{accuracy:.3f}"
     aside = "any one model is below it"
-    return Claim(what=what, printed="a maximum of 80 %", ours=ours, rule=rule, holds=accuracy <= CAPPED, aside=aside)
+    return Claim(
+        what=what,
+        printed="a maximum of 80 %",
+        ours=ours,
+        rule=rule,
+        holds=accuracy <= CAPPED,
+        aside=aside,
+    )
 
 
 def _fewer_rounds(own: Sequence[Row], iid: Sequence[Row]) -> Claim:
@@ -94,7 +107,9 @@ def _sooner(pairs: Sequence[tuple[int, Sequence[Row], Sequence[Row]]]) -> Claim:
     return Claim(
         what="figures 1, 2, 3 and 5: rounds to what FL has at the end",
         printed="fewer than FL",
-        ours=", ".join(f"figure {number}: {mine} and {its}" for number, (mine, its) in rounds.items()),
+        ours=", ".join(
+            f"figure {number}: {mine} and {its}" for number, (mine, its) in rounds.items()
+        ),
         rule="fewer than FL in each",
         holds=all(mine and its and mine < its for mine, its in rounds.values()),
     )
@@ -115,22 +130,39 @@ def six(rows: Sequence[Row]) -> Figure:
     """A panel per figure of the paper that was run: mean accuracy by the rounds; the dotted line is the round of clustering."""
     problems = values(rows, "problem")
     made, axes = panels(-(-len(problems) // 2), 2, width=PAGE, height=2.2, sharey=True)
-    names = dict.fromkeys(name for problem in problems for name in labels(picked(rows, problem=problem)))
+    names = dict.fromkeys(
+        name for problem in problems for name in labels(picked(rows, problem=problem))
+    )
     place = {name: number for number, name in enumerate(names)}
     for axis, problem in zip(axes.flat, problems, strict=True):
         for name in labels(picked(rows, problem=problem)):
             own = of(rows, name, problem=problem)
-            band(axis, own[0]["found"]["tested"], found(own, "curve"), place[name], name, marked=False)
+            band(
+                axis,
+                own[0]["found"]["tested"],
+                found(own, "curve"),
+                place[name],
+                name,
+                marked=False,
+            )
         clustered = of(rows, OURS, problem=problem)[0]["cell"]["method"]["warmup"]
         axis.axvline(clustered, color="black", linewidth=0.6, linestyle=":")
         axis.set(title=problem, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
         axis.label_outer()
-    known = {line.get_label(): line for axis in axes.flat for line in axis.lines if line.get_label() in place}
-    made.legend([known[name] for name in place], list(place), loc="outside upper center", ncols=len(place))
+    known = {
+        line.get_label(): line
+        for axis in axes.flat
+        for line in axis.lines
+        if line.get_label() in place
+    }
+    made.legend(
+        [known[name] for name in place], list(place), loc="outside upper center", ncols=len(place)
+    )
     return made
 
 
-# -- IID data --------------------------------------------------------------------------------------------------------------
+# -- IID data
+# --------------------------------------------------------------------------------------------------------------
 
 
 def iid_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -171,7 +203,10 @@ def iid_claims(rows: Sequence[Row]) -> tuple[Claim, ...]:
             holds=not whole[l1].all(),
         ),
         _by_fraction({name: ends[name] for name in fractions}),
-        _capped("exchanged labels, FL", max(mean(of(rows, name, problem="label swap"), "accuracy") for name in fractions)),
+        _capped(
+            "exchanged labels, FL",
+            max(mean(of(rows, name, problem="label swap"), "accuracy") for name in fractions),
+        ),
     )
 
 
@@ -181,14 +216,19 @@ def _by_fraction(ends: Mapping[str, np.ndarray]) -> Claim:
     return Claim(
         what="IID, FL by client fraction",
         printed="99.1 % for all on MNIST",
-        ours=", ".join(f"{end.mean():.3f} ({name.partition(', ')[2]})" for name, end in ends.items()),
+        ours=", ".join(
+            f"{end.mean():.3f} ({name.partition(', ')[2]})" for name, end in ends.items()
+        ),
         rule=f"{APART:g} apart at most; undecided where the interval of the greatest difference contains it",
         holds=surely_less(high - APART, low),
     )
 
 
 def _text(whole: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
-    return ", ".join(f"{name.partition(', ')[2]}: one cluster in {whole[name].sum()} of {len(whole[name])}" for name in names)
+    return ", ".join(
+        f"{name.partition(', ')[2]}: one cluster in {whole[name].sum()} of {len(whole[name])}"
+        for name in names
+    )
 
 
 STUDIES = (

@@ -38,8 +38,13 @@ def _by_round(axis: Axes, rows: Sequence[Row]) -> None:
     """The accuracies of one problem and client fraction, by the round of clustering."""
     end, befores = last(rows), [n for n in values(rows, "rounds_before") if n]
     after = [str(n + 1) for n in befores]
-    for i, (label, at) in enumerate(((f"FL+HC, round {end}", [end] * len(befores)), ("directly after", after))):
-        each = [found(picked(rows, rounds_before=n), r, "accuracy") for n, r in zip(befores, at, strict=True)]
+    for i, (label, at) in enumerate(
+        ((f"FL+HC, round {end}", [end] * len(befores)), ("directly after", after))
+    ):
+        each = [
+            found(picked(rows, rounds_before=n), r, "accuracy")
+            for n, r in zip(befores, at, strict=True)
+        ]
         band(axis, befores, np.array(each).T, i, label)
     joint = mean(picked(rows, rounds_before=0), end, "accuracy")
     axis.axhline(joint, color=GREY, linestyle=":", label=f"FL, round {end}")
@@ -51,7 +56,9 @@ def linkages(rows: Sequence[Row]) -> Figure:
     problem."""
     each = by(rows, "problem")
     names = rows[0]["cell"]["linkages"]
-    made, (axes,) = panels(len(each), width=COLUMN * len(each) + 1, height=0.26 * len(names) + 1, sharey=True)
+    made, (axes,) = panels(
+        len(each), width=COLUMN * len(each) + 1, height=0.26 * len(names) + 1, sharey=True
+    )
     for axis, (problem, own) in zip(axes, each.items(), strict=True):
         for place, name in enumerate(reversed(names)):
             for when, marker, colour in (("post", "o", ORANGE), ("end", "s", BLUE)):
@@ -59,7 +66,10 @@ def linkages(rows: Sequence[Row]) -> Figure:
                 axis.plot([accuracy.min(), accuracy.max()], [place] * 2, color=colour, linewidth=1)
                 axis.plot([accuracy.mean()], [place], color=colour, marker=marker)
         axis.axvline(mean(own, "fedavg", "end", "accuracy"), color=GREY, linestyle=":")
-        axis.set(title=problem if len(each) > 1 else "", xlabel="accuracy; bars: least and greatest of seeds")
+        axis.set(
+            title=problem if len(each) > 1 else "",
+            xlabel="accuracy; bars: least and greatest of seeds",
+        )
         axis.set(yticks=range(len(names)), yticklabels=list(reversed(names)))
     axes[0].plot([], [], color=ORANGE, marker="o", label="directly after clustering")
     axes[0].plot([], [], color=BLUE, marker="s", label="at the end")

@@ -1,7 +1,7 @@
 """The numbers that FL+HC prints: C. Briggs, Z. Fan, P. Andras, arXiv 2004.11791, tables I to VI. All in percent.
 
-Of each: mean accuracy directly after clustering and in round 50, and the share of clients of at least 99 % accuracy (tables III
-and VI: 80 %), likewise.
+Of each: mean accuracy directly after clustering and in round 50, and the share of clients of at
+least 99 % accuracy (tables III and VI: 80 %), likewise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ TABLE_1: Printed = {
 """Two labels a client: by client fraction C and the round n after which clients are clustered."""
 
 AFTER_1: After = {1: 1.3, 3: 1.1, 5: 1.0, 10: 1.0}
-"""Of :data:`TABLE_1`, directly after clustering: by n the least factor over Federated Learning of any C."""
+"""Of :data:`TABLE_1`, directly after clustering: by n the least factor over Federated Learning of
+any C."""
 
 TABLE_2: Printed = {
     (0.1, 1): (98.2, 98.7, 49, 61),
@@ -97,7 +98,8 @@ TABLE_4: ByLinkage = {
     "l1 complete": (99.2, 99.3, 91, 92),
     "l1 single": (99.4, 99.4, 87, 91),
 }
-"""Two labels a client: by metric and linkage, each at the best threshold of a range; C = 0.2, n = 10."""
+"""Two labels a client: by metric and linkage, each at the best threshold of a range; C = 0.2, n =
+10."""
 
 TABLE_5: ByLinkage = {
     "cosine average": (98.7, 99.1, 62, 79),

@@ -45,7 +45,13 @@ def by_fraction(rows: Sequence[Row], printed: Printed) -> Table:
         for n in [n for n in values(rows, "rounds_before") if n]:
             own, paper = picked(rows, fraction=c, rounds_before=n), printed.get((c, n), NOT_PRINTED)
             post = str(n + 1)
-            lines.append((f"{c:g}", str(n), *_line(at(own, post), at(own, end), paper, at(joint, post), at(joint, end))))
+            lines.append(
+                (
+                    f"{c:g}",
+                    str(n),
+                    *_line(at(own, post), at(own, end), paper, at(joint, post), at(joint, end)),
+                )
+            )
         lines.append((f"{c:g}", "FL", *_line([], at(joint, end), NOT_PRINTED, [], [])))
     return Table(head, tuple(lines), "r" * len(head))
 
@@ -58,14 +64,24 @@ def by_linkage(rows: Sequence[Row], printed: ByLinkage) -> Table:
     joint = at(rows, "fedavg")
     for name in names:
         own, paper = at(rows, name), printed.get(name, NOT_PRINTED)
-        ends = _line(at(own, "post"), at(own, "end"), paper, at(joint, "post"), at(joint, "end") if whole else [])
+        ends = _line(
+            at(own, "post"),
+            at(own, "end"),
+            paper,
+            at(joint, "post"),
+            at(joint, "end") if whole else [],
+        )
         lines.append(("FL" if name == "fedavg" else name, *ends, _merges(own)))
     head = ("metric, linkage", *AFTER, *END, *COST, "thresholds")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
 def _line(
-    post: Sequence[Row], end: Sequence[Row], paper: Sequence[float | str], joint: Sequence[Row], joint_end: Sequence[Row]
+    post: Sequence[Row],
+    end: Sequence[Row],
+    paper: Sequence[float | str],
+    joint: Sequence[Row],
+    joint_end: Sequence[Row],
 ) -> tuple[str, ...]:
     """The columns :data:`AFTER`, :data:`END` and :data:`COST`; no rows are what was not run."""
     return (

@@ -11,7 +11,8 @@ from papers.numbers import found, mean, picked, values
 from papers.study import Claim, Row
 
 N, AFTER = 5, 1.3
-"""A round of clustering after which no run collapsed, and the least factor over FL directly after it."""
+"""A round of clustering after which no run collapsed, and the least factor over FL directly after
+it."""
 
 COLLAPSED = 0.5
 """A ratio to FL below which a run counts as collapsed."""
@@ -22,7 +23,11 @@ def of_fractions(rows: Sequence[Row]) -> tuple[Claim, ...]:
     end = last(rows)
     places = [(c, n) for c in values(rows, "fraction") for n in values(rows, "rounds_before") if n]
     final = {place: over(rows, place, end) for place in places}
-    told = [place for place in places if END_3.get(place, 0) >= COLLAPSED and _grouped(_of(rows, place), end)]
+    told = [
+        place
+        for place in places
+        if END_3.get(place, 0) >= COLLAPSED and _grouped(_of(rows, place), end)
+    ]
     most = max(told, key=lambda place: abs(final[place] - END_3[place]), default=None)
     after = {f"C = {c:g}": over(rows, (c, n), str(n + 1)) for c, n in places if n == N}
     fallen = [place for place in places if final[place] < COLLAPSED]
@@ -35,7 +40,12 @@ def of_fractions(rows: Sequence[Row]) -> tuple[Claim, ...]:
             rule=f"within {HALF:g} of the printed factor, each with two groups or more in every run",
             holds=abs(final[most] - END_3[most]) <= HALF if most else None,
         ),
-        least(f"n = {N}: directly after clustering beside FL", "1.3 to 1.4 of FL", after, dict.fromkeys(after, AFTER)),
+        least(
+            f"n = {N}: directly after clustering beside FL",
+            "1.3 to 1.4 of FL",
+            after,
+            dict.fromkeys(after, AFTER),
+        ),
         Claim(
             what="runs that collapse",
             printed="3 of 15, to 5.1 % (C = 0.2, n = 10), 17.2 % and 32.3 %",
@@ -62,7 +72,9 @@ def of_linkages(rows: Sequence[Row]) -> tuple[Claim, ...]:
     joint, best = mean(rows, "fedavg", "end", "accuracy"), max(mine, key=lambda name: mine[name])
     cosine = max((name for name in names if name.startswith("cosine")), key=lambda name: mine[name])
     first = like_fl(
-        "the best metric and linkage at the end, beside FL", "78.7 % (L2 complete, L1 single), 1.0 of FL", mine[best] / joint
+        "the best metric and linkage at the end, beside FL",
+        "78.7 % (L2 complete, L1 single), 1.0 of FL",
+        mine[best] / joint,
     )
     return (
         replace(

@@ -1,11 +1,12 @@
 """HCCT: Y. Sun, M. Kountouris, J. Zhang, arXiv 2401.13236, tables II, IV and V, figures 3 to 5.
 
-Table IV has the mean test error of ten methods in three tasks, table V how errors spread over the clients of one of them, by
-the same runs. Figure 3: clients that join later. Figure 4: the weight λ of little data, by how much data there is. Figure 5:
-a number of groups that is given. Table II, three clients and who trains with whom, is in :mod:`papers.hcct_patterns`.
+Table IV has the mean test error of ten methods in three tasks, table V how errors spread over the
+clients of one of them, by the same runs. Figure 3: clients that join later. Figure 4: the weight λ
+of little data, by how much data there is. Figure 5: a number of groups that is given. Table II,
+three clients and who trains with whom, is in :mod:`papers.hcct_patterns`.
 
-The paper's λ are lost. Here λ is a share of the mean training-set size, and runs with several are made: which of them counts
-is up to the clients' validation accuracy, see :mod:`papers.hcct_choice`.
+The paper's λ are lost. Here λ is a share of the mean training-set size, and runs with several are
+made: which of them counts is up to the clients' validation accuracy, see :mod:`papers.hcct_choice`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from papers.running import asked, rounds_of, world_of
 from papers.study import Resources, Study
 from papers.tally import Tally
 
-# -- one run ---------------------------------------------------------------------------------------------------------------
+# -- one run
+# ---------------------------------------------------------------------------------------------------------------
 
 
-def run_of(on: Resources, method: Method[Any], world: World, rounds: int, every: int, seed: int) -> dict[str, Any]:
+def run_of(
+    on: Resources, method: Method[Any], world: World, rounds: int, every: int, seed: int
+) -> dict[str, Any]:
     """What is found of a method (see :meth:`Tally.found`), and ``best_epoch``: the mean over clients of each one's best
-    accuracy over the rounds tested, the number that the published code records; ``utility``: the total that HCCT's last
-    partition tells, None of other methods; and :func:`at_the_end`."""
+    accuracy over the rounds tested, the number that the published code records; ``utility``: the
+    total that HCCT's last partition tells, None of other methods; and :func:`at_the_end`."""
     tally, best, utility = Tally(world), dict[Client, float](), None
     for done in rounds_of(method, world, on, rounds, seed, every=every):
         tally.add(done)
@@ -50,21 +54,35 @@ def run_of(on: Resources, method: Method[Any], world: World, rounds: int, every:
 
 def noted_utility(notes: tuple[Note, ...], before: float | None) -> float | None:
     """The sum of all clients' utilities in the last partition of a round, or ``before`` where there was none."""
-    shown = [note.numbers["utility"] for note in notes if note.kind == "partition" and "utility" in note.numbers]
+    shown = [
+        note.numbers["utility"]
+        for note in notes
+        if note.kind == "partition" and "utility" in note.numbers
+    ]
     return short(shown[-1]) if shown else before
 
 
-def at_the_end(on: Resources, method: Method[Any], last: Round, world: World, seed: int) -> dict[str, Any]:
+def at_the_end(
+    on: Resources, method: Method[Any], last: Round, world: World, seed: int
+) -> dict[str, Any]:
     """Of the models that serve the clients after a round, each on its client's own data.
 
-    ``gradient_norm``: the sum of ``‖∇F_n(w_n)‖²`` over clients, F_n the mean training loss (the left side of the paper's
-    theorem 2). ``validation`` and ``validation_loss``: mean over clients, None where nobody has data for choices.
+    ``gradient_norm``: the sum of ``‖∇F_n(w_n)‖²`` over clients, F_n the mean training loss (the
+    left side of the paper's theorem 2). ``validation`` and ``validation_loss``: mean over clients,
+    None where nobody has data for choices.
     """
     clients = sorted(last.assignment.row)
     held = all(len(world.clients[c].validation) for c in clients)
     task = Task(offered=(0,), gradient=True, measure="validation" if held else None)
     tasks = {client: replace(task, offered=(i,)) for i, client in enumerate(clients)}
-    replies = asked(on, method, Plan(models=serving(last, clients), tasks=tasks, need="rows"), last.position, world, seed)
+    replies = asked(
+        on,
+        method,
+        Plan(models=serving(last, clients), tasks=tasks, need="rows"),
+        last.position,
+        world,
+        seed,
+    )
     assert replies.updates is not None
     mean = lambda each: short(float(np.mean([values[0] for values in each]))) if held else None  # noqa: E731
     return {
@@ -84,7 +102,8 @@ def serving(last: Round, clients: list[Client]) -> Tensor:
     return rows
 
 
-# -- tables IV and V -------------------------------------------------------------------------------------------------------
+# -- tables IV and V
+# -------------------------------------------------------------------------------------------------------
 
 
 def compare(
@@ -99,10 +118,13 @@ def compare(
     seed: int,
 ) -> dict[str, Any]:
     """One method in one task."""
-    return run_of(on, method_of(method), world_of(on, scenario, training, seed), rounds, every, seed)
+    return run_of(
+        on, method_of(method), world_of(on, scenario, training, seed), rounds, every, seed
+    )
 
 
-# -- figure 3 --------------------------------------------------------------------------------------------------------------
+# -- figure 3
+# --------------------------------------------------------------------------------------------------------------
 
 
 def joining(
@@ -121,8 +143,9 @@ def joining(
 ) -> dict[str, Any]:
     """Of the clients that are there: some from the first round, and so many more after every ``apart`` rounds.
 
-    Besides what is found at the end, ``curve`` is of those who are there and ``founders`` of those who always were; the
-    clients, their data and their order are the same whatever the number of ``joiners``.
+    Besides what is found at the end, ``curve`` is of those who are there and ``founders`` of those
+    who always were; the clients, their data and their order are the same whatever the number of
+    ``joiners``.
     """
     world = world_of(on, scenario, training, seed)
     joins = calendar(sorted(world.clients), founders, joiners, apart)
@@ -144,12 +167,16 @@ def calendar(clients: list[Client], founders: int, joiners: int, apart: int) -> 
     {2: 11, 3: 21, 4: 31}
     """
     late = clients[founders:]
-    return {client: 1 + apart * (1 + i // joiners) if joiners else NEVER for i, client in enumerate(late)}
+    return {
+        client: 1 + apart * (1 + i // joiners) if joiners else NEVER
+        for i, client in enumerate(late)
+    }
 
 
 NEVER = 10**9
 
-# -- figures 4 and 5 -------------------------------------------------------------------------------------------------------
+# -- figures 4 and 5
+# -------------------------------------------------------------------------------------------------------
 
 
 def by_tradeoff(

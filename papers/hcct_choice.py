@@ -1,7 +1,7 @@
 """λ by one rule in all tasks: of some runs of HCCT that differ in λ alone, the one whose clients validate best.
 
-λ is a share of the mean training-set size. Each seed is a federation of its own, and chooses for itself. What all of the runs
-have sent is what the choice has cost.
+λ is a share of the mean training-set size. Each seed is a federation of its own, and chooses for
+itself. What all of the runs have sent is what the choice has cost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from coterie.methods import HCCT
 from papers.study import Row
 
 FIRST_GRID = 1.5
-"""The greatest ρ of the first grid. A 4 was added after a look at results on digits, and is not chosen there."""
+"""The greatest ρ of the first grid. A 4 was added after a look at results on digits, and is not
+chosen there."""
 
 PRINTED, OURS = "HCCT as printed, λ by validation", "HCCT, λ by validation"
 """Without memory, as in the paper; with Coterie's memory of cosines."""
@@ -39,7 +40,10 @@ def tradeoff(row: Row) -> float | None:
 def chosen(runs: Sequence[Row], label: str) -> Row:
     """The run of greatest validation accuracy; of equal ones that of least validation loss. Sent: the sum of all."""
     best = max(runs, key=lambda row: (row["found"]["validation"], -row["found"]["validation_loss"]))
-    sent = {name: sum(row["found"][name] for row in runs) for name in ("exchanges", "bytes_up", "bytes_down")}
+    sent = {
+        name: sum(row["found"][name] for row in runs)
+        for name in ("exchanges", "bytes_up", "bytes_down")
+    }
     how = {"label": label, "name": HCCT.name, "tradeoff": tradeoff(best)}
     return {**best, "cell": {**best["cell"], "method": how}, "found": {**best["found"], **sent}}
 
@@ -52,4 +56,9 @@ def with_chosen(rows: Sequence[Row]) -> list[Row]:
         if name is not None and row["found"]["validation"] is not None:
             runs.setdefault((name, row["cell"]["seed"]), []).append(row)
     picked = [chosen(several, name) for (name, _), several in runs.items()]
-    return [*rows, *sorted(picked, key=lambda row: (row["cell"]["method"]["label"] == PRINTED, row["cell"]["seed"]))]
+    return [
+        *rows,
+        *sorted(
+            picked, key=lambda row: (row["cell"]["method"]["label"] == PRINTED, row["cell"]["seed"])
+        ),
+    ]

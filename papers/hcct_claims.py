@@ -24,7 +24,8 @@ NEAR = 1.5
 ALONE = "Independent"
 IN_WORDS = {ALONE: "training alone", ONE_MODEL: "one model for all"}
 COPIES = {"IFCA": "IFCA, identical start", "FLSC": "FLSC, identical start"}
-"""Methods with models that differ at the start, and the same as in the code published with the paper: all alike."""
+"""Methods with models that differ at the start, and the same as in the code published with the
+paper: all alike."""
 
 BASELINES = (ALONE, ONE_MODEL, "MAXFL", "FedFA", *COPIES)
 
@@ -33,7 +34,11 @@ WITH_MEMORY = "with memory, which is ours"
 
 def baselines(rows: Sequence[Row], without: Sequence[str] = ()) -> list[str]:
     """Those of the paper's baselines that were run."""
-    return [name for name in (*BASELINES, *COPIES.values()) if name in labels(rows) and name not in without]
+    return [
+        name
+        for name in (*BASELINES, *COPIES.values())
+        if name in labels(rows) and name not in without
+    ]
 
 
 def all_run(rows: Sequence[Row], without: Sequence[str] = ()) -> bool | None:
@@ -57,13 +62,17 @@ def errors_of(rows: Sequence[Row], name: str, what: str = "accuracy") -> np.ndar
     return 100 * (shares if what == "std" else 1 - shares)
 
 
-# -- table IV --------------------------------------------------------------------------------------------------------------
+# -- table IV
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_digit(rows: Sequence[Row]) -> tuple[Claim, ...]:
     rows = with_chosen(rows)
     minimal = "minimal among all training schemes (numbers lost)"
-    claims = [_below_all(rows, name, f"{words}: mean error", minimal, "accuracy", aside) for name, words, aside in _both(rows)]
+    claims = [
+        _below_all(rows, name, f"{words}: mean error", minimal, "accuracy", aside)
+        for name, words, aside in _both(rows)
+    ]
     alone, joint, ours = (error(of(rows, name)) for name in (ALONE, ONE_MODEL, _both(rows)[0][0]))
     claims.append(
         Claim(
@@ -75,11 +84,19 @@ def of_digit(rows: Sequence[Row]) -> tuple[Claim, ...]:
         )
     )
     for name, words, aside in (
-        (COPIES["IFCA"], "IFCA, as published: all models start alike", "the published code's start, not IFCA's"),
+        (
+            COPIES["IFCA"],
+            "IFCA, as published: all models start alike",
+            "the published code's start, not IFCA's",
+        ),
         ("IFCA", "IFCA: models start apart", ""),
     ):
         if name in labels(rows):
-            claims.append(_one_group(rows, name, words, "all clients may find the same model appealing", aside))
+            claims.append(
+                _one_group(
+                    rows, name, words, "all clients may find the same model appealing", aside
+                )
+            )
     return (*claims, *_personal(rows))
 
 
@@ -89,12 +106,19 @@ def _both(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     return [each for each in both if each[0] in labels(rows)]
 
 
-def _below_all(rows: Sequence[Row], name: str, what: str, printed: str, of_what: str, aside: str = "") -> Claim:
+def _below_all(
+    rows: Sequence[Row], name: str, what: str, printed: str, of_what: str, aside: str = ""
+) -> Claim:
     """Of a number of clients' errors, see :func:`errors_of`: less than with every baseline."""
-    mine, others = errors_of(rows, name, of_what), {other: errors_of(rows, other, of_what) for other in baselines(rows)}
+    mine, others = (
+        errors_of(rows, name, of_what),
+        {other: errors_of(rows, other, of_what) for other in baselines(rows)},
+    )
     best = min(others, key=lambda other: others[other].mean())
     unit = "points" if of_what == "std" else "%"
-    here, there = (f"{plus_minus(interval(each.tolist()), 1)} {unit}" for each in (mine, others[best]))
+    here, there = (
+        f"{plus_minus(interval(each.tolist()), 1)} {unit}" for each in (mine, others[best])
+    )
     return Claim(
         what=what,
         printed=printed,
@@ -137,7 +161,9 @@ def of_fmnist(rows: Sequence[Row]) -> tuple[Claim, ...]:
     rows = with_chosen(rows)
     return (
         *_near(rows, ONE_MODEL, ALONE, "similar test errors (numbers lost)"),
-        _above_the_rest(rows, ONE_MODEL, "they outperform other baselines", (ONE_MODEL, *COPIES.values())),
+        _above_the_rest(
+            rows, ONE_MODEL, "they outperform other baselines", (ONE_MODEL, *COPIES.values())
+        ),
         _one_group(rows, _both(rows)[0][0], "HCCT's groups", "identifies global training"),
         *_personal(rows),
     )
@@ -176,9 +202,14 @@ def _near(rows: Sequence[Row], to: str, far: str, printed: str) -> list[Claim]:
     ]
 
 
-def _above_the_rest(rows: Sequence[Row], beside: str, printed: str, without: Sequence[str]) -> Claim:
+def _above_the_rest(
+    rows: Sequence[Row], beside: str, printed: str, without: Sequence[str]
+) -> Claim:
     others = {name: error(of(rows, name)) for name in baselines(rows, without)}
-    best, worse = min(others, key=lambda name: others[name]), max(error(of(rows, name)) for name in (_both(rows)[0][0], beside))
+    best, worse = (
+        min(others, key=lambda name: others[name]),
+        max(error(of(rows, name)) for name in (_both(rows)[0][0], beside)),
+    )
     apart = "; of IFCA and FLSC those that start apart" if COPIES["IFCA"] in without else ""
     return Claim(
         what=f"HCCT and {IN_WORDS[beside]} beside the rest",
@@ -189,30 +220,43 @@ def _above_the_rest(rows: Sequence[Row], beside: str, printed: str, without: Seq
     )
 
 
-# -- table V ---------------------------------------------------------------------------------------------------------------
+# -- table V
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def of_spread(rows: Sequence[Row]) -> tuple[Claim, ...]:
     rows = with_chosen(rows)
-    lower, deviation = "lower than of the baselines (numbers lost)", "standard deviation of errors over clients"
+    lower, deviation = (
+        "lower than of the baselines (numbers lost)",
+        "standard deviation of errors over clients",
+    )
     return (
-        *(_below_all(rows, name, f"{words}: {deviation}", lower, "std", aside) for name, words, aside in _both(rows)),
+        *(
+            _below_all(rows, name, f"{words}: {deviation}", lower, "std", aside)
+            for name, words, aside in _both(rows)
+        ),
         _below_all(rows, _both(rows)[0][0], "the worst client's error", "notably reduced", "worst"),
     )
 
 
-# -- figure 3 --------------------------------------------------------------------------------------------------------------
+# -- figure 3
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_joining(rows: Sequence[Row]) -> tuple[Claim, ...]:
     claims, counts = [], sorted(values(rows, "joiners"))
-    tried = "the local epochs were changed after a failing trial" if rows[0]["cell"]["training"]["epochs"] > 1 else ""
+    tried = (
+        "the local epochs were changed after a failing trial"
+        if rows[0]["cell"]["training"]["epochs"] > 1
+        else ""
+    )
     for name, aside in (("HCCT as printed", tried), ("HCCT", WITH_MEMORY)):
         own = [of(rows, name, joiners=count) for count in counts]
         final = [error(each) for each in own]
         first = [100 * (1 - float(found(each, "founders")[:, -1].mean())) for each in own]
         final_words, first_words = (
-            ", ".join(f"{count}: {each:.1f} %" for count, each in zip(counts, errors, strict=True)) for errors in (final, first)
+            ", ".join(f"{count}: {each:.1f} %" for count, each in zip(counts, errors, strict=True))
+            for errors in (final, first)
         )
         claims += [
             Claim(
@@ -235,7 +279,8 @@ def of_joining(rows: Sequence[Row]) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-# -- figure 4 --------------------------------------------------------------------------------------------------------------
+# -- figure 4
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_tradeoff(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -245,12 +290,17 @@ def of_tradeoff(rows: Sequence[Row]) -> tuple[Claim, ...]:
         own = picked(rows, memory=memory)
         best = [best_tradeoff(picked(own, train=share)) for share in shares]
         weights = sorted(values(own, "tradeoff"))
-        by_share = [[error(picked(own, train=share, tradeoff=weight)) for share in shares] for weight in weights]
+        by_share = [
+            [error(picked(own, train=share, tradeoff=weight)) for share in shares]
+            for weight in weights
+        ]
         claims.append(
             Claim(
                 what=f"HCCT {MEMORY[memory == 0]}: the best λ",
                 printed="large where data are few, smaller where there are many",
-                ours=", ".join(f"{share:g}: {each:g}" for share, each in zip(shares, best, strict=True)),
+                ours=", ".join(
+                    f"{share:g}: {each:g}" for share, each in zip(shares, best, strict=True)
+                ),
                 rule="for each of the lower half of the shares larger than for each of the upper half",
                 holds=min(best[:half]) > max(best[-half:]),
                 aside=WITH_MEMORY if memory else "",
@@ -269,7 +319,8 @@ def of_tradeoff(rows: Sequence[Row]) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-# -- figure 5 --------------------------------------------------------------------------------------------------------------
+# -- figure 5
+# --------------------------------------------------------------------------------------------------------------
 
 
 def of_groups(rows: Sequence[Row]) -> tuple[Claim, ...]:
@@ -279,7 +330,10 @@ def of_groups(rows: Sequence[Row]) -> tuple[Claim, ...]:
         counts = sorted(values(own, "groups"))
         wrong = {count: error(picked(own, groups=count)) for count in counts}
         worth = {count: mean(picked(own, groups=count), "utility") for count in counts}
-        best, top = min(counts, key=lambda count: wrong[count]), max(counts, key=lambda count: worth[count])
+        best, top = (
+            min(counts, key=lambda count: wrong[count]),
+            max(counts, key=lambda count: worth[count]),
+        )
         claims += [
             Claim(
                 what=f"HCCT {MEMORY[memory == 0]}: groups of least error",

@@ -1,7 +1,8 @@
 """HCCT's motivating example, table II: three clients, and who trains with whom (arXiv 2401.13236, section III-B).
 
-Clients 1 and 2 have some and few of the training data of five classes, client 3 has all of the other five; each is tested on
-its own classes. Every pattern of three clients is trained: alone, all, and each pair with the third one alone.
+Clients 1 and 2 have some and few of the training data of five classes, client 3 has all of the
+other five; each is tested on its own classes. Every pattern of three clients is trained: alone,
+all, and each pair with the third one alone.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Pattern:
 
     name: ClassVar[str] = "pattern"
 
-    groups: tuple[tuple[int, ...], ...] = setting((), "who trains with whom: every client in one group")
+    groups: tuple[tuple[int, ...], ...] = setting(
+        (), "who trains with whom: every client in one group"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -64,12 +67,16 @@ class Pattern:
     def init(self, federation: Federation) -> PatternState:
         groups = as_groups(self.groups)
         if sorted(client for group in groups for client in group) != list(federation.clients):
-            raise ValueError(f"a pattern has every client in one group, got {groups} of {federation.clients}")
+            raise ValueError(
+                f"a pattern has every client in one group, got {groups} of {federation.clients}"
+            )
         return PatternState(groups=groups, models=federation.draw(0).repeat(len(groups), 1))
 
     def plan(self, state: PatternState, cohort: Cohort) -> Plan:
         row = row_of(state.groups)
-        return train_from(state.models, {client: row[client] for client in cohort.present}, need="mean")
+        return train_from(
+            state.models, {client: row[client] for client in cohort.present}, need="mean"
+        )
 
     def step(self, state: PatternState, replies: Replies) -> PatternState:
         assert replies.means is not None
@@ -95,8 +102,9 @@ def three_clients(
 ) -> World:
     """Clients 0 and 1 with their ``shares`` of the training ``examples`` of five classes, client 2 with those of the others.
 
-    Classes are dealt at random. tests: test examples of either five classes, which clients 0 and 1 share; taken from the test
-    pool, or from the training pool where the data set comes in one piece. No two clients share a training example.
+    Classes are dealt at random. tests: test examples of either five classes, which clients 0 and 1
+    share; taken from the test pool, or from the training pool where the data set comes in one
+    piece. No two clients share a training example.
     """
     data, rng = datasets.load(dataset, on.data), numpy_generator(seed, Purpose.PARTITION)
     classes = rng.permutation(data.classes)
@@ -106,8 +114,17 @@ def three_clients(
         if data.test is None:
             held, rows, pool = rows[:tests], rows[tests:], data.train
         else:
-            held, pool = rng.permutation(np.flatnonzero(np.isin(data.test.labels, own)))[:tests], data.test
-        halves.append((rows[:examples], pool.inputs[torch.from_numpy(held)], pool.targets[torch.from_numpy(held)]))
+            held, pool = (
+                rng.permutation(np.flatnonzero(np.isin(data.test.labels, own)))[:tests],
+                data.test,
+            )
+        halves.append(
+            (
+                rows[:examples],
+                pool.inputs[torch.from_numpy(held)],
+                pool.targets[torch.from_numpy(held)],
+            )
+        )
     first, second = halves
     cuts = (np.cumsum(shares) * len(first[0])).round().astype(int)
     mine = [first[0][: cuts[0]], first[0][cuts[0] : cuts[1]], second[0]]
@@ -147,13 +164,18 @@ def by_pattern(
     standardize: str = "none",
 ) -> dict[str, Any]:
     """One pattern, or a method that finds one: what is found, and ``each`` client's accuracy."""
-    world = three_clients(on, dataset, shares, examples, tests, model, build(Training, training), seed, standardize)
+    world = three_clients(
+        on, dataset, shares, examples, tests, model, build(Training, training), seed, standardize
+    )
     known = method["name"] == Pattern.name
     made: Method[Any] = Pattern(groups=as_groups(method["groups"])) if known else method_of(method)
     tally = Tally(world).of(rounds_of(made, world, on, rounds, seed, every=every))
     assert tally.last
     assert tally.last.scores
-    return {**tally.found(), "each": [short(tally.last.scores[client]["accuracy"]) for client in sorted(world.clients)]}
+    return {
+        **tally.found(),
+        "each": [short(tally.last.scores[client]["accuracy"]) for client in sorted(world.clients)],
+    }
 
 
 STUDIES = (

@@ -82,8 +82,19 @@ def table_of_patterns(rows: Sequence[Row]) -> Table:
     lines = []
     for name in labels(rows):
         own = of(rows, name)
-        each = [plus_minus(interval((100 * (1 - found(own, "each")[:, i])).tolist()), 1) for i in range(3)]
-        lines.append((name, *each, said(own), f"{100 * found(own, 'std').mean():.1f}", spread(own, "groups", digits=1)))
+        each = [
+            plus_minus(interval((100 * (1 - found(own, "each")[:, i])).tolist()), 1)
+            for i in range(3)
+        ]
+        lines.append(
+            (
+                name,
+                *each,
+                said(own),
+                f"{100 * found(own, 'std').mean():.1f}",
+                spread(own, "groups", digits=1),
+            )
+        )
     head = ("who trains with whom", "client 1, %", "client 2", "client 3", "mean", "std", "groups")
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 

@@ -94,7 +94,15 @@ def joining(rows: Sequence[Row]) -> Table:
                     spread(own, "groups", digits=1),
                 )
             )
-    head = ("method", "join at a time", "clients at the end", "error, %", "of the first clients", "worst client", "groups")
+    head = (
+        "method",
+        "join at a time",
+        "clients at the end",
+        "error, %",
+        "of the first clients",
+        "worst client",
+        "groups",
+    )
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
@@ -118,13 +126,22 @@ def tradeoffs(rows: Sequence[Row]) -> Table:
                     f"{best_tradeoff(own, 'validation'):g}",
                 )
             )
-    head = ("HCCT", "share to train on", *(f"λ {weight:g}" for weight in every), "best λ", "by validation")
+    head = (
+        "HCCT",
+        "share to train on",
+        *(f"λ {weight:g}" for weight in every),
+        "best λ",
+        "by validation",
+    )
     return Table(head, tuple(lines), "l" + "r" * (len(head) - 1))
 
 
 def best_tradeoff(rows: Sequence[Row], name: str = "accuracy") -> float:
     """The λ of greatest mean accuracy; of equal ones the smallest."""
-    return max(sorted(values(rows, "tradeoff")), key=lambda weight: mean(picked(rows, tradeoff=weight), name))
+    return max(
+        sorted(values(rows, "tradeoff")),
+        key=lambda weight: mean(picked(rows, tradeoff=weight), name),
+    )
 
 
 def groups(rows: Sequence[Row]) -> Table:
@@ -143,4 +160,8 @@ def groups(rows: Sequence[Row]) -> Table:
                     spread(own, "ari"),
                 )
             )
-    return Table(("HCCT", "groups", "error, %", "worst client", "total utility", "adjusted Rand"), tuple(lines), "lrrrrr")
+    return Table(
+        ("HCCT", "groups", "error, %", "worst client", "total utility", "adjusted Rand"),
+        tuple(lines),
+        "lrrrrr",
+    )

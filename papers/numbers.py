@@ -16,7 +16,9 @@ from papers.study import Row
 
 def picked(rows: Sequence[Row], **cell: Any) -> list[Row]:
     """The rows whose cells have these values."""
-    return [row for row in rows if all(row["cell"].get(name) == value for name, value in cell.items())]
+    return [
+        row for row in rows if all(row["cell"].get(name) == value for name, value in cell.items())
+    ]
 
 
 def values(rows: Sequence[Row], name: str) -> list[Any]:

@@ -1,7 +1,8 @@
 """The scales of a study, from its TOML file in ``settings/``.
 
-A file has a table per scale, and in it ``about``, ``seconds``, ``seeds``, ``needs``, ``as_printed`` and a list of ``cells``.
-Where ``as_printed`` is missing, ``small`` has nothing as in the paper, ``data`` its data, and ``paper`` its data and size::
+A file has a table per scale, and in it ``about``, ``seconds``, ``seeds``, ``needs``, ``as_printed``
+and a list of ``cells``. Where ``as_printed`` is missing, ``small`` has nothing as in the paper,
+``data`` its data, and ``paper`` its data and size::
 
     [small]
     about = "scikit-learn's digits"
@@ -24,7 +25,11 @@ from pathlib import Path
 from coterie.settings import UserError, nearest
 from papers.study import SCALES, Scale
 
-AS_PRINTED: Mapping[str, tuple[str, ...]] = {"small": (), "data": ("data",), "paper": ("data", "size")}
+AS_PRINTED: Mapping[str, tuple[str, ...]] = {
+    "small": (),
+    "data": ("data",),
+    "paper": ("data", "size"),
+}
 
 FOLDER = Path(__file__).parent / "settings"
 

@@ -66,8 +66,8 @@ def carry_out(
 ) -> Iterator[Row]:
     """Measure and record the cells that have no row yet; yields the rows as they are recorded.
 
-    jobs: cells that are measured at a time, each in a process with one thread. part: (i, n) for every n-th cell from the i-th
-    on, for n machines whose files of rows are then put together.
+    jobs: cells that are measured at a time, each in a process with one thread. part: (i, n) for
+    every n-th cell from the i-th on, for n machines whose files of rows are then put together.
     """
     known = rows.known()
     missing = [cell for cell in scale.cells(seeds)[part[0] :: part[1]] if key(cell) not in known]
@@ -84,7 +84,11 @@ def seconds_left(scale: Scale, rows: Rows, cells: list[Cell]) -> float:
     """About how long the cells without a row take on a CPU, one after the other: as those with one, else as the scale says."""
     recorded = rows.of(cells)
     known = [row for row in recorded if "device" not in row]
-    each = sum(row["seconds"] for row in known) / len(known) if known else scale.seconds / max(1, len(scale.cells()))
+    each = (
+        sum(row["seconds"] for row in known) / len(known)
+        if known
+        else scale.seconds / max(1, len(scale.cells()))
+    )
     return each * (len(cells) - len(recorded))
 
 
@@ -100,13 +104,19 @@ def measured(measure: Measure, resources: Resources, cell: Cell) -> Row:
     return row if device == "cpu" else row | {"device": torch.cuda.get_device_name(device)}
 
 
-def _at_a_time(measure: Measure, resources: Resources, cells: Sequence[Cell], jobs: int) -> Iterator[Row]:
+def _at_a_time(
+    measure: Measure, resources: Resources, cells: Sequence[Cell], jobs: int
+) -> Iterator[Row]:
     """The rows of cells, in the order in which they are measured."""
     alone = replace(resources, hardware=replace(resources.hardware, workers=1), progress=None)
     context = multiprocessing.get_context("spawn")  # a fork would copy the state of torch's threads
-    with ProcessPoolExecutor(min(jobs, max(1, len(cells))), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, max(1, len(cells))), context, torch.set_num_threads, (1,)
+    ) as pool:
         try:
-            for done in as_completed([pool.submit(measured, measure, alone, cell) for cell in cells]):
+            for done in as_completed(
+                [pool.submit(measured, measure, alone, cell) for cell in cells]
+            ):
                 yield done.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -124,16 +134,25 @@ def outcome(study: Study, scale: Scale, rows: Rows, seeds: int | None = None) ->
     """What the recorded rows say; None where cells are missing."""
     cells = scale.cells(seeds)
     found = rows.of(cells)
-    return Outcome(study, scale, tuple(found), study.claims(found)) if len(found) == len(cells) else None
+    return (
+        Outcome(study, scale, tuple(found), study.claims(found))
+        if len(found) == len(cells)
+        else None
+    )
 
 
-# -- what measures have in common ------------------------------------------------------------------------------------------
+# -- what measures have in common
+# ------------------------------------------------------------------------------------------
 
 
-def world_of(resources: Resources, scenario: Mapping[str, Any], training: Mapping[str, Any], seed: int) -> World:
+def world_of(
+    resources: Resources, scenario: Mapping[str, Any], training: Mapping[str, Any], seed: int
+) -> World:
     """The world of a scenario's name and settings, as an experiment's file has them."""
     place = {"data": resources.data} if resources.data else {}
-    return make({"scenario": scenario, "training": training, "methods": ["fedavg"], **place}).world(seed)
+    return make({"scenario": scenario, "training": training, "methods": ["fedavg"], **place}).world(
+        seed
+    )
 
 
 def rounds_of(
@@ -146,14 +165,21 @@ def rounds_of(
     every: int | None = None,
 ) -> Iterator[Round]:
     """The rounds of a method over a world, from the first or after ``start``; every so many are tested, and the last."""
-    how = {"eval_every": every or rounds, "start": start, "robust": AS_PUBLISHED, **asdict(resources.hardware)}
+    how = {
+        "eval_every": every or rounds,
+        "start": start,
+        "robust": AS_PUBLISHED,
+        **asdict(resources.hardware),
+    }
     for done in inprocess.rounds(method, world, rounds=rounds, seed=seed, **how):
         if resources.progress:
             resources.progress(done, rounds)
         yield done
 
 
-def asked(on: Resources, method: Method[Any], plan: Plan, position: Position, world: World, seed: int) -> Replies:
+def asked(
+    on: Resources, method: Method[Any], plan: Plan, position: Position, world: World, seed: int
+) -> Replies:
     """The replies to one exchange after a run has come to ``position``; no method learns of it."""
     wire, _ = inprocess.setup(method, world, seed, Boundary())
     with ClientPool(world, wire, on.hardware, AS_PUBLISHED) as fleet:

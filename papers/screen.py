@@ -28,7 +28,13 @@ def listing(studies: Iterable[Study], folder: Path) -> RichTable:
         head = (Text(study.name, style="bold"), f"{study.where}: {study.what}")
         for scale in scales(study.source).values():
             recorded = _recorded(scale, Rows(folder / f"{study.source}.{scale.name}.jsonl"))
-            out.add_row(*head, scale.name, duration(scale.seconds), ", ".join(scale.needs) or "none", recorded)
+            out.add_row(
+                *head,
+                scale.name,
+                duration(scale.seconds),
+                ", ".join(scale.needs) or "none",
+                recorded,
+            )
             head = (Text(""), "")
     return out
 
@@ -53,7 +59,11 @@ def result(said: Outcome) -> Together:
         said_of = (Text(text) for text in (claim.what, claim.printed, claim.ours))
         rule = f"{claim.rule}; not counted: {claim.aside}" if claim.aside else claim.rule
         claims.add_row(*said_of, Text(word, style=style), Text(rule, style="dim"))
-    seeds = f"{said.seeds} seeds, ± is the 95 % interval of their mean" if said.seeds > 1 else "one seed"
+    seeds = (
+        f"{said.seeds} seeds, ± is the 95 % interval of their mean"
+        if said.seeds > 1
+        else "one seed"
+    )
     verdict = Text(f"verdict at scale {said.scale.name}: {said.verdict} ({seeds})", style="bold")
     return Together(*parts, claims, Text(""), verdict)
 

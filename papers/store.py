@@ -49,6 +49,8 @@ class Rows:
                 row = json.loads(line)
                 known[key(row["cell"])] = {**row, "found": row["found"], "seconds": row["seconds"]}
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise DamagedError(f"line {number} of {self.path} is not a row of a study ({error})") from error
+                raise DamagedError(
+                    f"line {number} of {self.path} is not a row of a study ({error})"
+                ) from error
             end += len(line)
         return known, end

@@ -1,8 +1,9 @@
 """What a study is: one experiment of a paper, at several scales, with what the paper says of it beside what comes out here.
 
-A *cell* is one thing to run: settings and a seed, plain values that say everything its numbers depend on. It becomes one
-*row*: ``{"cell": ..., "found": ..., "seconds": ...}``, and ``"device"`` if that was a GPU. Tables, figures and
-verdicts are functions of rows, so they can be made anew without running anything.
+A *cell* is one thing to run: settings and a seed, plain values that say everything its numbers
+depend on. It becomes one *row*: ``{"cell": ..., "found": ..., "seconds": ...}``, and ``"device"``
+if that was a GPU. Tables, figures and verdicts are functions of rows, so they can be made anew
+without running anything.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ EACH = "each"
 """Of a table of cells: lists; there is a cell for every combination of their values."""
 
 SCALES = ("small", "data", "paper")
-"""small: without files, in minutes. data: the papers' data, cut down to what two cores can do. paper: as printed."""
+"""small: without files, in minutes. data: the papers' data, cut down to what two cores can do.
+paper: as printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +46,10 @@ class Resources:
 class Scale:
     """One size of a study. about: what is run, and what of the paper is not. seconds: about how long, on two cores.
 
-    seeds: how many of each cell. needs: data sets that are read from files. as_printed: what is as in the paper, of ``data``
-    and ``size`` (clients, examples and rounds, where it prints them). exact: whether nothing is drawn, so that all seeds give
-    the same. tables: cells without a seed, lists of values under ``each``.
+    seeds: how many of each cell. needs: data sets that are read from files. as_printed: what is as
+    in the paper, of ``data`` and ``size`` (clients, examples and rounds, where it prints them).
+    exact: whether nothing is drawn, so that all seeds give the same. tables: cells without a seed,
+    lists of values under ``each``.
     """
 
     name: str
@@ -64,7 +67,9 @@ class Scale:
             {**same, **dict(zip(each, values, strict=True)), "seed": seed}
             for seed in range(self.seeds if seeds is None else seeds)
             for table in self.tables
-            for same, each in [({name: table[name] for name in table if name != EACH}, table.get(EACH, {}))]
+            for same, each in [
+                ({name: table[name] for name in table if name != EACH}, table.get(EACH, {}))
+            ]
             for values in itertools.product(*each.values())
         ]
 
@@ -82,9 +87,10 @@ def key(cell: Cell) -> str:
 class Claim:
     """One thing that a paper says of an experiment, and what came out here.
 
-    what: it is about. printed: the paper's number, or its words. ours: the same, of the rows. rule: when the two agree, in
-    words. holds: whether they do; None where the rows cannot tell. aside: why it does not count in the verdict, such as a rule
-    that any run passes, or that was chosen after a look at the result, or a method that is not the paper's; empty if it does.
+    what: it is about. printed: the paper's number, or its words. ours: the same, of the rows. rule:
+    when the two agree, in words. holds: whether they do; None where the rows cannot tell. aside:
+    why it does not count in the verdict, such as a rule that any run passes, or that was chosen
+    after a look at the result, or a method that is not the paper's; empty if it does.
     """
 
     what: str
@@ -108,10 +114,11 @@ class Table:
 class Study:
     """One experiment of a paper.
 
-    name: paper/place. where: figure or table, in words. what: one sentence. measure: ``(resources, **cell)`` -> what was
-    found, as JSON. claims: what the paper says beside what all rows of a scale say; what matters most is first. figure: draws
-    the rows. table: all numbers, where claims are not enough. rows_of: another study, whose settings and rows these claims are
-    about too; None: its own.
+    name: paper/place. where: figure or table, in words. what: one sentence. measure: ``(resources,
+    **cell)`` -> what was found, as JSON. claims: what the paper says beside what all rows of a
+    scale say; what matters most is first. figure: draws the rows. table: all numbers, where claims
+    are not enough. rows_of: another study, whose settings and rows these claims are about too;
+    None: its own.
     """
 
     name: str
@@ -146,15 +153,17 @@ MANY = 3
 def strength(scale: Scale, seeds: int) -> str:
     """How much a verdict at this scale says of the paper: strong, medium or weak.
 
-    strong: the paper's data and size, three seeds or more (one where nothing is drawn). medium: its data in another size with
-    as many seeds, or its data and size with fewer. weak: all else.
+    strong: the paper's data and size, three seeds or more (one where nothing is drawn). medium: its
+    data in another size with as many seeds, or its data and size with fewer. weak: all else.
 
     >>> scale = Scale(name="data", about="", seconds=1, seeds=3, as_printed=("data",), tables=())
     >>> strength(scale, 3), strength(scale, 2)
     ('medium', 'weak')
     """
     same = {of: of in scale.as_printed for of in ("data", "size")}
-    return ("weak", "weak", "medium", "strong")[same["data"] * (1 + same["size"] + (scale.exact or seeds >= MANY))]
+    return ("weak", "weak", "medium", "strong")[
+        same["data"] * (1 + same["size"] + (scale.exact or seeds >= MANY))
+    ]
 
 
 def verdict(claims: Sequence[Claim]) -> str:

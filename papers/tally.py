@@ -18,7 +18,8 @@ from papers.numbers import short
 class Tally:
     """Counts the rounds of a run as they come. target: the accuracy that a client is to reach; None if there is none.
 
-    exchanges, bytes_up, bytes_down: so far; what came before the first round that is added can be put in.
+    exchanges, bytes_up, bytes_down: so far; what came before the first round that is added can be
+    put in.
     """
 
     world: World
@@ -38,7 +39,9 @@ class Tally:
         self.last = done
         if done.scores:
             self.tested.append(done.number)
-            self.accuracy.append(short(float(np.mean([score["accuracy"] for score in done.scores.values()]))))
+            self.accuracy.append(
+                short(float(np.mean([score["accuracy"] for score in done.scores.values()])))
+            )
 
     def copy(self) -> Tally:
         """One to go on with from here, more than once."""
@@ -52,21 +55,35 @@ class Tally:
 
     def found(self) -> dict[str, Any]:
         """Of the last round, which must have been tested: ``accuracy`` (mean over clients), ``worst`` (client's), ``best``,
-        ``std`` (over clients) and the mean of each other score; ``share`` of the clients at the target; number of
-        ``groups``, ``largest`` of them, and their ``ari`` with the true ones, None where there are none. ``reached``: the
-        first tested round whose mean accuracy is the target or more. ``exchanges``, ``bytes_up``, ``bytes_down``. ``tested``:
-        numbers of the rounds tested, and ``curve``, their mean accuracies.
+        ``std`` (over clients) and the mean of each other score; ``share`` of the clients at the
+        target; number of ``groups``, ``largest`` of them, and their ``ari`` with the true ones,
+        None where there are none. ``reached``: the first tested round whose mean accuracy is the
+        target or more. ``exchanges``, ``bytes_up``, ``bytes_down``. ``tested``: numbers of the
+        rounds tested, and ``curve``, their mean accuracies.
         """
         assert self.last is not None
         assert self.last.scores
         scores, groups = list(self.last.scores.values()), self.last.assignment.groups
         own = np.array([score["accuracy"] for score in scores])
         spread = {"accuracy": own.mean(), "worst": own.min(), "best": own.max(), "std": own.std()}
-        others = {name: np.mean([score[name] for score in scores]) for name in scores[0] if name != "accuracy"}
-        out: dict[str, Any] = {name: short(float(value)) for name, value in (spread | others).items()}
+        others = {
+            name: np.mean([score[name] for score in scores])
+            for name in scores[0]
+            if name != "accuracy"
+        }
+        out: dict[str, Any] = {
+            name: short(float(value)) for name, value in (spread | others).items()
+        }
         if self.target is not None:
-            reached = [number for number, mean in zip(self.tested, self.accuracy, strict=True) if mean >= self.target]
-            out |= {"share": float(np.mean(own >= self.target)), "reached": reached[0] if reached else None}
+            reached = [
+                number
+                for number, mean in zip(self.tested, self.accuracy, strict=True)
+                if mean >= self.target
+            ]
+            out |= {
+                "share": float(np.mean(own >= self.target)),
+                "reached": reached[0] if reached else None,
+            }
         return out | {
             "groups": len(groups),
             "largest": max(map(len, groups)),

@@ -17,19 +17,28 @@ CENTRES: Mapping[str, tuple[tuple[tuple[float, float, int], ...], ...]] = {
 """Toy -> of each cluster of clients, where its points lie and what it calls them."""
 
 
-def points(toy: str, cluster: int, count: int, spread: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def points(
+    toy: str, cluster: int, count: int, spread: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Points ``(count, 2)`` of a client and their labels ``(count,)``, as many around each centre of its cluster."""
     x, y, label = (np.resize(column, count) for column in zip(*CENTRES[toy][cluster], strict=True))
     at = np.column_stack([x, y]) + spread * rng.standard_normal((count, 2))
     return at.astype(np.float32), label.astype(np.int64)
 
 
-def toy_clients(toy: str, clients: int, count: int, spread: float, seed: int) -> list[tuple[np.ndarray, ...]]:
+def toy_clients(
+    toy: str, clients: int, count: int, spread: float, seed: int
+) -> list[tuple[np.ndarray, ...]]:
     """(x, y, x_test, y_test) of every client; clients of the two clusters take turns."""
     made: list[tuple[np.ndarray, ...]] = []
     for client in range(clients):
         rng = numpy_generator(seed, Purpose.DATA, client)
-        made.append((*points(toy, client % 2, count, spread, rng), *points(toy, client % 2, count, spread, rng)))
+        made.append(
+            (
+                *points(toy, client % 2, count, spread, rng),
+                *points(toy, client % 2, count, spread, rng),
+            )
+        )
     return made
 
 

@@ -10,11 +10,23 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import cosine, norm_of_mean, norms
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, state, weights
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    state,
+    weights,
+)
 from coterie.settings import check, setting
 
 UPDATES, GRADIENTS = "updates", "gradients"
-"""What cosines are taken of: weight-updates (51) and full-batch gradients (50). Also the names of a note's matrices."""
+"""What cosines are taken of: weight-updates (51) and full-batch gradients (50). Also the names of a
+note's matrices."""
 
 
 @state("papers.watched")
@@ -36,22 +48,36 @@ class Watched:
 
     name: ClassVar[str] = "watched"
 
-    gradients_from: int | None = setting(None, "the round from which clients are asked for gradients too", ge=1)
+    gradients_from: int | None = setting(
+        None, "the round from which clients are asked for gradients too", ge=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
 
     def init(self, federation: Federation) -> WatchedState:
-        return WatchedState(clients=federation.clients, model=federation.draw(0), columns=federation.parameters)
+        return WatchedState(
+            clients=federation.clients, model=federation.draw(0), columns=federation.parameters
+        )
 
     def _asks(self, state: WatchedState) -> bool:
         """Whether this exchange is of gradients: they come before the updates of their round, and change nothing."""
-        return self.gradients_from is not None and state.round + 1 >= self.gradients_from and state.cosines is None
+        return (
+            self.gradients_from is not None
+            and state.round + 1 >= self.gradients_from
+            and state.cosines is None
+        )
 
     def plan(self, state: WatchedState, cohort: Cohort) -> Plan:
         asks = self._asks(state)
         tasks = dict.fromkeys(cohort.present, Task(offered=(0,), gradient=asks))
-        return Plan(models=state.model[None], tasks=tasks, need="gram", columns=state.columns, ends_round=not asks)
+        return Plan(
+            models=state.model[None],
+            tasks=tasks,
+            need="gram",
+            columns=state.columns,
+            ends_round=not asks,
+        )
 
     def step(self, state: WatchedState, replies: Replies) -> WatchedState:
         if replies.gram is None or replies.means is None:
@@ -65,13 +91,20 @@ class Watched:
             "client_norm": float(norms(replies.gram).max()),
         }
         note = Note(
-            kind="watch", clients=state.clients, text="watched", numbers=numbers, similarity=seen, heard=replies.clients
+            kind="watch",
+            clients=state.clients,
+            text="watched",
+            numbers=numbers,
+            similarity=seen,
+            heard=replies.clients,
         )
         model = state.model + replies.means[0]
         return replace(state, model=model, round=state.round + 1, cosines=None, note=note)
 
     def assignment(self, state: WatchedState) -> Assignment:
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+        return Assignment(
+            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,)
+        )
 
     def explain(self, state: WatchedState) -> tuple[Note, ...]:
         return () if state.note is None else (state.note,)

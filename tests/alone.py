@@ -1,6 +1,7 @@
 """Ray's simulations in tests: one at a time, and with their share of a busy machine.
 
-Ray starts its processes nicer than all others (niceness 15), so that beside busy ones they hardly run at all.
+Ray starts its processes nicer than all others (niceness 15), so that beside busy ones they hardly
+run at all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A Flower federation in tests: a SuperLink and SuperNodes on loopback, of which nothing is left when the test ends.
 
-Every message to a real SuperNode starts a process that imports torch, so a round takes as long as that for all nodes.
+Every message to a real SuperNode starts a process that imports torch, so a round takes as long as
+that for all nodes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ PATIENCE = 600.0
 """Seconds anything may take; the processes end with the test."""
 
 MARK = "COTERIE_FEDERATION"
-"""Variable in the environment of every process of a federation: those that leave their group are found by it."""
+"""Variable in the environment of every process of a federation: those that leave their group are
+found by it."""
 
 
 def free_ports(count: int, together: bool = False) -> list[int]:
@@ -76,7 +78,14 @@ class Federation:
         shutil.copytree(app, folder / "app", ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = environment(folder, FLWR_HOME=str(home))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.start("link", "flower-superlink", "--insecure", "--disable-runtime-dependency-installation", "--port", self.link)
+        self.start(
+            "link",
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            "--port",
+            self.link,
+        )
         until(lambda: reachable(self.link), "the SuperLink listens", self.failed)
 
     def start(self, name: str, *command: Any) -> None:
@@ -99,8 +108,12 @@ class Federation:
 
     def run(self, name: str, **config: str | float) -> None:
         """``flwr run``, with a run config; the ServerApp is a process of the SuperLink's."""
-        words = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
-        self.start(name, "flwr", "run", self.folder / "app", "here", "--stream", "--run-config", words)
+        words = " ".join(
+            f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items()
+        )
+        self.start(
+            name, "flwr", "run", self.folder / "app", "here", "--stream", "--run-config", words
+        )
 
     def kill(self, name: str) -> None:
         """The process with all that it has started, at once."""
@@ -121,7 +134,14 @@ class Federation:
 
     def failed(self) -> str | None:
         """What a process said that has failed."""
-        return next((f"{name}: {self.log(name)}" for name, process in self.processes.items() if process.poll()), None)
+        return next(
+            (
+                f"{name}: {self.log(name)}"
+                for name, process in self.processes.items()
+                if process.poll()
+            ),
+            None,
+        )
 
     def await_end(self, name: str) -> None:
         """Of a process, which must succeed."""
@@ -175,7 +195,9 @@ def reachable(port: int) -> bool:
     return False
 
 
-def until(there: Callable[[], bool], what: str, failed: Callable[[], str | None] = lambda: None) -> None:
+def until(
+    there: Callable[[], bool], what: str, failed: Callable[[], str | None] = lambda: None
+) -> None:
     end = time.monotonic() + PATIENCE
     while not there():
         assert not (reason := failed()), reason
@@ -191,4 +213,8 @@ def rounds_of(run: Path) -> list[dict[str, Any]]:
 
 
 def accuracies(line: Mapping[str, Any]) -> list[float]:
-    return [client["accuracy"] for client in line["clients"].values() if client.get("accuracy") is not None]
+    return [
+        client["accuracy"]
+        for client in line["clients"].values()
+        if client.get("accuracy") is not None
+    ]

@@ -46,13 +46,17 @@ class Here(Grid):
         """A node connects; returns its id."""
         node = FIRST + 7 * partition if node is None else node
         config = {"partition-id": partition} if self.named else {"place": partition}
-        self.contexts[node] = Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+        self.contexts[node] = Context(
+            run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={}
+        )
         return node
 
     def get_node_ids(self) -> list[int]:
         return list(self.contexts)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
         return iter(self.pull_messages(self.push_messages(messages)))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -120,12 +124,22 @@ def app_of(tried: World, mods: Any = ()) -> ClientApp:
         data = tried.clients[ids[int(context.node_config["partition-id"])]]
         return Participant(data, tried.model, tried.objective, tried.augment)
 
-    return client_app(participant=participant, client=lambda context: ids[int(context.node_config["partition-id"])], mods=mods)
+    return client_app(
+        participant=participant,
+        client=lambda context: ids[int(context.node_config["partition-id"])],
+        mods=mods,
+    )
 
 
 def strategy_of(method: Any, tried: World, **how: Any) -> MethodStrategy:
     """A strategy without the bounds of ``robust``, unless ``how`` says otherwise, as ``scripted.play``."""
-    how = {"nodes": len(tried.clients), "wait": 1.0, "training": tried.training, "robust": AS_PUBLISHED, **how}
+    how = {
+        "nodes": len(tried.clients),
+        "wait": 1.0,
+        "training": tried.training,
+        "robust": AS_PUBLISHED,
+        **how,
+    }
     return MethodStrategy(method, tried.model, **how)
 
 
@@ -139,10 +153,18 @@ def same(found: list[Round], expected: list[Round]) -> None:
         if not one.assignment.hidden:  # else the server does not know them
             assert one.assignment.groups == other.assignment.groups
             assert one.assignment.row == other.assignment.row
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
-        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6
+        )
+        assert (one.asked, one.answered, one.exchanges) == (
+            other.asked,
+            other.answered,
+            other.exchanges,
+        )
         assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
-        assert [note.kind for note in one.notes] == [note.kind for note in other.notes if note.kind != "choose"]
+        assert [note.kind for note in one.notes] == [
+            note.kind for note in other.notes if note.kind != "choose"
+        ]
         assert one.scores is not None
         assert other.scores is not None
         for client, score in other.scores.items():
@@ -150,7 +172,9 @@ def same(found: list[Round], expected: list[Round]) -> None:
             assert one.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)
 
 
-def foreign(tried: World, mods: Any = (), epochs: Mapping[int, int] | None = None, batch: int = 10**9) -> ClientApp:
+def foreign(
+    tried: World, mods: Any = (), epochs: Mapping[int, int] | None = None, batch: int = 10**9
+) -> ClientApp:
     """As in Flower's quickstart: the model's arrays in, the trained ones and freely named metrics out.
 
     Place of a client -> its epochs, which the server does not know; one for all others.
@@ -171,11 +195,16 @@ def foreign(tried: World, mods: Any = (), epochs: Mapping[int, int] | None = Non
         for _ in range((epochs or {}).get(place, 1)):
             for rows in torch.arange(len(data)).split(batch):
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(net(data.inputs[data.index[rows]]), data.targets[data.index[rows]])
+                loss = nn.functional.cross_entropy(
+                    net(data.inputs[data.index[rows]]), data.targets[data.index[rows]]
+                )
                 loss.backward()
                 optimizer.step()
         metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(data)})
-        return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
+        return Message(
+            RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}),
+            reply_to=message,
+        )
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:

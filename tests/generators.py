@@ -1,9 +1,10 @@
 """A plugin of pytest: no test draws from a global generator outside a seeded scope, be it torch's, NumPy's or Python's.
 
-Every test starts with the global generators in states that nobody chose, so whatever depends on them shows as chance. Each
-phase of a test (its fixtures, the test itself, its end) and the import of its file must leave them as they were: whoever
-draws within ``coterie.randomness.seeded`` does, and so does Hypothesis, which seeds Python's and NumPy's around each example.
-Other processes and a GPU's generators are not watched.
+Every test starts with the global generators in states that nobody chose, so whatever depends on
+them shows as chance. Each phase of a test (its fixtures, the test itself, its end) and the import
+of its file must leave them as they were: whoever draws within ``coterie.randomness.seeded`` does,
+and so does Hypothesis, which seeds Python's and NumPy's around each example. Other processes and a
+GPU's generators are not watched.
 """
 
 from __future__ import annotations

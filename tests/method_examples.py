@@ -43,17 +43,23 @@ EXAMPLES: dict[str, Any] = {
     "independent": Independent(),
     "cfl": CFL(),
     "cfl-half": CFL(fraction=0.5),
-    "cfl-data-parent": CFL(weighting="data", post_split="parent-mean", scale="absolute", eps1=0.3, eps2=0.5),
+    "cfl-data-parent": CFL(
+        weighting="data", post_split="parent-mean", scale="absolute", eps1=0.3, eps2=0.5
+    ),
     "cfl-gradients": CFL(similarity="gradients", post_split="parent-mean"),
     "cfl-scheduled": CFL(split_rounds=(3, 5)),
     "cfl-fallback": CFL(fallback=True),
     "cfl-measured": CFL(gamma_max=None),
     "flhc": FLHC(warmup=3, threshold=1.0, fraction=0.5),
-    "flhc-l1": FLHC(warmup=2, fraction=1.0, metric="l1", linkage="complete", threshold=None, groups=3),
+    "flhc-l1": FLHC(
+        warmup=2, fraction=1.0, metric="l1", linkage="complete", threshold=None, groups=3
+    ),
     "fedper": FedPer(),
     "fedper-half": FedPer(personal=0, fraction=0.5, weighting="uniform"),
     "fedrep": FedRep(head_epochs=2),
-    "fedrep-half": FedRep(personal=2, head_epochs=None, body_epochs=3, fraction=0.5, weighting="data"),
+    "fedrep-half": FedRep(
+        personal=2, head_epochs=None, body_epochs=3, fraction=0.5, weighting="data"
+    ),
     "fedbabu": FedBABU(tune_epochs=1),
     "fedbabu-head": FedBABU(tune="head", fraction=0.5, weighting="uniform"),
     "fedbabu-body": FedBABU(head=0, tune="body"),
@@ -68,7 +74,9 @@ EXAMPLES: dict[str, Any] = {
     "hcct": HCCT(),
     "hcct-once": HCCT(one_shot=True),
     "hcct-half": HCCT(fraction=0.5, scale="per-client"),
-    "hcct-once-half": HCCT(one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=0.5),
+    "hcct-once-half": HCCT(
+        one_shot=True, fraction=0.5, newcomers="partition", scale="absolute", tradeoff=0.5
+    ),
     "hcct-fixed": HCCT(groups=3, tradeoff=0.0),
     "hcct-whole": HCCT(tradeoff=float("inf")),
     "hcct-signals": HCCT(cosines="signals"),
@@ -108,18 +116,33 @@ EXAMPLES: dict[str, Any] = {
     "tuned": Tuned(),
     "tuned-ditto": Tuned(method="cfl", start="own", pull=0.5),
     "race": Race(patience=3),
-    "race-of-races": Race(methods=("fedper", Race(methods=("fedavg", "ifca"), patience=2)), patience=4),
+    "race-of-races": Race(
+        methods=("fedper", Race(methods=("fedavg", "ifca"), patience=2)), patience=4
+    ),
     "race-tuned": Tuned(method=Race(methods=("fedavg", "independent"), patience=2), epochs=0),
     "split-half": SplitHalf(level=1e-3, probe_every=2, review_every=6),
     "split-half-alert": SplitHalf(level=1e-3, probe_every=2, review_every=6, alert=True),
-    "split-half-half": SplitHalf(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2),
+    "split-half-half": SplitHalf(
+        level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2
+    ),
     "split-half-sums": SplitHalfSums(level=1e-3, probe_every=2, review_every=6, smallest=2),
-    "split-half-sums-half": SplitHalfSums(level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2, sketch=16),
+    "split-half-sums-half": SplitHalfSums(
+        level=1e-2, probe_every=1, fraction=0.5, weighting="uniform", steps=2, sketch=16
+    ),
     "split-half-private": SplitHalfPrivate(first_probe=2),
     "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=2, steps=3),
 }
 
-OF_GIVEN_NUMBER = ["cfl-scheduled", "cfl-gp", "flhc-l1", "acfl-number", "ifca", "ifca-restarts", "flsc", "clove"]
+OF_GIVEN_NUMBER = [
+    "cfl-scheduled",
+    "cfl-gp",
+    "flhc-l1",
+    "acfl-number",
+    "ifca",
+    "ifca-restarts",
+    "flsc",
+    "clove",
+]
 FINDS_GROUPS = [
     "hcct", "hcct-signals", *OF_GIVEN_NUMBER[4:],
     *(n for n in EXAMPLES if n.startswith(("cfl", "flhc", "hcct-once", "acfl", "split-half"))

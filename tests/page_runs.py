@@ -21,10 +21,25 @@ from forged import change_lines
 OLD = Path(__file__).parent / "old_runs" / "schema-1"
 
 
-def note(kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any) -> dict[str, Any]:
+def note(
+    kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any
+) -> dict[str, Any]:
     """A note as a line has it."""
-    plain = {"text": f"why it is a {kind}", "criteria": [], "otherwise": "", "numbers": {}, "values": {}, "similarity": None}
-    return {"kind": kind, "clients": list(clients), "parts": [list(part) for part in parts], **plain, **more}
+    plain = {
+        "text": f"why it is a {kind}",
+        "criteria": [],
+        "otherwise": "",
+        "numbers": {},
+        "values": {},
+        "similarity": None,
+    }
+    return {
+        "kind": kind,
+        "clients": list(clients),
+        "parts": [list(part) for part in parts],
+        **plain,
+        **more,
+    }
 
 
 def criterion(value: float) -> dict[str, Any]:
@@ -34,13 +49,21 @@ def criterion(value: float) -> dict[str, Any]:
 
 
 def line(
-    round: int, groups: Sequence[Sequence[int]], *notes: Mapping[str, Any], tested: bool = True, **more: Any
+    round: int,
+    groups: Sequence[Sequence[int]],
+    *notes: Mapping[str, Any],
+    tested: bool = True,
+    **more: Any,
 ) -> dict[str, Any]:
     """A round in which client ``c`` has accuracy ``1 - 1 / (c + round + 1)``."""
     clients: dict[str, dict[str, Any]] = {}
     for place, group in enumerate(groups):
         for client in group:
-            scores = {"accuracy": 1 - 1 / (client + round + 1), "loss": 1 / (client + round + 1)} if tested else {}
+            scores = (
+                {"accuracy": 1 - 1 / (client + round + 1), "loss": 1 / (client + round + 1)}
+                if tested
+                else {}
+            )
             clients[str(client)] = {"group": place, **scores}
     count = len(clients)
     return {
@@ -64,13 +87,28 @@ def line(
 
 
 def write(
-    folder: Path, lines: Sequence[Mapping[str, Any]], method: str = "cfl", truth: Any = None, seed: int = 0, **world_: Any
+    folder: Path,
+    lines: Sequence[Mapping[str, Any]],
+    method: str = "cfl",
+    truth: Any = None,
+    seed: int = 0,
+    **world_: Any,
 ) -> Path:
     """A run directory of ``method`` with these rounds; ``world_`` are further entries about the world."""
     clients = sorted({client for one in lines for group in one["groups"] for client in group})
-    settings = {"scenario": "synthetic/groups", "methods": [method], "rounds": max(len(lines), 1), "workers": 1}
+    settings = {
+        "scenario": "synthetic/groups",
+        "methods": [method],
+        "rounds": max(len(lines), 1),
+        "workers": 1,
+    }
     spec = make({**settings, "seeds": [seed]}).spec()
-    world: dict[str, Any] = {"clients": clients, "examples": [10 + c for c in clients], "data": "0", **world_}
+    world: dict[str, Any] = {
+        "clients": clients,
+        "examples": [10 + c for c in clients],
+        "data": "0",
+        **world_,
+    }
     if truth is not None:
         world["true_groups"] = truth
     folder.mkdir(parents=True)
@@ -86,10 +124,15 @@ def matrices(folder: Path, name: str, clients: Sequence[int], **layers: np.ndarr
     path = folder / "similarity" / name
     path.parent.mkdir(exist_ok=True)
     about = {"note": json.dumps({"round": 1, "kind": "split", "clients": list(clients)})}
-    safetensors.numpy.save_file({key: matrix.astype(np.float32) for key, matrix in layers.items()}, path, about)
+    safetensors.numpy.save_file(
+        {key: matrix.astype(np.float32) for key, matrix in layers.items()}, path, about
+    )
     file, known = f"similarity/{name}", digest(path.read_bytes())
     if (folder / "rounds.jsonl").exists():
-        change_lines(folder, lambda line: named(line, file) and line.setdefault("files", {}).update({file: known}))
+        change_lines(
+            folder,
+            lambda line: named(line, file) and line.setdefault("files", {}).update({file: known}),
+        )
     return file
 
 

@@ -10,7 +10,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Round, Task, state
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Round,
+    Task,
+    state,
+)
 from coterie.data.world import World
 from coterie.engines.rounds import rounds
 from coterie.records.codec import blob, encode
@@ -35,18 +46,25 @@ class Scripted:
     seen: list[Replies] = field(default_factory=list)
 
     def init(self, federation: Federation) -> Script:
-        return Script(clients=federation.clients, models=torch.stack([federation.draw(i) for i in range(self.count)]))
+        return Script(
+            clients=federation.clients,
+            models=torch.stack([federation.draw(i) for i in range(self.count)]),
+        )
 
     def plan(self, state: Script, cohort: Cohort) -> Plan:
         return Plan(models=state.models, **self.say(state.exchange, state.clients))
 
     def step(self, state: Script, replies: Replies) -> Script:
-        updates = None if replies.updates is None else replies.updates.clone()  # the engine's buffer is used again
+        updates = (
+            None if replies.updates is None else replies.updates.clone()
+        )  # the engine's buffer is used again
         self.seen.append(replace(replies, updates=updates))
         return replace(state, exchange=state.exchange + 1)
 
     def assignment(self, state: Script) -> Assignment:
-        return Assignment(models=state.models, row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+        return Assignment(
+            models=state.models, row=dict.fromkeys(state.clients, 0), groups=(state.clients,)
+        )
 
     def explain(self, state: Script) -> tuple[Note, ...]:
         return ()
@@ -59,7 +77,9 @@ def everyone(task: Task, **plan: Any) -> Callable[[int, tuple[Client, ...]], dic
 
 def play(method: Any, world: World, count: int = 1, workers: int = 1, **how: Any) -> list[Round]:
     """Rounds without the bounds of ``robust``, unless ``how`` says otherwise: what is averaged is what was sent."""
-    return list(rounds(method, world, rounds=count, workers=workers, **{"robust": AS_PUBLISHED, **how}))
+    return list(
+        rounds(method, world, rounds=count, workers=workers, **{"robust": AS_PUBLISHED, **how})
+    )
 
 
 def shown(plans: Sequence[dict[str, Any]], world: World, **how: Any) -> list[Replies]:

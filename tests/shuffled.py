@@ -1,8 +1,8 @@
 """A plugin of pytest: ``--shuffle SEED`` runs the tests in an order, and Hypothesis on examples, that the seed decides.
 
-Modules change places, and so do the tests within a module, whose fixtures are still made once. All workers of pytest-xdist
-find the same order. Without the option the tests run in the order of the files, and Hypothesis tries the same examples in
-every run: what passes once passes again.
+Modules change places, and so do the tests within a module, whose fixtures are still made once. All
+workers of pytest-xdist find the same order. Without the option the tests run in the order of the
+files, and Hypothesis tries the same examples in every run: what passes once passes again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ hypothesis.settings.register_profile("searching", deadline=None, database=None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", metavar="SEED", type=int, help="run the tests in an order made from this whole number")
+    parser.addoption(
+        "--shuffle",
+        metavar="SEED",
+        type=int,
+        help="run the tests in an order made from this whole number",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

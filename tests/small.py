@@ -31,7 +31,9 @@ def dropped() -> nn.Module:
 
 
 def normed() -> nn.Module:
-    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
 
 
 def examples(count: int, seed: int) -> Split:
@@ -42,16 +44,23 @@ def examples(count: int, seed: int) -> Split:
 
 def client(seed: int, train: int = 20, validation: int = 6, test: int = 9) -> ClientData:
     return ClientData(
-        train=examples(train, 3 * seed), validation=examples(validation, 3 * seed + 1), test=examples(test, 3 * seed + 2)
+        train=examples(train, 3 * seed),
+        validation=examples(validation, 3 * seed + 1),
+        test=examples(test, 3 * seed + 2),
     )
 
 
 def world(
-    ids: Iterable[int] = (2, 3, 7, 11), model: Callable[[], nn.Module] = mlp, sizes: Sequence[int] = (), **more: Any
+    ids: Iterable[int] = (2, 3, 7, 11),
+    model: Callable[[], nn.Module] = mlp,
+    sizes: Sequence[int] = (),
+    **more: Any,
 ) -> World:
     """Clients of 20, or of ``sizes``, training examples each."""
     ids = tuple(ids)
-    clients = {c: client(c, train=size) for c, size in zip(ids, sizes or [20] * len(ids), strict=True)}
+    clients = {
+        c: client(c, train=size) for c, size in zip(ids, sizes or [20] * len(ids), strict=True)
+    }
     clients = more.pop("clients", clients)
     more.setdefault("training", Training(lr=0.1, batch=8))
     return World(clients=clients, model=model, **more)
@@ -80,9 +89,13 @@ def trained(
     """Local training as everyone would write it: torch.optim, torch's clipping, one mini-batch after the other."""
     wanted = [p for p in module.parameters() if p.requires_grad]
     if training.optimizer == "adam":
-        optimizer: torch.optim.Optimizer = torch.optim.Adam(wanted, lr=lr, weight_decay=training.weight_decay)
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            wanted, lr=lr, weight_decay=training.weight_decay
+        )
     else:
-        optimizer = torch.optim.SGD(wanted, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay)
+        optimizer = torch.optim.SGD(
+            wanted, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay
+        )
     first = [p.detach().clone() for p in wanted]
     module.train()
     done, epoch, size = 0, 0, training.batch or len(data)

@@ -19,10 +19,19 @@ from coterie.methods._named import HERE, OTHERS
 from coterie.settings import UserError
 from coterie.settings.calls import CallError, public
 
-MODULES = ("coterie", "coterie.clustering", "coterie.core", "coterie.engines.flower", "coterie.tracking")
+MODULES = (
+    "coterie",
+    "coterie.clustering",
+    "coterie.core",
+    "coterie.engines.flower",
+    "coterie.tracking",
+)
 """Modules with a list of what is public."""
 
-FREE = {"state": "a decorator of classes, used before there is a call", "train_from": "its names are those of a Plan"}
+FREE = {
+    "state": "a decorator of classes, used before there is a call",
+    "train_from": "its names are those of a Plan",
+}
 """What takes any name, and why."""
 
 
@@ -31,17 +40,23 @@ def public_names() -> Iterator[tuple[str, Any]]:
         module = importlib.import_module(module_name)
         for name in module.__all__:
             yield f"{module_name}.{name}", name
-    yield from ((f"coterie.methods.{cls.__name__}", cls.__name__) for cls in coterie.METHODS.values())
+    yield from (
+        (f"coterie.methods.{cls.__name__}", cls.__name__) for cls in coterie.METHODS.values()
+    )
 
 
 def is_called(thing: Any) -> bool:
     """Whether users call it: not a constant, a protocol, an error, a result (a named tuple), or a name of a type."""
     if isinstance(thing, type):
-        return not (issubclass(thing, Exception | int | tuple) or getattr(thing, "_is_protocol", False))
+        return not (
+            issubclass(thing, Exception | int | tuple) or getattr(thing, "_is_protocol", False)
+        )
     return inspect.isfunction(thing)
 
 
-@pytest.mark.parametrize(("path", "name"), [pytest.param(path, name, id=path) for path, name in public_names()])
+@pytest.mark.parametrize(
+    ("path", "name"), [pytest.param(path, name, id=path) for path, name in public_names()]
+)
 def test_an_unknown_name_is_one_sentence_wherever_it_is_given(path: str, name: str) -> None:
     thing = getattr(importlib.import_module(path.rpartition(".")[0]), name)
     if not is_called(thing) or name in FREE:
@@ -60,7 +75,9 @@ def test_an_unknown_name_is_one_sentence_wherever_it_is_given(path: str, name: s
 
 def test_every_public_function_is_called_by_the_test_above() -> None:
     tried = [
-        path for path, name in public_names() if is_called(getattr(importlib.import_module(path.rpartition(".")[0]), name))
+        path
+        for path, name in public_names()
+        if is_called(getattr(importlib.import_module(path.rpartition(".")[0]), name))
     ]
     assert len(tried) > 100
 
@@ -73,7 +90,10 @@ def world() -> coterie.World:
 FRAME = {"site": ["a", "b"] * 20, "age": np.arange(40.0), "ill": [0, 1] * 20}
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "unknown": (lambda: Training(nesterov=True), "Training has no setting 'nesterov' (known: lr, lr_decay"),  # type: ignore[call-arg]
+    "unknown": (
+        lambda: Training(nesterov=True),
+        "Training has no setting 'nesterov' (known: lr, lr_decay",
+    ),  # type: ignore[call-arg]
     "value": (lambda: Training(nesterov=True), "weight_decay, clip, proximal; got True)"),  # type: ignore[call-arg]
     "of the method": (
         lambda: coterie.run("fedavg", world(), rounds=1, fraction=0.1),  # type: ignore[call-arg]
@@ -88,11 +108,26 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: coterie.from_frame(FRAME, "site", "ill", metrics=["AUROC"]),
         "from_frame has no setting 'metrics'; it is a setting of Objective: give objective=coterie.Objective(metrics=...)",
     ),
-    "elsewhere": (lambda: coterie.from_frame(FRAME, "site", "ill", columns=["age"]), "'columns'; did you mean features?"),
-    "in a paper": (lambda: coterie.methods.IFCA(k=3), "IFCA has no setting 'k'; did you mean models?"),  # type: ignore[call-arg]
-    "of a world": (lambda: coterie.from_lists([], truht=[]), "from_lists has no setting 'truht'; did you mean truth?"),
-    "of an experiment": (lambda: coterie.begin("digits/iid", "unused", num_rounds=3), "'num_rounds'; did you mean rounds?"),
-    "missing": (lambda: coterie.run("fedavg", world()), "run needs rounds (known: method, scenario, rounds"),  # type: ignore[call-arg]
+    "elsewhere": (
+        lambda: coterie.from_frame(FRAME, "site", "ill", columns=["age"]),
+        "'columns'; did you mean features?",
+    ),
+    "in a paper": (
+        lambda: coterie.methods.IFCA(k=3),
+        "IFCA has no setting 'k'; did you mean models?",
+    ),  # type: ignore[call-arg]
+    "of a world": (
+        lambda: coterie.from_lists([], truht=[]),
+        "from_lists has no setting 'truht'; did you mean truth?",
+    ),
+    "of an experiment": (
+        lambda: coterie.begin("digits/iid", "unused", num_rounds=3),
+        "'num_rounds'; did you mean rounds?",
+    ),
+    "missing": (
+        lambda: coterie.run("fedavg", world()),
+        "run needs rounds (known: method, scenario, rounds",
+    ),  # type: ignore[call-arg]
     "missing two": (lambda: coterie.World(), "World needs clients and model"),  # type: ignore[call-arg]
     "by place": (
         lambda: coterie.World({}),
@@ -103,12 +138,27 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "run got 3 values without a name, and takes at most 2 (method, scenario): give the others by name, such as rounds=...",
     ),
     "twice": (lambda: coterie.summary("a", run="b"), "summary got run twice"),  # type: ignore[misc]
-    "text": (lambda: coterie.run("fedavg", world(), rounds="3"), "rounds must be an integer, got '3'; write 3 without quotes"),  # type: ignore[arg-type]
-    "none": (lambda: coterie.run("fedavg", world(), rounds=None), "rounds must be an integer, got None"),  # type: ignore[arg-type]
-    "truth value": (lambda: coterie.run("fedavg", world(), rounds=True), "rounds must be an integer, got True"),
-    "float": (lambda: coterie.run("fedavg", world(), rounds=1e3), "rounds must be an integer, got 1000.0; write 1000"),  # type: ignore[arg-type]
+    "text": (
+        lambda: coterie.run("fedavg", world(), rounds="3"),
+        "rounds must be an integer, got '3'; write 3 without quotes",
+    ),  # type: ignore[arg-type]
+    "none": (
+        lambda: coterie.run("fedavg", world(), rounds=None),
+        "rounds must be an integer, got None",
+    ),  # type: ignore[arg-type]
+    "truth value": (
+        lambda: coterie.run("fedavg", world(), rounds=True),
+        "rounds must be an integer, got True",
+    ),
+    "float": (
+        lambda: coterie.run("fedavg", world(), rounds=1e3),
+        "rounds must be an integer, got 1000.0; write 1000",
+    ),  # type: ignore[arg-type]
     "path": (lambda: coterie.summary(3), "run must be a path, got 3"),  # type: ignore[arg-type]
-    "array": (lambda: Training(lr=np.array([1.0, 2.0])), "Training.lr must be a number, got array([1., 2.])"),  # type: ignore[arg-type]
+    "array": (
+        lambda: Training(lr=np.array([1.0, 2.0])),
+        "Training.lr must be a number, got array([1., 2.])",
+    ),  # type: ignore[arg-type]
     "method": (lambda: typing.cast(Any, coterie.Round).to_pandas(rows=3), "has no setting 'rows'"),
 }
 
@@ -135,7 +185,9 @@ def test_no_message_shows_a_secret() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    rounds = list(coterie.run("fedavg", world(), rounds=np.int64(2), seed=np.uint8(1), workers=np.int32(1)))  # type: ignore[arg-type]
+    rounds = list(
+        coterie.run("fedavg", world(), rounds=np.int64(2), seed=np.uint8(1), workers=np.int32(1))
+    )  # type: ignore[arg-type]
     same = list(coterie.run("fedavg", world(), rounds=2, seed=1, workers=1))
     assert [one.scores for one in rounds] == [one.scores for one in same]
     assert coterie.Scenario(shuffle=np.False_).shuffle is False  # type: ignore[arg-type]
@@ -154,7 +206,10 @@ def area(width: float, height: float = 1.0, *, name: str | None = None) -> float
 
 
 def test_signature_help_and_identity_stay() -> None:
-    assert str(inspect.signature(area)) == "(width: 'float', height: 'float' = 1.0, *, name: 'str | None' = None) -> 'float'"
+    assert (
+        str(inspect.signature(area))
+        == "(width: 'float', height: 'float' = 1.0, *, name: 'str | None' = None) -> 'float'"
+    )
     assert (area.__doc__, area.__name__, area.__module__) == ("The area.", "area", __name__)
     assert pickle.loads(pickle.dumps(area)) is area
     assert list(inspect.signature(Training).parameters)[:2] == ["lr", "lr_decay"]
@@ -192,10 +247,14 @@ def test_an_algorithm_that_is_not_included_is_no_slip_of_one_that_is(name: str) 
     with pytest.raises(UserError) as caught:
         method_class(name)
     assert "did you mean" not in str(caught.value)
-    assert (HERE.get(name) or "which is not included; your own methods run beside Coterie's") in str(caught.value)
+    assert (
+        HERE.get(name) or "which is not included; your own methods run beside Coterie's"
+    ) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["fedprox", "FedProx", "scaffold", "fed-opt", "Moon", "kmeans", "nothing"])
+@pytest.mark.parametrize(
+    "name", ["fedprox", "FedProx", "scaffold", "fed-opt", "Moon", "kmeans", "nothing"]
+)
 def test_no_absurd_method_is_suggested(name: str) -> None:
     with pytest.raises(UserError) as caught:
         method_class(name)
@@ -204,7 +263,13 @@ def test_no_absurd_method_is_suggested(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "likely"),
-    [("FedAvg", "fedavg"), ("fedagv", "fedavg"), ("split_half", "split-half"), ("ifac", "ifca"), ("CFLGP", "cfl-gp")],
+    [
+        ("FedAvg", "fedavg"),
+        ("fedagv", "fedavg"),
+        ("split_half", "split-half"),
+        ("ifac", "ifca"),
+        ("CFLGP", "cfl-gp"),
+    ],
 )
 def test_a_slip_of_a_method_is_still_found(name: str, likely: str) -> None:
     with pytest.raises(UserError, match=f"did you mean {likely}\\?"):

@@ -31,7 +31,9 @@ from coterie.core import (
     weights,
 )
 
-IDS = st.frozensets(st.integers(0, 10**6), min_size=1, max_size=30).map(lambda ids: tuple(sorted(ids)))
+IDS = st.frozensets(st.integers(0, 10**6), min_size=1, max_size=30).map(
+    lambda ids: tuple(sorted(ids))
+)
 
 
 def replies(clients: tuple[int, ...] = (2, 5, 9, 40)) -> Replies:
@@ -49,12 +51,16 @@ def replies(clients: tuple[int, ...] = (2, 5, 9, 40)) -> Replies:
     )
 
 
-# -- tasks ------------------------------------------------------------------------------------------------------------
+# -- tasks
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("offered", "choose"), [((0, 1), 3), ((0,), 0), ((), 1)])
 def test_a_task_chooses_among_what_it_offers(offered: tuple[int, ...], choose: int) -> None:
-    with pytest.raises(ValueError, match=rf"Task.choose must be 1 to the {len(offered)} models offered, got {choose}"):
+    with pytest.raises(
+        ValueError,
+        match=rf"Task.choose must be 1 to the {len(offered)} models offered, got {choose}",
+    ):
         Task(offered=offered, choose=choose)
 
 
@@ -62,13 +68,24 @@ def test_a_task_chooses_among_what_it_offers(offered: tuple[int, ...], choose: i
 def test_a_plan_offers_its_own_models(row: Any) -> None:
     """Row 2 of one model was once the third model of an earlier exchange, and row -1 the last one."""
     with pytest.raises(
-        ValueError, match=r"Task\.offered must be rows|Plan\.models has rows 0 to 0, but client 4 is offered row"
+        ValueError,
+        match=r"Task\.offered must be rows|Plan\.models has rows 0 to 0, but client 4 is offered row",
     ):
         Plan(models=torch.zeros(1, 3), tasks={2: Task(offered=(0,)), 4: Task(offered=(0, row))})
-    with pytest.raises(ValueError, match=r"Assignment\.models has rows 0 to 0, but a client is served by row"):
+    with pytest.raises(
+        ValueError, match=r"Assignment\.models has rows 0 to 0, but a client is served by row"
+    ):
         Assignment(models=torch.zeros(1, 3), row={2: 0, 4: row}, groups=((2, 4),))
-    with pytest.raises(ValueError, match=r"Assignment\.models has rows 0 to 0, but a client is served by row"):
-        Assignment(models=torch.zeros(1, 3), row={2: 0, 4: 0}, groups=((2, 4),), path={2: (0, row)}, ensemble=True)
+    with pytest.raises(
+        ValueError, match=r"Assignment\.models has rows 0 to 0, but a client is served by row"
+    ):
+        Assignment(
+            models=torch.zeros(1, 3),
+            row={2: 0, 4: 0},
+            groups=((2, 4),),
+            path={2: (0, row)},
+            ensemble=True,
+        )
 
 
 def test_a_plan_has_rows_of_models_and_tasks_only_in_its_parts() -> None:
@@ -122,12 +139,20 @@ def test_no_task_offers_the_test_data() -> None:
         ({"pull": -0.5}, "must be >= 0, got -0.5 and None"),
         ({"mixture": 0.5}, "must be 0 to 1, of the client's own model"),
         ({"mixture": 1.5, "start": "own"}, "must be 0 to 1, of the client's own model"),
-        ({"mixture": 0.5, "start": "own", "pull": 1.0}, "without epochs, layers or a pull of its own"),
-        ({"mixture": 0.5, "start": "own", "layers": ("fc",)}, "without epochs, layers or a pull of its own"),
+        (
+            {"mixture": 0.5, "start": "own", "pull": 1.0},
+            "without epochs, layers or a pull of its own",
+        ),
+        (
+            {"mixture": 0.5, "start": "own", "layers": ("fc",)},
+            "without epochs, layers or a pull of its own",
+        ),
         ({"adapt": True}, "Personal.adapt needs Personal.mixture, got None"),
     ],
 )
-def test_a_personal_model_that_contradicts_itself_is_refused(how: dict[str, Any], sentence: str) -> None:
+def test_a_personal_model_that_contradicts_itself_is_refused(
+    how: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         Personal(**how)
 
@@ -141,11 +166,14 @@ def test_stages_are_of_one_model() -> None:
         Stage(layers=("fc",), epochs=-1)
 
 
-# -- cohorts ----------------------------------------------------------------------------------------------------------
+# -- cohorts
+# ----------------------------------------------------------------------------------------------------------
 
 
 @given(IDS, st.floats(0.01, 1), st.integers(0, 5), st.integers(0, 99))
-def test_a_sample_is_a_share_of_the_members(ids: tuple[int, ...], fraction: float, exchange: int, seed: int) -> None:
+def test_a_sample_is_a_share_of_the_members(
+    ids: tuple[int, ...], fraction: float, exchange: int, seed: int
+) -> None:
     cohort = Cohort(present=ids, exchange=exchange, seed=seed)
     sampled = cohort.sample(ids, fraction)
     assert len(sampled) == max(round(fraction * len(ids)), 1)
@@ -159,24 +187,35 @@ def test_a_sample_is_a_share_of_the_members(ids: tuple[int, ...], fraction: floa
 def test_who_is_present_does_not_change_who_is_drawn(ids: tuple[int, ...], seed: int) -> None:
     everyone = Cohort(present=ids, exchange=3, seed=seed).sample(ids, 0.5)
     some = ids[::2]
-    assert Cohort(present=some, exchange=3, seed=seed).sample(ids, 0.5) == tuple(c for c in everyone if c in some)
+    assert Cohort(present=some, exchange=3, seed=seed).sample(ids, 0.5) == tuple(
+        c for c in everyone if c in some
+    )
 
 
 def test_samples_differ_between_exchanges_and_seeds_and_reach_everyone() -> None:
     ids = tuple(range(10, 30))
-    drawn = [Cohort(present=ids, exchange=e, seed=s).sample(ids, 0.3) for e in range(10) for s in range(2)]
+    drawn = [
+        Cohort(present=ids, exchange=e, seed=s).sample(ids, 0.3)
+        for e in range(10)
+        for s in range(2)
+    ]
     assert len(set(drawn)) == len(drawn)
     assert set().union(*drawn) == set(ids)
 
 
-# -- replies ----------------------------------------------------------------------------------------------------------
+# -- replies
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_replies_of_some_are_their_rows_of_everything() -> None:
     part = replies().of([40, 7, 5])  # in any order; 7 did not answer
     assert part.clients == (5, 40)
     assert part.examples.tolist() == [2, 4]
-    assert (part.chosen, part.losses, part.accuracies) == (((1,), (1,)), ((0.1,), (0.3,)), ((0.05,), (0.15,)))
+    assert (part.chosen, part.losses, part.accuracies) == (
+        ((1,), (1,)),
+        ((0.1,), (0.3,)),
+        ((0.05,), (0.15,)),
+    )
     assert part.gram is not None
     assert part.gram.tolist() == [[5.0, 7.0], [13.0, 15.0]]
     assert part.updates is not None
@@ -204,7 +243,8 @@ def test_weights_and_average_by_hand() -> None:
     assert average(rows, np.array([0.5, 0.5])).dtype == torch.float32
 
 
-# -- groups, plans, states --------------------------------------------------------------------------------------------
+# -- groups, plans, states
+# --------------------------------------------------------------------------------------------
 
 
 @given(st.dictionaries(st.integers(0, 50), st.integers(0, 4), min_size=1))
@@ -226,7 +266,9 @@ def test_train_from_offers_each_client_its_one_model() -> None:
 
 
 def test_similarity_sees_the_parameters() -> None:
-    federation = Federation(clients=(0,), draw=lambda i: torch.zeros(12), columns={"b": (4, 9), "a": (0, 4)})
+    federation = Federation(
+        clients=(0,), draw=lambda i: torch.zeros(12), columns={"b": (4, 9), "a": (0, 4)}
+    )
     assert federation.parameters == slice(0, 9)  # the last three are buffers
 
 
@@ -255,7 +297,9 @@ def test_a_tag_belongs_to_one_class() -> None:
         again = define("Old", "mine")  # as of a notebook's cell that is run twice
         assert STATES["test.tag"] is again
         assert define("Old", "__main__") is STATES["test.tag"]
-        with pytest.raises(ValueError, match=r"the tag 'test.tag' of New is already used by __main__.Old"):
+        with pytest.raises(
+            ValueError, match=r"the tag 'test.tag' of New is already used by __main__.Old"
+        ):
             define("New", "mine")
     finally:
         del STATES["test.tag"]

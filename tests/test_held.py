@@ -26,7 +26,8 @@ LOSSES = st.tuples(st.integers(1, 6), st.integers(1, 12)).flatmap(
 )
 
 
-# -- sums ---------------------------------------------------------------------------------------------------------------
+# -- sums
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @given(LOSSES, st.data())
@@ -38,7 +39,11 @@ def test_a_difference_is_that_of_single_losses(losses: np.ndarray, data: st.Data
     found = held.difference(models[one], models[other])
     assert found is not None
     assert found[0] == pytest.approx(apart.mean(), abs=1e-9)
-    assert found[1] == pytest.approx(apart.var(ddof=1) / n, rel=1e-6, abs=1e-9) if n > 1 else found[1] == math.inf
+    assert (
+        found[1] == pytest.approx(apart.var(ddof=1) / n, rel=1e-6, abs=1e-9)
+        if n > 1
+        else found[1] == math.inf
+    )
     alone = held.difference(models[one], None)
     assert alone is not None
     assert alone[0] == pytest.approx(losses[one].mean(), abs=1e-9)
@@ -86,7 +91,9 @@ def test_within_a_part_are_its_own_names() -> None:
     assert inner.models == (("", 0), ("", 1), ("b", 0), ("b/c", 1))
     assert inner.difference(("b/c", 1), ("", 0)) == held.difference(("a/b/c", 1), ("a", 0))
     assert inner.within("b").models == (("", 0), ("c", 1))
-    assert held.within("a").within("b").within("c").difference(("", 1), None) == held.difference(("a/b/c", 1), None)
+    assert held.within("a").within("b").within("c").difference(("", 1), None) == held.difference(
+        ("a/b/c", 1), None
+    )
     assert held.within("nobody").models == ()
 
 
@@ -98,22 +105,34 @@ def test_losses_of_all_parts_are_of_the_same_examples() -> None:
     assert held[5].models == (("b", 0),)
 
 
-# -- plans of several parts -------------------------------------------------------------------------------------------------
+# -- plans of several parts
+# -------------------------------------------------------------------------------------------------
 
 
 def plan_of(*shares: float, **more: Any) -> Plan:
-    return Plan(models=torch.zeros(1, 3), tasks={c: Task(offered=(0,), holdout=s) for c, s in enumerate(shares)}, **more)
+    return Plan(
+        models=torch.zeros(1, 3),
+        tasks={c: Task(offered=(0,), holdout=s) for c, s in enumerate(shares)},
+        **more,
+    )
 
 
 def test_parts_hold_out_the_same_examples() -> None:
-    outer = Plan(models=torch.zeros(0, 3), tasks={}, parts={"a": plan_of(0.1, 0.2), "b": plan_of(0.1, 0.2)})
+    outer = Plan(
+        models=torch.zeros(0, 3), tasks={}, parts={"a": plan_of(0.1, 0.2), "b": plan_of(0.1, 0.2)}
+    )
     assert outer.asked == (0, 1)
-    with pytest.raises(ValueError, match=r"Task.holdout of client 1 must be the same in all parts of a plan, got 0.2 and 0.3"):
+    with pytest.raises(
+        ValueError,
+        match=r"Task.holdout of client 1 must be the same in all parts of a plan, got 0.2 and 0.3",
+    ):
         Plan(models=torch.zeros(0, 3), tasks={}, parts={"a": outer, "b": plan_of(0.1, 0.3)})
 
 
 def test_parts_of_parts_end_too() -> None:
-    inner = Plan(models=torch.zeros(0, 3), tasks={}, parts={"c": plan_of(0.1, ended=("x",))}, ended=("old",))
+    inner = Plan(
+        models=torch.zeros(0, 3), tasks={}, parts={"c": plan_of(0.1, ended=("x",))}, ended=("old",)
+    )
     outer = Plan(models=torch.zeros(0, 3), tasks={}, parts={"b": inner}, ended=("a",))
     assert outer.all_ended == ("a", "b/old", "b/c/x")
 
@@ -125,7 +144,11 @@ def test_what_a_client_kept_for_an_ended_part_of_a_part_is_dropped() -> None:
         ended = ("leaf0",) if exchange else ()
         return {
             "tasks": {},
-            "parts": {"outer": Plan(models=models[:0], tasks={}, parts={f"leaf{exchange}": leaf}, ended=ended)},
+            "parts": {
+                "outer": Plan(
+                    models=models[:0], tasks={}, parts={f"leaf{exchange}": leaf}, ended=ended
+                )
+            },
         }
 
     done = play(Scripted(say), small.world(), 2)
@@ -133,7 +156,9 @@ def test_what_a_client_kept_for_an_ended_part_of_a_part_is_dropped() -> None:
 
 
 def test_a_reply_refused_in_one_part_counts_in_the_others() -> None:
-    plan = Plan(models=torch.zeros(0, 3), tasks={}, parts={"a": plan_of(0.1, 0.1), "b": plan_of(0.1, 0.1)})
+    plan = Plan(
+        models=torch.zeros(0, 3), tasks={}, parts={"a": plan_of(0.1, 0.1), "b": plan_of(0.1, 0.1)}
+    )
     replies = {
         "a": Replies(clients=(0, 1), examples=np.array([5, 7]), ends_round=True),
         "b": Replies(clients=(1,), examples=np.array([7]), refused={0: "its update has a NaN"}),
@@ -147,12 +172,15 @@ def test_a_reply_refused_in_one_part_counts_in_the_others() -> None:
     assert both.held[0].difference(("a", 0), ("b", 0)) is None
 
 
-# -- examples that are held out ----------------------------------------------------------------------------------------------
+# -- examples that are held out
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("train", "held"), [(1, 0), (2, 1), (3, 1), (20, 3), (7, 1)])
 def test_held_out_examples_are_a_share_at_least_one_at_most_half(train: int, held: int) -> None:
-    world = small.world(ids=(2, 3), clients={c: small.client(c, train=train, validation=0) for c in (2, 3)})
+    world = small.world(
+        ids=(2, 3), clients={c: small.client(c, train=train, validation=0) for c in (2, 3)}
+    )
     task = Task(offered=(0,), holdout=0.15, held_out=True)
     (seen,) = shown([everyone(task, need="rows")(0, (2, 3))], world)
     assert {c: one.count for c, one in seen.held.items()} == {2: held, 3: held}
@@ -170,7 +198,10 @@ def test_a_client_whose_update_one_part_refuses_counts_in_the_other() -> None:
 
     def say(exchange: int, clients: tuple[int, ...]) -> dict[str, Any]:
         models, tasks = torch.ones(1, SIZE), dict.fromkeys(clients, task)
-        parts = {"a": Plan(models=models, tasks=tasks), "b": Plan(models=models, tasks={**tasks, 3: wild})}
+        parts = {
+            "a": Plan(models=models, tasks=tasks),
+            "b": Plan(models=models, tasks={**tasks, 3: wild}),
+        }
         return {"tasks": {}, "parts": parts}
 
     method = Scripted(say)
@@ -188,4 +219,6 @@ def test_a_race_goes_on_where_a_client_is_always_refused() -> None:
     world = replace(world, clients={**world.clients, 5: small.spoiled(world.clients[5], "train")})
     done = list(rounds(Race(methods=("fedavg", "ifca")), world, rounds=3, workers=1))
     assert set(done[-1].refused) == {5}
-    assert {c for reports in done[-1].position.state.seen.values() for c in reports} == set(range(5))
+    assert {c for reports in done[-1].position.state.seen.values() for c in reports} == set(
+        range(5)
+    )

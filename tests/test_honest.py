@@ -47,12 +47,21 @@ def by_definition(tried: World, rounds: int, weights: str = "examples") -> torch
         steps, weigh = [], []
         for client in tried.clients.values():
             layout.load(module, row)
-            inputs, targets = client.train.inputs[client.train.index].double(), client.train.targets[client.train.index]
+            inputs, targets = (
+                client.train.inputs[client.train.index].double(),
+                client.train.targets[client.train.index],
+            )
             outputs = module(inputs)
-            gradients = torch.autograd.grad(nn.functional.cross_entropy(outputs, targets), list(module.parameters()))
-            steps.append(-tried.training.lr * torch.cat([gradient.flatten() for gradient in gradients]))
+            gradients = torch.autograd.grad(
+                nn.functional.cross_entropy(outputs, targets), list(module.parameters())
+            )
+            steps.append(
+                -tried.training.lr * torch.cat([gradient.flatten() for gradient in gradients])
+            )
             accuracy = float((outputs.argmax(1) == targets).double().mean())
-            weigh.append(len(targets) if weights == "examples" else -np.log2(max(accuracy, NONE_RIGHT)))
+            weigh.append(
+                len(targets) if weights == "examples" else -np.log2(max(accuracy, NONE_RIGHT))
+            )
         row = row + torch.tensor(weigh, dtype=torch.float64) / sum(weigh) @ torch.stack(steps)
     return row
 
@@ -62,7 +71,8 @@ def by_definition(tried: World, rounds: int, weights: str = "examples") -> torch
 def test_fedavg_of_unequal_clients_is_fedavg(engine: str, large: int) -> None:
     """One client of 2,000 among nine of 20 once counted for a fifth of what it has: the models differed by 1.8e-2.
 
-    In a federation, which cannot know who is honest, sizes that differ ten thousandfold are not believed.
+    In a federation, which cannot know who is honest, sizes that differ ten thousandfold are not
+    believed.
     """
     tried = full_batches([20] * 9 + [large])
     expected = by_definition(tried, 5)
@@ -84,7 +94,12 @@ def test_fedfa_of_honest_clients_is_fedfa() -> None:
     """Its greatest weight was limited to a tenth, or twice the average."""
     tried = full_batches([20] * 29 + [400])
     *_, done = run(FedFA(), tried, rounds=3, workers=1)
-    assert float((done.assignment.models[0].double() - by_definition(tried, 3, "accuracy")).abs().max()) < 1e-5
+    assert (
+        float(
+            (done.assignment.models[0].double() - by_definition(tried, 3, "accuracy")).abs().max()
+        )
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["digits/quantity", "digits/dirichlet"])
@@ -99,14 +114,18 @@ def test_default_limits_change_no_bit_of_an_honest_scenario(name: str, method: s
     assert torch.equal(last(), last(robust=AS_PUBLISHED))
 
 
-@pytest.mark.parametrize("sizes", [[20] * 9 + [2000], [2000] * 5 + [20] * 5, [20, 40, 80, 160, 320, 640, 2000]])
+@pytest.mark.parametrize(
+    "sizes", [[20] * 9 + [2000], [2000] * 5 + [20] * 5, [20, 40, 80, 160, 320, 640, 2000]]
+)
 def test_a_federation_does_not_touch_clients_of_unequal_sizes_and_epochs(sizes: list[int]) -> None:
     """Sizes 1:100, and an app that makes 20 epochs beside apps that make one, of which the server knows nothing."""
     tried = world(range(len(sizes)), model=mlp, sizes=sizes, training=Training(lr=0.1, batch=10))
     models = []
     for robust in (Robust(), AS_PUBLISHED):
         with a_run():
-            grid = Here(foreign(tried, epochs={len(sizes) - 1: 20}, batch=10), len(sizes), named=False)
+            grid = Here(
+                foreign(tried, epochs={len(sizes) - 1: 20}, batch=10), len(sizes), named=False
+            )
             *_, done = strategy_of(FedAvg(), tried, robust=robust).rounds(grid, 6)
         assert (done.scaled, done.claimed, done.refused) == ({}, {}, {})
         models.append(done.assignment.models)

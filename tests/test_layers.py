@@ -38,10 +38,12 @@ ORDER = [
     "__main__",
     "__init__",
 ]
-"""Parts of the package: each imports, besides itself, only parts that stand before it, for types as well. The name of the whole
-package, ``__init__``, fetches what is public when it is first used."""
+"""Parts of the package: each imports, besides itself, only parts that stand before it, for types as
+well. The name of the whole package, ``__init__``, fetches what is public when it is first used."""
 
-NEVER = {("methods", other) for other in ("models", "data", "training", "boundary", "robust")} | {("clustering", "files")}
+NEVER = {("methods", other) for other in ("models", "data", "training", "boundary", "robust")} | {
+    ("clustering", "files")
+}
 """Arrows that would run down, and must not be: methods and clustering are arithmetic."""
 
 PURE = ("core", "clustering", "methods")
@@ -66,7 +68,11 @@ def tree_of(path: Path) -> ast.Module:
 
 def for_types(path: Path) -> set[int]:
     """The ids of nodes under ``if TYPE_CHECKING``."""
-    guards = [n for n in ast.walk(tree_of(path)) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    guards = [
+        n
+        for n in ast.walk(tree_of(path))
+        if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
+    ]
     return {id(node) for guard in guards for stmt in guard.body for node in ast.walk(stmt)}
 
 
@@ -104,7 +110,9 @@ def strayed(path: Path) -> list[str]:
     """What ``path`` imports and may not."""
     part = part_of(path)
     before = ORDER[: ORDER.index(part)]
-    return [o for o, _ in parts_imported(path) if o != part and (o not in before or (part, o) in NEVER)]
+    return [
+        o for o, _ in parts_imported(path) if o != part and (o not in before or (part, o) in NEVER)
+    ]
 
 
 def test_every_part_has_its_place() -> None:
@@ -119,12 +127,19 @@ def test_imports_run_one_way(name: str) -> None:
 def test_no_modules_import_each_other() -> None:
     """Not even for types."""
     modules = {
-        ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__") for path in FILES
+        ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        for path in FILES
     }
     left = {}
     for path in FILES:
-        name = ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
-        found = {known if known in modules else known.rpartition(".")[0] for known, _ in imports(path)}
+        name = ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        found = {
+            known if known in modules else known.rpartition(".")[0] for known, _ in imports(path)
+        }
         left[name] = (found & modules) - {name, "coterie"}
     left["coterie"] = set()
     while left:
@@ -140,12 +155,29 @@ def test_the_root_has_few_modules() -> None:
 @pytest.mark.parametrize("name", [n for n, path in BY_NAME.items() if part_of(path) in PURE])
 def test_methods_and_clustering_are_arithmetic(name: str) -> None:
     found = [n for n, _ in imports(BY_NAME[name])]
-    banned = ("torch.nn", "torch.optim", "torch.utils", "flwr", "pickle", "os", "io", "pathlib", "logging", "subprocess")
+    banned = (
+        "torch.nn",
+        "torch.optim",
+        "torch.utils",
+        "flwr",
+        "pickle",
+        "os",
+        "io",
+        "pathlib",
+        "logging",
+        "subprocess",
+    )
     assert not [n for n in found if n.startswith(tuple(f"{b}." for b in banned)) or n in banned]
     called = set(calls(BY_NAME[name]))
-    told = {"warnings.warn"} if name != "clustering/agglomerative.py" else set()  # whose warnings are a result
+    told = (
+        {"warnings.warn"} if name != "clustering/agglomerative.py" else set()
+    )  # whose warnings are a result
     assert not called & {"open", "print", "input", "exec", "eval", *told}
-    used = {ast.unparse(node) for node in ast.walk(tree_of(BY_NAME[name])) if isinstance(node, ast.Attribute)}
+    used = {
+        ast.unparse(node)
+        for node in ast.walk(tree_of(BY_NAME[name]))
+        if isinstance(node, ast.Attribute)
+    }
     assert not used & {"torch.nn", "torch.optim"}
 
 
@@ -177,13 +209,19 @@ def test_flower_and_the_data_hub_stay_in_one_file_each(name: str) -> None:
 
 def test_importing_what_a_file_is_found_at() -> None:
     """The walk sees relative imports and imports within functions: a check of the check."""
-    text = "from . import b\ndef f():\n    from ..data import c\n    import coterie.engines.workers\n"
+    text = (
+        "from . import b\ndef f():\n    from ..data import c\n    import coterie.engines.workers\n"
+    )
     path = SOURCE / "methods" / "no_such_file.py"
     found = ast.parse(text)
     tree_of_original = globals()["tree_of"]
     globals()["tree_of"] = lambda p: found if p == path else tree_of_original(p)
     try:
-        assert [n for n, _ in imports(path)] == ["coterie.methods.b", "coterie.data.c", "coterie.engines.workers"]
+        assert [n for n, _ in imports(path)] == [
+            "coterie.methods.b",
+            "coterie.data.c",
+            "coterie.engines.workers",
+        ]
         assert strayed(path) == ["data", "engines"]
     finally:
         globals()["tree_of"] = tree_of_original

@@ -15,15 +15,21 @@ from coterie.core import CHUNK, Means, Replies, average, group_means
 
 def drawn(n: int, d: int = 5, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
     gen = torch.Generator().manual_seed(seed)
-    return torch.randn(n, d, generator=gen), torch.randint(1, 50, (n,), generator=gen).numpy().astype(float)
+    return torch.randn(n, d, generator=gen), torch.randint(
+        1, 50, (n,), generator=gen
+    ).numpy().astype(float)
 
 
-def by_definition(updates: torch.Tensor, amounts: np.ndarray, groups: list[list[int]], k: int) -> np.ndarray:
+def by_definition(
+    updates: torch.Tensor, amounts: np.ndarray, groups: list[list[int]], k: int
+) -> np.ndarray:
     out = np.zeros((k, updates.shape[1]))
     for group in range(k):
         members = [i for i, of in enumerate(groups) if group in of]
         if members:
-            out[group] = (updates.double().numpy()[members] * amounts[members, None]).sum(0) / amounts[members].sum()
+            out[group] = (updates.double().numpy()[members] * amounts[members, None]).sum(
+                0
+            ) / amounts[members].sum()
     return out
 
 
@@ -34,7 +40,9 @@ def test_means_of_many_groups(n: int, k: int, random: object) -> None:
     groups = [[g for g in range(k) if random.random() < 0.5] for _ in range(n)]  # type: ignore[attr-defined]
     means = Means(k, 5)
     means.add(updates, amounts, groups)
-    np.testing.assert_allclose(means.means.numpy(), by_definition(updates, amounts, groups, k), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        means.means.numpy(), by_definition(updates, amounts, groups, k), rtol=1e-4, atol=1e-5
+    )
     assert means.heard.tolist() == [sum(g in of for of in groups) for g in range(k)]
 
 
@@ -64,7 +72,12 @@ def test_means_of_named_groups() -> None:
     updates, amounts = drawn(4)
     replies = Replies(clients=(2, 5, 7, 9), examples=amounts.astype(np.int64), updates=updates)
     means, heard = group_means(replies, [(5, 9), (1, 3), (2, 5, 8)])
-    np.testing.assert_allclose(means.numpy(), by_definition(updates, amounts, [[2], [0, 2], [], [0]], 3), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        means.numpy(),
+        by_definition(updates, amounts, [[2], [0, 2], [], [0]], 3),
+        rtol=1e-5,
+        atol=1e-6,
+    )
     assert heard.tolist() == [2, 0, 2]
     equal, _ = group_means(replies, [(5, 9)], "uniform")
     torch.testing.assert_close(equal[0], (updates[1] + updates[3]) / 2)

@@ -36,18 +36,27 @@ def by_definition(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 def sums_of(outputs: np.ndarray, targets: np.ndarray) -> dict[str, dict[str, list[float]]]:
     """The sums that a client with these test rows has of R2 and of the root mean squared error."""
-    objective = Objective(loss=squared_error, metrics=("R2Score", "RootMeanSquaredError"), combine=mean_output)
+    objective = Objective(
+        loss=squared_error, metrics=("R2Score", "RootMeanSquaredError"), combine=mean_output
+    )
     tally = Tally(objective)
     tally.add(torch.from_numpy(outputs), torch.from_numpy(targets))
-    return {name: dict(sums) for name, sums in parted(objective.error_sums(tally.result()))[1].items()}
+    return {
+        name: dict(sums) for name, sums in parted(objective.error_sums(tally.result()))[1].items()
+    }
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 2), (2, 7, 30), (1,), (5, 1, 1, 400)])
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_the_pooled_value_is_that_of_all_rows(outputs: int, sizes: tuple[int, ...], offset: float) -> None:
+def test_the_pooled_value_is_that_of_all_rows(
+    outputs: int, sizes: tuple[int, ...], offset: float
+) -> None:
     rng = np.random.default_rng(sum(sizes))
-    clients = [(rng.normal(size=(n, outputs)) + offset, rng.normal(size=(n, outputs)) + offset) for n in sizes]
+    clients = [
+        (rng.normal(size=(n, outputs)) + offset, rng.normal(size=(n, outputs)) + offset)
+        for n in sizes
+    ]
     each = [sums_of(*client) for client in clients]
     guessed, true = (np.concatenate(part) for part in zip(*clients, strict=True))
     wanted = by_definition(guessed, true)
@@ -65,17 +74,21 @@ def test_targets_that_are_equal_have_no_r2() -> None:
     assert math.isnan(pooled([one, other]))
     differing = sums_of(guesses[:2], np.full((2, 1), 0.3))["R2Score"]
     true = np.concatenate([same, np.full((2, 1), 0.3)])
-    assert pooled([one, differing]) == pytest.approx(by_definition(np.concatenate([guesses, guesses[:2]]), true))
+    assert pooled([one, differing]) == pytest.approx(
+        by_definition(np.concatenate([guesses, guesses[:2]]), true)
+    )
     mixed = np.column_stack([same, np.arange(7.0)])  # an output without R2 does not count
     both = np.column_stack([guesses, np.arange(7.0) + 0.5])
-    assert METRICS["R2Score"].of(torch.from_numpy(both), torch.from_numpy(mixed))[""] == pytest.approx(
-        by_definition(both, mixed)
-    )
+    assert METRICS["R2Score"].of(torch.from_numpy(both), torch.from_numpy(mixed))[
+        ""
+    ] == pytest.approx(by_definition(both, mixed))
 
 
 def test_a_client_that_has_diverged_does_not_count_and_none_has_no_value() -> None:
     good = sums_of(np.zeros((4, 1)), np.arange(4.0)[:, None])["R2Score"]
-    assert pooled([good, {**good, "errors": [math.nan]}, {**good, "errors": [math.inf]}]) == pooled([good])
+    assert pooled([good, {**good, "errors": [math.nan]}, {**good, "errors": [math.inf]}]) == pooled(
+        [good]
+    )
     assert math.isnan(pooled([]))
 
 
@@ -126,9 +139,15 @@ def pupils(seed: int) -> coterie.World:
 
 def r2_of(seed: int) -> coterie.World:
     world = pupils(seed)
-    objective = Objective(loss=squared_error, metrics=("R2Score", "RootMeanSquaredError"), combine=mean_output)
+    objective = Objective(
+        loss=squared_error, metrics=("R2Score", "RootMeanSquaredError"), combine=mean_output
+    )
     return coterie.World(
-        clients=world.clients, model=world.model, training=world.training, objective=objective, about=world.about
+        clients=world.clients,
+        model=world.model,
+        training=world.training,
+        objective=objective,
+        about=world.about,
     )
 
 
@@ -147,10 +166,19 @@ def test_the_mean_of_a_round_is_that_of_all_test_rows(workers: int) -> None:
     world = r2_of(0)
     *_, done = coterie.run("fedavg", world, rounds=4, workers=workers)
     guessed, true = errors_of(world, done)
-    assert done.mean() == done.mean("R2Score") == pytest.approx(by_definition(guessed, true), rel=1e-4)
-    assert done.mean("RootMeanSquaredError") == pytest.approx(np.sqrt(np.mean((guessed - true) ** 2)), rel=1e-4)
+    assert (
+        done.mean() == done.mean("R2Score") == pytest.approx(by_definition(guessed, true), rel=1e-4)
+    )
+    assert done.mean("RootMeanSquaredError") == pytest.approx(
+        np.sqrt(np.mean((guessed - true) ** 2)), rel=1e-4
+    )
     assert done.scores is not None
-    assert np.mean([score["R2Score"] for score in done.scores.values()]) < -1 < 0.2 < (done.mean() or 0)
+    assert (
+        np.mean([score["R2Score"] for score in done.scores.values()])
+        < -1
+        < 0.2
+        < (done.mean() or 0)
+    )
     assert set(done.scores[0]) == {"loss", "R2Score", "RootMeanSquaredError"}
 
 
@@ -159,12 +187,16 @@ def test_a_table_of_numbers_is_judged_by_a_metric_that_two_rows_have() -> None:
     world = pupils(0)
     *_, done = coterie.run("fedavg", world, rounds=4, workers=1)
     guessed, true = errors_of(world, done)
-    assert done.mean() == pytest.approx(np.abs(guessed - true).mean(), rel=1e-4)  # all clients have two rows
+    assert done.mean() == pytest.approx(
+        np.abs(guessed - true).mean(), rel=1e-4
+    )  # all clients have two rows
     assert done.mean("R2Score") == pytest.approx(by_definition(guessed, true), rel=1e-4)
 
 
 def test_every_reader_of_a_record_shows_the_pooled_value(tmp_path: Path) -> None:
-    runs = coterie.begin(r2_of, tmp_path / "runs", ["fedavg", "independent"], rounds=3, workers=1).finish()
+    runs = coterie.begin(
+        r2_of, tmp_path / "runs", ["fedavg", "independent"], rounds=3, workers=1
+    ).finish()
     world = r2_of(0)
     *_, done = coterie.run("fedavg", world, rounds=3, workers=1)
     value = by_definition(*errors_of(world, done))
@@ -186,7 +218,11 @@ def test_every_reader_of_a_record_shows_the_pooled_value(tmp_path: Path) -> None
     mine = next(one for one in page["runs"] if one["method"] == "fedavg")
     assert mine["pooled"]
     assert mine["nodes"][0]["score"] == near
-    assert mine["scores"]["pooled"]["R2Score"]["all"][3] == mine["scores"]["pooled"]["R2Score"]["0"][3] == near
+    assert (
+        mine["scores"]["pooled"]["R2Score"]["all"][3]
+        == mine["scores"]["pooled"]["R2Score"]["0"][3]
+        == near
+    )
     table = page["verdicts"][0]["table"]
     assert table["means"][table["methods"].index("fedavg")] == near
     coterie.plot(folder, "score", tmp_path / "score.svg")
@@ -206,8 +242,12 @@ def test_noise_of_a_pooled_metric_is_that_of_its_pseudo_values(tmp_path: Path) -
 
     everyone = list(sums)
     whole, n = difference(everyone), len(everyone)
-    pseudo = [n * whole - (n - 1) * difference([c for c in everyone if c != left]) for left in everyone]
-    low, high = scipy.stats.t.interval(0.95, n - 1, loc=np.mean(pseudo), scale=scipy.stats.sem(pseudo))
+    pseudo = [
+        n * whole - (n - 1) * difference([c for c in everyone if c != left]) for left in everyone
+    ]
+    low, high = scipy.stats.t.interval(
+        0.95, n - 1, loc=np.mean(pseudo), scale=scipy.stats.sem(pseudo)
+    )
     gain = contest.mean_gain(*contest.entries)
     assert gain
     assert contest.entries[0].method == "fedavg"
@@ -225,5 +265,10 @@ def test_sums_from_a_node_are_checked() -> None:
     sent = {"R2": 0.5, "num-examples": 4, **flat("R2", sums)}
     assert error_sums(MetricRecord(dict(sent)), ("R2Score", "R2")) == sums
     assert error_sums(MetricRecord({"R2": 0.5}), ("R2",)) == {}
-    for key, value in (("R2|rows/0", 0.0), ("R2|errors/0", -1.0), ("R2|errors/0", math.nan), ("R2|squares/0", 1e300)):
+    for key, value in (
+        ("R2|rows/0", 0.0),
+        ("R2|errors/0", -1.0),
+        ("R2|errors/0", math.nan),
+        ("R2|squares/0", 1e300),
+    ):
         assert error_sums(MetricRecord({**sent, key: value}), ("R2",)) == {}

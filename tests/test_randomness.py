@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
 
 # As the code makes them: seed, purpose, exchange, client.
-KEYS = st.tuples(st.integers(0, 2**32 - 1), st.sampled_from(Purpose), st.integers(0, 10**6), st.integers(0, 10**6))
+KEYS = st.tuples(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(Purpose),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+)
 
 
 def draws(key: tuple[int, ...]) -> tuple[float, float, float]:
@@ -31,7 +36,12 @@ def test_draws_depend_on_the_key_alone(key: tuple[int, ...], other: tuple[int, .
 
 def test_every_place_of_a_key_counts() -> None:
     base = (3, int(Purpose.TRAIN), 1, 2)
-    near = [base, *(tuple(k + (i == j) for j, k in enumerate(base)) for i in range(4)), (3, 6, 2, 1), (*base, 1)]
+    near = [
+        base,
+        *(tuple(k + (i == j) for j, k in enumerate(base)) for i in range(4)),
+        (3, 6, 2, 1),
+        (*base, 1),
+    ]
     near += [(3,), (3, 0), (3, 0, 0), (0, 3)]  # NumPy takes trailing zeros for nothing
     for found in zip(*map(draws, near), strict=True):
         assert len(set(found)) == len(near)

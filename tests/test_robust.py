@@ -27,7 +27,18 @@ from coterie.methods._model_choice import capped
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import Record
-from coterie.robust import AS_PUBLISHED, CLAIMS, LONGEST, LOOSE, NORMS, SMALL, Length, Robust, Usual, steps_of
+from coterie.robust import (
+    AS_PUBLISHED,
+    CLAIMS,
+    LONGEST,
+    LOOSE,
+    NORMS,
+    SMALL,
+    Length,
+    Robust,
+    Usual,
+    steps_of,
+)
 from coterie.runs.experiment import assign, make
 from coterie.runs.run import begin
 from coterie.settings import SettingError
@@ -45,7 +56,8 @@ def drawn(n: int, d: int = 4, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(rng.standard_normal((n, d))).float(), weights / weights.sum()
 
 
-# -- means by their definitions -------------------------------------------------------------------------------------------
+# -- means by their definitions
+# -------------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 8), st.integers(0, 1000), st.sampled_from([0.0, 0.1, 0.25, 0.4]))
@@ -53,7 +65,9 @@ def test_median_and_trimmed_mean_by_definition(n: int, seed: int, trim: float) -
     updates, weights = drawn(n, seed=seed)
     columns = [sorted(column) for column in updates.T.tolist()]
     middle = [(column[(n - 1) // 2] + column[n // 2]) / 2 for column in columns]
-    np.testing.assert_allclose(Averaging(mean="median").of(updates, weights), middle, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        Averaging(mean="median").of(updates, weights), middle, rtol=1e-5, atol=1e-6
+    )
     out = max(int(trim * n), 1 if trim and n > 2 else 0)
     trimmed = [float(np.mean(column[out : n - out])) for column in columns]
     found = Averaging(mean="trimmed-mean", trim=trim).of(updates, weights)
@@ -79,9 +93,17 @@ def test_norm_clipping_by_definition(n: int, seed: int) -> None:
     updates, weights = drawn(n, seed=seed)
     norms = updates.norm(dim=1).tolist()
     limit = float(np.median(norms))  # none is zero
-    clipped = [row * min(1.0, limit / norm) for row, norm in zip(updates.double(), norms, strict=True)]
-    expected = sum(weight * row for weight, row in zip(weights, clipped, strict=True)) if n > 1 else updates[0]
-    np.testing.assert_allclose(Averaging(mean="norm-clipping").of(updates, weights), expected, rtol=1e-4, atol=1e-5)
+    clipped = [
+        row * min(1.0, limit / norm) for row, norm in zip(updates.double(), norms, strict=True)
+    ]
+    expected = (
+        sum(weight * row for weight, row in zip(weights, clipped, strict=True))
+        if n > 1
+        else updates[0]
+    )
+    np.testing.assert_allclose(
+        Averaging(mean="norm-clipping").of(updates, weights), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("mean", MEANS)
@@ -89,7 +111,9 @@ def test_equal_updates_are_their_own_mean(mean: str) -> None:
     updates = drawn(1)[0]
     found = Averaging(mean=mean).of(updates.repeat(5, 1), np.full(5, 0.2))
     np.testing.assert_allclose(found, updates[0], rtol=1e-6)
-    half = Averaging(mean=mean).of(updates.repeat(5, 1), np.full(5, 0.1))  # weights that sum to one half
+    half = Averaging(mean=mean).of(
+        updates.repeat(5, 1), np.full(5, 0.1)
+    )  # weights that sum to one half
     np.testing.assert_allclose(half, updates[0] / 2, rtol=1e-6)
     around = Averaging(mean=mean).around(torch.ones(4), updates.repeat(5, 1), np.full(5, 0.2))
     np.testing.assert_allclose(around, updates[0], rtol=1e-5)
@@ -107,10 +131,14 @@ def test_one_hostile_update_of_nine_cannot_move_a_robust_mean_far(mean: str, len
     assert float((plain - honest).norm()) > 2 * float(updates[1:].norm(dim=1).median())
 
 
-# -- shares of weight ---------------------------------------------------------------------------------------------------
+# -- shares of weight
+# ---------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=30), st.sampled_from([0.05, 0.1, 0.3, 0.9, 1.0]))
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=30),
+    st.sampled_from([0.05, 0.1, 0.3, 0.9, 1.0]),
+)
 def test_no_client_has_more_than_its_share(claims: list[int], share: float) -> None:
     examples = np.array(claims, dtype=np.int64)
     found = Averaging(share=share).bounded(examples)
@@ -131,7 +159,10 @@ def test_no_client_has_more_than_its_share(claims: list[int], share: float) -> N
     [
         ([0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]),
         ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
-        ([5.0, 1.0, 2.0, *[0.0] * 7], [1.0, 1.0, 1.0, *[0.0] * 7]),  # three of ten cannot have a fifth at most
+        (
+            [5.0, 1.0, 2.0, *[0.0] * 7],
+            [1.0, 1.0, 1.0, *[0.0] * 7],
+        ),  # three of ten cannot have a fifth at most
         ([5.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]),
         ([7.0], [7.0]),
         ([], []),
@@ -147,8 +178,13 @@ def test_clients_without_weight_do_not_take_it_from_the_others(
     assert Averaging(share=0.1).bounded(given).tolist() == np.array(right).astype(dtype).tolist()
 
 
-@given(st.lists(st.sampled_from([0.0, 1e-3, 0.5, 1.0, 30.0]), min_size=1, max_size=14), st.sampled_from([0.05, 0.1, 0.4]))
-def test_the_bounded_weights_sum_to_zero_only_if_the_weights_do(amounts: list[float], share: float) -> None:
+@given(
+    st.lists(st.sampled_from([0.0, 1e-3, 0.5, 1.0, 30.0]), min_size=1, max_size=14),
+    st.sampled_from([0.05, 0.1, 0.4]),
+)
+def test_the_bounded_weights_sum_to_zero_only_if_the_weights_do(
+    amounts: list[float], share: float
+) -> None:
     weights = np.array(amounts)
     found = Averaging(share=share).bounded(weights)
     assert ((found > 0) == (weights > 0)).all()
@@ -173,13 +209,24 @@ def test_a_claim_of_everything_counts_for_a_tenth() -> None:
 def test_claims_of_any_size_are_counted(claims: list[int]) -> None:
     """Several of 2^62 once had a sum that no whole number of 64 bits has."""
     found = Robust().counted(dict(enumerate(claims)))
-    assert all(1 <= found[client] <= min(claim, Robust().most_examples) for client, claim in enumerate(claims))
+    assert all(
+        1 <= found[client] <= min(claim, Robust().most_examples)
+        for client, claim in enumerate(claims)
+    )
 
 
-# -- plausible norms ----------------------------------------------------------------------------------------------------
+# -- plausible norms
+# ----------------------------------------------------------------------------------------------------
 
 
-def long(update: float, start: int = 0, model: float = 5.0, buffers: float = 0.0, task: int = 0, steps: float = 1.0) -> Length:
+def long(
+    update: float,
+    start: int = 0,
+    model: float = 5.0,
+    buffers: float = 0.0,
+    task: int = 0,
+    steps: float = 1.0,
+) -> Length:
     return Length(update, buffers, (model, model), False, task, frozenset({start}), steps)
 
 
@@ -197,7 +244,10 @@ def test_norms_are_compared_with_clients_that_began_with_the_same_model() -> Non
     assert scaled({**alike, 9: long(4 * NORMS)}) == {9: 0.25}
     assert scaled({**alike, 9: long(NORMS * LOOSE - 1)}) == {9: NORMS / (NORMS * LOOSE - 1)}
     assert refused({**alike, 9: long(NORMS * LOOSE + 1)}) == {9}
-    newcomer = {**alike, 9: long(25.0, start=1)}  # an honest one was seen to be that long beside converged clients
+    newcomer = {
+        **alike,
+        9: long(25.0, start=1),
+    }  # an honest one was seen to be that long beside converged clients
     assert not refused(newcomer)
     assert not scaled(newcomer)
     assert refused({**alike, 9: long(NORMS * LOOSE + 1, start=1)}) == {9}
@@ -217,7 +267,9 @@ def test_who_shares_one_of_several_models_is_compared() -> None:
     st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 1000)), min_size=3, max_size=8),
     st.floats(1.5, 30),
 )
-def test_a_client_is_compared_with_one_of_as_many_steps(clients: list[tuple[float, int]], norms: float) -> None:
+def test_a_client_is_compared_with_one_of_as_many_steps(
+    clients: list[tuple[float, int]], norms: float
+) -> None:
     """By definition: the median over all of norm x max(1, own steps / their steps), or a tenth of the model's norm."""
     lengths = {client: long(norm, steps=steps) for client, (norm, steps) in enumerate(clients)}
     found = Robust(norms=norms).limited(lengths, {})
@@ -236,7 +288,10 @@ def test_honest_clients_of_any_size_and_number_of_epochs_are_left_alone() -> Non
     assert not scaled({**small, 9: long(0.01 * 2 * 100 * 20, steps=2 * 100 * 20, model=1.0)})
     large = {client: long(0.01 * 200, steps=200) for client in range(8)}
     assert not scaled({**large, 9: long(0.02, steps=2)})
-    own_app = {**small, 9: long(0.01 * 2 * 20, steps=2, model=0.01)}  # it makes 20 epochs, and the server supposes one
+    own_app = {
+        **small,
+        9: long(0.01 * 2 * 20, steps=2, model=0.01),
+    }  # it makes 20 epochs, and the server supposes one
     assert not scaled(own_app)
 
 
@@ -258,7 +313,9 @@ def test_running_statistics_are_held_to_the_same_bound() -> None:
     assert scaled({**alike, 9: long(1.0, buffers=2 * 0.5 * NORMS)}) == {9: pytest.approx(0.5)}
     assert refused({**alike, 9: long(1.0, buffers=0.5 * NORMS * LOOSE + 1)}) == {9}
     near_rest = {client: long(1.0, buffers=1e-3) for client in range(4)}
-    assert not scaled({**near_rest, 9: long(1.0, buffers=5.0)})  # another domain: its statistics are other ones
+    assert not scaled(
+        {**near_rest, 9: long(1.0, buffers=5.0)}
+    )  # another domain: its statistics are other ones
 
 
 def test_what_rests_with_everybody_else_cannot_be_moved() -> None:
@@ -298,7 +355,12 @@ def test_who_came_earlier_in_the_exchange_is_a_reference() -> None:
         (Task(offered=(0,)), Training(steps=7), 100, 7),
         (Task(offered=(0,), epochs=20), Training(steps=7, batch=10), 100, 200),
         (Task(offered=(0,), training=Training(batch=50)), Training(batch=1), 100, 2),
-        (Task(offered=(0,), stages=(Stage(layers=("a",)), Stage(layers=("b",), epochs=5))), Training(batch=100), 100, 6),
+        (
+            Task(offered=(0,), stages=(Stage(layers=("a",)), Stage(layers=("b",), epochs=5))),
+            Training(batch=100),
+            100,
+            6,
+        ),
         (Task(offered=(0,), gradient=True), Training(batch=1), 100, 1),
         (Task(offered=(0,)), Training(batch=32), 0, 1),
     ],
@@ -307,7 +369,8 @@ def test_steps_of_a_task(task: Task, training: Training, examples: int, steps: i
     assert steps_of(task, training, examples) == steps
 
 
-# -- when limits are on -------------------------------------------------------------------------------------------------
+# -- when limits are on
+# -------------------------------------------------------------------------------------------------
 
 
 def test_limits_are_off_where_nobody_is_hostile() -> None:
@@ -317,7 +380,9 @@ def test_limits_are_off_where_nobody_is_hostile() -> None:
     assert not Robust().within(exposed=False).limits_reports
     assert Robust().within(exposed=True).limits_reports
     for name, value in (("norms", "atuo"), ("share", "all")):
-        with pytest.raises(SettingError, match=rf"robust\.{name} must be a number .*auto.*, got '{value}'"):
+        with pytest.raises(
+            SettingError, match=rf"robust\.{name} must be a number .*auto.*, got '{value}'"
+        ):
             Robust(**{name: value})
 
 
@@ -332,7 +397,8 @@ def test_claims_that_are_believed_count_as_they_are(claims: list[int]) -> None:
             assert found[client] == claim
 
 
-# -- what is sent -------------------------------------------------------------------------------------------------------
+# -- what is sent
+# -------------------------------------------------------------------------------------------------------
 
 
 class Sends(Attack):
@@ -352,21 +418,33 @@ def sending(change: Callable[[torch.Tensor], torch.Tensor]) -> Attack:
 @pytest.mark.parametrize("halves", [False, True])
 def test_a_long_update_is_scaled_down_to_the_bound(sketch: int | None, halves: bool) -> None:
     tried = world()
-    plan = everyone(Task(offered=(0,), halves=halves), sketch=sketch)(0, tuple(sorted(tried.clients)))
+    plan = everyone(Task(offered=(0,), halves=halves), sketch=sketch)(
+        0, tuple(sorted(tried.clients))
+    )
     calm = shown([plan], tried, robust=Robust(norms=None))[0]
     client = calm.clients[0]
     many = replace(tried, attacks={client: sending(lambda row: 20 * row)})
-    found, free = (shown([plan], many, robust=robust)[0] for robust in (Robust(norms=2.0), Robust(norms=None)))
+    found, free = (
+        shown([plan], many, robust=robust)[0] for robust in (Robust(norms=2.0), Robust(norms=None))
+    )
     assert set(found.scaled) == {client}
-    torch.testing.assert_close(found.updates[0], free.updates[0] * found.scaled[client], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        found.updates[0], free.updates[0] * found.scaled[client], rtol=1e-5, atol=1e-7
+    )
     torch.testing.assert_close(found.updates[1:], calm.updates[1:])
     if halves:
         own = np.array([0, len(calm.clients)])
         np.testing.assert_allclose(
-            found.halves[np.ix_(own, own)], free.halves[np.ix_(own, own)] * found.scaled[client] ** 2, rtol=1e-4
+            found.halves[np.ix_(own, own)],
+            free.halves[np.ix_(own, own)] * found.scaled[client] ** 2,
+            rtol=1e-4,
         )
     else:
-        norms = shown([{**plan, "sketch": None}], many, robust=Robust(norms=None))[0].updates.norm(dim=1).numpy()
+        norms = (
+            shown([{**plan, "sketch": None}], many, robust=Robust(norms=None))[0]
+            .updates.norm(dim=1)
+            .numpy()
+        )
         start = float(rounds.setup(FedAvg(), tried, 0, Boundary())[1].draw(0).norm())
         limit = max(2 * np.median(norms), SMALL * max(start, 1.0))
         assert found.scaled[client] == pytest.approx(limit / norms[0], rel=1e-4)
@@ -407,7 +485,9 @@ def test_a_model_whose_variance_is_negative_serves_all_the_same() -> None:
     assert Block(learner, [row, row]).flat[:, part].tolist() == [raised] * 2
 
 
-def test_the_last_of_many_waves_is_compared_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_of_many_waves_is_compared_with_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     many = range(CHUNK + 1)
     tried = world(many, attacks={CHUNK: sending(lambda row: 3000 * row)})
     monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
@@ -416,23 +496,30 @@ def test_the_last_of_many_waves_is_compared_with_those_before(monkeypatch: pytes
 
 
 @given(st.lists(st.floats(0, 10), min_size=3, max_size=20), st.floats(0, 3e38))
-def test_no_client_alone_decides_by_the_losses_that_it_reports(honest: list[float], claim: float) -> None:
+def test_no_client_alone_decides_by_the_losses_that_it_reports(
+    honest: list[float], claim: float
+) -> None:
     """Of 3e38 it once drew all centres of IFCA's start, and chose which of several starts went on."""
     found = capped(np.array([*honest, claim]))
     assert found[-1] <= 2 * max(honest)
     assert (found[:-1] == honest).all() or claim < max(honest)
 
 
-# -- in runs ------------------------------------------------------------------------------------------------------------
+# -- in runs
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", COLLUDING)
 @pytest.mark.parametrize("sketch", [None, 8])
 @pytest.mark.parametrize("halves", [False, True])
-def test_what_a_colluding_client_sends_is_made_of_the_honest_updates(kind: str, sketch: int | None, halves: bool) -> None:
+def test_what_a_colluding_client_sends_is_made_of_the_honest_updates(
+    kind: str, sketch: int | None, halves: bool
+) -> None:
     """By definition: mean less 1.5 standard deviations, or less the mean, of those that began with the same model."""
     tried = world()
-    plan = everyone(Task(offered=(0,), halves=halves), sketch=sketch)(0, tuple(sorted(tried.clients)))
+    plan = everyone(Task(offered=(0,), halves=halves), sketch=sketch)(
+        0, tuple(sorted(tried.clients))
+    )
 
     def rows(attacks: Any) -> Any:
         return shown([plan], replace(tried, attacks=attacks), robust=Robust(norms=None))[0]
@@ -441,7 +528,11 @@ def test_what_a_colluding_client_sends_is_made_of_the_honest_updates(kind: str, 
     client = calm.clients[0]
     hostile = rows({client: Attack(kind=kind, scale=1.5 if kind == "little-is-enough" else 1.0)})
     honest = calm.updates[1:]
-    expected = honest.mean(0) - 1.5 * honest.std(0, correction=0) if kind == "little-is-enough" else -honest.mean(0)
+    expected = (
+        honest.mean(0) - 1.5 * honest.std(0, correction=0)
+        if kind == "little-is-enough"
+        else -honest.mean(0)
+    )
     if sketch is None and not halves:
         torch.testing.assert_close(hostile.updates[0], expected, rtol=1e-4, atol=1e-6)
     elif kind == "inner-product":  # linear, so that it holds for sketches and means of halves too
@@ -463,14 +554,21 @@ def test_one_hostile_client_of_twenty_ruins_nobody(name: str, kind: str, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_loses_accuracy_to_one_hostile_client(name: str) -> None:
-    seeds = range(3 if name == "fedbabu" else 1)  # seeds of a net with a random head differ by more than the margin
+    seeds = range(
+        3 if name == "fedbabu" else 1
+    )  # seeds of a net with a random head differ by more than the margin
 
     def accuracy(kind: str) -> float:
         return sum(influence.honest_accuracy(name, kind, 40, seed) for seed in seeds) / len(seeds)
 
     calm = accuracy("none")
-    for kind in ("sign-flip", "little-is-enough"):  # within all bounds; the quick tests and make attack try others
-        assert accuracy(kind) >= calm - 0.03, kind  # docs/adversaries.md has the means of several seeds
+    for kind in (
+        "sign-flip",
+        "little-is-enough",
+    ):  # within all bounds; the quick tests and make attack try others
+        assert accuracy(kind) >= calm - 0.03, (
+            kind
+        )  # docs/adversaries.md has the means of several seeds
 
 
 def test_what_was_refused_is_recorded(tmp_path: Path) -> None:
@@ -487,7 +585,10 @@ def test_what_was_refused_is_recorded(tmp_path: Path) -> None:
 
 def test_a_claim_that_was_cut_is_recorded(tmp_path: Path) -> None:
     scenario = {"name": "synthetic/iid", "adversaries": 0.05, "attack": "examples"}
-    (run,) = begin(make({"scenario": scenario, "methods": ["fedavg"], "rounds": 1, "workers": 1}), tmp_path / "run")
+    (run,) = begin(
+        make({"scenario": scenario, "methods": ["fedavg"], "rounds": 1, "workers": 1}),
+        tmp_path / "run",
+    )
     list(run.rounds())
     world = run.record.description()["world"]
     (hostile,) = world["adversaries"]
@@ -498,12 +599,20 @@ def test_a_claim_that_was_cut_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mean", ROBUST_MEANS)
 def test_a_robust_mean_holds_where_the_mean_does_not(mean: str) -> None:
     """Four of twenty turn their updates round, eight times as long; no norm is refused."""
-    scenario = replace(SCENARIOS["synthetic/iid"], adversaries=0.2, attack="sign-flip", attack_scale=8.0)
+    scenario = replace(
+        SCENARIOS["synthetic/iid"], adversaries=0.2, attack="sign-flip", attack_scale=8.0
+    )
 
     def honest(rule: str) -> float:
         tried = scenario.build(0)
-        *_, done = rounds.rounds(FedAvg(), tried, rounds=6, workers=1, eval_every=6, robust=Robust(norms=None, mean=rule))
-        return float(np.mean([score["accuracy"] for c, score in done.scores.items() if c not in tried.attacks]))
+        *_, done = rounds.rounds(
+            FedAvg(), tried, rounds=6, workers=1, eval_every=6, robust=Robust(norms=None, mean=rule)
+        )
+        return float(
+            np.mean(
+                [score["accuracy"] for c, score in done.scores.items() if c not in tried.attacks]
+            )
+        )
 
     assert honest("mean") < 0.5
     assert honest(mean) > 0.8
@@ -517,4 +626,9 @@ def test_settings_by_file_and_command_line() -> None:
     with pytest.raises(SettingError, match=r"robust has no setting 'men'; did you mean mean\?"):
         make({"robust": {"men": "median"}})
     with pytest.raises(SettingError, match="needs engine inprocess, got flower"):
-        make({"scenario": {"name": "digits/iid", "adversaries": 0.1, "attack": "inner-product"}, "engine": "flower"})
+        make(
+            {
+                "scenario": {"name": "digits/iid", "adversaries": 0.1, "attack": "inner-product"},
+                "engine": "flower",
+            }
+        )

@@ -16,7 +16,19 @@ from coterie.core import Training
 from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.methods import CFL, METHODS
 from coterie.runs.experiment import make
-from coterie.settings import SettingError, UserError, build, check, describe, documented, nearest, parse, plain, setting, toml
+from coterie.settings import (
+    SettingError,
+    UserError,
+    build,
+    check,
+    describe,
+    documented,
+    nearest,
+    parse,
+    plain,
+    setting,
+    toml,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +53,14 @@ class Knobs:
 
 def test_limits_hold_at_their_edges() -> None:
     Knobs(at_least=1, inside=1e-9, up_to=1.0, maybe=0, rounds=(1,))  # each on the allowed side
-    refused = {"at_least": 0, "inside": 0.0, "up_to": 1.0000001, "maybe": -1e-9, "rounds": (2, 0), "kind": "c"}
+    refused = {
+        "at_least": 0,
+        "inside": 0.0,
+        "up_to": 1.0000001,
+        "maybe": -1e-9,
+        "rounds": (2, 0),
+        "kind": "c",
+    }
     for name, value in refused.items():
         with pytest.raises(SettingError, match=rf"Knobs\.{name} must be"):
             Knobs(**{name: value})
@@ -78,8 +97,20 @@ def test_a_refusal_is_one_sentence(values: dict[str, Any], text: str) -> None:
 
 
 def test_whole_numbers_pass_as_numbers_and_lists_as_tuples() -> None:
-    knobs = Knobs(inside=np.float32(0.25), free=2, at_least=np.int64(4), rounds=[1, np.int32(2)], pairs=[[1, 2], [3]])
-    assert [type(v) for v in (knobs.inside, knobs.free, knobs.at_least, *knobs.rounds)] == [float, float, int, int, int]
+    knobs = Knobs(
+        inside=np.float32(0.25),
+        free=2,
+        at_least=np.int64(4),
+        rounds=[1, np.int32(2)],
+        pairs=[[1, 2], [3]],
+    )
+    assert [type(v) for v in (knobs.inside, knobs.free, knobs.at_least, *knobs.rounds)] == [
+        float,
+        float,
+        int,
+        int,
+        int,
+    ]
     assert (knobs.rounds, knobs.pairs) == ((1, 2), ((1, 2), (3,)))
     assert knobs == Knobs(inside=0.25, free=2.0, at_least=4, rounds=(1, 2), pairs=((1, 2), (3,)))
 
@@ -100,7 +131,8 @@ def test_a_default_cannot_be_changed_by_accident() -> None:
         setting([], "a list")
 
 
-# -- from text, and by name -------------------------------------------------------------------------------------------
+# -- from text, and by name
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +148,13 @@ def test_parse(text: str, value: Any) -> None:
     assert type(parsed) is type(value)
 
 
-@given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))
+@given(
+    st.one_of(
+        st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
+        st.floats(allow_nan=False, allow_infinity=False),
+    )
+)
 def test_parse_reads_what_toml_would_write(value: float) -> None:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     assert parse(text) == value
@@ -132,7 +170,10 @@ def test_build_refuses_an_unknown_name_with_the_nearest() -> None:
     with pytest.raises(SettingError) as caught:
         build(Training, {"lr": 0.1, "momentun": 0.9})
     known = ", ".join(f.name for f in dataclasses.fields(Training))
-    assert str(caught.value) == f"Training has no setting 'momentun'; did you mean momentum? (known: {known}; got 0.9)"
+    assert (
+        str(caught.value)
+        == f"Training has no setting 'momentun'; did you mean momentum? (known: {known}; got 0.9)"
+    )
 
 
 def test_plain_says_only_what_toml_can_hold() -> None:
@@ -145,10 +186,16 @@ def test_plain_says_only_what_toml_can_hold() -> None:
     assert plain(Scenario())["training"] == plain(Training())
 
 
-TRAININGS = [Training(), Training(steps=7, clip=1.0, optimizer="adam", lr=1), Training(epochs=0, proximal=0.1, batch=0)]
+TRAININGS = [
+    Training(),
+    Training(steps=7, clip=1.0, optimizer="adam", lr=1),
+    Training(epochs=0, proximal=0.1, batch=0),
+]
 
 
-@pytest.mark.parametrize("settings", [*TRAININGS, *(cls() for cls in METHODS.values())], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "settings", [*TRAININGS, *(cls() for cls in METHODS.values())], ids=lambda s: type(s).__name__
+)
 def test_settings_survive_a_round_trip(settings: Any) -> None:
     assert build(type(settings), plain(settings)) == settings
 
@@ -156,7 +203,9 @@ def test_settings_survive_a_round_trip(settings: Any) -> None:
 @pytest.mark.parametrize("cls", [Training, Scenario, *METHODS.values()])
 def test_every_setting_has_a_sentence_a_type_and_an_allowed_default(cls: type[Any]) -> None:
     check(cls())
-    assert sorted(name for name, *_ in documented(cls)) == sorted(f.name for f in dataclasses.fields(cls))
+    assert sorted(name for name, *_ in documented(cls)) == sorted(
+        f.name for f in dataclasses.fields(cls)
+    )
     for _, kind, _, sentence in documented(cls):
         assert len(sentence) > 5
         assert "typing" not in kind
@@ -166,7 +215,12 @@ def test_every_setting_has_a_sentence_a_type_and_an_allowed_default(cls: type[An
 def test_types_in_words() -> None:
     assert describe(tuple[int, ...] | None) == "a list (an integer each) or none"
     assert describe(tuple[tuple[int, ...], ...]) == "a list (a list (an integer each) each)"
-    assert [describe(t) for t in (int, float, bool, str)] == ["an integer", "a number", "true or false", "a string"]
+    assert [describe(t) for t in (int, float, bool, str)] == [
+        "an integer",
+        "a number",
+        "true or false",
+        "a string",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +270,10 @@ def test_toml_that_is_deep_or_dotted_enough() -> None:
     path = ".".join(["x"] * 50)
     assert toml(f'a = "{path}"\nb = "1.2.3"\nd = {-(2**63)}')["a"] == path
     long = ".".join(["x"] * 90)
-    assert toml(f'# {long}\na = "{long} = 1"  # {long}\n["{long}"]') == {"a": f"{long} = 1", long: {}}
+    assert toml(f'# {long}\na = "{long} = 1"  # {long}\n["{long}"]') == {
+        "a": f"{long} = 1",
+        long: {},
+    }
 
 
 @pytest.mark.parametrize("number", [2**63 + 1, -(10**400), 10**5000], ids=range(3))
@@ -233,7 +290,9 @@ def test_texts_are_such_that_a_file_can_hold_them(text: str) -> None:
 
 
 def test_a_number_of_seeds_has_an_end() -> None:
-    with pytest.raises(SettingError, match="seeds must be a list, or a number of at most 10,000, got 1000000000000"):
+    with pytest.raises(
+        SettingError, match="seeds must be a list, or a number of at most 10,000, got 1000000000000"
+    ):
         make({"scenario": "synthetic/groups", "methods": ["fedavg"], "seeds": 10**12})
 
 

@@ -26,20 +26,29 @@ from coterie.randomness import generator, numpy_generator, seeded
 """
 
 
-def outcomes(pytester: pytest.Pytester, source: str, name: str = "test_it.py") -> tuple[dict[str, int], str]:
+def outcomes(
+    pytester: pytest.Pytester, source: str, name: str = "test_it.py"
+) -> tuple[dict[str, int], str]:
     """How the tests of a file end where ``generators`` watches, and all that pytest says."""
     pytester.path.joinpath(name).write_text(IMPORTS + source)
-    result = pytester.runpytest_inprocess("-p", "generators", "-p", "no:cacheprovider", "--doctest-modules", "-rN")
+    result = pytester.runpytest_inprocess(
+        "-p", "generators", "-p", "no:cacheprovider", "--doctest-modules", "-rN"
+    )
     return result.parseoutcomes(), result.stdout.str()
 
 
 def test_a_draw_that_nobody_seeded_fails_the_test(pytester: pytest.Pytester) -> None:
     draws = [draw for some in DRAWS.values() for draw in some]
-    source = "".join(f"def test_{n}():\n    {draw}\n\ndef test_after_{n}():\n    pass\n\n" for n, draw in enumerate(draws))
+    source = "".join(
+        f"def test_{n}():\n    {draw}\n\ndef test_after_{n}():\n    pass\n\n"
+        for n, draw in enumerate(draws)
+    )
     found, said = outcomes(pytester, source)
     assert found == {"passed": 2 * len(draws), "errors": len(draws)}, said
     for whose, some in DRAWS.items():
-        assert said.count(f"the test: {whose} global generator was used outside a seeded scope") == len(some)
+        assert said.count(
+            f"the test: {whose} global generator was used outside a seeded scope"
+        ) == len(some)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +121,31 @@ def order(folder: Path, *options: str) -> list[str]:
         names = "\n".join(f"def test_{n}():\n    pass\n" for n in range(5))
         (folder / f"test_module_{module}.py").write_text(names)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "shuffled", "-p", "no:cacheprovider", *options]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    said = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True).stdout
-    return [word for line in said.splitlines() if "PASSED" in line for word in line.split() if "::" in word]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-p",
+        "shuffled",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    }
+    said = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=True
+    ).stdout
+    return [
+        word
+        for line in said.splitlines()
+        if "PASSED" in line
+        for word in line.split()
+        if "::" in word
+    ]
 
 
 def test_a_shuffle_is_its_seed(tmp_path: Path) -> None:
@@ -126,4 +156,6 @@ def test_a_shuffle_is_its_seed(tmp_path: Path) -> None:
     assert order(tmp_path, "--shuffle", "2") not in (plain, shuffled)
     modules = [name.partition("::")[0] for name in shuffled]
     assert all(modules[5 * n : 5 * n + 5] == [modules[5 * n]] * 5 for n in range(3))
-    assert sorted(order(tmp_path, "--shuffle", "1", "-n", "2")) == plain  # xdist refuses workers that differ
+    assert (
+        sorted(order(tmp_path, "--shuffle", "1", "-n", "2")) == plain
+    )  # xdist refuses workers that differ

@@ -1,6 +1,7 @@
 """A Flower grid whose nodes take their time, by a clock that nobody waits for.
 
-It knows no more of Coterie than a client's app, so that older versions can be tried over it as well.
+It knows no more of Coterie than a client's app, so that older versions can be tried over it as
+well.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class Timed(Grid):
     def join(self, node: int, client: Any, key: bytes = b"", delay: Any = 1.0) -> Node:
         """A node connects. client: whom it claims to be, or None. delay: of every message, or as a node's."""
         config = {"place": 0} if client is None else {"partition-id": client}
-        context = Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+        context = Context(
+            run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={}
+        )
         self.nodes[node] = Node(context, key, delay if callable(delay) else partial(paced, delay))
         return self.nodes[node]
 
@@ -96,7 +99,11 @@ class Timed(Grid):
         node = self.nodes.get(about.dst_node_id)
         if node is not None and node.online and (takes := node.delay(message)) is not None:
             node.busy = max(now, node.busy) + takes
-            self._due[id] = about.dst_node_id, node.busy, Message(answer(message, node.context), reply_to=message)
+            self._due[id] = (
+                about.dst_node_id,
+                node.busy,
+                Message(answer(message, node.context), reply_to=message),
+            )
         return id
 
     def wake(self, node: int) -> None:
@@ -122,11 +129,15 @@ class Timed(Grid):
         return found
 
     def _unavailable(self, message: Message) -> Message:
-        reply = Message(Error(code=ErrorCode.NODE_UNAVAILABLE, reason="Node Unavailable"), reply_to=message)
+        reply = Message(
+            Error(code=ErrorCode.NODE_UNAVAILABLE, reason="Node Unavailable"), reply_to=message
+        )
         reply.metadata.__dict__["_src_node_id"] = 1  # Flower answers in its place
         return reply
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         """As Flower does it."""
         ids, end = set(self.push_messages(messages)), self.clock.time + (timeout or 0.0)
         found: list[Message] = []
@@ -155,7 +166,9 @@ def answer(message: Message, context: Context) -> RecordDict:
     client = context.node_config.get("partition-id")
     kind = message.metadata.message_type
     if kind == "evaluate":
-        return RecordDict({"metrics": MetricRecord({"loss": 0.5, "accuracy": 0.5, "num-examples": 4})})
+        return RecordDict(
+            {"metrics": MetricRecord({"loss": 0.5, "accuracy": 0.5, "num-examples": 4})}
+        )
     if kind != "train":
         if isinstance(client, str):
             from coterie.engines.flower.names import named, said
@@ -165,7 +178,11 @@ def answer(message: Message, context: Context) -> RecordDict:
         return RecordDict({"coterie": who, "metrics": who})  # older versions look into the metrics
     node = context.node_id
     state = {
-        name: array + 0.01 * torch.sin(node % 97 + torch.arange(array.numel(), dtype=torch.float32)).reshape(array.shape)
+        name: array
+        + 0.01
+        * torch.sin(node % 97 + torch.arange(array.numel(), dtype=torch.float32)).reshape(
+            array.shape
+        )
         for name, array in message.content["arrays"].to_torch_state_dict().items()
     }
     metrics = MetricRecord({"num-examples": 5, "losses": [0.5], "accuracies": [0.5]})

@@ -17,10 +17,18 @@ from coterie.runs.experiment import make
 Groups = Sequence[Sequence[int]]
 
 
-def line(number: int, groups: Groups, notes: Sequence[Note] = (), accuracy: float = 0.5, **more: Any) -> dict[str, Any]:
+def line(
+    number: int, groups: Groups, notes: Sequence[Note] = (), accuracy: float = 0.5, **more: Any
+) -> dict[str, Any]:
     """A round as it is recorded; everybody's accuracy is the same."""
-    clients = {str(c): {"group": i, "accuracy": accuracy} for i, group in enumerate(groups) for c in group}
-    files = {id(note): f"similarity/round-{number}-{i}.safetensors" for i, note in enumerate(notes) if note.similarity}
+    clients = {
+        str(c): {"group": i, "accuracy": accuracy} for i, group in enumerate(groups) for c in group
+    }
+    files = {
+        id(note): f"similarity/round-{number}-{i}.safetensors"
+        for i, note in enumerate(notes)
+        if note.similarity
+    }
     plain: dict[str, Any] = {
         "round": number,
         "exchange": number,
@@ -50,7 +58,9 @@ def recorded(
     record = Record(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clients = sorted({client for groups, _ in rounds for group in groups for client in group})
-    known: dict[str, Any] = {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []}
+    known: dict[str, Any] = (
+        {"true_groups": [list(g) for g in truth]} if truth else {"adversaries": []}
+    )
     record.describe(
         {
             "rounds": len(rounds),

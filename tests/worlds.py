@@ -64,14 +64,19 @@ class Pull:
             clients=self.clients,
             draw=lambda i: torch.full((self.size,), 0.01 * i),
             columns=self.columns,
-            tensors={"first.weight": (0, 1), "rest.weight": (1, 3), "rest.bias": (3, self.size - self.buffers)},
+            tensors={
+                "first.weight": (0, 1),
+                "rest.weight": (1, 3),
+                "rest.bias": (3, self.size - self.buffers),
+            },
             dense=("rest",),
         )
 
     def replies(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
         """The replies to a plan, and to all of its parts.
 
-        A client's held-out losses are those of four targets around its own; its personal model is half-way to its target.
+        A client's held-out losses are those of four targets around its own; its personal model is
+        half-way to its target.
         """
         parts = dict(plan.leaves())
         replies = {name: self._to_part(part, exchange, silent) for name, part in parts.items()}
@@ -81,9 +86,14 @@ class Pull:
                 task, start = part.tasks[client], part.models[list(chosen)].mean(0)
                 own = [(start + self.targets[client]) / 2] if task.personal is not None else []
                 if task.held_out:
-                    models.setdefault(client, []).extend(((name, i), model) for i, model in enumerate([start, *own]))
+                    models.setdefault(client, []).extend(
+                        ((name, i), model) for i, model in enumerate([start, *own])
+                    )
         held = {
-            client: Held.of([name for name, _ in each], np.stack([self._held_out(client, model) for _, model in each]))
+            client: Held.of(
+                [name for name, _ in each],
+                np.stack([self._held_out(client, model) for _, model in each]),
+            )
             for client, each in models.items()
         }
         return together(plan, replies, held)
@@ -107,10 +117,16 @@ class Pull:
             gen = torch.Generator().manual_seed(1000 * client + (exchange if self.fresh else 0))
             noise = self.noise * torch.randn(self.size, generator=gen)
             pull = self.targets[client] - start
-            row = -pull if task.gradient else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
+            row = (
+                -pull
+                if task.gradient
+                else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
+            )
             for layer in task.keep:
                 row[slice(*self.columns[layer])] = 0.0
-            if task.halves and client not in self.single:  # as noisy as they have to be for their mean to be the update
+            if (
+                task.halves and client not in self.single
+            ):  # as noisy as they have to be for their mean to be the update
                 apart = self.noise * torch.randn(self.size, generator=gen)
                 halves[client] = (row + apart, row - apart)
             rows.append(row if task.trains else torch.zeros(self.size))
@@ -130,7 +146,9 @@ class Pull:
         )
         return self._sums(plan, full, halves) if plan.need == "sums" else needed(plan, full)
 
-    def _sums(self, plan: Plan, full: Replies, halves: Mapping[Client, tuple[Tensor, Tensor]]) -> Replies:
+    def _sums(
+        self, plan: Plan, full: Replies, halves: Mapping[Client, tuple[Tensor, Tensor]]
+    ) -> Replies:
         """What only sums show."""
         sums: dict[int, np.ndarray] = {}
         cells: dict[Client, int] = {}
@@ -141,10 +159,16 @@ class Pull:
             if client in halves:
                 self.sketches[client] = torch.stack(halves[client])[:, plan.columns].numpy()
             if task.question is not None and task.question.ask == "cell":
-                cells |= {client: task.question.cell(self.sketches[client])} if client in self.sketches else {}
+                cells |= (
+                    {client: task.question.cell(self.sketches[client])}
+                    if client in self.sketches
+                    else {}
+                )
             elif task.question is not None:
                 norm = float(full.updates[i].norm()) if full.updates is not None else None
-                answer = task.question.answer(self.sketches.get(client), norm, self.examples.get(client, 1))
+                answer = task.question.answer(
+                    self.sketches.get(client), norm, self.examples.get(client, 1)
+                )
                 if answer is not None:
                     sums[task.offered[0]] = sums.get(task.offered[0], 0.0) + answer
         sent = {
@@ -153,20 +177,29 @@ class Pull:
         }
         means = needed(replace(plan, need="mean", sketch=None, tasks=sent, hidden=False), full)
         if means.means is None:  # nobody trained
-            means = replace(means, means=torch.zeros_like(plan.models), heard=np.zeros(len(plan.models), dtype=np.int64))
+            means = replace(
+                means,
+                means=torch.zeros_like(plan.models),
+                heard=np.zeros(len(plan.models), dtype=np.int64),
+            )
         ones = np.ones(len(full.clients), dtype=np.int64)
         if plan.hidden:
             assert means.means is not None
             assert means.heard is not None
             shares = torch.from_numpy(means.heard / max(len(full.clients), 1)).float()
             means = replace(means, means=means.means * shares[:, None])
-        return replace(means, examples=ones, losses=(), accuracies=(), halves=None, sums=sums, cells=cells)
+        return replace(
+            means, examples=ones, losses=(), accuracies=(), halves=None, sums=sums, cells=cells
+        )
 
     def taken(self, assignment: Assignment) -> Assignment:
         """What clients take by themselves, if the server does not know it."""
         if not assignment.hidden:
             return assignment
-        row = {c: int(((assignment.models - self.targets[c]) ** 2).sum(1).argmin()) for c in assignment.row}
+        row = {
+            c: int(((assignment.models - self.targets[c]) ** 2).sum(1).argmin())
+            for c in assignment.row
+        }
         groups = [[c for c, at in row.items() if at == one] for one in sorted(set(row.values()))]
         return replace(assignment, row=row, groups=as_groups(groups))
 
@@ -214,7 +247,9 @@ def play(
         plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=seed))
         replies = world.replies(plan, exchange, silent)
         state = method.step(state, replies)
-        yield Played(plan, replies, state, method.explain(state), world.taken(method.assignment(state)))
+        yield Played(
+            plan, replies, state, method.explain(state), world.taken(method.assignment(state))
+        )
 
 
 def last(method: Any, world: Pull, exchanges: int, **how: Any) -> Played:
@@ -223,7 +258,14 @@ def last(method: Any, world: Pull, exchanges: int, **how: Any) -> Played:
     return end
 
 
-def grouped(groups: Sequence[Sequence[Client]], *, d: int = 12, noise: float = 0.02, seed: int = 0, **world: Any) -> Pull:
+def grouped(
+    groups: Sequence[Sequence[Client]],
+    *,
+    d: int = 12,
+    noise: float = 0.02,
+    seed: int = 0,
+    **world: Any,
+) -> Pull:
     """Clients of a group share a target; targets of groups are random directions of length 3."""
     gen = torch.Generator().manual_seed(seed)
     targets = {}

@@ -10,14 +10,21 @@ from typing import Any
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """The values, to six digits, with their median, least and greatest."""
     values = [float(f"{value:.6g}") for value in values]
-    return {"values": values, "median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {
+        "values": values,
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+    }
 
 
-def interleaved(contestants: Mapping[str, Callable[[], float]], repetitions: int, calls: int = 1) -> dict[str, dict[str, Any]]:
+def interleaved(
+    contestants: Mapping[str, Callable[[], float]], repetitions: int, calls: int = 1
+) -> dict[str, dict[str, Any]]:
     """What each returned (seconds, say): ``first`` in the warm-up, then a :func:`spread` over the repetitions.
 
-    The order is turned by one in each repetition, so that nobody always follows the same one. calls: in one turn, of which
-    the mean is taken; for what is over in no time.
+    The order is turned by one in each repetition, so that nobody always follows the same one.
+    calls: in one turn, of which the mean is taken; for what is over in no time.
     """
     names = list(contestants)
     first = {name: contestants[name]() for name in names}

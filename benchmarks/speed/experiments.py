@@ -41,11 +41,25 @@ def _row(title: str, options: tuple[str, ...], repetitions: int) -> dict[str, An
 def _run(options: tuple[str, ...]) -> dict[str, float]:
     """Seconds of one call from its start to its end: ``wall``, and of it ``train``, ``evaluate``, ``server``, ``other``."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "coterie", "run", *options, "--json", "--out", str(Path(folder) / "run")]
+        command = [
+            sys.executable,
+            "-m",
+            "coterie",
+            "run",
+            *options,
+            "--json",
+            "--out",
+            str(Path(folder) / "run"),
+        ]
         paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         since = time.perf_counter()
         done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         wall = time.perf_counter() - since
         if done.returncode:

@@ -1,6 +1,7 @@
 """Flower's Ray simulation, written as Flower's quickstart for PyTorch is, in a process of its own.
 
-The server waits for a signal before each round, so that its rounds can take turns with those of others.
+The server waits for a signal before each round, so that its rounds can take turns with those of
+others.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ def client_app(work: Workload) -> Any:
         batches = plain.loader(work, int(context.node_config["partition-id"]))
         loss = plain.train(model, [batches] * work.epochs, work.lr)
         metrics = MetricRecord({"train_loss": loss, "num-examples": work.examples})
-        return Message(content=RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+        return Message(
+            content=RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}),
+            reply_to=message,
+        )
 
     return app
 
 
-def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Callable[[float | str], None]) -> Any:
+def server_app(
+    work: Workload, rounds: int, wait: Callable[[], Any], tell: Callable[[float | str], None]
+) -> Any:
     """A ServerApp with FedAvg that calls ``wait`` before a round and ``tell`` with its seconds, or its errors, after it."""
     from flwr.app import ArrayRecord, Context
     from flwr.serverapp import Grid, ServerApp
@@ -60,9 +66,13 @@ def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Calla
     class Timed(FedAvg):
         """FedAvg; a round is timed from the choice of the clients to the mean of their models."""
 
-        def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+        def configure_train(
+            self, server_round: int, arrays: Any, config: Any, grid: Any
+        ) -> Iterable[Any]:
             wait()
-            while len(list(grid.get_node_ids())) < work.clients:  # otherwise it would sample from the clients connected so far
+            while (
+                len(list(grid.get_node_ids())) < work.clients
+            ):  # otherwise it would sample from the clients connected so far
                 time.sleep(0.01)
             self.since = time.perf_counter()
             return super().configure_train(server_round, arrays, config, grid)
@@ -82,7 +92,9 @@ def server_app(work: Workload, rounds: int, wait: Callable[[], Any], tell: Calla
     def main(grid: Grid, context: Context) -> None:
         least = {"min_available_nodes": work.clients, "min_train_nodes": 1}
         strategy = Timed(fraction_train=work.fraction, fraction_evaluate=0.0, **least)
-        strategy.start(grid=grid, initial_arrays=ArrayRecord(work.module().state_dict()), num_rounds=rounds)
+        strategy.start(
+            grid=grid, initial_arrays=ArrayRecord(work.module().state_dict()), num_rounds=rounds
+        )
 
     return app
 
@@ -93,7 +105,11 @@ def serve(pipe: Connection, work: Workload, workers: int, rounds: int) -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         os.dup2(nowhere.fileno(), sys.stderr.fileno())  # what Ray and Flower report of themselves
         paths = [path for path in sys.path if path]  # Ray's processes import these modules too
-        settings = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
+        settings = {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_HOME": home,
+        }
         os.environ.update(settings, PYTHONPATH=os.pathsep.join(paths))
         from flwr.simulation import run_simulation
 
@@ -104,7 +120,12 @@ def serve(pipe: Connection, work: Workload, workers: int, rounds: int) -> None:
             num_supernodes=work.clients,
             backend_config={
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                "init_args": {"address": "local", "num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
+                "init_args": {
+                    "address": "local",
+                    "num_cpus": workers,
+                    "log_to_driver": False,
+                    "include_dashboard": False,
+                },
             },
         )
 
@@ -112,13 +133,16 @@ def serve(pipe: Connection, work: Workload, workers: int, rounds: int) -> None:
 class Flower:
     """A simulation of exactly ``rounds`` rounds with ``workers`` clients at a time. ``seconds()``: time of the next round.
 
-    The processes start before the first round, but only in it do they import PyTorch and make the data.
+    The processes start before the first round, but only in it do they import PyTorch and make the
+    data.
     """
 
     def __init__(self, work: Workload, workers: int, rounds: int) -> None:
         context = multiprocessing.get_context("spawn")  # Ray needs a fresh process
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, work, workers, rounds), daemon=True)
+        self.process = context.Process(
+            target=serve, args=(theirs, work, workers, rounds), daemon=True
+        )
         self.process.start()
         theirs.close()
 

@@ -49,7 +49,11 @@ def busy(seconds: float = 0.5) -> float:
 def bf16() -> list[str]:
     """The processor's instructions for products in bf16."""
     flags = _processor("flags").split()
-    return [name for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16")) if flag in flags]
+    return [
+        name
+        for name, flag in (("AMX", "amx_bf16"), ("AVX512_BF16", "avx512_bf16"))
+        if flag in flags
+    ]
 
 
 def precisions(device: str) -> tuple[str, ...]:
@@ -100,7 +104,9 @@ def _multiply(job: tuple[str, int, float, str]) -> float:
 class Gemm:
     """``rate(precision)``: FLOP/s of matrix products in as many processes of one thread as there are workers."""
 
-    def __init__(self, workers: int, *, size: int = 2048, seconds: float = 1.0, device: str = "cpu") -> None:
+    def __init__(
+        self, workers: int, *, size: int = 2048, seconds: float = 1.0, device: str = "cpu"
+    ) -> None:
         self.job = (size, seconds, device)
         self.workers = Workers(_multiply, workers if device == "cpu" else 1)
 

@@ -23,14 +23,18 @@ class Coterie:
     def __init__(self, work: Workload, **options: Any) -> None:
         method = FedAvg(fraction=work.fraction)
         self.work, self.train = work, list[float]()
-        self.rounds = rounds.rounds(method, world(work), rounds=FOREVER, eval_every=FOREVER, **options)
+        self.rounds = rounds.rounds(
+            method, world(work), rounds=FOREVER, eval_every=FOREVER, **options
+        )
 
     def seconds(self) -> float:
         since = time.perf_counter()
         done = next(self.rounds)
         taken = time.perf_counter() - since
         if done.answered != self.work.asked:
-            raise RuntimeError(f"{done.answered} of {self.work.asked} clients answered: {dict(done.refused)}")
+            raise RuntimeError(
+                f"{done.answered} of {self.work.asked} clients answered: {dict(done.refused)}"
+            )
         self.train.append(done.seconds["train"])
         return taken
 

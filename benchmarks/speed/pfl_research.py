@@ -1,7 +1,7 @@
 """Apple's pfl-research (the package ``pfl``), written as its documentation has it: one process, data in memory.
 
-It trains a client's batches in their fixed order, without shuffling. Its training with several processes needs a launcher and
-is not measured: with two, it can be twice as fast at most.
+It trains a client's batches in their fixed order, without shuffling. Its training with several
+processes needs a launcher and is not measured: with two, it can be twice as fast at most.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ FOREVER = 10**9
 
 def installed() -> bool:
     """Whether pfl and what it imports are there."""
-    return all(importlib.util.find_spec(name) is not None for name in ("pfl", "prv_accountant", "dp_accounting"))
+    return all(
+        importlib.util.find_spec(name) is not None
+        for name in ("pfl", "prv_accountant", "dp_accounting")
+    )
 
 
 class _Module(nn.Module):
@@ -55,7 +58,9 @@ class Research:
 
         self.threads = threads
         network = _Module(work.module())
-        model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+        model = PyTorchModel(
+            network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0)
+        )
         kept = {client: Dataset(raw_data=examples(work, client)) for client in range(work.clients)}
         data = FederatedDataset(kept.__getitem__, MinimizeReuseUserSampler(list(kept)))
         self.algorithm = FederatedAveraging()

@@ -53,19 +53,28 @@ def train(model: nn.Module, epochs: Iterable[Batches], lr: float, device: str = 
 def mean(states: Sequence[dict[str, Tensor]], sizes: Sequence[int]) -> dict[str, Tensor]:
     """FedAvg: the mean of the clients' models, weighted by their examples."""
     total = sum(sizes)
-    return {name: sum(state[name] * (size / total) for state, size in zip(states, sizes, strict=True)) for name in states[0]}
+    return {
+        name: sum(state[name] * (size / total) for state, size in zip(states, sizes, strict=True))
+        for name in states[0]
+    }
 
 
 class PlainLoop:
     """``seconds()``: wall time of the next round. threads: PyTorch's, within an operation."""
 
-    def __init__(self, work: Workload, *, threads: int, dataloader: bool, device: str = "cpu") -> None:
+    def __init__(
+        self, work: Workload, *, threads: int, dataloader: bool, device: str = "cpu"
+    ) -> None:
         self.work, self.threads, self.dataloader, self.device = work, threads, dataloader, device
         self.model, self.draw = work.module().to(device), random.Random(0)
 
     def _epochs(self, client: int) -> Iterator[Batches]:
         for _ in range(self.work.epochs):
-            yield loader(self.work, client) if self.dataloader else indexed(self.work, client, self.device)
+            yield (
+                loader(self.work, client)
+                if self.dataloader
+                else indexed(self.work, client, self.device)
+            )
 
     def seconds(self) -> float:
         before = torch.get_num_threads()

@@ -27,11 +27,16 @@ def measure(scale: str, *, repetitions: int = 3) -> dict[str, Any]:
         },
         "clients": {
             "title": f"MLP 784-64-10, {mlp.examples} images, batch {mlp.batch}",
-            "seconds": _series({str(n): (replace(mlp, clients=n, asked=n), None) for n in _COUNTS[scale]}, repetitions),
+            "seconds": _series(
+                {str(n): (replace(mlp, clients=n, asked=n), None) for n in _COUNTS[scale]},
+                repetitions,
+            ),
         },
         "parameters": {
             "title": f"MLPs of one hidden layer, {mlp.clients} clients, {mlp.examples} images, batch {mlp.batch}",
-            "seconds": _series({str(_d(one)): (one, None) for one in _wider(mlp, scale)}, repetitions),
+            "seconds": _series(
+                {str(_d(one)): (one, None) for one in _wider(mlp, scale)}, repetitions
+            ),
         },
     }
 

@@ -24,14 +24,21 @@ class Contestant(Protocol):
 def _on_cpu(work: Workload, workers: int, rounds: int) -> dict[str, Contestant]:
     """Everyone with all cores: processes of one thread, or one process with as many threads."""
     found: dict[str, Contestant] = {
-        **{f"Coterie {which}": Coterie(work, workers=workers, precision=which) for which in precisions("cpu")},
+        **{
+            f"Coterie {which}": Coterie(work, workers=workers, precision=which)
+            for which in precisions("cpu")
+        },
         "plain loop": PlainLoop(work, threads=workers, dataloader=True),
         "plain loop, no DataLoader": PlainLoop(work, threads=workers, dataloader=False),
     }
     if work.model == "mlp":  # so small a net gains from blocks, and not from threads
-        found["Coterie fp32, client by client"] = Coterie(work, workers=workers, precision="fp32", width=1)
+        found["Coterie fp32, client by client"] = Coterie(
+            work, workers=workers, precision="fp32", width=1
+        )
         if workers > 1:
-            found["plain loop, no DataLoader, 1 thread"] = PlainLoop(work, threads=1, dataloader=False)
+            found["plain loop, no DataLoader, 1 thread"] = PlainLoop(
+                work, threads=1, dataloader=False
+            )
     if flower.installed():
         found["Flower simulation"] = flower.Flower(work, workers, rounds)
     if pfl_research.installed():
@@ -51,19 +58,28 @@ def _on_gpu(work: Workload) -> dict[str, Contestant]:
     }
 
 
-def measure(work: Workload, *, device: str = "cpu", repetitions: int = 3, gemm_size: int = 2048) -> dict[str, Any]:
+def measure(
+    work: Workload, *, device: str = "cpu", repetitions: int = 3, gemm_size: int = 2048
+) -> dict[str, Any]:
     """One workload's row: seconds of whole rounds, Coterie's of training alone, and FLOP/s of matrix products.
 
     All take turns, the products too. The first round of each is kept apart.
     """
     workers = cores()
     with ExitStack() as open_ones:
-        everyone = _on_gpu(work) if device == "cuda" else _on_cpu(work, workers, 1 + repetitions * work.turn)
+        everyone = (
+            _on_gpu(work)
+            if device == "cuda"
+            else _on_cpu(work, workers, 1 + repetitions * work.turn)
+        )
         gemm = Gemm(workers, size=gemm_size, seconds=gemm_size / 4096, device=device)
         for one in (*everyone.values(), gemm):
             open_ones.callback(one.close)
         turns = {name: one.seconds for name, one in everyone.items()}
-        turns |= {f"gemm {precision}": lambda precision=precision: gemm.rate(precision) for precision in precisions(device)}
+        turns |= {
+            f"gemm {precision}": lambda precision=precision: gemm.rate(precision)
+            for precision in precisions(device)
+        }
         found = interleaved(turns, repetitions, work.turn)
     ours = {name: one.train[1:] for name, one in everyone.items() if isinstance(one, Coterie)}
     return {

@@ -18,8 +18,9 @@ from coterie.models import nets
 class Workload:
     """One round of federated averaging: ``asked`` of ``clients`` clients with ``examples`` examples each.
 
-    shape: of one input. hidden: width of the one hidden layer, in place of ``model``. lr: low, since labels are random and
-    a model that runs into infinity would be measured for nothing. turn: rounds in a row that are measured as one.
+    shape: of one input. hidden: width of the one hidden layer, in place of ``model``. lr: low,
+    since labels are random and a model that runs into infinity would be measured for nothing. turn:
+    rounds in a row that are measured as one.
     """
 
     key: str
@@ -165,7 +166,9 @@ def workloads(scale: str) -> tuple[Workload, ...]:
     """Those of the parts a to d and h; ``small`` ones take seconds in all, and their titles say so."""
     if scale == "full":
         return _FULL
-    return tuple(replace(one, title=f"{one.title} (much smaller here)", **_SMALL[one.key]) for one in _FULL)
+    return tuple(
+        replace(one, title=f"{one.title} (much smaller here)", **_SMALL[one.key]) for one in _FULL
+    )
 
 
 @cache
@@ -176,7 +179,9 @@ def _pool(work: Workload) -> tuple[Tensor, Tensor]:
     if work.tokens:
         words = torch.randint(0, work.classes, (count, *work.shape), generator=gen)
         return words, torch.randint(0, work.classes, words.shape, generator=gen)
-    return torch.randn(count, *work.shape, generator=gen), torch.randint(0, work.classes, (count,), generator=gen)
+    return torch.randn(count, *work.shape, generator=gen), torch.randint(
+        0, work.classes, (count,), generator=gen
+    )
 
 
 def _part(work: Workload, client: int) -> slice:
@@ -200,5 +205,11 @@ def world(work: Workload) -> World:
     clients = {}
     for client in range(work.clients):
         part = _part(work, client)
-        clients[client] = ClientData(train=Split(x, rows[part], y[part]), validation=none, test=test)
-    return World(clients=clients, model=work.module, training=Training(lr=work.lr, batch=work.batch, epochs=work.epochs))
+        clients[client] = ClientData(
+            train=Split(x, rows[part], y[part]), validation=none, test=test
+        )
+    return World(
+        clients=clients,
+        model=work.module,
+        training=Training(lr=work.lr, batch=work.batch, epochs=work.epochs),
+    )

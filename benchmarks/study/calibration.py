@@ -3,11 +3,12 @@
 
     python benchmarks/study/calibration.py --out benchmarks/results/calibration.json [--scale 0.01]
 
-Noise is drawn in coordinates: of d equal directions, it has effective dimension d. Rates of false alarms: all signals are
-equal. Two probes: the whole updates are the same in both, as the data are, and what sets halves apart is drawn anew; only
-for Gaussian noise, as of other noise such halves would not be independent. Power: two groups of equal size; the squared
-distance of their means is one of :data:`RATIOS` times the mean squared norm of a whole update's noise. The numbers of
-draws are in the file; ``--scale`` takes a share of them. In half an hour on one core.
+Noise is drawn in coordinates: of d equal directions, it has effective dimension d. Rates of false
+alarms: all signals are equal. Two probes: the whole updates are the same in both, as the data are,
+and what sets halves apart is drawn anew; only for Gaussian noise, as of other noise such halves
+would not be independent. Power: two groups of equal size; the squared distance of their means is
+one of :data:`RATIOS` times the mean squared norm of a whole update's noise. The numbers of draws
+are in the file; ``--scale`` takes a share of them. In half an hour on one core.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ NOISE: Mapping[str, Draw] = {
     "heavy tails": lambda rng, n, d: rng.standard_t(5, size=(2, n, d)),
     "one client 3x": _levels(lambda n: np.array([3.0, *[1.0] * (n - 1)])),
 }
-"""Name -> two halves ``(2, n, d)`` of nothing but noise. Sizes: its variance is the inverse of sizes from a third to double.
-Heavy tails: Student's t with 5 degrees of freedom in each coordinate. One client 3x: in standard deviations."""
+"""Name -> two halves ``(2, n, d)`` of nothing but noise. Sizes: its variance is the inverse of
+sizes from a third to double. Heavy tails: Student's t with 5 degrees of freedom in each coordinate.
+One client 3x: in standard deviations."""
 
 
 def p_value(halves: np.ndarray) -> float:
@@ -59,9 +61,17 @@ def false_alarms(scale: float) -> Iterator[dict[str, Any]]:
             for name, noise in NOISE.items():
                 rng = np.random.default_rng([n, dimension])
                 found = np.array([p_value(noise(rng, n, dimension)) for _ in range(draws)])
-                row = {"n": n, "dimension": dimension, "noise": name, "draws": draws, "rates": _rates(found)}
+                row = {
+                    "n": n,
+                    "dimension": dimension,
+                    "noise": name,
+                    "draws": draws,
+                    "rates": _rates(found),
+                }
                 if name in GAUSSIAN:
-                    twice = [_of_two_probes(noise, rng, n, dimension) for _ in range(max(1, draws // 2))]
+                    twice = [
+                        _of_two_probes(noise, rng, n, dimension) for _ in range(max(1, draws // 2))
+                    ]
                     row["twice"] = _rates(np.array(twice))
                 yield row
 
@@ -72,7 +82,9 @@ def _rates(found: np.ndarray) -> list[float]:
 
 def _of_two_probes(noise: Draw, rng: np.random.Generator, n: int, dimension: int) -> float:
     whole, one, other = *noise(rng, n, dimension), noise(rng, n, dimension)[0]
-    return repeated_p(*(p_value(np.stack((whole + apart, whole - apart))) for apart in (one, other)), clients=n)
+    return repeated_p(
+        *(p_value(np.stack((whole + apart, whole - apart))) for apart in (one, other)), clients=n
+    )
 
 
 def detections(scale: float, level: float = LEVELS[-1]) -> Iterator[dict[str, Any]]:
@@ -82,7 +94,9 @@ def detections(scale: float, level: float = LEVELS[-1]) -> Iterator[dict[str, An
             rates = []
             for ratio in RATIOS:
                 rng, signal = np.random.default_rng([n, dimension]), np.zeros((n, dimension))
-                signal[: n // 2, 0] = np.sqrt(ratio * dimension / 2)  # a whole update's noise is half of a half's
+                signal[: n // 2, 0] = np.sqrt(
+                    ratio * dimension / 2
+                )  # a whole update's noise is half of a half's
                 found = [p_value(signal + NOISE["equal"](rng, n, dimension)) for _ in range(draws)]
                 rates.append(float((np.array(found) < level).mean()))
             yield {"n": n, "dimension": dimension, "draws": draws, "rates": rates}

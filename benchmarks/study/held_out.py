@@ -1,8 +1,9 @@
 """A scenario whose clients hold out validation data, and are tested on examples that nobody trains on.
 
-The test parts of the named scenarios are small where a data set is: of scikit-learn's 1,797 digits, 20 clients of 80 examples
-leave 197 to test, which are ten for each. Here all of them test every client, each as its group sees them, and where clients
-differ in their classes, in the proportions of the client's own.
+The test parts of the named scenarios are small where a data set is: of scikit-learn's 1,797 digits,
+20 clients of 80 examples leave 197 to test, which are ten for each. Here all of them test every
+client, each as its group sees them, and where clients differ in their classes, in the proportions
+of the client's own.
 """
 
 from __future__ import annotations
@@ -32,16 +33,23 @@ TESTS = 1000
 """Most test examples of a client."""
 
 TOPICS, NO_WORDS = 4, 2
-"""Topics of AG News, and tokens that are no words: the first ones, for unknown words and for the end of an article."""
+"""Topics of AG News, and tokens that are no words: the first ones, for unknown words and for the
+end of an article."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Scenario):
     """A scenario that deals a part of the pool, and tests on the others or on upstream's test pool."""
 
-    dealt: int | None = setting(None, "examples that all clients share to train on; none: all that upstream trains on", ge=1)
-    alike: bool = setting(False, "all clients have the same number of examples, see same_sizes (dirichlet)")
-    bags: bool = setting(False, "tell the topic from how often each word occurs, instead of the next word (ag_news)")
+    dealt: int | None = setting(
+        None, "examples that all clients share to train on; none: all that upstream trains on", ge=1
+    )
+    alike: bool = setting(
+        False, "all clients have the same number of examples, see same_sizes (dirichlet)"
+    )
+    bags: bool = setting(
+        False, "tell the topic from how often each word occurs, instead of the next word (ag_news)"
+    )
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         world = super()._honest(seed, folder)
@@ -50,7 +58,9 @@ class HeldOut(Scenario):
         model = nets.factory(self.model, (self.vocabulary,), TOPICS)
         return replace(world, model=model, objective=Objective(metrics=("accuracy",)))
 
-    def _parts(self, pool: Pool, rng: np.random.Generator, n: int) -> tuple[Parts, np.ndarray | None]:
+    def _parts(
+        self, pool: Pool, rng: np.random.Generator, n: int
+    ) -> tuple[Parts, np.ndarray | None]:
         rows = self._dealt(pool.labels, rng)
         some = pool if rows is None else _taken(pool, rows)
         if self.alike:
@@ -66,7 +76,9 @@ class HeldOut(Scenario):
         classes, counts = np.unique(labels, return_counts=True)
         most = counts.min() if self.dealt is None else min(counts.min(), self.dealt // len(classes))
         each = most - most % (self.clients * self.shards // len(classes))
-        return np.concatenate([rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes])
+        return np.concatenate(
+            [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
+        )
 
     def _clients(
         self,
@@ -88,7 +100,10 @@ class HeldOut(Scenario):
             data = replace(data, test=_taken(data.train, spare))
         if self.partition in SKEWED:
             steps = super()._clients(data, parts, kinds, shifts, rows, seed)
-            return [{client: _in_proportion(own, rng) for client, own in clients.items()} for clients in steps]
+            return [
+                {client: _in_proportion(own, rng) for client, own in clients.items()}
+                for clients in steps
+            ]
         assert data.test is not None
         data = replace(data, test=_taken(data.test, _some(data.test, self.partition, rng)))
         return super()._clients(data, parts, kinds, shifts, rows, seed)
@@ -96,12 +111,18 @@ class HeldOut(Scenario):
 
 def _taken(pool: Pool, rows: np.ndarray) -> Pool:
     index = torch.from_numpy(rows)
-    return Pool(pool.inputs[index], pool.targets[index], {name: values[index] for name, values in pool.meta.items()})
+    return Pool(
+        pool.inputs[index],
+        pool.targets[index],
+        {name: values[index] for name, values in pool.meta.items()},
+    )
 
 
 def _bags(pool: Pool, vocabulary: int) -> Pool:
     """The counts ``(N, vocabulary)`` of each word in a sequence, and its topic as the target; what is no word counts 0."""
-    counts = torch.zeros(len(pool), vocabulary).scatter_add_(1, pool.inputs, torch.ones(pool.inputs.shape))
+    counts = torch.zeros(len(pool), vocabulary).scatter_add_(
+        1, pool.inputs, torch.ones(pool.inputs.shape)
+    )
     counts[:, :NO_WORDS] = 0
     return Pool(counts, pool.meta["topic"], pool.meta)
 
@@ -116,7 +137,8 @@ def _some(pool: Pool, kind: str, rng: np.random.Generator) -> np.ndarray:
 def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
     """A client whose test data, all of the test pool, have been drawn in the proportions of its own classes.
 
-    A class of which there are too few gives each of its examples several times, so that it counts for its share.
+    A class of which there are too few gives each of its examples several times, so that it counts
+    for its share.
     """
     assert isinstance(own.test.targets, torch.Tensor)
     mine = torch.cat([own.train.targets, own.validation.targets]).numpy()
@@ -124,15 +146,23 @@ def _in_proportion(own: ClientData, rng: np.random.Generator) -> ClientData:
     classes, counts = np.unique(mine, return_counts=True)
     size = min(TESTS, len(there))
     quotas = np.diff(np.round(np.cumsum(counts) * size / counts.sum()).astype(int), prepend=0)
-    rows = [np.resize(rng.permutation(np.flatnonzero(there == one)), n) for one, n in zip(classes, quotas, strict=True)]
+    rows = [
+        np.resize(rng.permutation(np.flatnonzero(there == one)), n)
+        for one, n in zip(classes, quotas, strict=True)
+    ]
     chosen = torch.from_numpy(np.sort(np.concatenate(rows)))
-    return replace(own, test=Split(own.test.inputs, own.test.index[chosen], own.test.targets[chosen]))
+    return replace(
+        own, test=Split(own.test.inputs, own.test.index[chosen], own.test.targets[chosen])
+    )
 
 
-def same_sizes(labels: np.ndarray, clients: int, each: int, alpha: float, rng: np.random.Generator) -> Parts:
+def same_sizes(
+    labels: np.ndarray, clients: int, each: int, alpha: float, rng: np.random.Generator
+) -> Parts:
     """Give every client ``each`` examples, whose classes are of shares drawn from ``Dirichlet(alpha)`` for each client.
 
-    Clients take an example in turn, in a new random order each time. A class of which nothing is left is drawn no more.
+    Clients take an example in turn, in a new random order each time. A class of which nothing is
+    left is drawn no more.
 
     Args:
         labels: Labels ``(N,)`` of the examples, N >= clients * each.

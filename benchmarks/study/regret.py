@@ -1,11 +1,13 @@
 """Is one default as good as the best method, in every world? Every method over every world, a line of JSON per run.
 
-    python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl.gz [--only KIND,...] [--methods NAME,...]
-        [--sizes many,few] [--participation 1.0,0.3] [--seeds 0,1] [--data DIR] [--part 0/2]
+    python benchmarks/study/regret.py --out benchmarks/results/regret.jsonl.gz [--only KIND,...]
+        [--methods NAME,...] [--sizes many,few] [--participation 1.0,0.3] [--seeds 0,1] [--data DIR]
+        [--part 0/2]
     python benchmarks/study/regret.py --summary benchmarks/results/regret.jsonl.gz [--of auto]
 
-As :mod:`study.run`, whose runs these are, but that in all of them clients hold out validation data, and that accuracies are
-written of each client. Runs that the file already has are left out; methods that Coterie does not have are, with a sentence.
+As :mod:`study.run`, whose runs these are, but that in all of them clients hold out validation data,
+and that accuracies are written of each client. Runs that the file already has are left out; methods
+that Coterie does not have are, with a sentence.
 """
 
 from __future__ import annotations
@@ -51,19 +53,28 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
 def accuracies(last: Round, world: World) -> list[float | None]:
     """The accuracy of each client after the last round, by id; None of adversaries."""
     scores = last.scores or {}
-    return [None if client in world.attacks else scores[client]["accuracy"] for client in sorted(world.clients)]
+    return [
+        None if client in world.attacks else scores[client]["accuracy"]
+        for client in sorted(world.clients)
+    ]
 
 
 def chosen(notes: Iterable[Note]) -> list[list[str]]:
     """What was chosen, in order: the kind of the note, and what began to serve clients or was trained no more."""
-    return [[note.kind, note.text.removeprefix(CHOICES[note.kind]).partition(":")[0]] for note in notes if note.kind in CHOICES]
+    return [
+        [note.kind, note.text.removeprefix(CHOICES[note.kind]).partition(":")[0]]
+        for note in notes
+        if note.kind in CHOICES
+    ]
 
 
 def known(methods: Sequence[str]) -> list[str]:
     """The methods that Coterie has; the others are named on stderr."""
     missing = [method for method in methods if method not in METHODS]
     if missing:
-        print(f"left out, because Coterie does not have them: {', '.join(missing)}", file=sys.stderr)
+        print(
+            f"left out, because Coterie does not have them: {', '.join(missing)}", file=sys.stderr
+        )
     return [method for method in methods if method in METHODS]
 
 
@@ -97,7 +108,11 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", default=joined(SIZES))
     parser.add_argument("--participation", default=joined(SETTINGS["participation"]))
     parser.add_argument("--seeds", default=joined(SETTINGS["seeds"]))
-    parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of MNIST and the like (COTERIE_DATA)")
+    parser.add_argument(
+        "--data",
+        default=os.environ.get("COTERIE_DATA"),
+        help="folder of MNIST and the like (COTERIE_DATA)",
+    )
     parser.add_argument("--part", default="0/1")
     return parser
 
@@ -115,7 +130,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _key(run) not in there:
             row = measured(run, asked.data)
             append(asked.out, row)
-            print(*(row[key] for key in ("kind", "size", "participation", "method", "seed", "accuracy", "seconds")), flush=True)
+            print(
+                *(
+                    row[key]
+                    for key in (
+                        "kind",
+                        "size",
+                        "participation",
+                        "method",
+                        "seed",
+                        "accuracy",
+                        "seconds",
+                    )
+                ),
+                flush=True,
+            )
     return 0
 
 

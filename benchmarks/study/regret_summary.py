@@ -1,10 +1,12 @@
 """What the runs of :mod:`study.regret` say: regret, who is worse off, and what it costs, as numbers and as Markdown tables.
 
-The regret of a method in a world is the accuracy of the best method there, by the mean over clients and seeds, less its own.
-Only methods that were run with all seeds of the judged one are compared with it. A client is worse off than under another
-method if its accuracy is lower; *surely*, if that is no chance of its test examples (:func:`surely_lower`), or if a client of
-its number is worse off over the seeds (:func:`lower_over_seeds`). The number of a client means little from seed to seed, as
-its data are drawn anew: the second test finds what is true of most clients, the first one finds the few who are harmed.
+The regret of a method in a world is the accuracy of the best method there, by the mean over clients
+and seeds, less its own. Only methods that were run with all seeds of the judged one are compared
+with it. A client is worse off than under another method if its accuracy is lower; *surely*, if that
+is no chance of its test examples (:func:`surely_lower`), or if a client of its number is worse off
+over the seeds (:func:`lower_over_seeds`). The number of a client means little from seed to seed, as
+its data are drawn anew: the second test finds what is true of most clients, the first one finds the
+few who are harmed.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ def by_world(rows: Iterable[Row]) -> dict[World, dict[str, dict[int, Row]]]:
 def comparable(runs: Runs, of: str) -> dict[str, list[Row]]:
     """Method -> its runs with the seeds of ``of``; only of methods that have them all."""
     seeds = sorted(runs.get(of, {}))
-    return {name: [own[seed] for seed in seeds] for name, own in runs.items() if seeds and set(seeds) <= set(own)}
+    return {
+        name: [own[seed] for seed in seeds]
+        for name, own in runs.items()
+        if seeds and set(seeds) <= set(own)
+    }
 
 
 def average(own: Sequence[Row], key: str) -> float | None:
@@ -63,8 +69,9 @@ class Regret:
         best: The method of the greatest mean accuracy; the judged one if it is not behind.
         regret: That accuracy less the judged one's, at least 0.
         error: The standard error of the regret, of differences paired by seed; None of one seed.
-        crossed: What it lacks in each seed to the method that is the best in the other seeds, on average; None of one seed.
-            The best of many methods is also the luckiest, which raises the regret and not this, which can be negative.
+        crossed: What it lacks in each seed to the method that is the best in the other seeds, on
+            average; None of one seed. The best of many methods is also the luckiest, which raises
+            the regret and not this, which can be negative.
     """
 
     best: str
@@ -85,11 +92,16 @@ def regret(runs: Runs, of: str) -> Regret | None:
     if not each:
         return None
     seeds = range(len(each[of]))
-    lacks = {name: [one - own for one, own in zip(values, each[of], strict=True)] for name, values in each.items()}
+    lacks = {
+        name: [one - own for one, own in zip(values, each[of], strict=True)]
+        for name, values in each.items()
+    }
     best = _best(lacks, of, seeds)
     if len(seeds) == 1:
         return Regret(best, lacks[best][0], None, None)
-    crossed = mean(lacks[_best(lacks, of, [other for other in seeds if other != seed])][seed] for seed in seeds)
+    crossed = mean(
+        lacks[_best(lacks, of, [other for other in seeds if other != seed])][seed] for seed in seeds
+    )
     return Regret(best, mean(lacks[best]), stdev(lacks[best]) / len(seeds) ** 0.5, crossed)
 
 
@@ -120,7 +132,9 @@ def worse(runs: Runs, of: str, than: str) -> Worse | None:
     each = comparable(runs, of)
     if than not in each:
         return None
-    own, other = (np.array([_honest(row) for row in each[name]]) for name in (of, than))  # (seeds, clients)
+    own, other = (
+        np.array([_honest(row) for row in each[name]]) for name in (of, than)
+    )  # (seeds, clients)
     tests = np.array([_honest(row, "tests") for row in each[of]])
     return Worse(
         float((own < other).mean()),
@@ -132,13 +146,16 @@ def worse(runs: Runs, of: str, than: str) -> Worse | None:
 
 def _honest(row: Row, key: str = "accuracies") -> list[float]:
     """A number of each client that is no adversary, of whom there are as many in every run of a world."""
-    return [value for value, score in zip(row[key], row["accuracies"], strict=True) if score is not None]
+    return [
+        value for value, score in zip(row[key], row["accuracies"], strict=True) if score is not None
+    ]
 
 
 def surely_lower(own: np.ndarray, other: np.ndarray, tests: np.ndarray) -> np.ndarray:
     """Whether accuracies are lower than others on as many test examples: a test of two proportions at :data:`LEVEL`.
 
-    Both are of the same examples, which makes their difference less random than the test takes it to be.
+    Both are of the same examples, which makes their difference less random than the test takes it
+    to be.
     """
     variance = (own * (1 - own) + other * (1 - other)) / tests
     return np.asarray(other - own > stats.norm.ppf(1 - LEVEL) * np.sqrt(variance))
@@ -151,7 +168,8 @@ def lower_over_seeds(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray(lacks.mean(0) > limit * lacks.std(0, ddof=1) / n**0.5)
 
 
-# -- tables ---------------------------------------------------------------------------------------------------------------
+# -- tables
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
@@ -169,7 +187,11 @@ def totals(rows: Iterable[Row]) -> str:
     """A line per method over the worlds in which all methods were run with the same seeds."""
     found = by_world(rows)
     methods = methods_of(found)
-    whole = {world: runs for world, runs in found.items() if all(set(comparable(runs, one)) == set(methods) for one in methods)}
+    whole = {
+        world: runs
+        for world, runs in found.items()
+        if all(set(comparable(runs, one)) == set(methods) for one in methods)
+    }
     if not whole:
         return "No world has runs of all methods with the same seeds.\n"
     lines = sorted((_total(whole, method) for method in methods), key=lambda line: line[0])
@@ -215,7 +237,11 @@ def named(world: World) -> str:
 
 def _share(each: Sequence[Worse | None]) -> str:
     known = [one for one in each if one]
-    return f"{mean(one.lower for one in known):.2f}, {mean(one.by_tests for one in known):.2f}" if known else NOTHING
+    return (
+        f"{mean(one.lower for one in known):.2f}, {mean(one.by_tests for one in known):.2f}"
+        if known
+        else NOTHING
+    )
 
 
 def _mean(each: Sequence[float | None], digits: int = 2) -> str:
@@ -236,7 +262,9 @@ def accuracies(rows: Iterable[Row]) -> str:
     found = by_world(rows)
     methods, lines = methods_of(found), []
     for world, runs in found.items():
-        values = {method: mean(row["accuracy"] for row in own.values()) for method, own in runs.items()}
+        values = {
+            method: mean(row["accuracy"] for row in own.values()) for method, own in runs.items()
+        }
         best = max(values.values())
         cells = [_bold(values.get(method), best) for method in methods]
         lines.append((named(world), *cells))
@@ -260,7 +288,8 @@ def judged(rows: Iterable[Row], of: str) -> str:
                 (
                     named(world),
                     f"`{found.best}`",
-                    f"{found.regret:.4f}" + ("" if found.error is None else f" ± {found.error:.4f}"),
+                    f"{found.regret:.4f}"
+                    + ("" if found.error is None else f" ± {found.error:.4f}"),
                     _mean([found.crossed], 4),
                     _worse(worse(runs, of, ONE)),
                     _worse(worse(runs, of, ALONE)),
@@ -271,7 +300,20 @@ def judged(rows: Iterable[Row], of: str) -> str:
     if not lines:
         return f"There are no runs of {of} yet.\n"
     indices = ("adjusted Rand",) if of == "split-half" else ("adjusted Rand", "`split-half`'s")
-    return table(("world", "best", "regret", "crossed", "worse than one model", "than alone", "bytes", *indices), lines, 2)
+    return table(
+        (
+            "world",
+            "best",
+            "regret",
+            "crossed",
+            "worse than one model",
+            "than alone",
+            "bytes",
+            *indices,
+        ),
+        lines,
+        2,
+    )
 
 
 def _worse(found: Worse | None) -> str:

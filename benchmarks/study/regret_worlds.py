@@ -1,8 +1,9 @@
 """The worlds of the study of regret: those of :mod:`study.worlds`, and more in which one model or personal models are right.
 
-In all of them a client holds out 15 % of its examples as validation data, whatever the method does with them. ``many`` is 80
-examples of digits and of writers, and 160 of the other data in files; ``few`` is 40, ``tiny`` 26 and ``large`` 600. Of 80
-examples 68 are trained on. Tests are of other examples, see :mod:`study.held_out`.
+In all of them a client holds out 15 % of its examples as validation data, whatever the method does
+with them. ``many`` is 80 examples of digits and of writers, and 160 of the other data in files;
+``few`` is 40, ``tiny`` 26 and ``large`` 600. Of 80 examples 68 are trained on. Tests are of other
+examples, see :mod:`study.held_out`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ from study.worlds import CLIENTS, in_files
 _ALIKE: Mapping[str, Any] = {"alike": True}
 _CNN: Mapping[str, Any] = {"model": "cfl-cnn", "training": Training(lr=0.1, batch=20, epochs=1)}
 _MLP: Mapping[str, Any] = {"model": "mlp", "training": Training(lr=0.1, batch=20, epochs=2)}
-_PICTURES: Mapping[str, Any] = {"model": "mlp", "training": Training(lr=0.03, batch=20, epochs=3)}  # 0.1 learns nothing
-_NEWS: Mapping[str, Any] = {"bags": True, "vocabulary": 1000, "model": "mlp", "training": Training(lr=0.3, batch=20, epochs=1)}
+_PICTURES: Mapping[str, Any] = {
+    "model": "mlp",
+    "training": Training(lr=0.03, batch=20, epochs=3),
+}  # 0.1 learns nothing
+_NEWS: Mapping[str, Any] = {
+    "bags": True,
+    "vocabulary": 1000,
+    "model": "mlp",
+    "training": Training(lr=0.3, batch=20, epochs=1),
+}
 
 MORE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "dirichlet-0.1": ("digits/dirichlet", {**_ALIKE, "alpha": 0.1}),
@@ -31,12 +40,16 @@ MORE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mnist-dirichlet-0.1": ("mnist/dirichlet", {**_CNN, **_ALIKE, "alpha": 0.1}),
     "mnist-shards": ("mnist/pathological", _CNN),
     "writers": ("mnist/writers", {**_CNN, "test": "share", "least": 110}),
-    "news-dirichlet-0.5": ("ag_news/topics", {**_NEWS, **_ALIKE, "partition": "dirichlet", "alpha": 0.5}),
+    "news-dirichlet-0.5": (
+        "ag_news/topics",
+        {**_NEWS, **_ALIKE, "partition": "dirichlet", "alpha": 0.5},
+    ),
     "news-classes-2": ("ag_news/topics", {**_NEWS, "partition": "classes", "groups": 2}),
     "cifar100-classes-4": ("cifar100/class-groups", {**_PICTURES, "sizes": ()}),
 }
-"""Name -> scenario and what is changed of it. A number at the end is that of the groups, or of Dirichlet's concentration, where
-clients are of one size; of ``dirichlet`` of the other study they are not. Of shards each client has two, of one class each."""
+"""Name -> scenario and what is changed of it. A number at the end is that of the groups, or of
+Dirichlet's concentration, where clients are of one size; of ``dirichlet`` of the other study they
+are not. Of shards each client has two, of one class each."""
 
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {**worlds.KINDS, **MORE}
 """All worlds, in the same form."""
@@ -74,13 +87,24 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
     """A world's scenario; clients answer with probability ``participation``, and are never taken to have gone."""
     name, changes = KINDS[kind]
     each, base = examples(kind, size), SCENARIOS[name]
-    how = {**_settings_of(base), "clients": CLIENTS, **changes, "silent": 1 - participation, "patience": 10_000}
+    how = {
+        **_settings_of(base),
+        "clients": CLIENTS,
+        **changes,
+        "silent": 1 - participation,
+        "patience": 10_000,
+    }
     how |= {"train": 1 - VALIDATION, "validation": VALIDATION, "samples": each, "test": "whole"}
     if not needs_files(kind):
         how["dealt"] = each * how["clients"]
     if changes.get("test") == "share" and kind in MORE:  # what is left of a client's own
         share = each / how["least"]
-        how |= {"samples": how["least"], "train": (1 - VALIDATION) * share, "validation": VALIDATION * share, "test": "share"}
+        how |= {
+            "samples": how["least"],
+            "train": (1 - VALIDATION) * share,
+            "validation": VALIDATION * share,
+            "test": "share",
+        }
     elif how["partition"] == "quantity" or kind == "dirichlet":
         how |= _unequal(how, each)
     elif how["partition"] == "dirichlet":
@@ -89,7 +113,11 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> HeldOut:
 
 
 def _settings_of(base: Scenario) -> dict[str, Any]:
-    return {"alike": False, "bags": False, **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)}}
+    return {
+        "alike": False,
+        "bags": False,
+        **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
+    }
 
 
 def _unequal(how: Mapping[str, Any], each: int) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Clustering without thresholds, measured: every method over every world, a line of JSON per run.
 
-    python benchmarks/study/run.py --out benchmarks/results/study.jsonl [--only KIND,...] [--methods NAME,...] [--oracle]
-        [--sizes many,few] [--participation 1.0,0.3] [--seeds 0,1] [--data DIR] [--part 0/2]
+    python benchmarks/study/run.py --out benchmarks/results/study.jsonl [--only KIND,...] [--methods
+        NAME,...] [--oracle] [--sizes many,few] [--participation 1.0,0.3] [--seeds 0,1] [--data DIR]
+        [--part 0/2]
 
-Runs that the file already has are left out, so it can be stopped and started again. ``--part i/n`` does every n-th run, for n
-processes at a time. Worlds whose files are nowhere are left out too, with a sentence. What is written: the adjusted Rand index
-of the last round's groups, the round from which they are right until the end, whether ever a true group was cut, accuracies,
-bytes.
+Runs that the file already has are left out, so it can be stopped and started again. ``--part i/n``
+does every n-th run, for n processes at a time. Worlds whose files are nowhere are left out too,
+with a sentence. What is written: the adjusted Rand index of the last round's groups, the round from
+which they are right until the end, whether ever a true group was cut, accuracies, bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from study.worlds import KINDS, SIZES, needs_files, scenario, sizes
 SETTINGS = tomllib.loads((Path(__file__).parent / "settings.toml").read_text())
 
 
-def settings(kind: str, methods: Sequence[str], oracle: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+def settings(
+    kind: str, methods: Sequence[str], oracle: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(method, its settings) in a world: frozen, or every combination that an oracle may choose from."""
     for method in methods:
         if not oracle:
@@ -62,7 +65,9 @@ def among(groups: Groups, clients: Sequence[int]) -> Groups:
 
 def cut(groups: Groups, truth: Groups) -> bool:
     """Whether a true group is in several groups."""
-    return any(len({i for i, group in enumerate(groups) if set(group) & set(true)}) > 1 for true in truth)
+    return any(
+        len({i for i, group in enumerate(groups) if set(group) & set(true)}) > 1 for true in truth
+    )
 
 
 def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
@@ -73,12 +78,20 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
     return {**dict(zip(KEY, run, strict=True)), **row}
 
 
-def followed(method: Method[Any], world: World, seed: int, last: int) -> tuple[dict[str, Any], Round, list[Note]]:
+def followed(
+    method: Method[Any], world: World, seed: int, last: int
+) -> tuple[dict[str, Any], Round, list[Note]]:
     """Run a method in a world for ``last`` rounds: what is written of any run, its last round, and the notes of all."""
     clients, began = sorted(set(world.clients) - set(world.attacks)), time.perf_counter()
     truth = None if world.truth is None else among(world.truth, clients)
     right, false, total, notes = None, False, 0, list[Note]()
-    options = {"rounds": last, "seed": seed, "workers": 1, "eval_every": 1000, "robust": AS_PUBLISHED}
+    options = {
+        "rounds": last,
+        "seed": seed,
+        "workers": 1,
+        "eval_every": 1000,
+        "robust": AS_PUBLISHED,
+    }
     for done in rounds.rounds(method, world, **options):
         total += done.bytes_up + done.bytes_down
         notes += done.notes
@@ -87,7 +100,11 @@ def followed(method: Method[Any], world: World, seed: int, last: int) -> tuple[d
         groups = among(done.assignment.groups, clients)
         right = (right or done.number) if groups == truth else None
         false = false or cut(groups, truth)
-    honest = [score["accuracy"] for client, score in (done.scores or {}).items() if client not in done.adversaries]
+    honest = [
+        score["accuracy"]
+        for client, score in (done.scores or {}).items()
+        if client not in done.adversaries
+    ]
     row = {
         "ari": agreement(among(done.assignment.groups, clients), truth),
         "groups": len(done.assignment.groups),
@@ -111,7 +128,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--participation", default="1.0")
     parser.add_argument("--oracle", action="store_true")
     parser.add_argument("--seeds", default=",".join(map(str, SETTINGS["seeds"])))
-    parser.add_argument("--data", default=os.environ.get("COTERIE_DATA"), help="folder of MNIST and the like (COTERIE_DATA)")
+    parser.add_argument(
+        "--data",
+        default=os.environ.get("COTERIE_DATA"),
+        help="folder of MNIST and the like (COTERIE_DATA)",
+    )
     parser.add_argument("--part", default="0/1")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -122,7 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if json.dumps(list(run)) not in there:
             row = measured(run, asked.data)
             append(asked.out, row)
-            print(*(row[key] for key in ("kind", "size", "method", "seed", "ari", "right_from", "seconds")), flush=True)
+            print(
+                *(
+                    row[key]
+                    for key in ("kind", "size", "method", "seed", "ari", "right_from", "seconds")
+                ),
+                flush=True,
+            )
     return 0
 
 
@@ -139,12 +166,15 @@ def runs(asked: argparse.Namespace, kinds: Sequence[str]) -> list[Run]:
     ]
 
 
-def with_files(worlds: Sequence[str], folder: str | None, needed: Callable[[str], bool] = needs_files) -> list[str]:
+def with_files(
+    worlds: Sequence[str], folder: str | None, needed: Callable[[str], bool] = needs_files
+) -> list[str]:
     """The worlds whose data are there."""
     without = [world for world in worlds if needed(world) and not folder]
     if without:
         print(
-            f"left out, because files are missing: {', '.join(without)}; give --data DIR or set COTERIE_DATA", file=sys.stderr
+            f"left out, because files are missing: {', '.join(without)}; give --data DIR or set COTERIE_DATA",
+            file=sys.stderr,
         )
     return [world for world in worlds if world not in without]
 

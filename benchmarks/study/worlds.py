@@ -1,7 +1,8 @@
 """The worlds of the study: clients who are alike, or who differ in one of many ways.
 
-Handwritten digits of 8 x 8, which need no files, and MNIST with its relatives, which do. Of a world all clients train on about
-as many examples, which its size tells: ``large`` (600), ``many`` (80 of digits, 160 of MNIST), ``few`` (40) or ``tiny`` (26).
+Handwritten digits of 8 x 8, which need no files, and MNIST with its relatives, which do. Of a world
+all clients train on about as many examples, which its size tells: ``large`` (600), ``many`` (80 of
+digits, 160 of MNIST), ``few`` (40) or ``tiny`` (26).
 """
 
 from __future__ import annotations
@@ -16,10 +17,15 @@ from coterie.data.scenario import SCENARIOS, Scenario
 
 CLIENTS = 20
 
-# 160 examples to train and 18 to test. A run of 40 rounds with the net of CFL takes fourteen seconds of one core, so where
-# clients are three times as many, or have four times as much, they train the small dense net.
+# 160 examples to train and 18 to test. A run of 40 rounds with the net of CFL takes fourteen
+# seconds of one core, so where clients are three times as many, or have four times as much, they
+# train the small dense net.
 _OWN: Mapping[str, Any] = {"samples": 178, "test": "share"}
-_CNN: Mapping[str, Any] = {**_OWN, "model": "cfl-cnn", "training": Training(lr=0.1, batch=20, epochs=1)}
+_CNN: Mapping[str, Any] = {
+    **_OWN,
+    "model": "cfl-cnn",
+    "training": Training(lr=0.1, batch=20, epochs=1),
+}
 _MLP: Mapping[str, Any] = {**_OWN, "model": "mlp", "training": Training(lr=0.1, batch=20, epochs=2)}
 
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -41,16 +47,19 @@ KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mnist-permutations-4": ("mnist/label-permutation", _CNN),
     "mnist-swaps-4": ("mnist/label-swap", _CNN),
     "mnist-rotations-2": ("mnist/rotation", {**_CNN, "groups": 2}),
-    "mnist-unequal-swaps-4": ("mnist/label-swap", {**_CNN, "partition": "quantity", "samples": None, "sizes": (59, 356)}),
+    "mnist-unequal-swaps-4": (
+        "mnist/label-swap",
+        {**_CNN, "partition": "quantity", "samples": None, "sizes": (59, 356)},
+    ),
     "domains-4": ("digit_domains/domains", _CNN),
     "mnist-permutations-4-60": ("mnist/label-permutation", {**_MLP, "clients": 60}),
     "mnist-swaps-4-60": ("mnist/label-swap", {**_MLP, "clients": 60}),
     "populations-2": ("mnist/populations", _MLP),
     "populations-2-large": ("mnist/populations", {**_MLP, "samples": 667}),
 }
-"""Name -> scenario and what is changed of it. A number in a name is that of its groups, 60 that of its clients. Of ``iid`` and
-``quantity`` all clients are one group; ``dirichlet`` has none. Sizes of ``mnist-unequal-swaps-4`` are a third to double the
-others'."""
+"""Name -> scenario and what is changed of it. A number in a name is that of its groups, 60 that of
+its clients. Of ``iid`` and ``quantity`` all clients are one group; ``dirichlet`` has none. Sizes of
+``mnist-unequal-swaps-4`` are a third to double the others'."""
 
 SIZES = ("large", "many", "few", "tiny")
 
@@ -89,5 +98,10 @@ def scenario(kind: str, size: str, participation: float = 1.0) -> Scenario:
 def _settings(kind: str) -> dict[str, Any]:
     """What is changed of its scenario, and how its clients are dealt examples."""
     name, changes = KINDS[kind]
-    usual = {"clients": CLIENTS, "train": 0.9, "validation": 0.0, "partition": SCENARIOS[name].partition}
+    usual = {
+        "clients": CLIENTS,
+        "train": 0.9,
+        "validation": 0.0,
+        "partition": SCENARIOS[name].partition,
+    }
     return {**usual, **changes}

@@ -95,7 +95,8 @@ _PUBLIC = {
     "whole": "data.world",
     "write_report": "report.page",
 }
-"""Public name -> module, which is imported on first use: ``coterie --help`` must not wait for PyTorch."""
+"""Public name -> module, which is imported on first use: ``coterie --help`` must not wait for
+PyTorch."""
 
 __all__ = ["__version__", *_PUBLIC]
 

@@ -27,7 +27,8 @@ def reason(error: OSError) -> str:
 def open_regular(path: Path | str, *, follow: bool = True, limit: float = LARGEST) -> BinaryIO:
     """Open a regular file for reading.
 
-    A named pipe, device or folder is refused without waiting for it, and so is a symbolic link unless ``follow``.
+    A named pipe, device or folder is refused without waiting for it, and so is a symbolic link
+    unless ``follow``.
 
     Args:
         path: The path.
@@ -44,7 +45,9 @@ def open_regular(path: Path | str, *, follow: bool = True, limit: float = LARGES
     path = Path(path)
     if not follow:
         _refuse_link(path)
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    handle = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    )
     about = os.fstat(handle)
     if stat.S_ISREG(about.st_mode) and about.st_size <= limit:
         return open(handle, "rb")
@@ -126,7 +129,8 @@ def expanded(path: Path | str | os.PathLike[str]) -> Path:
 
 
 FOLDS = 500
-"""The greatest ratio of unpacked to packed size of real data. gzip and zip reach a thousand, but only for zeros."""
+"""The greatest ratio of unpacked to packed size of real data. gzip and zip reach a thousand, but
+only for zeros."""
 
 ALWAYS = 1 << 26
 """The size in bytes that a file may always have after unpacking, however small it is."""
@@ -141,13 +145,18 @@ def check_unpacked(path: Path | str, packed: int, unpacked: int) -> None:
         unpacked: The size in bytes that it states, or the number of bytes unpacked so far.
 
     Raises:
-        UserError: The size is beyond half of the available memory, or beyond the ratio that real data can have.
+        UserError: The size is beyond half of the available memory, or beyond the ratio that real
+            data can have.
     """
     memory = available_memory() / 2
     if unpacked > memory:
-        raise UserError(f"{path} unpacks to {unpacked:,} bytes or more, and half of the free memory is {memory:,.0f} bytes")
+        raise UserError(
+            f"{path} unpacks to {unpacked:,} bytes or more, and half of the free memory is {memory:,.0f} bytes"
+        )
     if unpacked > max(ALWAYS, FOLDS * packed):
-        raise UserError(f"{path} unpacks to {unpacked:,} bytes or more from {packed:,}: it looks like a decompression bomb")
+        raise UserError(
+            f"{path} unpacks to {unpacked:,} bytes or more from {packed:,}: it looks like a decompression bomb"
+        )
 
 
 def available_memory() -> float:
@@ -158,7 +167,9 @@ def available_memory() -> float:
     """
     bounds = [math.inf]
     with suppress(OSError, ValueError):
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE
+        )
         bounds.append(float(found[1]) * 1024 if found else math.inf)
     with suppress(OSError, ValueError):  # ValueError if a container has no limit: "max"
         bounds.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -171,7 +182,8 @@ def available_memory() -> float:
     return min(bounds)
 
 
-# -- in a run directory: the user may give a link as the folder, but inside the folder Coterie chooses all names ------------
+# -- in a run directory: the user may give a link as the folder, but inside the folder Coterie
+# chooses all names ------------
 
 
 def within(folder: Path, name: str) -> Path:
@@ -185,7 +197,8 @@ def within(folder: Path, name: str) -> Path:
         The path.
 
     Raises:
-        UserError: The name leads out of the folder, or a part of it below the folder is a symbolic link.
+        UserError: The name leads out of the folder, or a part of it below the folder is a symbolic
+            link.
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
@@ -242,13 +255,16 @@ def read_within(folder: Path, name: str) -> bytes:
         UserError: As in :func:`within` and :func:`read_regular`.
     """
     path = within(folder, name)
-    return read_regular(path, follow=False, limit=int(min(path.lstat().st_size + GROWTH, available_memory())))
+    return read_regular(
+        path, follow=False, limit=int(min(path.lstat().st_size + GROWTH, available_memory()))
+    )
 
 
 def descriptor(path: Path, flags: int) -> int:
     """Open a regular file in a run directory, to be read or written in place.
 
-    No link is followed. A file that is to be written has no other name, so that no file elsewhere is written with it.
+    No link is followed. A file that is to be written has no other name, so that no file elsewhere
+    is written with it.
 
     Args:
         path: The path.

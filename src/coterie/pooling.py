@@ -1,9 +1,10 @@
 """Metrics of the test rows of several clients together, from sums that each client has of its own rows.
 
-R2 of a few rows can be any number below 1: two rows that are alike have almost no spread, so a small error gives -100. A mean
-over clients keeps such numbers. The same is true, if less so, of the root of a mean squared error. Both have a value for the
-rows of all clients together, and the sums from which it follows add up over clients. So wherever the mean over clients of
-another metric stands, these two have their pooled value. Each client keeps the value of its own rows.
+R2 of a few rows can be any number below 1: two rows that are alike have almost no spread, so a
+small error gives -100. A mean over clients keeps such numbers. The same is true, if less so, of the
+root of a mean squared error. Both have a value for the rows of all clients together, and the sums
+from which it follows add up over clients. So wherever the mean over clients of another metric
+stands, these two have their pooled value. Each client keeps the value of its own rows.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 ErrorSums = Mapping[str, Sequence[float]]
-"""A client's sums of one metric, by name: ``rows`` (one number), ``errors`` (the sum of squared errors of each output), and for
-R2 also ``means`` and ``squares`` of each output's targets: their mean, and the sum of squares around it."""
+"""A client's sums of one metric, by name: ``rows`` (one number), ``errors`` (the sum of squared
+errors of each output), and for R2 also ``means`` and ``squares`` of each output's targets: their
+mean, and the sum of squares around it."""
 
 SIGN = "|"
 """Sign in a key of test results between a metric and a sum of it: ``R2Score|errors/0``."""
@@ -32,9 +34,10 @@ def pooled(clients: Iterable[ErrorSums]) -> float:
     """Return a metric of the test rows of several clients together.
 
     - Root mean squared error: the root of the sum of squared errors over the number of errors.
-    - R2: for each output, 1 minus the sum of squared errors over the sum of squares of all targets **around the mean of all
-      targets**; the mean of this over the outputs. So 0 is what one constant for all clients would reach. An output whose
-      targets are all equal has no R2, and does not count.
+    - R2: for each output, 1 minus the sum of squared errors over the sum of squares of all targets
+      **around the mean of all targets**; the mean of this over the outputs. So 0 is what one
+      constant for all clients would reach. An output whose targets are all equal has no R2, and
+      does not count.
 
     Args:
         clients: The sums of each client, all of one metric.
@@ -56,19 +59,30 @@ def pooled(clients: Iterable[ErrorSums]) -> float:
         within = math.fsum(sums["squares"][i] for sums in known)
         if not within and len(set(means)) == 1:
             continue  # all targets are equal
-        overall = math.fsum(sums["rows"][0] * mean for sums, mean in zip(known, means, strict=True)) / rows
-        between = math.fsum(sums["rows"][0] * (mean - overall) ** 2 for sums, mean in zip(known, means, strict=True))
+        overall = (
+            math.fsum(sums["rows"][0] * mean for sums, mean in zip(known, means, strict=True))
+            / rows
+        )
+        between = math.fsum(
+            sums["rows"][0] * (mean - overall) ** 2 for sums, mean in zip(known, means, strict=True)
+        )
         scores.append(1 - errors[i] / (within + between))
     return math.fsum(scores) / len(scores) if scores else math.nan
 
 
 def _finite(sums: ErrorSums) -> bool:
-    return all(value is not None and math.isfinite(value) for part in sums.values() for value in part)
+    return all(
+        value is not None and math.isfinite(value) for part in sums.values() for value in part
+    )
 
 
 def flat(metric: str, sums: ErrorSums) -> dict[str, float]:
     """Return a metric's sums as numbers by key, as they are beside the metrics in the results of a test."""
-    return {f"{metric}{SIGN}{part}/{i}": float(value) for part, values in sums.items() for i, value in enumerate(values)}
+    return {
+        f"{metric}{SIGN}{part}/{i}": float(value)
+        for part, values in sums.items()
+        for i, value in enumerate(values)
+    }
 
 
 def parted(results: Mapping[str, float]) -> tuple[dict[str, float], dict[str, ErrorSums]]:
@@ -94,14 +108,30 @@ def sound(sums: Any) -> bool:
     """Whether a value, which may come from anybody, has the form of :data:`ErrorSums`; numbers may be None, for NaN."""
     if not isinstance(sums, Mapping) or not {"rows", "errors"} <= set(sums) <= set(PARTS):
         return False
-    if ("means" in sums) != ("squares" in sums) or not all(isinstance(part, list) and part for part in sums.values()):
+    if ("means" in sums) != ("squares" in sums) or not all(
+        isinstance(part, list) and part for part in sums.values()
+    ):
         return False
     numbers = [value for part in sums.values() for value in part]
-    if not all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in numbers):
+    if not all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        for value in numbers
+    ):
         return False
     outputs = {len(part) for name, part in sums.items() if name != "rows"}
-    signed = [value for name, part in sums.items() if name != "means" for value in part if value is not None]
-    return len(outputs) == 1 and len(sums["rows"]) == 1 and all(value >= 0 for value in signed) and _few(sums["rows"][0])
+    signed = [
+        value
+        for name, part in sums.items()
+        if name != "means"
+        for value in part
+        if value is not None
+    ]
+    return (
+        len(outputs) == 1
+        and len(sums["rows"]) == 1
+        and all(value >= 0 for value in signed)
+        and _few(sums["rows"][0])
+    )
 
 
 def _few(rows: float | None) -> bool:

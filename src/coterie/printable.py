@@ -1,7 +1,7 @@
 """Text that is safe for a terminal or a log.
 
-Text from clients, records, files and file names is untrusted: a control character in it could move the cursor, hide words or
-forge a line. So everything is printed through this module.
+Text from clients, records, files and file names is untrusted: a control character in it could move
+the cursor, hide words or forge a line. So everything is printed through this module.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _ODD = re.compile("[^ -~]")
 def printable(text: str, keep: str = "") -> str:
     r"""Write every character that is not a letter, mark, sign or space as JSON does.
 
-    These are control characters (terminal sequences begin with one), line separators, characters that change the direction
-    of writing or have no width, and halves of surrogate pairs, which stand for bytes of a file name that are not UTF-8. JSON
-    text keeps its meaning.
+    These are control characters (terminal sequences begin with one), line separators, characters
+    that change the direction of writing or have no width, and halves of surrogate pairs, which
+    stand for bytes of a file name that are not UTF-8. JSON text keeps its meaning.
 
     Args:
         text: The text.
@@ -32,7 +32,10 @@ def printable(text: str, keep: str = "") -> str:
         >>> print(printable("caf\u00e9 \x1b[31m\u202e\udcff"))
         café \u001b[31m\u202e\udcff
     """
-    return _ODD.sub(lambda found: found[0] if found[0].isprintable() or found[0] in keep else _escape(found[0]), text)
+    return _ODD.sub(
+        lambda found: found[0] if found[0].isprintable() or found[0] in keep else _escape(found[0]),
+        text,
+    )
 
 
 def one_line(text: str, most: int = 2000) -> str:

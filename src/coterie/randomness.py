@@ -1,10 +1,12 @@
 """The source of all random numbers: a function of integers such as (seed, purpose, exchange, client).
 
-A draw depends only on its key. So it does not matter which process makes it, in which order, after which resume, or which
-other clients were silent. Nothing else in Coterie seeds or advances a global generator.
+A draw depends only on its key. So it does not matter which process makes it, in which order, after
+which resume, or which other clients were silent. Nothing else in Coterie seeds or advances a global
+generator.
 
-Code of the user's own, such as a data set, a model, a loss or an augmentation, takes no generator from Coterie. It runs in a
-scope in which the global generators of torch, NumPy and Python are seeded: :class:`seeded`.
+Code of the user's own, such as a data set, a model, a loss or an augmentation, takes no generator
+from Coterie. It runs in a scope in which the global generators of torch, NumPy and Python are
+seeded: :class:`seeded`.
 """
 
 from __future__ import annotations
@@ -80,9 +82,13 @@ class Scope:
     @property
     def moved(self) -> bool:
         """Whether a global generator has been drawn from since it was seeded."""
-        if not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(self.word).get_state()):
+        if not torch.equal(
+            torch.get_rng_state(), torch.Generator().manual_seed(self.word).get_state()
+        ):
             return True
-        if self.gpu and not torch.equal(torch.cuda.get_rng_state(), torch.Generator("cuda").manual_seed(self.word).get_state()):
+        if self.gpu and not torch.equal(
+            torch.cuda.get_rng_state(), torch.Generator("cuda").manual_seed(self.word).get_state()
+        ):
             return True
         if not self.own_code:
             return False
@@ -94,20 +100,24 @@ class Scope:
 
 def _fresh(position: int, word: int) -> bool:
     """Whether a Mersenne twister has not drawn since it was seeded, from its position and the first word of its state."""
-    return position == 624 and word == 0x80000000  # what every seed gives; the first draw changes both
+    return (
+        position == 624 and word == 0x80000000
+    )  # what every seed gives; the first draw changes both
 
 
 @contextmanager
 def seeded(*key: int, own_code: bool = True) -> Iterator[Scope]:
     """Fork the global generators and seed them, for code that takes no generator: dropout, initialisers, a user's own code.
 
-    These are torch's generator on the CPU and, if CUDA is in use, that of the current GPU; and those of the modules ``random``
-    and ``numpy.random``. The global state of the caller is unchanged afterwards. A generator that the user's code made itself
-    is not reached, see :mod:`coterie.training.own_code`.
+    These are torch's generator on the CPU and, if CUDA is in use, that of the current GPU; and
+    those of the modules ``random`` and ``numpy.random``. The global state of the caller is
+    unchanged afterwards. A generator that the user's code made itself is not reached, see
+    :mod:`coterie.training.own_code`.
 
     Args:
         *key: Non-negative integers.
-        own_code: Whether code of the user's own may run. If not, torch's generators are enough, in a sixth of the time.
+        own_code: Whether code of the user's own may run. If not, torch's generators are enough, in
+            a sixth of the time.
 
     Yields:
         The scope, which knows whether something has been drawn.
@@ -173,6 +183,10 @@ def state_of(generator: Any) -> str:
         return str(generator.get_state().tolist())
     if isinstance(generator, random.Random):
         return str(generator.getstate())
-    numpy = generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState) else generator.bit_generator.state
+    numpy = (
+        generator.get_state(legacy=False)
+        if isinstance(generator, np.random.RandomState)
+        else generator.bit_generator.state
+    )
     with np.printoptions(threshold=10_000):
         return str(numpy)

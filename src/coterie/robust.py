@@ -1,11 +1,12 @@
 """Limits on the effect of one client on the others: length of updates, number of examples, and rule of averaging.
 
-Honest clients get the published algorithm. So the limits are off in a simulation, unless its scenario has adversaries or a
-setting asks for them. A federation over Flower does not know its clients, so there they are on, in a form that compares like
-with like: an update with what a client of as many local steps would send.
+Honest clients get the published algorithm. So the limits are off in a simulation, unless its
+scenario has adversaries or a setting asks for them. A federation over Flower does not know its
+clients, so there they are on, in a form that compares like with like: an update with what a client
+of as many local steps would send.
 
-All engines apply the limits before anything is averaged or compared, and record whatever they change. docs/adversaries.md has
-measurements of their effect.
+All engines apply the limits before anything is averaged or compared, and record whatever they
+change. docs/adversaries.md has measurements of their effect.
 """
 
 from __future__ import annotations
@@ -25,32 +26,35 @@ from coterie.settings import SettingError, setting
 from coterie.settings.calls import public
 
 PEERS = 3
-"""The smallest number of clients whose median norm is a reference: one hostile client among three cannot choose it."""
+"""The smallest number of clients whose median norm is a reference: one hostile client among three
+cannot choose it."""
 
 NORMS = 25.0
-"""The usual limit, in norms of what a client of as many steps would send. An app that trains in its own way may make 20 times
-as many passes as the server supposes, and honest clients of the same number of steps differ by up to 7 times
-(docs/adversaries.md)."""
+"""The usual limit, in norms of what a client of as many steps would send. An app that trains in its
+own way may make 20 times as many passes as the server supposes, and honest clients of the same
+number of steps differ by up to 7 times (docs/adversaries.md)."""
 
 LOOSE = 20.0
-"""An update that is longer than its limit by this factor is refused, and not only scaled down. The product of both factors is
-also the limit if the others started from other models: honest newcomers sent updates of 25 times the norm of clients that had
-long converged."""
+"""An update that is longer than its limit by this factor is refused, and not only scaled down. The
+product of both factors is also the limit if the others started from other models: honest newcomers
+sent updates of 25 times the norm of clients that had long converged."""
 
 SMALL = 0.1
-"""An update of at most this share of its model's norm (or of 1) is never scaled down: where the others have nothing left to
-learn, an honest client that still has is many times as long as they are, and yet moves the model little."""
+"""An update of at most this share of its model's norm (or of 1) is never scaled down: where the
+others have nothing left to learn, an honest client that still has is many times as long as they
+are, and yet moves the model little."""
 
 LONGEST = 1000.0
-"""No training makes an update longer than this many times the norm of its model (or than this number, if the model's norm is
-below 1). This is the bound if no other client did the same task."""
+"""No training makes an update longer than this many times the norm of its model (or than this
+number, if the model's norm is below 1). This is the bound if no other client did the same task."""
 
 ROUNDING = 1e-6
 """The greatest change by rounding, relative to a model's norm (or to 1)."""
 
 CLAIMS = 1000
-"""A claim of more examples than this many times the median claim is not believed; it counts as the median. Honest sites differ
-by a factor of a hundred and more, false claims are limited by nothing else."""
+"""A claim of more examples than this many times the median claim is not believed; it counts as the
+median. Honest sites differ by a factor of a hundred and more, false claims are limited by nothing
+else."""
 
 
 OFF: Mapping[str, str] = {"robust.norms": "robust.norms=none", "robust.share": "robust.share=1"}
@@ -82,21 +86,27 @@ class Robust(Averaging):
         "or with adversaries, else none; none: no limit",
         gt=1,
     )
-    most_examples: int = setting(10**9, "number of examples above which a client's reply is refused", ge=1)
+    most_examples: int = setting(
+        10**9, "number of examples above which a client's reply is refused", ge=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.norms, str) and self.norms != "auto":
-            raise SettingError(f"robust.norms must be a number > 1, auto or none, got {self.norms!r}")
+            raise SettingError(
+                f"robust.norms must be a number > 1, auto or none, got {self.norms!r}"
+            )
 
     def within(self, exposed: bool) -> Robust:
         """Return the limits that apply to some clients, without ``auto`` where it stands for a number or for no limit.
 
         Args:
-            exposed: Whether some clients may be hostile: in a federation, or if the scenario has adversaries.
+            exposed: Whether some clients may be hostile: in a federation, or if the scenario has
+                adversaries.
 
         Returns:
-            The limits. If they are on, ``share`` stays ``auto``, which limits reports and claims that are not believed.
+            The limits. If they are on, ``share`` stays ``auto``, which limits reports and claims
+            that are not believed.
         """
         norms, share = self.norms, self.share
         if norms == "auto":
@@ -113,10 +123,13 @@ class Robust(Averaging):
             masks: Whether clients send masked numbers.
 
         Raises:
-            SettingError: The rule needs single updates, and the plan asks for sums, or clients mask their numbers.
+            SettingError: The rule needs single updates, and the plan asks for sums, or clients mask
+                their numbers.
         """
         if self.needs_all and masks:
-            raise SettingError(f"robust.mean must be mean with boundary.masks, got {self.mean}, which needs single updates")
+            raise SettingError(
+                f"robust.mean must be mean with boundary.masks, got {self.mean}, which needs single updates"
+            )
         if self.needs_all and any(part.need == "sums" for _, part in plan.leaves()):
             raise SettingError(
                 f"robust.mean must be mean for a method that asks for sums only, such as split-half-sums, got {self.mean}, "
@@ -135,23 +148,36 @@ class Robust(Averaging):
             Client -> the number of examples that it counts for.
         """
         clients = sorted(claims)
-        most = np.array([min(claims[client], self.most_examples) for client in clients], dtype=np.int64)
+        most = np.array(
+            [min(claims[client], self.most_examples) for client in clients], dtype=np.int64
+        )
         counted = _believed(most) if self.share == "auto" else self.bounded(most)
         return dict(zip(clients, counted.tolist(), strict=True))
 
-    def limited(self, lengths: Mapping[Client, Length], claims: Mapping[Client, int], usual: Usual | None = None) -> Limited:
+    def limited(
+        self,
+        lengths: Mapping[Client, Length],
+        claims: Mapping[Client, int],
+        usual: Usual | None = None,
+    ) -> Limited:
         """Decide which well-formed replies are refused or scaled down.
 
         Args:
-            lengths: The length of the update of each client that trained, see :func:`~coterie.robust.lengths`.
+            lengths: The length of the update of each client that trained, see
+                :func:`~coterie.robust.lengths`.
             claims: Client -> the number of examples that it reports.
-            usual: The usual lengths in earlier waves of the same exchange; these lengths are added to it.
+            usual: The usual lengths in earlier waves of the same exchange; these lengths are added
+                to it.
 
         Returns:
             The refused clients, and the factors of the others.
         """
         why = "it claims {:,} examples, more than {:,} (robust.most_examples)"
-        refused = {c: why.format(count, self.most_examples) for c, count in claims.items() if count > self.most_examples}
+        refused = {
+            c: why.format(count, self.most_examples)
+            for c, count in claims.items()
+            if count > self.most_examples
+        }
         refused |= {client: length.flaw for client, length in lengths.items() if length.flaw}
         scaled: dict[Client, float] = {}
         if self.norms is None:
@@ -193,15 +219,17 @@ class Length:
 
     Attributes:
         update: L2 norm over the parameters; for two halves, that of the longer one.
-        buffers: The same over the columns after them: running statistics such as those of BatchNorm.
+        buffers: The same over the columns after them: running statistics such as those of
+            BatchNorm.
         model: Norms of the model from which it started, over the same two ranges of columns.
         gradient: Whether it is a gradient, and not the change by training.
         task: A key that is equal for clients that did the same kind of work.
         start: The models from which it started, as rows of the plan.
-        steps: The number of mini-batch steps that a client of this many examples makes; 1 for a gradient.
+        steps: The number of mini-batch steps that a client of this many examples makes; 1 for a
+            gradient.
         plausible: A norm that every honest update may have: the clip of a boundary, or 0.
-        wave: Number of the client's wave. It is compared with the clients of this wave and of those before, so the result
-            does not depend on how many replies are held at a time.
+        wave: Number of the client's wave. It is compared with the clients of this wave and of those
+            before, so the result does not depend on how many replies are held at a time.
         flaw: The reason to refuse it whatever the others sent, if there is one.
     """
 
@@ -220,7 +248,8 @@ class Length:
         """Find a reason why no honest client would send an update of this length.
 
         Args:
-            usual: What a client of as many steps would send, see :class:`Usual`; ``None`` if it is not known.
+            usual: What a client of as many steps would send, see :class:`Usual`; ``None`` if it is
+                not known.
             norms: The limit of an update, in multiples of the usual one.
 
         Returns:
@@ -245,19 +274,29 @@ class Length:
         Returns:
             The factor; 1 if it is shorter.
         """
-        return min([1.0, *(limit / norm for norm, _, _, limit in self._compared(usual, norms) if norm)])
+        return min(
+            [1.0, *(limit / norm for norm, _, _, limit in self._compared(usual, norms) if norm)]
+        )
 
-    def _compared(self, usual: Sequence[float] | None, norms: float) -> Iterator[tuple[float, str, float, float]]:
+    def _compared(
+        self, usual: Sequence[float] | None, norms: float
+    ) -> Iterator[tuple[float, str, float, float]]:
         """(norm, its name, the usual one, its limit) of the update and of the columns after it.
 
-        If the updates of the others are zero, the parameters may still move, as for a client that has something left to
-        learn. Running statistics may not: they rest with all clients or with none.
+        If the updates of the others are zero, the parameters may still move, as for a client that
+        has something left to learn. Running statistics may not: they rest with all clients or with
+        none.
         """
         if usual is None:
             return
         model, statistics = self.model
         least_update = max(SMALL * max(model, 1.0), self.plausible)
-        yield self.update, "update", usual[0], max(norms * usual[0], least_update) if usual[0] else max(model, 1.0)
+        yield (
+            self.update,
+            "update",
+            usual[0],
+            max(norms * usual[0], least_update) if usual[0] else max(model, 1.0),
+        )
         rounding = ROUNDING * max(statistics, 1.0)
         limit = max(norms * usual[1], statistics) if usual[1] else rounding
         yield self.buffers, "change of running statistics", usual[1], limit
@@ -266,9 +305,10 @@ class Length:
 class Usual:
     """What a client of a number of steps would send: medians over the clients of an exchange that did the same task.
 
-    An update of s steps is at most as long as the sum of its steps. So a client with s steps is compared with the median
-    over the others, of s' steps each, of ``norm * max(1, s / s')``. Who made fewer steps than another one is compared with
-    its whole norm: with training, steps become shorter.
+    An update of s steps is at most as long as the sum of its steps. So a client with s steps is
+    compared with the median over the others, of s' steps each, of ``norm * max(1, s / s')``. Who
+    made fewer steps than another one is compared with its whole norm: with training, steps become
+    shorter.
     """
 
     def __init__(self) -> None:
@@ -288,7 +328,8 @@ class Usual:
             length: The length to compare with them.
 
         Returns:
-            Those of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
+            Those of update and buffers; ``None`` if there are fewer clients than
+            :data:`~coterie.robust.PEERS`.
         """
         return self._of(length, length.start)
 
@@ -299,7 +340,8 @@ class Usual:
             length: The length to compare with them.
 
         Returns:
-            Those of update and buffers; ``None`` if there are fewer clients than :data:`~coterie.robust.PEERS`.
+            Those of update and buffers; ``None`` if there are fewer clients than
+            :data:`~coterie.robust.PEERS`.
         """
         return self._of(length, None)
 
@@ -308,7 +350,12 @@ class Usual:
         key = length.task, rows, length.steps
         if key not in self.known:
             groups = self.groups[length.task].items()
-            peers = [peer for start, members in groups if rows is None or start & rows for peer in members]
+            peers = [
+                peer
+                for start, members in groups
+                if rows is None or start & rows
+                for peer in members
+            ]
             if len(peers) < PEERS:
                 self.known[key] = None
             else:
@@ -339,14 +386,17 @@ class Extent(NamedTuple):
     negative: bool
 
 
-def extent(row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tensor | None = None) -> Extent:
+def extent(
+    row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tensor | None = None
+) -> Extent:
     """Measure one update.
 
     Args:
         row: The update, shape ``(d,)``.
         start: The model from which it started, shape ``(d,)``.
         wire: Defines which columns are parameters and, without a rotation, which are variances.
-        keep: Mask ``(d,)`` of the columns that stay at the client, which do not count; None for none.
+        keep: Mask ``(d,)`` of the columns that stay at the client, which do not count; None for
+            none.
 
     Returns:
         Its norms, and whether a running variance would become negative.
@@ -355,7 +405,9 @@ def extent(row: torch.Tensor, start: torch.Tensor, wire: Wire, keep: torch.Tenso
     variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
     negative = any(float((start[part] + row[part]).min()) < -ROUNDING for part in variances)
     norm = torch.linalg.vector_norm  # two thirds of the time of Tensor.norm
-    return Extent(float(norm(row[:stop])), float(norm(row[stop:])) if stop < len(row) else 0.0, negative)
+    return Extent(
+        float(norm(row[:stop])), float(norm(row[stop:])) if stop < len(row) else 0.0, negative
+    )
 
 
 def lengths(
@@ -369,8 +421,8 @@ def lengths(
 
     Args:
         plan: The plan of the exchange.
-        updates: For each client that trained, its update ``(d,)``, or those of both halves. Columns of layers that stay at
-            the client do not count.
+        updates: For each client that trained, its update ``(d,)``, or those of both halves. Columns
+            of layers that stay at the client do not count.
         chosen: The rows of the plan's models from which each client started.
         wire: Defines which columns are parameters and, without a rotation, which are variances.
         steps: Client -> the number of steps that it made, see ``steps_of``.
@@ -378,10 +430,19 @@ def lengths(
     Returns:
         Client -> length.
     """
-    starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in updates}}
-    masks = {keep: wire.layout.mask(keep) for keep in {plan.tasks[client].keep for client in updates} if keep}
+    starts = {
+        rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in updates}
+    }
+    masks = {
+        keep: wire.layout.mask(keep)
+        for keep in {plan.tasks[client].keep for client in updates}
+        if keep
+    }
     extents = {
-        client: [extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].keep)) for row in rows]
+        client: [
+            extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].keep))
+            for row in rows
+        ]
         for client, rows in updates.items()
     }
     return lengths_of(plan, extents, chosen, wire, steps)
@@ -407,8 +468,12 @@ def lengths_of(
         Client -> length.
     """
     stop = wire.layout.trainable
-    starts = {rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in extents}}
-    models = {rows: (float(row[:stop].norm()), float(row[stop:].norm())) for rows, row in starts.items()}
+    starts = {
+        rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in extents}
+    }
+    models = {
+        rows: (float(row[:stop].norm()), float(row[stop:].norm())) for rows, row in starts.items()
+    }
     places = {client: place for place, client in enumerate(sorted(plan.tasks))}
     measured = {}
     for client, each in extents.items():
@@ -453,6 +518,9 @@ def steps_of(task: Task, training: Training, examples: int) -> float:
         return 1.0
     how = task.how(training)
     batches = math.ceil(examples / how.batch) if how.batch else 1
-    stages = [how if stage.epochs is None else replace(how, epochs=stage.epochs, steps=None) for stage in task.stages] or [how]
+    stages = [
+        how if stage.epochs is None else replace(how, epochs=stage.epochs, steps=None)
+        for stage in task.stages
+    ] or [how]
     steps = sum(stage.steps or stage.epochs * batches for stage in stages)
     return float(max(steps, 1))

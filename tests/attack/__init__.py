@@ -3,11 +3,13 @@
 A module of this package is one subject (run directories, replies over Flower, ...). It has
 
 - ``POINTS``: name of a row in docs/trust.md -> one sentence that says what is promised;
-- ``attempts(rng, folder)``: an endless, seeded iterator of :class:`Attempt`; ``folder`` is empty and its own.
+- ``attempts(rng, folder)``: an endless, seeded iterator of :class:`Attempt`; ``folder`` is empty
+  and its own.
 
-An attempt *holds* if Coterie ends in the right result or in one sentence (``UserError``; at the command line exit 2, no
-traceback). ``Attempt.run`` returns None then, and otherwise a sentence that says what went wrong. An exception that leaves
-``run`` is a failure too. Import what an attempt needs inside of it, so that older versions of Coterie can be attacked as well.
+An attempt *holds* if Coterie ends in the right result or in one sentence (``UserError``; at the
+command line exit 2, no traceback). ``Attempt.run`` returns None then, and otherwise a sentence that
+says what went wrong. An exception that leaves ``run`` is a failure too. Import what an attempt
+needs inside of it, so that older versions of Coterie can be attacked as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``make attack``: the whole campaign, with a seed and a budget of time.
 
-python -m attack [--seed N] [--minutes M] [--attempts N] [--only SUBJECT] [--json FILE]      from the folder tests
+python -m attack [--seed N] [--minutes M] [--attempts N] [--only SUBJECT] [--json FILE]      from
+the folder tests
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ SHOWN = 5
 
 def subjects() -> list[str]:
     """The modules of the campaign, by name."""
-    return sorted(module.name for module in pkgutil.iter_modules(attack.__path__) if not module.name.startswith("_"))
+    return sorted(
+        module.name
+        for module in pkgutil.iter_modules(attack.__path__)
+        if not module.name.startswith("_")
+    )
 
 
 def play(subject: str, seed: int, seconds: float, most: int) -> dict[str, Any]:
@@ -42,7 +47,12 @@ def play(subject: str, seed: int, seconds: float, most: int) -> dict[str, Any]:
             if time.monotonic() > end or tried.total() >= most:
                 break
     return {
-        point: {"promise": promise, "attempts": tried[point], "failed": len(failed[point]), "failures": failed[point][:SHOWN]}
+        point: {
+            "promise": promise,
+            "attempts": tried[point],
+            "failed": len(failed[point]),
+            "failures": failed[point][:SHOWN],
+        }
         for point, promise in module.POINTS.items()
     }
 
@@ -56,22 +66,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="attack", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=10.0, help="for all subjects together")
-    parser.add_argument("--attempts", type=int, default=sys.maxsize, help="at most so many of each subject")
+    parser.add_argument(
+        "--attempts", type=int, default=sys.maxsize, help="at most so many of each subject"
+    )
     parser.add_argument("--only", choices=subjects(), help="one subject alone")
-    parser.add_argument("--json", type=Path, help="write the counts here; those of other subjects stay")
+    parser.add_argument(
+        "--json", type=Path, help="write the counts here; those of other subjects stay"
+    )
     asked = parser.parse_args()
     names = [asked.only] if asked.only else subjects()
     found: dict[str, Any] = {}
     for name in names:
         found[name] = play(name, asked.seed, 60 * asked.minutes / len(names), asked.attempts)
         for point, counts in found[name].items():
-            print(f"{name}: {point}: {counts['attempts']} attempts, {counts['failed']} failures", flush=True)
+            print(
+                f"{name}: {point}: {counts['attempts']} attempts, {counts['failed']} failures",
+                flush=True,
+            )
             for why in counts["failures"]:
                 print(f"    {why}", flush=True)
     if asked.json:
         before = json.loads(asked.json.read_text())["subjects"] if asked.json.is_file() else {}
-        counts = {name: {point: without(one) for point, one in points.items()} for name, points in found.items()}
-        asked.json.write_text(json.dumps({"seed": asked.seed, "subjects": {**before, **counts}}, indent=1) + "\n")
+        counts = {
+            name: {point: without(one) for point, one in points.items()}
+            for name, points in found.items()
+        }
+        asked.json.write_text(
+            json.dumps({"seed": asked.seed, "subjects": {**before, **counts}}, indent=1) + "\n"
+        )
     return any(counts["failed"] for points in found.values() for counts in points.values())
 
 

@@ -17,7 +17,15 @@ from pathlib import Path
 SECONDS = 20.0
 """What takes longer hangs."""
 
-WARM = ("torch", "scipy.io", "sklearn.datasets", "matplotlib.pyplot", "papers", "coterie.runs.export", "coterie.runs.suggest")
+WARM = (
+    "torch",
+    "scipy.io",
+    "sklearn.datasets",
+    "matplotlib.pyplot",
+    "papers",
+    "coterie.runs.export",
+    "coterie.runs.suggest",
+)
 """What takes seconds to import: no attempt is to be charged with it, nor to be stopped in it."""
 
 ROOM = 3 << 30
@@ -68,11 +76,15 @@ class _Terminal(io.TextIOWrapper):
         return self.looked_at
 
 
-def cli(words: Sequence[str], terminal: bool = False, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+def cli(
+    words: Sequence[str], terminal: bool = False, environment: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
     """(exit status, stdout, stderr) of a call of the command line, in the present folder."""
     from coterie.cli import main
 
-    streams = [_Terminal(io.BytesIO(), "utf-8", errors="surrogateescape", newline="") for _ in range(2)]
+    streams = [
+        _Terminal(io.BytesIO(), "utf-8", errors="surrogateescape", newline="") for _ in range(2)
+    ]
     for one in streams:
         one.looked_at = terminal
     kept, saved = (sys.stdout, sys.stderr), dict(os.environ)
@@ -113,7 +125,11 @@ def sentence(error: Exception) -> str | None:
     text = str(error)
     if not isinstance(error, UserError):
         return f"{type(error).__name__}: {text[:150]}"
-    return None if text and "\n" not in text and len(text) < 4000 else f"no sentence but {text[:100]!r}"
+    return (
+        None
+        if text and "\n" not in text and len(text) < 4000
+        else f"no sentence but {text[:100]!r}"
+    )
 
 
 def read_or_refused(read: Callable[[], object]) -> str | None:

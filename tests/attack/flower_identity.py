@@ -42,8 +42,16 @@ def strategy(method: Any, count: int, identity: Any, **how: Any) -> Any:
     from coterie.engines.flower import MethodStrategy
     from small import mlp
 
-    how = {"training": Training(lr=0.1, batch=0), "wait": 5.0, "nodes": count, "eval_every": 2, **how}
-    return MethodStrategy(method, mlp, **how, **({"identity": identity} if supported("identity") else {}))
+    how = {
+        "training": Training(lr=0.1, batch=0),
+        "wait": 5.0,
+        "nodes": count,
+        "eval_every": 2,
+        **how,
+    }
+    return MethodStrategy(
+        method, mlp, **how, **({"identity": identity} if supported("identity") else {})
+    )
 
 
 def grid_of(count: int, clock: Clock, rng: random.Random) -> Timed:
@@ -67,7 +75,12 @@ def told_of(rounds: list[Any], node: int) -> bool:
 
 def second(rng: random.Random) -> Attempt:
     count, name, rounds = rng.randint(3, 8), rng.choice(METHODS), rng.randint(4, 7)
-    victim, come, away, back = rng.randrange(count), rng.randint(1, 3), rng.randint(0, 3), rng.randint(4, 5)
+    victim, come, away, back = (
+        rng.randrange(count),
+        rng.randint(1, 3),
+        rng.randint(0, 3),
+        rng.randint(4, 5),
+    )
     others, seed, number = rng.randint(1, 3), rng.random(), rng.randint(100, 10**9)
 
     def run() -> str | None:
@@ -107,7 +120,9 @@ def across(rng: random.Random, folder: Path) -> Attempt:
             strategy(method_of(name), count, "first", out=out).start(grid, num_rounds=stop)
             owner = grid.nodes.pop(FIRST + victim)
             grid.nodes[IMPOSTOR] = grid.join(IMPOSTOR, victim, key(number))
-            if first:  # the impostor is the only one of the two that is there when the server starts
+            if (
+                first
+            ):  # the impostor is the only one of the two that is there when the server starts
                 owner.online = False
             grid.nodes[FIRST + victim] = owner
             again = strategy(method_of(name), count - first, "first", out=out)
@@ -118,16 +133,32 @@ def across(rng: random.Random, folder: Path) -> Attempt:
         shutil.rmtree(out)
         if why := stolen(grid, victim):
             return why
-        heard = again.last is not None and victim not in again.last.silent and victim in again.last.position.members
+        heard = (
+            again.last is not None
+            and victim not in again.last.silent
+            and victim in again.last.position.members
+        )
         return None if heard else f"client {victim} is there and was not heard"
 
-    told = f"of {victim} among {count}: {name}, stopped after {stop} of {rounds}, {first}, {seed:.3f}"
+    told = (
+        f"of {victim} among {count}: {name}, stopped after {stop} of {rounds}, {first}, {seed:.3f}"
+    )
     return Attempt("a claim across restarts", told, run)
 
 
 def by_list(rng: random.Random) -> Attempt:
-    count, name, rounds, seed = rng.randint(3, 7), rng.choice(METHODS), rng.randint(2, 4), rng.random()
-    victim, number, early, by_id = rng.randrange(count), rng.randint(100, 10**9), rng.random() < 0.5, rng.random() < 0.3
+    count, name, rounds, seed = (
+        rng.randint(3, 7),
+        rng.choice(METHODS),
+        rng.randint(2, 4),
+        rng.random(),
+    )
+    victim, number, early, by_id = (
+        rng.randrange(count),
+        rng.randint(100, 10**9),
+        rng.random() < 0.5,
+        rng.random() < 0.3,
+    )
     says = rng.choice((victim, victim, count + 5, None))
 
     def run() -> str | None:
@@ -151,17 +182,30 @@ def by_list(rng: random.Random) -> Attempt:
                     grid.nodes[FIRST + victim] = owner
                 elif one.number == 1:
                     grid.join(IMPOSTOR, says, key(number))
-        if any(node == IMPOSTOR and kind in ("train", "evaluate") for kind, node, _, _ in grid.sent):
+        if any(
+            node == IMPOSTOR and kind in ("train", "evaluate") for kind, node, _, _ in grid.sent
+        ):
             return "a node that is in no line of the list got a task"
         if done[-1].position.members != tuple(range(count)) or done[-1].silent:
             return f"members are {done[-1].position.members}, silent {done[-1].silent}"
-        return None if told_of(done, IMPOSTOR) else "the records do not tell that the node was refused"
+        return (
+            None if told_of(done, IMPOSTOR) else "the records do not tell that the node was refused"
+        )
 
-    return Attempt("the operator's list", f"{count}, says {says}: {name}, {early}, {by_id}, {rounds}, {seed:.3f}", run)
+    return Attempt(
+        "the operator's list",
+        f"{count}, says {says}: {name}, {early}, {by_id}, {rounds}, {seed:.3f}",
+        run,
+    )
 
 
 def hoarding(rng: random.Random, folder: Path) -> Attempt:
-    count, name, stop, seed = rng.randint(3, 6), rng.choice(METHODS), rng.randint(1, 2), rng.random()
+    count, name, stop, seed = (
+        rng.randint(3, 6),
+        rng.choice(METHODS),
+        rng.randint(1, 2),
+        rng.random(),
+    )
     thief = rng.randrange(count)
     free, out = count + rng.randint(1, 50), folder / f"run-{rng.getrandbits(40)}"
 
@@ -170,18 +214,31 @@ def hoarding(rng: random.Random, folder: Path) -> Attempt:
             grid = grid_of(count, clock, random.Random(seed))
             strategy(method_of(name), count, "first", out=out).start(grid, num_rounds=stop)
             grid.nodes.pop(FIRST + thief)
-            grid.join(FIRST + thief, free, key(thief))  # with the same key under a name that nobody has yet
+            grid.join(
+                FIRST + thief, free, key(thief)
+            )  # with the same key under a name that nobody has yet
             again = strategy(method_of(name), count - 1, "first", out=out)
             again.start(grid, num_rounds=stop + 2)
         shutil.rmtree(out)
         assert again.last is not None
-        return f"node of client {thief} is client {free} as well" if free in again.last.position.members else None
+        return (
+            f"node of client {thief} is client {free} as well"
+            if free in again.last.position.members
+            else None
+        )
 
-    return Attempt("one key, one name", f"{thief} of {count} as {free}: {name}, {stop}, {seed:.3f}", run)
+    return Attempt(
+        "one key, one name", f"{thief} of {count} as {free}: {name}, {stop}, {seed:.3f}", run
+    )
 
 
 def comes_back(rng: random.Random) -> Attempt:
-    count, name, seed, victim = rng.randint(3, 8), rng.choice(METHODS), rng.random(), rng.randrange(3)
+    count, name, seed, victim = (
+        rng.randint(3, 8),
+        rng.choice(METHODS),
+        rng.random(),
+        rng.randrange(3),
+    )
     leave, again, fresh = rng.randint(1, 2), rng.randint(3, 4), rng.random() < 0.5
     number, claims = rng.randint(100, 10**9), rng.random() < 0.5
 
@@ -218,9 +275,15 @@ def as_it_was(rng: random.Random) -> Attempt:
                 if one.number == again:
                     grid.join(FIRST + 700, who, key(700))
         heard = one.position.members == tuple(range(count)) and not one.silent
-        return None if heard else f"client {who} is not there again: {one.position.members}, silent {one.silent}"
+        return (
+            None
+            if heard
+            else f"client {who} is not there again: {one.position.members}, silent {one.silent}"
+        )
 
-    return Attempt("claimed, as it was", f"{who} of {count}: {name}, {leave} to {again}, {seed:.3f}", run)
+    return Attempt(
+        "claimed, as it was", f"{who} of {count}: {name}, {leave} to {again}, {seed:.3f}", run
+    )
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:

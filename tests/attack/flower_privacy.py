@@ -32,7 +32,8 @@ def net() -> Any:
         return mlp()
 
 
-# -- a client with an app of somebody's --------------------------------------------------------------
+# -- a client with an app of somebody's
+# --------------------------------------------------------------
 
 
 def chatty(rng: random.Random) -> Any:
@@ -59,8 +60,20 @@ def chatty(rng: random.Random) -> Any:
         if more:
             records[WORDS] = ConfigRecord({"labels": WORDS})
             records["more"] = MetricRecord({"mean": PRIVATE})
-        told = {"losses": [PRIVATE], "accuracies": [PRIVATE], "chosen": [0], "kept": 3, "accuracy": PRIVATE, "personal": 0}
-        told |= {"held-out": 4, "held-out-sums": [PRIVATE], "held-out-products": [PRIVATE], "losses-1": [PRIVATE]}
+        told = {
+            "losses": [PRIVATE],
+            "accuracies": [PRIVATE],
+            "chosen": [0],
+            "kept": 3,
+            "accuracy": PRIVATE,
+            "personal": 0,
+        }
+        told |= {
+            "held-out": 4,
+            "held-out-sums": [PRIVATE],
+            "held-out-products": [PRIVATE],
+            "losses-1": [PRIVATE],
+        }
         records["metrics"] = MetricRecord({"num-examples": 4711, **told})
         return Message(RecordDict(records), reply_to=message)
 
@@ -89,7 +102,9 @@ def a_task(rng: random.Random) -> Any:
     if rng.random() < 0.2:
         task["keep"] = rng.choice((("0",), ("2",), ("0", "2")))
     elif rng.random() < 0.4 and "gradient" not in task:
-        task["personal"] = rng.choice((Personal(), Personal(start="own", mixture=0.5), Personal(start="offered", pull=1.0)))
+        task["personal"] = rng.choice(
+            (Personal(), Personal(start="own", mixture=0.5), Personal(start="offered", pull=1.0))
+        )
     if "gradient" in task or ("personal" in task and task["personal"].mixture is not None):
         task.pop("stages", None)  # no task has both
     return Task(**task)
@@ -102,7 +117,10 @@ def orders_of(rng: random.Random, kind: str) -> Any:
     from coterie.core import Training
     from coterie.engines.flower.messages import Order, config_of, name_of
 
-    key, client = (rng.getrandbits(40), rng.randrange(10**6), rng.randrange(10**6)), rng.randrange(1000)
+    key, client = (
+        (rng.getrandbits(40), rng.randrange(10**6), rng.randrange(10**6)),
+        rng.randrange(1000),
+    )
     run, count = f"{rng.getrandbits(100):x}", rng.choice((1, 1, 2, 3))
     orders = [
         Order(
@@ -121,7 +139,11 @@ def a_context(rng: random.Random, config: dict[str, Any]) -> Any:
     from flwr.app import Context, RecordDict
 
     return Context(
-        run_id=rng.randrange(10**9), node_id=rng.randrange(10**9), node_config=dict(config), state=RecordDict(), run_config={}
+        run_id=rng.randrange(10**9),
+        node_id=rng.randrange(10**9),
+        node_config=dict(config),
+        state=RecordDict(),
+        run_config={},
     )
 
 
@@ -136,7 +158,9 @@ def through(mod: Any, app: Any, message: Any, context: Any) -> Any:
 def row_of(record: Any) -> Any:
     import torch
 
-    return torch.cat([torch.from_numpy(array.numpy().copy()).reshape(-1) for array in record.values()])
+    return torch.cat(
+        [torch.from_numpy(array.numpy().copy()).reshape(-1) for array in record.values()]
+    )
 
 
 def tells(reply: Any, boundary: Any, most: int) -> str | None:
@@ -150,9 +174,14 @@ def tells(reply: Any, boundary: Any, most: int) -> str | None:
     for name, record in updates.items():
         row = row_of(record)
         spread = float((row - row.mean()).std()) if len(row) > 1 else 1.0
-        if name.partition("-")[0] != "update" or not 0.4 < spread / (boundary.noise * boundary.clip) < 2:
+        if (
+            name.partition("-")[0] != "update"
+            or not 0.4 < spread / (boundary.noise * boundary.clip) < 2
+        ):
             return f"{name} left with spread {spread:.3g}, and the noise has {boundary.noise * boundary.clip:g}"
-    if set(reply.content.config_records) - {"coterie.boundary"} or set(reply.content.metric_records) - {"metrics"}:
+    if set(reply.content.config_records) - {"coterie.boundary"} or set(
+        reply.content.metric_records
+    ) - {"metrics"}:
         return f"records left: {sorted(reply.content)}"
     found = dict(reply.content.metric_records.get("metrics", {}))
     return f"it told {found}" if found not in ({}, {"num-examples": 1}) else None
@@ -160,7 +189,10 @@ def tells(reply: Any, boundary: Any, most: int) -> str | None:
 
 def leaving(rng: random.Random) -> Iterator[Attempt]:
     while True:
-        seed, kind = rng.getrandbits(64), rng.choice(("train", "train", "evaluate", "evaluate.final"))
+        seed, kind = (
+            rng.getrandbits(64),
+            rng.choice(("train", "train", "evaluate", "evaluate.final")),
+        )
 
         def run(seed: int = seed, kind: str = kind) -> str | None:
             from coterie.boundary import Boundary
@@ -173,8 +205,14 @@ def leaving(rng: random.Random) -> Iterator[Attempt]:
                 mod = boundary_mod(boundary, net)
                 reply = through(mod, chatty(own), message, a_context(own, {"partition-id": 0}))
             tasks = [order.task for order in orders]
-            none = kind.startswith("evaluate") or any(task.measure or task.held_out for task in tasks)
-            return tells(reply, boundary, 0 if none else sum(task.trains * (2 if task.halves else 1) for task in tasks))
+            none = kind.startswith("evaluate") or any(
+                task.measure or task.held_out for task in tasks
+            )
+            return tells(
+                reply,
+                boundary,
+                0 if none else sum(task.trains * (2 if task.halves else 1) for task in tasks),
+            )
 
         yield Attempt("what leaves under noise", f"{kind}, seed {seed}", run)
 
@@ -205,7 +243,9 @@ def spending(rng: random.Random, folder: Path) -> Iterator[Attempt]:
                         mod = mod_of(boundary, budget)
                     reply = through(mod, chatty(own), message, a_context(own, config))
                     if not isinstance(reply, str) and reply.has_content():
-                        left += sum(bool(len(record)) for record in reply.content.array_records.values())
+                        left += sum(
+                            bool(len(record)) for record in reply.content.array_records.values()
+                        )
             return f"{left} updates left, of {most} that the budget allows" if left > most else None
 
         yield Attempt("the budget", f"seed {seed}", run)
@@ -227,10 +267,14 @@ def mod_of(boundary: Any, budget: float) -> Any:
 def hiding(rng: random.Random) -> Iterator[Attempt]:
     while True:
         secret = rng.randrange(10**7, 10 ** rng.randint(8, 40))
-        kind = rng.choice(("rotation none", "repr", "negative", "text", "fraction", "server", "wire"))
+        kind = rng.choice(
+            ("rotation none", "repr", "negative", "text", "fraction", "server", "wire")
+        )
 
         def run(secret: int = secret, kind: str = kind) -> str | None:
-            return f"it says {told[:200]!r}" if str(secret) in (told := said(kind, secret)) else None
+            return (
+                f"it says {told[:200]!r}" if str(secret) in (told := said(kind, secret)) else None
+            )
 
         yield Attempt("the secret", f"{kind}, {secret}", run)
         short = rng.randrange(2 ** rng.randint(4, 16))
@@ -258,7 +302,9 @@ def said(kind: str, secret: int) -> str:
         boundary = Boundary(**values.get(kind, {"rotation": "permute", "secret": secret}))
         if kind == "server":
             MethodStrategy(FedAvg(), net, boundary=boundary)
-        return repr(Wire(boundary, Layout(net()), 0)) if kind == "wire" else f"{boundary!r} {boundary}"
+        return (
+            repr(Wire(boundary, Layout(net()), 0)) if kind == "wire" else f"{boundary!r} {boundary}"
+        )
     except ValueError as error:
         return str(error)
 

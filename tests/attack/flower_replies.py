@@ -1,7 +1,8 @@
 """Replies of hostile clients to a strategy over Flower: whatever they hold, the round goes on and the others are served.
 
-The other clients are scripted: they send small updates of two groups, so that a round takes milliseconds and every reply goes
-the whole way, through reading, the method's step, its notes, the record's line and the log.
+The other clients are scripted: they send small updates of two groups, so that a round takes
+milliseconds and every reply goes the whole way, through reading, the method's step, its notes, the
+record's line and the log.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ SENT = [0]
 """Replies that hostile clients have sent so far."""
 
 
-# -- what honest clients do ---------------------------------------------------------------------------------------------------
+# -- what honest clients do
+# ---------------------------------------------------------------------------------------------------
 
 
 def net() -> Any:
@@ -67,7 +69,9 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
         row = wire.seal(wire.first_model(int(config["first"]), net))
         return RecordDict({"arrays": messages.packed(row, wire.layout), **told})
     if message.metadata.message_type == "evaluate":
-        return RecordDict({"metrics": MetricRecord({"loss": 0.5, "accuracy": 0.8, "num-examples": 9}), **told})
+        return RecordDict(
+            {"metrics": MetricRecord({"loss": 0.5, "accuracy": 0.8, "num-examples": 9}), **told}
+        )
     orders = messages.orders_of(message.content)
     records: dict[str, Any] = {}
     metrics: dict[str, Any] = {"num-examples": 20 + client}
@@ -90,7 +94,10 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
         offered = len(task.offered)
         own: dict[str, Any] = {"chosen": [(client + i) % offered for i in range(task.choose)]}
         if task.measure:
-            own |= {"losses": [0.5 + 0.1 * i for i in range(offered)], "accuracies": [0.7] * offered}
+            own |= {
+                "losses": [0.5 + 0.1 * i for i in range(offered)],
+                "accuracies": [0.7] * offered,
+            }
         if task.keep and task.trains:
             own["kept"] = exchange - 1
         if task.personal is not None:
@@ -98,7 +105,10 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
         metrics |= {messages.of_task(name, place): value for name, value in own.items()}
     if count:
         draw = np.random.default_rng(client)
-        held = Held.of([("", i) for i in range(count)], draw.exponential(1.0, (1, 8)) + 0.1 * draw.random((count, 8)))
+        held = Held.of(
+            [("", i) for i in range(count)],
+            draw.exponential(1.0, (1, 8)) + 0.1 * draw.random((count, 8)),
+        )
         metrics |= messages.held_metrics(held)
     return RecordDict({**records, "metrics": MetricRecord(metrics), **told})
 
@@ -107,7 +117,9 @@ class Scripted:
     """Makes a grid of honest clients, but for one. hostile: (message, its honest reply) -> what it replies in its place: None
     for nothing, a RecordDict, an Error or a whole Message."""
 
-    def __init__(self, boundary: Any, hostile: Callable[[Any, Any], Any], who: Sequence[int] = (HOSTILE,)) -> None:
+    def __init__(
+        self, boundary: Any, hostile: Callable[[Any, Any], Any], who: Sequence[int] = (HOSTILE,)
+    ) -> None:
         from coterie.boundary import Wire
         from coterie.models.layout import Layout
         from coterie.randomness import seeded
@@ -133,7 +145,11 @@ class Scripted:
                 if client in script.who:
                     reply = script.hostile(message, reply)
                     SENT[0] += 1
-                return reply if reply is None or isinstance(reply, Message) else Message(reply, reply_to=message)
+                return (
+                    reply
+                    if reply is None or isinstance(reply, Message)
+                    else Message(reply, reply_to=message)
+                )
 
         return Grid(None, CLIENTS)  # type: ignore[arg-type]
 
@@ -147,11 +163,18 @@ def strategy_of(method: Any, boundary: Any, **how: Any) -> Any:
 
     with a_run():
         return MethodStrategy(
-            method, net, nodes=CLIENTS, wait=1.0, training=Training(), boundary=replace(boundary, secret=None), **how
+            method,
+            net,
+            nodes=CLIENTS,
+            wait=1.0,
+            training=Training(),
+            boundary=replace(boundary, secret=None),
+            **how,
         )
 
 
-# -- what hostile clients do --------------------------------------------------------------------------------------------------
+# -- what hostile clients do
+# --------------------------------------------------------------------------------------------------
 
 DTYPES = (
     ">f4", ">f8", ">f2", "<f2", "<f8", "longdouble", ">i2", "<i2", "i1", "u1", "<u2", ">u4", "<i8", "<u8", "c8", ">c16", "?",
@@ -192,7 +215,9 @@ def npy(values: Any) -> bytes:
 
 def header(descr: str, shape: str, order: str, version: bytes, body: bytes) -> bytes:
     """An ``.npy`` file whose header says so."""
-    told = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode("latin1", "replace")
+    told = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode(
+        "latin1", "replace"
+    )
     size = len(told).to_bytes(2 if version == b"\x01\x00" else 4, "little")
     return b"\x93NUMPY" + version + size + told + body
 
@@ -212,18 +237,32 @@ def an_array(rng: random.Random, was: Any) -> Any:
         data = npy(np.zeros(count, np.dtype(rng.choice(DTYPES))))
     elif kind == 1:
         with np.errstate(all="ignore"):
-            dtype = np.dtype(rng.choice((">f4", "<f8", ">f8", "<f2", "longdouble", ">i2", ">i4", "<i8", ">u2")))
-            data = npy(np.asfortranarray(values.astype(dtype)) if rng.random() < 0.5 else values.astype(dtype))
+            dtype = np.dtype(
+                rng.choice((">f4", "<f8", ">f8", "<f2", "longdouble", ">i2", ">i4", "<i8", ">u2"))
+            )
+            data = npy(
+                np.asfortranarray(values.astype(dtype))
+                if rng.random() < 0.5
+                else values.astype(dtype)
+            )
     elif kind == 2:
         version = rng.choice((b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x09"))
-        shape = rng.choice((repr(rng.choice(SHAPES)), "(8L, 5L)", "[8, 5]", "8", "None", "(8.0, 5)", "()" * 40))
+        shape = rng.choice(
+            (repr(rng.choice(SHAPES)), "(8L, 5L)", "[8, 5]", "8", "None", "(8.0, 5)", "()" * 40)
+        )
         order = rng.choice(("True", "False", "None"))
         data = header(rng.choice((repr("<f4"), *DESCRS)), shape, order, version, values.tobytes())
     elif kind == 3:
         whole = npy(values)
-        data = whole[: rng.randrange(len(whole))] if rng.random() < 0.7 else whole + rng.randbytes(rng.randint(1, 9))
+        data = (
+            whole[: rng.randrange(len(whole))]
+            if rng.random() < 0.7
+            else whole + rng.randbytes(rng.randint(1, 9))
+        )
     elif kind == 4:
-        data = rng.choice((rng.randbytes(rng.randint(0, 300)), b"\x80\x04N.", b"PK\x03\x04", b"\x93NUMPY", b""))
+        data = rng.choice(
+            (rng.randbytes(rng.randint(0, 300)), b"\x80\x04N.", b"PK\x03\x04", b"\x93NUMPY", b"")
+        )
     elif kind == 5:
         whole = bytearray(npy(values))
         for _ in range(rng.randint(1, 6)):
@@ -234,7 +273,9 @@ def an_array(rng: random.Random, was: Any) -> Any:
         at = rng.randrange(max(1, odd.size)) if rng.random() < 0.5 else slice(None)
         if odd.size and odd.dtype.kind in "fiu":  # it may have been spoiled before
             choices = (math.nan, math.inf, -math.inf, FLOAT32, 1e30, -1e18, 1e17, 0.0, -0.0, 1e-45)
-            odd.reshape(-1)[at] = rng.choice(choices) if odd.dtype.kind == "f" else rng.choice((0, 1, 127, 99))
+            odd.reshape(-1)[at] = (
+                rng.choice(choices) if odd.dtype.kind == "f" else rng.choice((0, 1, 127, 99))
+            )
         data = npy(odd)
     shape = tuple(int(s) for s in rng.choice(SHAPES)) if rng.random() < 0.2 else tuple(values.shape)
     named = rng.choice(("float32", "bfloat16", "\x1b[0m"))
@@ -259,7 +300,9 @@ def arrays(rng: random.Random, reply: Any) -> None:
         else:
             record[text(rng)[:2000]] = record[key]
     else:
-        reply[rng.choice(names)] = ArrayRecord({text(rng)[:2000]: record[key]} if key and rng.random() < 0.5 else {})
+        reply[rng.choice(names)] = ArrayRecord(
+            {text(rng)[:2000]: record[key]} if key and rng.random() < 0.5 else {}
+        )
 
 
 def a_number(rng: random.Random) -> Any:
@@ -279,8 +322,27 @@ def metrics(rng: random.Random, reply: Any) -> None:
 
     if not isinstance(reply.get("metrics"), MetricRecord):
         return
-    names = ["num-examples", "losses", "accuracies", "chosen", "kept", "loss", "accuracy", "eval_acc", text(rng)[:500]]
-    names += ["held-out", "held-out-sums", "held-out-products", "personal", "chosen-1", "kept-1", "personal-1", "losses-1"]
+    names = [
+        "num-examples",
+        "losses",
+        "accuracies",
+        "chosen",
+        "kept",
+        "loss",
+        "accuracy",
+        "eval_acc",
+        text(rng)[:500],
+    ]
+    names += [
+        "held-out",
+        "held-out-sums",
+        "held-out-products",
+        "personal",
+        "chosen-1",
+        "kept-1",
+        "personal-1",
+        "losses-1",
+    ]
     told = dict(reply["metrics"])
     for _ in range(rng.randint(1, 3)):
         name = rng.choice(names)
@@ -304,10 +366,19 @@ def records(rng: random.Random, reply: Any) -> None:
     elif kind == 1 and name in reply:
         reply[text(rng)[:500]] = reply.pop(name)
     elif kind == 2:
-        reply[text(rng)[:500]] = rng.choice((MetricRecord({"num-examples": 5}), ArrayRecord(), ConfigRecord({"a": text(rng)})))
+        reply[text(rng)[:500]] = rng.choice(
+            (MetricRecord({"num-examples": 5}), ArrayRecord(), ConfigRecord({"a": text(rng)}))
+        )
     else:
         reply.pop(name, None)
-        reply[name] = rng.choice((MetricRecord({"num-examples": 5.0}), ArrayRecord(), ConfigRecord({"a": "b"}), ConfigRecord()))
+        reply[name] = rng.choice(
+            (
+                MetricRecord({"num-examples": 5.0}),
+                ArrayRecord(),
+                ConfigRecord({"a": "b"}),
+                ConfigRecord(),
+            )
+        )
 
 
 def claims(rng: random.Random, reply: Any) -> None:
@@ -328,7 +399,9 @@ def claims(rng: random.Random, reply: Any) -> None:
             [],
         )
     )
-    reply["coterie.boundary"] = ConfigRecord({rng.choice(("settings", "secret")): said, "secret": text(rng)[:99]})
+    reply["coterie.boundary"] = ConfigRecord(
+        {rng.choice(("settings", "secret")): said, "secret": text(rng)[:99]}
+    )
 
 
 CHANGES = (arrays, arrays, arrays, metrics, metrics, metrics, records, claims)
@@ -342,7 +415,10 @@ def spoiled(rng: random.Random, message: Any, reply: Any) -> Any:
     if kind < 0.02:
         return None
     if kind < 0.1:
-        return Error(code=rng.choice((0, 2, 7, 8, 9, 11, -1, 2**31 - 1)), reason=rng.choice((None, text(rng), text(rng))))
+        return Error(
+            code=rng.choice((0, 2, 7, 8, 9, 11, -1, 2**31 - 1)),
+            reason=rng.choice((None, text(rng), text(rng))),
+        )
     if kind < 0.13:
         return RecordDict()
     if kind < 0.15:
@@ -360,7 +436,8 @@ def spoiled(rng: random.Random, message: Any, reply: Any) -> Any:
     return reply
 
 
-# -- what is promised ---------------------------------------------------------------------------------------------------------
+# -- what is promised
+# ---------------------------------------------------------------------------------------------------------
 
 
 class Heard(logging.Handler):
@@ -467,7 +544,10 @@ def methods() -> dict[str, Any]:
     from method_examples import EXAMPLES
 
     arms = FedAvg(), FedPer(), CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1)
-    several = {"race": Race(methods=arms), "race of tuned": Race(methods=(FedAvg(), Tuned(method=FedAvg(), start="own")))}
+    several = {
+        "race": Race(methods=arms),
+        "race of tuned": Race(methods=(FedAvg(), Tuned(method=FedAvg(), start="own"))),
+    }
     return {**EXAMPLES, **several, "tuned": Tuned(method=arms[2], start="own", pull=0.1)}
 
 
@@ -490,11 +570,19 @@ def training(rng: random.Random) -> Iterator[Attempt]:
             own = random.Random(seed)
 
             def hostile(message: Any, reply: Any) -> Any:
-                return spoiled(own, message, reply) if message.metadata.message_type == "train" else reply
+                return (
+                    spoiled(own, message, reply)
+                    if message.metadata.message_type == "train"
+                    else reply
+                )
 
             return play(tried[name], boundary, hostile, who=TWO)
 
-        yield Attempt("a reply to training", f"{name} under {boundary.compress}/{boundary.rotation}, seed {seed}", run)
+        yield Attempt(
+            "a reply to training",
+            f"{name} under {boundary.compress}/{boundary.rotation}, seed {seed}",
+            run,
+        )
 
 
 def testing(rng: random.Random, folder: Path) -> Iterator[Attempt]:
@@ -503,7 +591,11 @@ def testing(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 
     number = 0
     while True:
-        name, seed, number = rng.choice(("fedavg", "cfl", "fedper", "hcct")), rng.getrandbits(64), number + 1
+        name, seed, number = (
+            rng.choice(("fedavg", "cfl", "fedper", "hcct")),
+            rng.getrandbits(64),
+            number + 1,
+        )
 
         def run(name: str = name, seed: int = seed, number: int = number) -> str | None:
             import coterie
@@ -511,7 +603,11 @@ def testing(rng: random.Random, folder: Path) -> Iterator[Attempt]:
             own = random.Random(seed)
 
             def hostile(message: Any, reply: Any) -> Any:
-                return spoiled(own, message, reply) if message.metadata.message_type == "evaluate" else reply
+                return (
+                    spoiled(own, message, reply)
+                    if message.metadata.message_type == "evaluate"
+                    else reply
+                )
 
             if number % 10:
                 return play(EXAMPLES[name], boundaries()[0], hostile, rounds=1)
@@ -522,7 +618,9 @@ def testing(rng: random.Random, folder: Path) -> Iterator[Attempt]:
                 strategy = strategy_of(EXAMPLES[name], boundaries()[0], out=out)
                 strategy.start(Scripted(boundaries()[0], hostile).grid(), num_rounds=2)
             found = coterie.summary(out)
-            return None if found["rounds"] == 2 else f"the summary knows of {found['rounds']} rounds"
+            return (
+                None if found["rounds"] == 2 else f"the summary knows of {found['rounds']} rounds"
+            )
 
         yield Attempt("a reply to a test", f"{name}, seed {seed}", run)
 
@@ -530,11 +628,22 @@ def testing(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 def clipping(rng: random.Random) -> Iterator[Attempt]:
     """Updates of a norm that no honest client's has."""
     while True:
-        compress, rotation = rng.choice(("none", "topk", "sign", "8bit")), rng.choice(("none", "permute", "blocks"))
-        noise, times, peak = rng.choice((0.0, 0.0, 0.3)), math.exp(rng.uniform(0.3, 30)), rng.random() < 0.5
+        compress, rotation = (
+            rng.choice(("none", "topk", "sign", "8bit")),
+            rng.choice(("none", "permute", "blocks")),
+        )
+        noise, times, peak = (
+            rng.choice((0.0, 0.0, 0.3)),
+            math.exp(rng.uniform(0.3, 30)),
+            rng.random() < 0.5,
+        )
 
         def run(
-            compress: str = compress, rotation: str = rotation, noise: float = noise, times: float = times, peak: bool = peak
+            compress: str = compress,
+            rotation: str = rotation,
+            noise: float = noise,
+            times: float = times,
+            peak: bool = peak,
         ) -> str | None:
             import torch
             from flwr.app import ArrayRecord
@@ -545,13 +654,16 @@ def clipping(rng: random.Random) -> Iterator[Attempt]:
             from flowered import a_run
 
             secret = None if rotation == "none" else SECRET
-            boundary = Boundary(clip=0.7, noise=noise, compress=compress, rotation=rotation, secret=secret)
+            boundary = Boundary(
+                clip=0.7, noise=noise, compress=compress, rotation=rotation, secret=secret
+            )
             script = Scripted(boundary, lambda message, reply: reply)
             wire, size = script.wire, script.wire.layout.trainable
             row = torch.zeros(wire.layout.size)
             row[: 1 if peak and compress != "sign" else size] = 1.0
             limit = 0.7 * (1 + noise * (math.sqrt(size) + 8))
-            # of sign and of 8bit's rounding no norm is larger than that of the row; topk's is of some of the entries
+            # of sign and of 8bit's rounding no norm is larger than that of the row; topk's is of
+            # some of the entries
             row *= limit * times / float(row.norm())
             if compress == "topk":
                 row *= math.sqrt(10)
@@ -559,7 +671,11 @@ def clipping(rng: random.Random) -> Iterator[Attempt]:
             def hostile(message: Any, reply: Any) -> Any:
                 if "update" in reply:
                     plain = compress == "none"
-                    reply["update"] = messages.packed(row, wire.layout) if plain else ArrayRecord(wire.pack(row, HOSTILE, 0, 0))
+                    reply["update"] = (
+                        messages.packed(row, wire.layout)
+                        if plain
+                        else ArrayRecord(wire.pack(row, HOSTILE, 0, 0))
+                    )
                 return reply
 
             script.hostile = hostile
@@ -569,7 +685,11 @@ def clipping(rng: random.Random) -> Iterator[Attempt]:
                 return f"refused were {dict(done.refused)}, and the update of {times:.3g} times the greatest norm was not"
             return broken(done)
 
-        yield Attempt("a claimed clip", f"{compress}/{rotation}, noise {noise}, {times:.3g} times, peak {peak}", run)
+        yield Attempt(
+            "a claimed clip",
+            f"{compress}/{rotation}, noise {noise}, {times:.3g} times, peak {peak}",
+            run,
+        )
 
 
 def first_models(rng: random.Random) -> Iterator[Attempt]:
@@ -589,12 +709,16 @@ def first_models(rng: random.Random) -> Iterator[Attempt]:
                     return reply
                 return _other_model(own, message, reply)
 
-            script = Scripted(boundary, hostile, (own.choice((0, 0, 1, 4)),))  # the first that answers, or another
+            script = Scripted(
+                boundary, hostile, (own.choice((0, 0, 1, 4)),)
+            )  # the first that answers, or another
             right = script.wire.seal(script.wire.first_model(0, net))
             with a_run():
                 done = next(strategy_of(FedAvg(), boundary).rounds(script.grid(), 1))
             apart = float((done.assignment.models[0] - right).norm())
-            return broken(done, who=script.who) or (f"the model is {apart:.3g} away" if apart > 1 else None)
+            return broken(done, who=script.who) or (
+                f"the model is {apart:.3g} away" if apart > 1 else None
+            )
 
         yield Attempt("a first model", f"{rotation}, seed {seed}", run)
 
@@ -604,7 +728,10 @@ def _other_model(rng: random.Random, message: Any, reply: Any) -> Any:
     import numpy as np
     from flwr.app import Array
 
-    kind, factor = rng.randrange(6), rng.choice((0.0, -1.0, 3.0, 100.0, 1e6, 1e30, math.nan, math.inf))
+    kind, factor = (
+        rng.randrange(6),
+        rng.choice((0.0, -1.0, 3.0, 100.0, 1e6, 1e30, math.nan, math.inf)),
+    )
     if kind == 0:
         return spoiled(rng, message, reply)
     record = reply["arrays"]
@@ -612,7 +739,11 @@ def _other_model(rng: random.Random, message: Any, reply: Any) -> Any:
         values = record[name].numpy()
         draw = np.random.default_rng(rng.getrandbits(32))
         with np.errstate(all="ignore"):
-            odd = values * np.float32(factor) if kind < 4 else draw.normal(0, 1 + abs(values).max(), values.shape)
+            odd = (
+                values * np.float32(factor)
+                if kind < 4
+                else draw.normal(0, 1 + abs(values).max(), values.shape)
+            )
         record[name] = Array(odd.astype(np.float32))
     return reply
 
@@ -635,7 +766,9 @@ def words(rng: random.Random) -> Iterator[Attempt]:
                 if own.random() < 0.5:
                     claims(own, reply)
                 for key in list(reply.array_records):
-                    reply[key] = ArrayRecord({text(own)[:3000]: array for array in reply[key].values()})
+                    reply[key] = ArrayRecord(
+                        {text(own)[:3000]: array for array in reply[key].values()}
+                    )
                 return reply
 
             return play(EXAMPLES[name], own.choice(boundaries()[:5]), hostile, rounds=1, words=True)
@@ -644,7 +777,13 @@ def words(rng: random.Random) -> Iterator[Attempt]:
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
-    train, test, clip, first, said = training(rng), testing(rng, folder), clipping(rng), first_models(rng), words(rng)
+    train, test, clip, first, said = (
+        training(rng),
+        testing(rng, folder),
+        clipping(rng),
+        first_models(rng),
+        words(rng),
+    )
     while True:
         yield from (next(train), next(train), next(train), next(test), next(train), next(clip))
         yield from (next(train), next(first), next(said))

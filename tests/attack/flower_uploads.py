@@ -1,6 +1,7 @@
 """Uploads of a node that are no message of Flower's, fetched by Flower's own grid from a SuperLink that stands in for one.
 
-A SuperLink looks at the head of what a node uploads, and at its hash; what the body holds is seen where the server fetches it.
+A SuperLink looks at the head of what a node uploads, and at its hash; what the body holds is seen
+where the server fetches it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,16 @@ class Link:
         import numpy as np
         from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
         from flwr.common.serde import message_to_proto
-        from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+        from flwr.supercore.inflatable.inflatable_object import (
+            get_all_nested_objects,
+            get_object_tree,
+        )
 
         for node, message in enumerate(messages):
-            told = {"arrays": ArrayRecord([np.full(3, node, np.float32)]), "metrics": MetricRecord({"num-examples": node})}
+            told = {
+                "arrays": ArrayRecord([np.full(3, node, np.float32)]),
+                "metrics": MetricRecord({"num-examples": node}),
+            }
             reply = Message(RecordDict(told), reply_to=message)
             found = {id: one.deflate() for id, one in get_all_nested_objects(reply).items()}
             proto, tree = message_to_proto(reply), get_object_tree(reply)
@@ -50,7 +57,9 @@ class Link:
     def PushMessages(self, request: Any) -> Any:
         from flwr.superlink.grid.http_grid import PushAppMessagesResponse
 
-        return PushAppMessagesResponse(message_ids=[message.metadata.message_id for message in request.messages_list])
+        return PushAppMessagesResponse(
+            message_ids=[message.metadata.message_id for message in request.messages_list]
+        )
 
     def PullMessages(self, request: Any) -> Any:
         from flwr.superlink.grid.http_grid import PullAppMessagesResponse
@@ -78,10 +87,37 @@ def spoiled(rng: random.Random, content: bytes) -> bytes:
 
     head, _, body = content.partition(b"\x00")
     kind, children, _ = head.decode().split(" ")
-    texts = ("null", "[]", "3", '"x"', "{}", '{"metrics": 3}', "[" * 5000, '{"dtype": 1}', '{"metrics": "x", "a": []}')
-    odd = rng.choice((rng.randbytes(rng.randint(0, 60)), rng.choice(texts).encode(), body[: len(body) // 2], body + b"\xff"))
+    texts = (
+        "null",
+        "[]",
+        "3",
+        '"x"',
+        "{}",
+        '{"metrics": 3}',
+        "[" * 5000,
+        '{"dtype": 1}',
+        '{"metrics": "x", "a": []}',
+    )
+    odd = rng.choice(
+        (
+            rng.randbytes(rng.randint(0, 60)),
+            rng.choice(texts).encode(),
+            body[: len(body) // 2],
+            body + b"\xff",
+        )
+    )
     if rng.random() < 0.3:
-        kind = rng.choice(("Message", "RecordDict", "ArrayRecord", "MetricRecord", "ConfigRecord", "Array", "ArrayChunk"))
+        kind = rng.choice(
+            (
+                "Message",
+                "RecordDict",
+                "ArrayRecord",
+                "MetricRecord",
+                "ConfigRecord",
+                "Array",
+                "ArrayChunk",
+            )
+        )
     if rng.random() < 0.2:
         children = rng.choice(("", "0" * 64, children))
     made = f"{kind} {children} {len(odd)}".encode() + b"\x00" + odd
@@ -108,7 +144,11 @@ def exchange(grid: Any, link: Link) -> dict[int, Any]:
     from flwr.app import ConfigRecord, Message, RecordDict
 
     messages = [
-        Message(RecordDict({"config": ConfigRecord({"number": link.rng.random()})}), dst_node_id=node, message_type="train")
+        Message(
+            RecordDict({"config": ConfigRecord({"number": link.rng.random()})}),
+            dst_node_id=node,
+            message_type="train",
+        )
         for node in range(1, NODES + 1)
     ]
     ids = list(grid.push_messages(messages))
@@ -129,7 +169,13 @@ def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
             with a_run(), listening():
                 grid, honest = grid_of(link), set(range(1, NODES + 1)) - {HOSTILE + 1}
                 heard = [exchange(grid, link) for _ in range(4)]
-            lost = [sorted(n for n in honest if n not in each or each[n].has_error()) for each in heard]
-            return f"nodes were not heard in several exchanges: {lost}" if sum(map(bool, lost)) > 1 else None
+            lost = [
+                sorted(n for n in honest if n not in each or each[n].has_error()) for each in heard
+            ]
+            return (
+                f"nodes were not heard in several exchanges: {lost}"
+                if sum(map(bool, lost)) > 1
+                else None
+            )
 
         yield Attempt("an upload", f"seed {seed}", run)

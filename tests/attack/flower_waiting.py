@@ -23,7 +23,8 @@ POINTS = {
 }
 
 LEAST, TIMES = 60.0, 2.0
-"""The grace time of the defaults: so many seconds at least, and so many times what the share took."""
+"""The grace time of the defaults: so many seconds at least, and so many times what the share took.
+"""
 
 SLACK = 3.1
 """Seconds between two looks for replies, at most: of Flower's own loop."""
@@ -41,7 +42,13 @@ class Trial:
     seconds: list[float] = field(default_factory=list)
     rounds: list[Any] = field(default_factory=list)
 
-    def play(self, method: Any, count: int, after: Callable[[int], None] = lambda number: None, **how: Any) -> None:
+    def play(
+        self,
+        method: Any,
+        count: int,
+        after: Callable[[int], None] = lambda number: None,
+        **how: Any,
+    ) -> None:
         from coterie.core import Training
         from coterie.engines.flower import MethodStrategy
         from small import mlp
@@ -77,12 +84,21 @@ def method_of(name: str) -> Any:
 METHODS = ("fedavg", "cfl", "flhc", "hcct")
 
 
-def silent_in(state: dict[str, int], kinds: tuple[str, ...], start: int, stop: float, pace: float, held: bool = False) -> Any:
+def silent_in(
+    state: dict[str, int],
+    kinds: tuple[str, ...],
+    start: int,
+    stop: float,
+    pace: float,
+    held: bool = False,
+) -> Any:
     """A node's delay: silent from after round ``start`` to round ``stop``, of these kinds of messages."""
 
     def delay(message: Any) -> float | None:
         kind = message.metadata.message_type
-        if (kind if kind in ("train", "evaluate") else "query") in kinds and start <= state["round"] < stop:
+        if (kind if kind in ("train", "evaluate") else "query") in kinds and start <= state[
+            "round"
+        ] < stop:
             return math.inf if held else None
         return paced(pace, message)
 
@@ -99,13 +115,16 @@ def grace(paces: list[float]) -> float:
     return max(LEAST, TIMES * max(paces))
 
 
-# -- attempts -------------------------------------------------------------------------------------------------------------
+# -- attempts
+# -------------------------------------------------------------------------------------------------------------
 
 
 def mute(rng: random.Random) -> Attempt:
     count, name = rng.choice((5, 8, 12, 20)), rng.choice(METHODS)
     paces, start, rounds = paces_of(rng, count), rng.choice((0, 0, 1, 2)), rng.randint(5, 7)
-    start = max(start, int(name == "flhc"))  # it asks so few at once that nobody is left out before a first answer
+    start = max(
+        start, int(name == "flhc")
+    )  # it asks so few at once that nobody is left out before a first answer
     who = rng.sample(range(count), rng.randint(1, count // 5 if name != "flhc" else 1))
     kinds = rng.choice((("train", "evaluate"), ("train",), ("train", "evaluate", "query")))
     how = {"timeout": rng.choice((600.0, 3600.0)), "patience": rng.choice((1, 2, 3, 10))}
@@ -114,9 +133,17 @@ def mute(rng: random.Random) -> Attempt:
         with timed() as clock:
             made, state = trial(paces, clock), {"round": 0}
             for i in who:
-                made.grid.nodes[FIRST + i].delay = silent_in(state, kinds, start, math.inf, paces[i])
+                made.grid.nodes[FIRST + i].delay = silent_in(
+                    state, kinds, start, math.inf, paces[i]
+                )
             nodes = count - (len(who) if "query" in kinds and start == 0 else 0)
-            made.play(method_of(name), rounds, lambda number: state.update(round=number), nodes=nodes, **how)
+            made.play(
+                method_of(name),
+                rounds,
+                lambda number: state.update(round=number),
+                nodes=nodes,
+                **how,
+            )
         missing = {c for done in made.rounds for c in done.silent} - set(who)
         if missing:
             return f"clients {sorted(missing)} answered in {max(paces):.0f} s and were not heard"
@@ -128,18 +155,32 @@ def mute(rng: random.Random) -> Attempt:
             if kind == "train":
                 asked_at.setdefault(at, set()).add(node - FIRST)
         alone = sum(nodes <= set(who) for nodes in asked_at.values())
-        most += min(2, alone) * how["timeout"]  # where a method asks nobody else, nobody answers, and the timeout counts
+        most += (
+            min(2, alone) * how["timeout"]
+        )  # where a method asks nobody else, nobody answers, and the timeout counts
         if more > most:
             return f"{len(who)} mute of {count} stopped the others for {more:.0f} s"
         last = made.seconds[-1] - (made.rounds[-1].exchanges + 1) * (max(paces) + SLACK)
         begun = clock.time - made.seconds[-1]
-        asked = Counter((kind, node) for kind, node, _, at in made.grid.sent if at < begun and node - FIRST in who)
-        now = {(kind, node) for kind, node, _, at in made.grid.sent if at >= begun and node - FIRST in who}
+        asked = Counter(
+            (kind, node)
+            for kind, node, _, at in made.grid.sent
+            if at < begun and node - FIRST in who
+        )
+        now = {
+            (kind, node)
+            for kind, node, _, at in made.grid.sent
+            if at >= begun and node - FIRST in who
+        }
         if last > 0 and all(asked[one] >= 2 + start or one[0] not in kinds for one in now):
             return f"{len(who)} mute of {count} still cost {last:.0f} s in round {rounds}"
         return None
 
-    return Attempt("a mute node", f"{len(who)} of {count} after round {start}: {name}, {kinds}, {how}, {rng.random():.3f}", run)
+    return Attempt(
+        "a mute node",
+        f"{len(who)} of {count} after round {start}: {name}, {kinds}, {how}, {rng.random():.3f}",
+        run,
+    )
 
 
 def newcomer(rng: random.Random) -> Attempt:
@@ -162,13 +203,25 @@ def newcomer(rng: random.Random) -> Attempt:
         most = min(60.0, max(LEAST, grace(paces) + max(paces))) + SLACK
         if more > most:
             return f"{new} nodes that did not say who they are stopped the others for {more:.0f} s, more than {most:.0f} s"
-        return None if made.rounds[-1].position.members == tuple(range(count)) else "it became a member"
+        return (
+            None
+            if made.rounds[-1].position.members == tuple(range(count))
+            else "it became a member"
+        )
 
-    return Attempt("a mute newcomer", f"{new} beside {count} after round {come}: {name}, {rng.random():.3f}", run)
+    return Attempt(
+        "a mute newcomer",
+        f"{new} beside {count} after round {come}: {name}, {rng.random():.3f}",
+        run,
+    )
 
 
 def retired(rng: random.Random) -> Attempt:
-    count, name, patience = rng.choice((6, 10)), rng.choice(("fedavg", "cfl", "hcct")), rng.randint(1, 3)
+    count, name, patience = (
+        rng.choice((6, 10)),
+        rng.choice(("fedavg", "cfl", "hcct")),
+        rng.randint(1, 3),
+    )
     paces, held = [rng.uniform(5, 30) for _ in range(count)], rng.random() < 0.5
     wake = patience + rng.randint(2, 4)
     kinds = ("train", "evaluate", "query")
@@ -186,10 +239,18 @@ def retired(rng: random.Random) -> Attempt:
 
             rounds = wake + 3 + math.ceil(75 / min(paces))
             made.play(method_of(name), rounds, after, patience=patience)
-        asleep = [done.number for done in made.rounds if 1 + patience < done.number <= wake and 0 in done.position.members]
+        asleep = [
+            done.number
+            for done in made.rounds
+            if 1 + patience < done.number <= wake and 0 in done.position.members
+        ]
         if asleep:
             return f"it was a member again in rounds {asleep} and had answered nothing"
-        heard = [done.number for done in made.rounds if 0 not in done.silent and 0 in done.position.members]
+        heard = [
+            done.number
+            for done in made.rounds
+            if 0 not in done.silent and 0 in done.position.members
+        ]
         back = [number for number in heard if number > wake]
         if not back:
             return f"it answers since round {wake} and was not heard by round {rounds}"
@@ -209,10 +270,23 @@ def slow(rng: random.Random) -> Attempt:
             made = trial(paces, clock)
             made.play(method_of(name), rounds)
         missing = {c for done in made.rounds for c in done.silent}
-        untested = {c for done in made.rounds for c, score in (done.scores or {}).items() if score["loss"] != score["loss"]}
-        return f"clients {sorted(missing | untested)} are honest and were not heard" if missing | untested else None
+        untested = {
+            c
+            for done in made.rounds
+            for c, score in (done.scores or {}).items()
+            if score["loss"] != score["loss"]
+        }
+        return (
+            f"clients {sorted(missing | untested)} are honest and were not heard"
+            if missing | untested
+            else None
+        )
 
-    return Attempt("slow but honest", f"{count}: {name}, {base:.1f} s, {share:.2f} of them slow, {rng.random():.3f}", run)
+    return Attempt(
+        "slow but honest",
+        f"{count}: {name}, {base:.1f} s, {share:.2f} of them slow, {rng.random():.3f}",
+        run,
+    )
 
 
 def late(rng: random.Random) -> Attempt:
@@ -223,16 +297,26 @@ def late(rng: random.Random) -> Attempt:
     def models(delay: Any) -> list[Any]:
         with timed() as clock:
             made = trial(paces, clock)
-            made.grid.nodes[FIRST + who].delay = lambda m: delay(m) if m.metadata.message_type in ("train", "evaluate") else 1.0
+            made.grid.nodes[FIRST + who].delay = lambda m: (
+                delay(m) if m.metadata.message_type in ("train", "evaluate") else 1.0
+            )
             made.play(method_of("fedavg"), rounds, timeout=timeout, patience=patience)
         return [done.assignment.models for done in made.rounds]
 
     def run() -> str | None:
-        # Unhurried, Flower's own loop takes what comes within its timeout: then nothing is late, and all is as it should be.
+        # Unhurried, Flower's own loop takes what comes within its timeout: then nothing is late,
+        # and all is as it should be.
         found, lost = models(lambda m: pace), models(lambda m: None)
         heard = models(lambda m: 1.0)
-        same = [bool((a == b).all()) or bool((a == c).all()) for a, b, c in zip(found, lost, heard, strict=True)]
-        return None if all(same) else f"after round {same.index(False) + 1} the model is neither with its answers nor without"
+        same = [
+            bool((a == b).all()) or bool((a == c).all())
+            for a, b, c in zip(found, lost, heard, strict=True)
+        ]
+        return (
+            None
+            if all(same)
+            else f"after round {same.index(False) + 1} the model is neither with its answers nor without"
+        )
 
     told = f"client {who} of {count}: {pace:.0f} s, timeout {timeout:g}, {patience}, {rng.random():.3f}"
     return Attempt("late answers", told, run)
@@ -246,14 +330,29 @@ def all_mute(rng: random.Random) -> Attempt:
         with timed() as clock:
             made, state = trial(paces, clock), {"round": 0}
             for i in range(count):
-                made.grid.nodes[FIRST + i].delay = silent_in(state, ("train", "evaluate"), start, back, paces[i])
-            made.play(method_of("fedavg"), back + 2, lambda number: state.update(round=number), timeout=timeout)
+                made.grid.nodes[FIRST + i].delay = silent_in(
+                    state, ("train", "evaluate"), start, back, paces[i]
+                )
+            made.play(
+                method_of("fedavg"),
+                back + 2,
+                lambda number: state.update(round=number),
+                timeout=timeout,
+            )
         for done, took in zip(made.rounds, made.seconds, strict=True):
-            if start < done.number <= back and not 2 * timeout - 0.1 <= took <= 2 * (timeout + SLACK):
+            if start < done.number <= back and not 2 * timeout - 0.1 <= took <= 2 * (
+                timeout + SLACK
+            ):
                 return f"round {done.number}, in which nobody answered, took {took:.0f} s of {2 * timeout:g}"
-        return None if made.rounds[-1].answered == count else "not all were heard when they were back"
+        return (
+            None if made.rounds[-1].answered == count else "not all were heard when they were back"
+        )
 
-    return Attempt("all mute", f"{count}, timeout {timeout:g}, rounds {start + 1} to {back}, {rng.random():.3f}", run)
+    return Attempt(
+        "all mute",
+        f"{count}, timeout {timeout:g}, rounds {start + 1} to {back}, {rng.random():.3f}",
+        run,
+    )
 
 
 KINDS = (mute, newcomer, retired, slow, late, all_mute)

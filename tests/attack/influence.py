@@ -11,19 +11,32 @@ import numpy as np
 
 from attack import Attempt
 
-POINTS = {"one hostile client of 20": "no method's honest accuracy falls by more than .02, with default settings"}
+POINTS = {
+    "one hostile client of 20": "no method's honest accuracy falls by more than .02, with default settings"
+}
 
-ATTACKS = ("huge", "sign-flip", "scale", "label-flip", "little-is-enough", "inner-product", "examples")
+ATTACKS = (
+    "huge",
+    "sign-flip",
+    "scale",
+    "label-flip",
+    "little-is-enough",
+    "inner-product",
+    "examples",
+)
 METHODS = (
     "fedavg", "cfl", "split-half", "hcct", "hcct-e", "hcct-p", "flhc", "acfl", "ifca", "flsc", "fedper", "maxfl", "fedfa",
     "independent", "fedrep", "fedbabu", "ditto", "apfl", "knn-per",
 )  # fmt: skip
 MARGIN = 0.03
-"""Of one seed: the 19 honest clients of digits/iid have 171 test examples together, so .02 are three of them."""
+"""Of one seed: the 19 honest clients of digits/iid have 171 test examples together, so .02 are
+three of them."""
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
-    from coterie.data.world import ATTACKS as known  # an earlier version has fewer, and can be sent huge entries all the same
+    from coterie.data.world import (
+        ATTACKS as known,
+    )  # an earlier version has fewer, and can be sent huge entries all the same
 
     seed = rng.randrange(1000)
     while True:
@@ -36,7 +49,9 @@ def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
 
 def _lost(method: str, attack: str, seed: int) -> str | None:
     calm, attacked = (honest_accuracy(method, kind, 40, seed) for kind in ("none", attack))
-    return f"honest accuracy {attacked:.3f}, {calm:.3f} without" if attacked < calm - MARGIN else None
+    return (
+        f"honest accuracy {attacked:.3f}, {calm:.3f} without" if attacked < calm - MARGIN else None
+    )
 
 
 @cache
@@ -48,14 +63,22 @@ def honest_accuracy(method: str, attack: str, rounds: int, seed: int = 0) -> flo
     from coterie.data.world import Attack
 
     world = coterie.SCENARIOS["digits/iid"].build(seed)
-    hostile = sorted(replace(coterie.SCENARIOS["digits/iid"], adversaries=0.05, attack="scale").build(seed).attacks)
+    hostile = sorted(
+        replace(coterie.SCENARIOS["digits/iid"], adversaries=0.05, attack="scale")
+        .build(seed)
+        .attacks
+    )
     if attack == "label-flip":
-        world = replace(coterie.SCENARIOS["digits/iid"], adversaries=0.05, attack=attack).build(seed)
+        world = replace(coterie.SCENARIOS["digits/iid"], adversaries=0.05, attack=attack).build(
+            seed
+        )
     elif attack != "none":
         world = replace(world, attacks={client: _attack(Attack, attack) for client in hostile})
     *_, done = coterie.run(method, world, rounds=rounds, seed=seed, eval_every=rounds, workers=1)
     scores = done.scores or {}
-    return float(np.mean([score["accuracy"] for client, score in scores.items() if client not in hostile]))
+    return float(
+        np.mean([score["accuracy"] for client, score in scores.items() if client not in hostile])
+    )
 
 
 def _attack(made: type, kind: str) -> object:

@@ -58,7 +58,8 @@ def _cleaned(attempt: Attempt, place: Path) -> Attempt:
     return Attempt(attempt.point, attempt.name, run)
 
 
-# -- settings -------------------------------------------------------------------------------------------------------------
+# -- settings
+# -------------------------------------------------------------------------------------------------------------
 
 KEYS = (
     "rounds", "seed", "seeds", "target", "eval_every", "checkpoint_every", "checkpoints_kept", "workers", "width", "device",
@@ -81,7 +82,9 @@ def number(rng: random.Random) -> str:
     if kind == 2:
         return "0o" + "7" * digits
     text = rng.choice("123456789") + "".join(rng.choices(string.digits, k=digits))
-    return sign + ("_".join(text[at : at + 3] for at in range(0, len(text), 3)) if kind == 3 else text)
+    return sign + (
+        "_".join(text[at : at + 3] for at in range(0, len(text), 3)) if kind == 3 else text
+    )
 
 
 def deep(rng: random.Random) -> str:
@@ -147,14 +150,27 @@ def file_of_settings(rng: random.Random, place: Path) -> Attempt:
     key, make = rng.choice(KEYS), rng.choice((number, number, deep, deep, odd))
     value = make(rng)
     table, _, name = key.rpartition(".")
-    text = f"[{table}]\n{name} = {value}\n" if table and rng.random() < 0.5 else f"{key} = {value}\n"
+    text = (
+        f"[{table}]\n{name} = {value}\n" if table and rng.random() < 0.5 else f"{key} = {value}\n"
+    )
     if make is deep and rng.random() < 0.3:
         parts = ".".join(["a"] * rng.choice((50, 500, 3000)))
-        text = rng.choice((f"[{parts}]\n", f"[[{parts}]]\n", f"training.{parts} = 1\n", f"'{parts}'.{parts} = 1\n"))
+        text = rng.choice(
+            (
+                f"[{parts}]\n",
+                f"[[{parts}]]\n",
+                f"training.{parts} = 1\n",
+                f"'{parts}'.{parts} = 1\n",
+            )
+        )
     if "seeds" not in key:
         text = f"seeds = 1\n{text}"
     file = partial(_run_file, text.encode("utf-8", "surrogateescape"))
-    return Attempt("settings in files and options", f"{key} = {value[:30]} ({make.__name__}, {len(value)} letters)", file)
+    return Attempt(
+        "settings in files and options",
+        f"{key} = {value[:30]} ({make.__name__}, {len(value)} letters)",
+        file,
+    )
 
 
 def _run_file(text: bytes) -> str | None:
@@ -180,8 +196,22 @@ def broken_file(rng: random.Random, place: Path) -> Attempt:
         elif change == 2:
             data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 5)))
         else:
-            data[at:at] = rng.choice((b"\xff\xfe", b"\x00", b"\xef\xbb\xbf", b"\r", b"\xc0\x80", b"\xed\xa0\x80", b"\x1b[31m"))
-    return Attempt("settings in files and options", f"bytes changed, {zlib.crc32(data):08x}", partial(_run_file, bytes(data)))
+            data[at:at] = rng.choice(
+                (
+                    b"\xff\xfe",
+                    b"\x00",
+                    b"\xef\xbb\xbf",
+                    b"\r",
+                    b"\xc0\x80",
+                    b"\xed\xa0\x80",
+                    b"\x1b[31m",
+                )
+            )
+    return Attempt(
+        "settings in files and options",
+        f"bytes changed, {zlib.crc32(data):08x}",
+        partial(_run_file, bytes(data)),
+    )
 
 
 def option(rng: random.Random, place: Path) -> Attempt:
@@ -191,10 +221,30 @@ def option(rng: random.Random, place: Path) -> Attempt:
         words = ["--set", f"{key}={value}"]
     else:
         name = rng.choice(
-            ("--rounds", "--seed", "--seeds", "--target", "--eval-every", "--width", "--workers", "--device", "--data")
+            (
+                "--rounds",
+                "--seed",
+                "--seeds",
+                "--target",
+                "--eval-every",
+                "--width",
+                "--workers",
+                "--device",
+                "--data",
+            )
         )
         value = rng.choice(
-            (number(rng), str(10 ** rng.randint(19, 400)), "nan", "1e999", "\udcff", "\x1b[2J", "²", "٣" * 5, "0x10")
+            (
+                number(rng),
+                str(10 ** rng.randint(19, 400)),
+                "nan",
+                "1e999",
+                "\udcff",
+                "\x1b[2J",
+                "²",
+                "٣" * 5,
+                "0x10",
+            )
         )
         words = [f"{name}={value}"]
 
@@ -204,7 +254,11 @@ def option(rng: random.Random, place: Path) -> Attempt:
             return None
         return one_sentence(*said, unwritten=Path("here"))
 
-    return Attempt("settings in files and options", f"{words[0][:20]} {words[-1][:40]} ({len(value)} letters)", run)
+    return Attempt(
+        "settings in files and options",
+        f"{words[0][:20]} {words[-1][:40]} ({len(value)} letters)",
+        run,
+    )
 
 
 def option_of_a_run(rng: random.Random, place: Path) -> Attempt:
@@ -225,7 +279,8 @@ def option_of_a_run(rng: random.Random, place: Path) -> Attempt:
     )
 
 
-# -- data files -----------------------------------------------------------------------------------------------------------
+# -- data files
+# -----------------------------------------------------------------------------------------------------------
 
 
 def load(name: str, **options: Any) -> object:
@@ -249,13 +304,25 @@ def mangled(rng: random.Random, data: bytes) -> bytes:
         return bytes(out) + bytes(rng.randrange(256) for _ in range(rng.randint(1, 100)))
     for _ in range(rng.choice((1, 1, 2, 8, 40))):
         at = rng.randrange(min(len(out), rng.choice((16, 64, 300, len(out)))))
-        out[at] = rng.choice((0, 255, 127, 128, rng.randrange(256))) if kind < 4 else out[rng.randrange(len(out))]
+        out[at] = (
+            rng.choice((0, 255, 127, 128, rng.randrange(256)))
+            if kind < 4
+            else out[rng.randrange(len(out))]
+        )
     return bytes(out)
 
 
-def npy(shape: str, descr: str = "'<f4'", data: bytes = b"", order: str = "False", version: bytes = b"\x01\x00") -> bytes:
+def npy(
+    shape: str,
+    descr: str = "'<f4'",
+    data: bytes = b"",
+    order: str = "False",
+    version: bytes = b"\x01\x00",
+) -> bytes:
     head = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".encode()
-    size = struct.pack("<H" if version[0] == 1 else "<I", min(len(head) + 1, 65535 if version[0] == 1 else 1 << 31))
+    size = struct.pack(
+        "<H" if version[0] == 1 else "<I", min(len(head) + 1, 65535 if version[0] == 1 else 1 << 31)
+    )
     return b"\x93NUMPY" + version + size + head + b"\n" + data
 
 
@@ -303,7 +370,13 @@ def hostile_npy(rng: random.Random) -> bytes:
     )
     version = rng.choice((b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"))
     data = rng.choice((b"", bytes(12), bytes(64), b"cos\nsystem\n(S'true'\ntR."))
-    return npy(rng.choice(shapes), rng.choice(types), data, rng.choice(("False", "False", "True", "None", "2")), version)
+    return npy(
+        rng.choice(shapes),
+        rng.choice(types),
+        data,
+        rng.choice(("False", "False", "True", "None", "2")),
+        version,
+    )
 
 
 def zipped(members: list[tuple[str, bytes]], how: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -326,7 +399,10 @@ def good_npz(rng: random.Random) -> bytes:
     rows = rng.randint(4, 30)
     x = [[rng.gauss(0, 1) for _ in range(4)] for _ in range(rows)]
     y = [at % 3 for at in range(rows)]
-    return zipped([("x.npy", array(x)), ("y.npy", array(y))], rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))
+    return zipped(
+        [("x.npy", array(x)), ("y.npy", array(y))],
+        rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)),
+    )
 
 
 def set_everywhere(data: bytes, local: int, central: int, value: bytes) -> bytes:
@@ -347,20 +423,33 @@ def hostile_npz(rng: random.Random) -> tuple[str, bytes]:
     if kind == 1:
         return "the labels' header", zipped([x, ("y.npy", hostile_npy(rng))])
     if kind == 2:
-        return "encrypted", set_everywhere(good, 6, 8, struct.pack("<H", rng.choice((1, 0x41, 0x2001))))
+        return "encrypted", set_everywhere(
+            good, 6, 8, struct.pack("<H", rng.choice((1, 0x41, 0x2001)))
+        )
     if kind == 3:
         method = rng.choice((1, 6, 9, 12, 14, 93, 95, 97, 98, 99, 65535))
         return f"method {method}", set_everywhere(good, 8, 10, struct.pack("<H", method))
     if kind == 4:
         size = rng.choice((0, 1, 2**20, 2**31, 2**32 - 2, 2**32 - 1))
-        return f"size {size}", set_everywhere(good, rng.choice((18, 22)), rng.choice((20, 24)), struct.pack("<I", size))
+        return f"size {size}", set_everywhere(
+            good, rng.choice((18, 22)), rng.choice((20, 24)), struct.pack("<I", size)
+        )
     if kind == 5:
         names = rng.choice(
-            (("../../x.npy", "/y.npy"), ("x.npy", "x"), ("x", "y.npy/"), ("_", "y"), ("x.npy" * 5000, "y"), ("\x1b[2J", "y"))
+            (
+                ("../../x.npy", "/y.npy"),
+                ("x.npy", "x"),
+                ("x", "y.npy/"),
+                ("_", "y"),
+                ("x.npy" * 5000, "y"),
+                ("\x1b[2J", "y"),
+            )
         )
         return f"names {names[0][:12]!r}", zipped([(names[0], x[1]), (names[1], y[1])])
     if kind == 6:
-        return "a lone array", rng.choice((hostile_npy(rng), x[1], b"\x80\x04cos\nsystem\n", b"PK\x05\x06" + bytes(18)))
+        return "a lone array", rng.choice(
+            (hostile_npy(rng), x[1], b"\x80\x04cos\nsystem\n", b"PK\x05\x06" + bytes(18))
+        )
     if kind == 7:
         version = struct.pack("<H", rng.choice((46, 63, 255, 65535)))
         return "a version of zip", set_everywhere(good, 4, 6, version)
@@ -398,7 +487,8 @@ def honest_npz(rng: random.Random, place: Path) -> Attempt:
         rng.choice((np.savez, np.savez_compressed))("a.npz", **made)
         found = readers.npz(Path("a.npz"))
         right = list(found) == list(made) and all(
-            found[name].dtype == made[name].dtype and np.array_equal(found[name], made[name]) for name in made
+            found[name].dtype == made[name].dtype and np.array_equal(found[name], made[name])
+            for name in made
         )
         return None if right else "the arrays are others"
 
@@ -412,7 +502,12 @@ def gzipped(data: bytes) -> bytes:
 def idx_file(rng: random.Random, place: Path) -> Attempt:
     images = struct.pack(">BBBBIII", 0, 0, 8, 3, 6, 28, 28) + bytes(6 * 784)
     labels = struct.pack(">BBBBI", 0, 0, 8, 1, 6) + bytes(range(6))
-    stems = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+    stems = (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    )
     which, data = rng.randrange(4), [images, labels, images, labels]
     kind = rng.randrange(4)
     if kind == 0:
@@ -424,14 +519,20 @@ def idx_file(rng: random.Random, place: Path) -> Attempt:
         data[which] = mangled(rng, data[which])
     packed = rng.random() < 0.3
     if packed:
-        data[which] = mangled(rng, gzipped(data[which])) if rng.random() < 0.7 else gzipped(data[which])
+        data[which] = (
+            mangled(rng, gzipped(data[which])) if rng.random() < 0.7 else gzipped(data[which])
+        )
 
     def run() -> str | None:
         for stem, one in zip(stems, data, strict=True):
             Path(stem).write_bytes(one)
         return read_or_refused(lambda: load("mnist"))
 
-    return Attempt("data files", f"idx: {stems[which]}{' packed' if packed else ''}, {zlib.crc32(data[which]):08x}", run)
+    return Attempt(
+        "data files",
+        f"idx: {stems[which]}{' packed' if packed else ''}, {zlib.crc32(data[which]):08x}",
+        run,
+    )
 
 
 def mat_bytes(rng: random.Random) -> bytes:
@@ -484,12 +585,32 @@ def leaf_file(rng: random.Random, place: Path) -> Attempt:
         '{"user_data": {"a": {"x": ' + "[" * depth + "]" * depth + ', "y": [1]}}}',
         '{"user_data": {"a": {"x": [[1e999]], "y": [1]}}}',
         '{"user_data": {"\\ud800": {"x": [], "y": [1]}}}',
-        json.dumps({"user_data": {"a": {"x": [image], "y": [rng.choice((62, -1, 1.5, 1e30, "1", None, [1], True, 10**25))]}}}),
-        json.dumps({"user_data": {"a": {"x": [image] * 2, "y": [1]}, "b": {"x": [image], "y": [1, 2]}}}),
+        json.dumps(
+            {
+                "user_data": {
+                    "a": {
+                        "x": [image],
+                        "y": [rng.choice((62, -1, 1.5, 1e30, "1", None, [1], True, 10**25))],
+                    }
+                }
+            }
+        ),
+        json.dumps(
+            {"user_data": {"a": {"x": [image] * 2, "y": [1]}, "b": {"x": [image], "y": [1, 2]}}}
+        ),
         json.dumps(
             {
                 "user_data": rng.choice(
-                    ([], None, 5, "a", {"a": 1}, {"a": {}}, {"a": {"x": 1, "y": 1}}, {"a": {"x": [[1]], "y": [1]}})
+                    (
+                        [],
+                        None,
+                        5,
+                        "a",
+                        {"a": 1},
+                        {"a": {}},
+                        {"a": {"x": 1, "y": 1}},
+                        {"a": {"x": [[1]], "y": [1]}},
+                    )
                 )
             }
         ),
@@ -501,7 +622,12 @@ def leaf_file(rng: random.Random, place: Path) -> Attempt:
     if at < len(texts):
         data, wrong = texts[at].encode(), True
     else:
-        data, wrong = mangled(rng, json.dumps({"user_data": {"a": {"x": [image] * 3, "y": [1, 2, 3]}}}).encode()), False
+        data, wrong = (
+            mangled(
+                rng, json.dumps({"user_data": {"a": {"x": [image] * 3, "y": [1, 2, 3]}}}).encode()
+            ),
+            False,
+        )
     if rng.random() < 0.2:
         data = gzipped(data)
 
@@ -521,7 +647,9 @@ def leaf_file(rng: random.Random, place: Path) -> Attempt:
 
 
 def csv_file(rng: random.Random, place: Path) -> Attempt:
-    good = "".join(f'"{1 + at % 4}","title {at}","some words about it, {"more " * 12}"\n' for at in range(40)).encode()
+    good = "".join(
+        f'"{1 + at % 4}","title {at}","some words about it, {"more " * 12}"\n' for at in range(40)
+    ).encode()
     rows = (
         b'"1","' + b"x" * 200_000 + b'","y"\n',
         b'"1","a\x00b","c"\n',
@@ -535,7 +663,11 @@ def csv_file(rng: random.Random, place: Path) -> Attempt:
         b'"1",' * 100_000 + b"\n",
         b'\xef\xbb\xbf"1","a","b"\n',
     )
-    data = mangled(rng, good) if rng.random() < 0.5 else good[: rng.randrange(3) * 100] + rng.choice(rows) + good
+    data = (
+        mangled(rng, good)
+        if rng.random() < 0.5
+        else good[: rng.randrange(3) * 100] + rng.choice(rows) + good
+    )
 
     def run() -> str | None:
         Path("train.csv").write_bytes(data)
@@ -545,7 +677,8 @@ def csv_file(rng: random.Random, place: Path) -> Attempt:
     return Attempt("data files", f"csv: {zlib.crc32(data):08x}", run)
 
 
-# -- files that fill the memory -------------------------------------------------------------------------------------------
+# -- files that fill the memory
+# -------------------------------------------------------------------------------------------
 
 
 def zeros(count: int) -> bytes:
@@ -562,23 +695,36 @@ def zip_bomb(count: int, claimed: int) -> bytes:
     fields = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 33, 0, len(data), claimed & 0xFFFFFFFF, 5, 0)
     central = b"PK\x01\x02\x14\x00" + fields + struct.pack("<HHHII", 0, 0, 0, 0, 0) + b"x.npy"
     local = b"PK\x03\x04" + fields + b"x.npy" + data
-    return local + central + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local), 0)
+    return (
+        local
+        + central
+        + b"PK\x05\x06"
+        + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local), 0)
+    )
 
 
 def gzip_bomb(count: int, parts: int) -> bytes:
     size = (count << 20) & 0xFFFFFFFF
-    one = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + zeros(count) + struct.pack("<II", zlib.crc32(bytes(1 << 20)), size)
+    one = (
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"
+        + zeros(count)
+        + struct.pack("<II", zlib.crc32(bytes(1 << 20)), size)
+    )
     return one * parts
 
 
 def mat_bomb(count: int, claimed: int) -> bytes:
     """A compressed element that goes on with zeros after the head of an array."""
     inner = struct.pack("<II", 14, claimed)
-    inner += struct.pack("<IIII", 6, 8, 9, 0) + struct.pack("<IIIIII", 5, 16, 32, 32, 3, claimed // 3072)
+    inner += struct.pack("<IIII", 6, 8, 9, 0) + struct.pack(
+        "<IIIIII", 5, 16, 32, 32, 3, claimed // 3072
+    )
     inner += struct.pack("<HHI", 1, 1, ord("X")) + struct.pack("<II", 2, claimed)
     packer = zlib.compressobj(9)
     data = packer.compress(inner) + packer.flush(zlib.Z_FULL_FLUSH) + zeros(count)
-    return b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(data)) + data
+    return (
+        b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(data)) + data
+    )
 
 
 def bomb(rng: random.Random, place: Path) -> Attempt:
@@ -587,15 +733,23 @@ def bomb(rng: random.Random, place: Path) -> Attempt:
     def run() -> str | None:
         read: Callable[[], object] = own
         if kind == 0:
-            Path("client.npz").write_bytes(zip_bomb(count % 4096, (count % 4096) << 20 if count % 4096 else 1))
+            Path("client.npz").write_bytes(
+                zip_bomb(count % 4096, (count % 4096) << 20 if count % 4096 else 1)
+            )
             data = zip_bomb(count, min((count << 20) + 200, 0xFFFFFFF0))
             Path("client.npz").write_bytes(data)
         elif kind == 1:
             claim = rng.choice(("(4000000000000,)", "(8000000, 1000000)", "(1, 32000000000)"))
-            Path("client.npz").write_bytes(zipped([("x.npy", npy(claim, "'<f8'", bytes(64))), ("y.npy", array([0]))]))
+            Path("client.npz").write_bytes(
+                zipped([("x.npy", npy(claim, "'<f8'", bytes(64))), ("y.npy", array([0]))])
+            )
         elif kind == 2:
             Path("train-images-idx3-ubyte.gz").write_bytes(gzip_bomb(count, 1))
-            for stem in ("train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+            for stem in (
+                "train-labels-idx1-ubyte",
+                "t10k-images-idx3-ubyte",
+                "t10k-labels-idx1-ubyte",
+            ):
                 Path(stem).write_bytes(b"x")
             read = partial(load, "mnist")
         elif kind == 3:
@@ -612,17 +766,29 @@ def bomb(rng: random.Random, place: Path) -> Attempt:
                 file.truncate((count << 20) * rng.choice((1, 100)))
         return apart(lambda: read_or_refused(read), room=2 << 30)
 
-    names = ("zip of zeros", "npz that claims terabytes", "gzipped idx", "gzipped JSON", "MATLAB element", "file with a hole")
+    names = (
+        "zip of zeros",
+        "npz that claims terabytes",
+        "gzipped idx",
+        "gzipped JSON",
+        "MATLAB element",
+        "file with a hole",
+    )
     return Attempt("files that fill the memory", f"{names[kind]}, {count} MiB", run)
 
 
 def key_of_many_parts(rng: random.Random, place: Path) -> Attempt:
     count = rng.randint(30_000, 60_000)
     text = (".".join(["a"] * count) + " = 1\n").encode()
-    return Attempt("files that fill the memory", f"a TOML key of {count} parts", lambda: apart(lambda: _run_file(text)))
+    return Attempt(
+        "files that fill the memory",
+        f"a TOML key of {count} parts",
+        lambda: apart(lambda: _run_file(text)),
+    )
 
 
-# -- what is no regular file ----------------------------------------------------------------------------------------------
+# -- what is no regular file
+# ----------------------------------------------------------------------------------------------
 
 
 def special(rng: random.Random, place: Path) -> Attempt:
@@ -638,7 +804,19 @@ def special(rng: random.Random, place: Path) -> Attempt:
     )
     name, kind = (
         rng.choice(names),
-        rng.choice(("pipe", "pipe", "folder", "/dev/zero", "/dev/tty", "loop", "/dev/full", "socket", "nowhere")),
+        rng.choice(
+            (
+                "pipe",
+                "pipe",
+                "folder",
+                "/dev/zero",
+                "/dev/tty",
+                "loop",
+                "/dev/full",
+                "socket",
+                "nowhere",
+            )
+        ),
     )
 
     def run() -> str | None:
@@ -648,9 +826,23 @@ def special(rng: random.Random, place: Path) -> Attempt:
         if name in ("experiment.toml", "report.toml"):
             return one_sentence(*cli(["run", name, "--out", "here"]), unwritten=Path("here"))
         if name == "run.toml":
-            command = rng.choice((["compare"], ["resume"], ["explain"], ["report", "-o", "r.html"], ["watch", "--port=0"]))
+            command = rng.choice(
+                (
+                    ["compare"],
+                    ["resume"],
+                    ["explain"],
+                    ["report", "-o", "r.html"],
+                    ["watch", "--port=0"],
+                )
+            )
             return one_sentence(*cli([command[0], ".", *command[1:]]), unwritten=Path("r.html"))
-        sets = {"a.json": "femnist", "train.csv": "ag_news", "train_32x32.mat": "svhn", "client.npz": "", names[1]: "mnist"}
+        sets = {
+            "a.json": "femnist",
+            "train.csv": "ag_news",
+            "train_32x32.mat": "svhn",
+            "client.npz": "",
+            names[1]: "mnist",
+        }
         return apart(lambda: read_or_refused(partial(load, sets[name]) if sets[name] else own))
 
     return Attempt("no regular file", f"{name} is a {kind}, {rng.random():.6f}", run)
@@ -670,7 +862,8 @@ def _put(path: Path, kind: str) -> None:
         path.symlink_to({"loop": path.name, "nowhere": "nothing"}.get(kind, kind))
 
 
-# -- paths ----------------------------------------------------------------------------------------------------------------
+# -- paths
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def odd_path(rng: random.Random, place: Path) -> Attempt:
@@ -689,7 +882,19 @@ def odd_path(rng: random.Random, place: Path) -> Attempt:
     )
     name = os.fsdecode(b"run" + b"".join(rng.choices(letters, k=rng.randint(1, 4))))
     command = rng.choice(
-        ("report", "report", "report two", "compare", "explain", "plot", "export", "resume", "json", "missing", "data")
+        (
+            "report",
+            "report",
+            "report two",
+            "compare",
+            "explain",
+            "plot",
+            "export",
+            "resume",
+            "json",
+            "missing",
+            "data",
+        )
     )
 
     def run() -> str | None:
@@ -713,13 +918,19 @@ def odd_path(rng: random.Random, place: Path) -> Attempt:
                 Path(name, f"{client}.npz").write_bytes(good_npz(rng))
         said = cli(calls[command])
         if command == "missing" or (command == "data" and not os.fsencode(name).isascii()):
-            return one_sentence(*said, unwritten=Path("here")) if said[0] or command == "missing" else None
+            return (
+                one_sentence(*said, unwritten=Path("here"))
+                if said[0] or command == "missing"
+                else None
+            )
         if command == "data":
             return None if said[0] == 0 else one_sentence(*said, unwritten=Path("here"))
         if said[0]:
             return f"exit status {said[0]}: {said[2][:150]!r}"
         if command.startswith("report"):
-            Path(name, "report.html" if command == "report" else "r.html").read_text(encoding="utf-8")
+            Path(name, "report.html" if command == "report" else "r.html").read_text(
+                encoding="utf-8"
+            )
         if command == "json":
             json.loads(said[1])
         return None
@@ -727,7 +938,8 @@ def odd_path(rng: random.Random, place: Path) -> Attempt:
     return Attempt("odd paths", f"{command} of {os.fsencode(name)!r}, {rng.random():.6f}", run)
 
 
-# -- surroundings ---------------------------------------------------------------------------------------------------------
+# -- surroundings
+# ---------------------------------------------------------------------------------------------------------
 
 
 def variables(rng: random.Random, place: Path) -> Attempt:
@@ -735,7 +947,18 @@ def variables(rng: random.Random, place: Path) -> Attempt:
     changed = {
         name: rng.choice(odd_values)
         for name in rng.sample(
-            ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "COTERIE_DATA", "LC_ALL", "LANG", "HOME"), k=2
+            (
+                "COLUMNS",
+                "LINES",
+                "TERM",
+                "NO_COLOR",
+                "FORCE_COLOR",
+                "COTERIE_DATA",
+                "LC_ALL",
+                "LANG",
+                "HOME",
+            ),
+            k=2,
         )
     }
     words = rng.choice(
@@ -758,7 +981,19 @@ def variables(rng: random.Random, place: Path) -> Attempt:
 
 
 def data_variable(rng: random.Random, place: Path) -> Attempt:
-    value = rng.choice(("~nosuchuser/x", "/nowhere", "\udcff", "x" * 5000, "/dev/null", "a\nb", "\x1b[2J", "~", "/proc/1/mem"))
+    value = rng.choice(
+        (
+            "~nosuchuser/x",
+            "/nowhere",
+            "\udcff",
+            "x" * 5000,
+            "/dev/null",
+            "a\nb",
+            "\x1b[2J",
+            "~",
+            "/proc/1/mem",
+        )
+    )
     value += rng.choice(("", "/", "/.."))
     words = rng.choice(
         (
@@ -771,27 +1006,60 @@ def data_variable(rng: random.Random, place: Path) -> Attempt:
     def run() -> str | None:
         return one_sentence(*cli([*words, "--out", "here"], environment={"COTERIE_DATA": value}))
 
-    return Attempt("surroundings", f"{words[-1]} of data in {value[:20]!r}, {rng.random():.6f}", run)
+    return Attempt(
+        "surroundings", f"{words[-1]} of data in {value[:20]!r}, {rng.random():.6f}", run
+    )
 
 
 def streams(rng: random.Random, place: Path) -> Attempt:
     """The command in a process of its own, whose output is full, closed or poor."""
     words = rng.choice(
-        ("methods", "scenarios", f"compare {RUN}", f"explain {RUN}", f"compare {RUN} --json", "--help", "compare nowhere")
+        (
+            "methods",
+            "scenarios",
+            f"compare {RUN}",
+            f"explain {RUN}",
+            f"compare {RUN} --json",
+            "--help",
+            "compare nowhere",
+        )
     )
     where = rng.choice(
-        (">/dev/full", ">&-", "2>&-", ">&- 2>&-", "2>/dev/full", ">/dev/full 2>&1", "| head -c 1 >/dev/null", "</dev/null")
+        (
+            ">/dev/full",
+            ">&-",
+            "2>&-",
+            ">&- 2>&-",
+            "2>/dev/full",
+            ">/dev/full 2>&1",
+            "| head -c 1 >/dev/null",
+            "</dev/null",
+        )
     )
-    poor = rng.choice(("", "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "PYTHONIOENCODING=ascii", "TERM=dumb", "COLUMNS=1"))
+    poor = rng.choice(
+        (
+            "",
+            "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0",
+            "PYTHONIOENCODING=ascii",
+            "TERM=dumb",
+            "COLUMNS=1",
+        )
+    )
     line = f"{poor} {sys.executable} -m coterie {words} {where}"
 
     def run() -> str | None:
-        done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, timeout=600)
-        wanted = 2 if "nowhere" in words or ("/dev/full" in where and not where.startswith("2")) else 0
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line], capture_output=True, timeout=600
+        )
+        wanted = (
+            2 if "nowhere" in words or ("/dev/full" in where and not where.startswith("2")) else 0
+        )
         err = done.stderr.decode(errors="replace")
         if "Traceback" in err or "Exception ignored" in err or "Error" in err:
             return err.strip().splitlines()[-1][:150]
-        return None if done.returncode == wanted else f"exit status {done.returncode}, {err[:100]!r}"
+        return (
+            None if done.returncode == wanted else f"exit status {done.returncode}, {err[:100]!r}"
+        )
 
     return Attempt("surroundings", f"{poor} coterie {words[:12]} {where}, {rng.random():.6f}", run)
 

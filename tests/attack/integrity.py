@@ -1,7 +1,8 @@
 """Files of a run directory or an export that were damaged or edited: every command notices it, or does not need the file.
 
-An attempt changes one file of a copy (or swaps two), calls a command, and compares what it says and writes with what it says
-of the untouched copy. It holds if that is the same, or if the command tells the damage in one sentence.
+An attempt changes one file of a copy (or swaps two), calls a command, and compares what it says and
+writes with what it says of the untouched copy. It holds if that is the same, or if the command
+tells the damage in one sentence.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Ground:
         assert call("export", str(folder / "other"), "--to", str(folder / "others"))[0] == 0
         self.commands = [name for name in COMMANDS if name != "check" or "check" in known()]
         self.sound = {
-            (of, name): self.said(of, name, lambda path: None) for of in ("run", "experiment") for name in self.commands
+            (of, name): self.said(of, name, lambda path: None)
+            for of in ("run", "experiment")
+            for name in self.commands
         }
 
     def copied(self, of: str) -> Path:
@@ -49,18 +52,31 @@ class Ground:
         shutil.copytree(self.folder / of, self.folder / f"try-{self.count}" / of)
         return self.folder / f"try-{self.count}" / of
 
-    def said(self, of: str, command: str, change: Callable[[Path], None]) -> tuple[int, str, str, dict[str, Any]]:
+    def said(
+        self, of: str, command: str, change: Callable[[Path], None]
+    ) -> tuple[int, str, str, dict[str, Any]]:
         """(status, stdout, stderr, what was written) of a command on a changed copy, without the folder's name."""
         run = self.copied(of)
         try:
             change(run)
             to = run.parent / "out"
             to.mkdir()
-            place = run / "flhc-seed0" if of == "experiment" and command in ("explain", "plot", "suggest") else run
-            status, out, err = watched(run) if command == "watch" else call(*words(command, place, to))
+            place = (
+                run / "flhc-seed0"
+                if of == "experiment" and command in ("explain", "plot", "suggest")
+                else run
+            )
+            status, out, err = (
+                watched(run) if command == "watch" else call(*words(command, place, to))
+            )
             wrote = written(to, run if command == "resume" else None)
             spoken = [re.sub(r"\s+", " ", text.replace(str(run.parent), "")) for text in (out, err)]
-            return status, re.sub(r"digest \w+|\d+\.\d+ ?s|seconds.*", "", spoken[0]), spoken[1], wrote
+            return (
+                status,
+                re.sub(r"digest \w+|\d+\.\d+ ?s|seconds.*", "", spoken[0]),
+                spoken[1],
+                wrote,
+            )
         finally:
             shutil.rmtree(run.parent, ignore_errors=True)
 
@@ -97,14 +113,17 @@ def written(to: Path, run: Path | None) -> dict[str, Any]:
     for path in sorted(to.rglob("*")):
         if path.is_file():
             data = path.read_bytes()
-            found[str(path.relative_to(to))] = plain(data.decode()) if path.suffix in (".json", ".html") else data
+            found[str(path.relative_to(to))] = (
+                plain(data.decode()) if path.suffix in (".json", ".html") else data
+            )
     for path in sorted(run.rglob("*")) if run else ():
         if path.name == "rounds.jsonl":
             found[str(path.relative_to(run))] = plain(path.read_text(errors="replace"))
     return found
 
 
-# -- what becomes of a file -------------------------------------------------------------------------------------------------
+# -- what becomes of a file
+# -------------------------------------------------------------------------------------------------
 
 
 def files_of(run: Path) -> list[str]:
@@ -119,7 +138,10 @@ def damaged(rng: random.Random, data: bytes) -> tuple[str, bytes | None]:
         ("gone", lambda: None),
         ("empty", lambda: b""),
         (f"cut at {at}", lambda: data[:at]),
-        (f"flipped at {at}", lambda: data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] if data else b"x"),
+        (
+            f"flipped at {at}",
+            lambda: data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] if data else b"x",
+        ),
         (f"a byte more at {at}", lambda: data[:at] + bytes([rng.randrange(256)]) + data[at:]),
         (f"without {at}:{at + 9}", lambda: data[:at] + data[at + 9 :]),
         (f"zeros from {at}", lambda: data[:at] + bytes(len(data) - at)),
@@ -158,7 +180,9 @@ def edited(rng: random.Random, name: str, data: bytes) -> tuple[str, bytes]:
     """A value that is another: a number, or any value after a key."""
     text = data.decode("utf-8", errors="surrogateescape")
     pattern = (
-        r"(?m)^(\w+ = )(.+)$" if name.endswith(".toml") else r'("[\w.]+": )("[^"]*"|-?[\d.e-]+|true|false|null|\[[^\[\]]*\])'
+        r"(?m)^(\w+ = )(.+)$"
+        if name.endswith(".toml")
+        else r'("[\w.]+": )("[^"]*"|-?[\d.e-]+|true|false|null|\[[^\[\]]*\])'
     )
     found = list(re.finditer(pattern, text))
     if not found:
@@ -169,9 +193,15 @@ def edited(rng: random.Random, name: str, data: bytes) -> tuple[str, bytes]:
     if number and rng.random() < 0.5:
         value = str(float(match[2]) + 1) if "." in match[2] else str(int(match[2]) + 1)
     if rng.random() < 0.1:
-        value = f"{value}, {match[1]}{match[2]}" if not name.endswith(".toml") else f"{value}\n{match[1]}{match[2]}"
+        value = (
+            f"{value}, {match[1]}{match[2]}"
+            if not name.endswith(".toml")
+            else f"{value}\n{match[1]}{match[2]}"
+        )
     out = text[: match.start(2)] + value + text[match.end(2) :]
-    return f"{match[1]}{match[2][:20]} -> {value[:20]}", out.encode("utf-8", errors="surrogateescape")
+    return f"{match[1]}{match[2][:20]} -> {value[:20]}", out.encode(
+        "utf-8", errors="surrogateescape"
+    )
 
 
 def replaced(run: Path, name: str, data: bytes | None) -> None:
@@ -186,11 +216,17 @@ def judged(ground: Ground, of: str, command: str, change: Callable[[Path], None]
     if why := ill(status, err):
         return why
     if status == 2:
-        return None if not wrote or command == "resume" else f"it refused and wrote {next(iter(wrote))}"
+        return (
+            None
+            if not wrote or command == "resume"
+            else f"it refused and wrote {next(iter(wrote))}"
+        )
     if status == 1:
         return None if command == "check" else f"status 1: {err[:100]}"
     _, sound_out, _, sound_wrote = ground.sound[of, command]
-    if wrote == sound_wrote and (out == sound_out or command == "resume"):  # what was damaged and is made again is the same
+    if wrote == sound_wrote and (
+        out == sound_out or command == "resume"
+    ):  # what was damaged and is made again is the same
         return None
     if command == "watch" and out.count('"squares_lost": 0') < sound_out.count('"squares_lost": 0'):
         return None  # the page says that matrices are lost
@@ -210,7 +246,9 @@ def differing(sound: Any, now: Any) -> str:
         return f"{name} in silence: {differing(sound.get(name), now.get(name))}"
     if not isinstance(sound, str) or not isinstance(now, str):
         return "another file"
-    at = next((i for i, (one, other) in enumerate(zip(sound, now, strict=False)) if one != other), 0)
+    at = next(
+        (i for i, (one, other) in enumerate(zip(sound, now, strict=False)) if one != other), 0
+    )
     return f"{sound[max(at - 40, 0) : at + 20]!r} is {now[max(at - 40, 0) : at + 20]!r}"
 
 
@@ -232,14 +270,26 @@ def damaging(ground: Ground, rng: random.Random, edit: bool) -> Attempt:
             lambda: judged(ground, of, command, lambda run: replaced(run, name, gone)),
         )
     return Attempt(
-        point, f"{command} {of}: {name}: {what}", lambda: judged(ground, of, command, lambda run: replaced(run, name, now))
+        point,
+        f"{command} {of}: {name}: {what}",
+        lambda: judged(ground, of, command, lambda run: replaced(run, name, now)),
     )
 
 
 def ordering(ground: Ground, rng: random.Random) -> Attempt:
     command = rng.choice(ground.commands)
     way = rng.choice(
-        ("drop", "double", "swap", "other line", "other file", "swap files", "other state", "swap runs", "drop last")
+        (
+            "drop",
+            "double",
+            "swap",
+            "other line",
+            "other file",
+            "swap files",
+            "other state",
+            "swap runs",
+            "drop last",
+        )
     )
     i, j = rng.sample(range(3), 2)
     names = files_of(ground.folder / "run")
@@ -259,7 +309,12 @@ def ordering(ground: Ground, rng: random.Random) -> Attempt:
         elif way == "double":
             lines(run, lambda rows: rows.insert(j, rows[i]))
         elif way == "swap":
-            lines(run, lambda rows: rows.__setitem__(slice(None), [rows[{i: j, j: i}.get(k, k)] for k in range(3)]))
+            lines(
+                run,
+                lambda rows: rows.__setitem__(
+                    slice(None), [rows[{i: j, j: i}.get(k, k)] for k in range(3)]
+                ),
+            )
         elif way == "other line":
             row = (other / "rounds.jsonl").read_bytes().splitlines(keepends=True)[i]
             lines(run, lambda rows: rows.__setitem__(i, row))
@@ -279,17 +334,35 @@ def ordering(ground: Ground, rng: random.Random) -> Attempt:
             (run / "between").rename(second)
 
     of = "experiment" if way == "swap runs" else "run"
-    if of == "experiment":  # to a report, an experiment is the runs that are in it, whatever their folders are called
-        command = rng.choice([name for name in ground.commands if name in ("resume", "export", "check")])
-    return Attempt("order", f"{command}: {way}, {i} and {j}, {one} and {two}", lambda: judged(ground, of, command, plant))
+    if (
+        of == "experiment"
+    ):  # to a report, an experiment is the runs that are in it, whatever their folders are called
+        command = rng.choice(
+            [name for name in ground.commands if name in ("resume", "export", "check")]
+        )
+    return Attempt(
+        "order",
+        f"{command}: {way}, {i} and {j}, {one} and {two}",
+        lambda: judged(ground, of, command, plant),
+    )
 
 
 def exporting(ground: Ground, rng: random.Random) -> Attempt:
     models = ground.folder / "models"
     name = rng.choice(files_of(models))
     data = (models / name).read_bytes()
-    way = rng.choice(("damage", "edit", "other", "swap")) if name == "models.json" else rng.choice(("damage", "other"))
-    what, now = damaged(rng, data) if way == "damage" else edited(rng, name, data) if way == "edit" else (way, b"")
+    way = (
+        rng.choice(("damage", "edit", "other", "swap"))
+        if name == "models.json"
+        else rng.choice(("damage", "other"))
+    )
+    what, now = (
+        damaged(rng, data)
+        if way == "damage"
+        else edited(rng, name, data)
+        if way == "edit"
+        else (way, b"")
+    )
     client = rng.randrange(4)
 
     def run() -> str | None:
@@ -301,22 +374,35 @@ def exporting(ground: Ground, rng: random.Random) -> Attempt:
         to = ground.copied("models")
         if way == "other":
             shutil.copy(
-                ground.folder / "others" / name if (ground.folder / "others" / name).exists() else models / name, to / name
+                ground.folder / "others" / name
+                if (ground.folder / "others" / name).exists()
+                else models / name,
+                to / name,
             )
         elif way == "swap":
             text = (to / name).read_text()
             first, *rest = sorted({path.name for path in to.glob("*.safetensors")})
             (to / name).write_text(
-                text.replace(first, "\0").replace(rest[0] if rest else first, first).replace("\0", (rest or [first])[0])
+                text.replace(first, "\0")
+                .replace(rest[0] if rest else first, first)
+                .replace("\0", (rest or [first])[0])
             )
         else:
             replaced(to, name, now)
         x = torch.arange(8.0).reshape(2, 4)
         try:
             found = coterie.load(to, client)(x)
-            return None if torch.equal(found, coterie.load(models, client)(x)) else "another model was loaded in silence"
+            return (
+                None
+                if torch.equal(found, coterie.load(models, client)(x))
+                else "another model was loaded in silence"
+            )
         except UserError as error:
-            return None if "\n" not in str(error).strip() else f"no single sentence: {str(error)[:100]!r}"
+            return (
+                None
+                if "\n" not in str(error).strip()
+                else f"no single sentence: {str(error)[:100]!r}"
+            )
         finally:
             shutil.rmtree(to.parent, ignore_errors=True)
 
@@ -325,7 +411,9 @@ def exporting(ground: Ground, rng: random.Random) -> Attempt:
 
 def beginning(ground: Ground, rng: random.Random) -> Attempt:
     """Folders in which a process was killed before there was a run.toml, and files that say too little."""
-    way = rng.choice(("killed", "killed several", "resume killed", "empty", "lacking", "comment", "cut"))
+    way = rng.choice(
+        ("killed", "killed several", "resume killed", "empty", "lacking", "comment", "cut")
+    )
     seed, share = rng.randrange(1000), rng.random()
     lacks = rng.choice(("methods", "scenario", "rounds", "seeds", "training", "world"))
     command = rng.choice(("resume", "report", "export", "compare", "suggest", "explain", "plot"))
@@ -337,7 +425,9 @@ def beginning(ground: Ground, rng: random.Random) -> Attempt:
         try:
             if way.startswith("killed"):
                 folder.mkdir()
-                (folder / left).write_bytes((ground.folder / "run" / "run.toml").read_bytes()[: int(share * 500)])
+                (folder / left).write_bytes(
+                    (ground.folder / "run" / "run.toml").read_bytes()[: int(share * 500)]
+                )
                 if share < 0.5:
                     (folder / "lock").write_text("1\n")
                 experiment(folder, "fedavg", seeds=[seed] if way == "killed" else [seed, seed + 1])

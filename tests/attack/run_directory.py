@@ -1,8 +1,9 @@
 """A run directory from a stranger: code that it names, links and pipes in it, names that lead out of it.
 
-One run is made with the version that is attacked, and copied for every attempt. Beside the copy lies a folder of the victim's;
-Coterie holds if no byte of it was read into an answer, changed or removed, nothing was imported, and the command ended soon,
-either as without the attack or in one sentence.
+One run is made with the version that is attacked, and copied for every attempt. Beside the copy
+lies a folder of the victim's; Coterie holds if no byte of it was read into an answer, changed or
+removed, nothing was imported, and the command ended soon, either as without the attack or in one
+sentence.
 """
 
 from __future__ import annotations
@@ -47,8 +48,20 @@ def experiment(folder: Path, method: str = "flhc", **more: Any) -> None:
     from coterie.runs.experiment import make
 
     settings = {"warmup": 1, "groups": 2, "threshold": "none"} if method == "flhc" else {}
-    scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "features": 4}
-    spec = {"scenario": scenario, "methods": [{"name": method, **settings}], "rounds": 3, "workers": 1, **more}
+    scenario = {
+        "name": "synthetic/groups",
+        "clients": 4,
+        "groups": 2,
+        "examples": 200,
+        "features": 4,
+    }
+    spec = {
+        "scenario": scenario,
+        "methods": [{"name": method, **settings}],
+        "rounds": 3,
+        "workers": 1,
+        **more,
+    }
     for one in begin(make(spec), folder):
         for _ in one.rounds():
             pass
@@ -71,7 +84,8 @@ class Hang(BaseException):
 
 
 ROOM = 2 << 30
-"""Bytes that a command may take besides: one that reads /dev/zero ends in a traceback, and not the machine."""
+"""Bytes that a command may take besides: one that reads /dev/zero ends in a traceback, and not the
+machine."""
 
 
 @contextlib.contextmanager
@@ -81,7 +95,9 @@ def bounded() -> Iterator[None]:
     taken = Path("/proc/self/statm")
     if taken.exists():
         most = int(taken.read_text().split()[0]) * resource.getpagesize() + ROOM
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        resource.setrlimit(
+            resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+        )
     try:
         yield
     finally:
@@ -95,7 +111,11 @@ def call(*arguments: str) -> tuple[int, str, str]:
     def end(number: int, frame: object) -> None:
         raise Hang
 
-    out, err, told = io.StringIO(), io.StringIO(), threading.current_thread() is threading.main_thread()
+    out, err, told = (
+        io.StringIO(),
+        io.StringIO(),
+        threading.current_thread() is threading.main_thread(),
+    )
     before = signal.signal(signal.SIGALRM, end) if told else None
     if told:
         signal.alarm(LIMIT)
@@ -136,7 +156,9 @@ class Ground:
         self.run = folder / "made"
         experiment(self.run)
         self.sound = {
-            command: call(*words(command, self.copied(f"sound-{command}"), folder / f"sound-{command}"))[0]
+            command: call(
+                *words(command, self.copied(f"sound-{command}"), folder / f"sound-{command}")
+            )[0]
             for command in COMMANDS
         }
         assert not any(self.sound.values()), self.sound
@@ -149,7 +171,14 @@ class Ground:
         shutil.copytree(self.run, home / "run", symlinks=True)
         victim = home / "victim"
         (victim / "blobs").mkdir(parents=True)
-        for path in ("thesis.txt", "000009.json", "notes.safetensors", "blobs/own.safetensors", "rounds.jsonl", "run.toml"):
+        for path in (
+            "thesis.txt",
+            "000009.json",
+            "notes.safetensors",
+            "blobs/own.safetensors",
+            "rounds.jsonl",
+            "run.toml",
+        ):
             (victim / path).write_text(f"{MARK} {path}\n")
         return home / "run"
 
@@ -159,7 +188,11 @@ class Ground:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def harmed(victim: Path, before: dict[str, bytes], *said: str) -> str | None:
@@ -174,7 +207,9 @@ def harmed(victim: Path, before: dict[str, bytes], *said: str) -> str | None:
     return "told what a file of the victim's says" if any(MARK in text for text in said) else None
 
 
-def tried(ground: Ground, command: str, plant: Callable[[Path, Path], None], refused: bool = False) -> str | None:
+def tried(
+    ground: Ground, command: str, plant: Callable[[Path, Path], None], refused: bool = False
+) -> str | None:
     """Plant something in a copy of the run, call the command, look at the victim's files. refused: it must not succeed."""
     run = ground.next()
     victim, to = run.parent / "victim", run.parent / "out"
@@ -191,7 +226,8 @@ def tried(ground: Ground, command: str, plant: Callable[[Path, Path], None], ref
         shutil.rmtree(run.parent, ignore_errors=True)
 
 
-# -- code -----------------------------------------------------------------------------------------------------------------
+# -- code
+# -----------------------------------------------------------------------------------------------------------------
 
 _IMPORTED: list[str] = []
 """What was imported from the folders of attempts."""
@@ -199,8 +235,19 @@ _IMPORTED: list[str] = []
 
 def importing(ground: Ground, rng: random.Random, number: int) -> Attempt:
     """A run directory, or an export, that names a module of the current folder as its model or scenario."""
-    commands = ["export", "suggest", "resume", "run", "run --estimate", "load", "resume unfinished", "export world"]
-    command = rng.choice(commands + [f"{one} scenario" for one in ("export", "suggest", "resume", "run")])
+    commands = [
+        "export",
+        "suggest",
+        "resume",
+        "run",
+        "run --estimate",
+        "load",
+        "resume unfinished",
+        "export world",
+    ]
+    command = rng.choice(
+        commands + [f"{one} scenario" for one in ("export", "suggest", "resume", "run")]
+    )
     depth = rng.choice((0, 1, 2))
     name = f"evil_{number}_{rng.randrange(10**6)}"
     module = ".".join([name] + ["inner"] * depth)
@@ -240,31 +287,52 @@ def _named(ground: Ground, folder: Path, model: str, command: str) -> str | None
 
         models = folder.parent / "models"
         shutil.copytree(ground.folder / "models", models)
-        rewrite(models / "models.json", lambda text: text.replace('"linear"', f'"{model}"').replace('"mlp"', f'"{model}"'))
+        rewrite(
+            models / "models.json",
+            lambda text: text.replace('"linear"', f'"{model}"').replace('"mlp"', f'"{model}"'),
+        )
         try:
             coterie.load(models, 0)
         except UserError:
             return None
         return "nothing was asked"
-    if command.endswith(" scenario"):  # without the settings of training, which the scenario would be made for
-        rewrite(folder / "run.toml", lambda text: re.sub(r"(?ms)^\[training\]\n.*?(?=^\[|\Z)", "[training]\n", text))
+    if command.endswith(
+        " scenario"
+    ):  # without the settings of training, which the scenario would be made for
         rewrite(
-            folder / "run.toml", lambda text: re.sub(r"(?ms)^\[scenario\]\n.*?(?=^\[)", f'[scenario]\nname = "{model}"\n', text)
+            folder / "run.toml",
+            lambda text: re.sub(r"(?ms)^\[training\]\n.*?(?=^\[|\Z)", "[training]\n", text),
+        )
+        rewrite(
+            folder / "run.toml",
+            lambda text: re.sub(
+                r"(?ms)^\[scenario\]\n.*?(?=^\[)", f'[scenario]\nname = "{model}"\n', text
+            ),
         )
         command = command.removesuffix(" scenario")
     world = "mlp" if command == "export world" else model
     own = "mlp" if command != "export world" else model
-    rewrite(folder / "run.toml", lambda text: re.sub(r'(\[world\.model\]\s*name = )"[^"]*"', rf'\1"{own}"', text))
-    rewrite(folder / "run.toml", lambda text: re.sub(r'(?m)^(model = )"[^"]*"', rf'\1"{world}"', text))
+    rewrite(
+        folder / "run.toml",
+        lambda text: re.sub(r'(\[world\.model\]\s*name = )"[^"]*"', rf'\1"{own}"', text),
+    )
+    rewrite(
+        folder / "run.toml", lambda text: re.sub(r'(?m)^(model = )"[^"]*"', rf'\1"{world}"', text)
+    )
     if command in ("export", "export world"):
-        rewrite(folder / "run.toml", lambda text: re.sub(r'(\[world\.model\]\s*name = )"[^"]*"', rf'\1"{model}"', text))
+        rewrite(
+            folder / "run.toml",
+            lambda text: re.sub(r'(\[world\.model\]\s*name = )"[^"]*"', rf'\1"{model}"', text),
+        )
     if command == "resume unfinished":
         rewrite(folder / "run.toml", lambda text: re.sub(r"(?m)^rounds = 3$", "rounds = 4", text))
     reforge(folder)
     to = folder.parent / "out"
     to.mkdir()
     if command.startswith("run"):
-        status, _, err = call(*command.split(), str(folder / "run.toml"), "--out", str(to / "new"), "--workers", "1")
+        status, _, err = call(
+            *command.split(), str(folder / "run.toml"), "--out", str(to / "new"), "--workers", "1"
+        )
     else:
         status, _, err = call(*words(command.split()[0], folder, to))
     return ill(status, err)
@@ -291,7 +359,8 @@ def reforge(folder: Path) -> None:
         forge(folder)
 
 
-# -- links and pipes ---------------------------------------------------------------------------------------------------------
+# -- links and pipes
+# ---------------------------------------------------------------------------------------------------------
 
 
 def linking(ground: Ground, rng: random.Random, number: int) -> Attempt:
@@ -318,7 +387,9 @@ def linking(ground: Ground, rng: random.Random, number: int) -> Attempt:
         if kind == "folder":
             shutil.rmtree(place)
             if fresh:
-                shutil.copytree(ground.run / place.relative_to(run), victim / "blobs", dirs_exist_ok=True)
+                shutil.copytree(
+                    ground.run / place.relative_to(run), victim / "blobs", dirs_exist_ok=True
+                )
             place.symlink_to(victim / "blobs" if "blobs" in place.name or fresh else victim)
         elif kind == "hard":
             shutil.copy(place, victim / "own.jsonl")
@@ -344,7 +415,11 @@ def linking(ground: Ground, rng: random.Random, number: int) -> Attempt:
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
 
-    return Attempt("links", f"{command}: {kind} {name if kind in ('file', 'part') else ''} -> {target}, {fresh}", run)
+    return Attempt(
+        "links",
+        f"{command}: {kind} {name if kind in ('file', 'part') else ''} -> {target}, {fresh}",
+        run,
+    )
 
 
 def piping(ground: Ground, rng: random.Random, number: int) -> Attempt:
@@ -374,10 +449,13 @@ def piping(ground: Ground, rng: random.Random, number: int) -> Attempt:
                 made.bind(path.name)
             os.chdir(here)
 
-    return Attempt("pipes", f"{command}: {name} is a {kind}, {later}", lambda: tried(ground, command, plant))
+    return Attempt(
+        "pipes", f"{command}: {name} is a {kind}, {later}", lambda: tried(ground, command, plant)
+    )
 
 
-# -- names ----------------------------------------------------------------------------------------------------------------
+# -- names
+# ----------------------------------------------------------------------------------------------------------------
 
 WAYS = (
     "../victim/notes", "../../victim/notes", "similarity/../../victim/notes", "{victim}/notes", "/dev/zero",
@@ -389,7 +467,10 @@ WAYS = (
 def naming(ground: Ground, rng: random.Random, number: int) -> Attempt:
     """A record, checkpoint or export that names a file outside."""
     what = rng.choice(("similarity", "blob", "model", "others"))
-    way, command = rng.choice(WAYS), rng.choice(("report", "explain", "plot similarity", "export", "resume", "suggest"))
+    way, command = (
+        rng.choice(WAYS),
+        rng.choice(("report", "explain", "plot similarity", "export", "resume", "suggest")),
+    )
     drop = rng.randrange(3)
 
     def plant(run: Path, victim: Path) -> None:
@@ -397,7 +478,13 @@ def naming(ground: Ground, rng: random.Random, number: int) -> Attempt:
         name = way.format(victim=victim)
         if what == "blob":
             for path in run.glob("state/*.json"):
-                path.write_text(re.sub(r'"blob": "[0-9a-f]{40}"', lambda _: f'"blob": {json.dumps(name)}', path.read_text()))
+                path.write_text(
+                    re.sub(
+                        r'"blob": "[0-9a-f]{40}"',
+                        lambda _: f'"blob": {json.dumps(name)}',
+                        path.read_text(),
+                    )
+                )
         else:
             path = run / "rounds.jsonl"
             lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -415,10 +502,16 @@ def naming(ground: Ground, rng: random.Random, number: int) -> Attempt:
             plant(run, victim)
             before = contents(victim)
             told = ["plot", str(run), "similarity", "-o", str(to / "figure.svg")]
-            status, out, err = call(*(told if command == "plot similarity" else words(command, run, to)))
+            status, out, err = call(
+                *(told if command == "plot similarity" else words(command, run, to))
+            )
             named = what == "similarity" and drop < 2  # round 2 is the one that has a matrix
             outside = named and status == 0 and command == "plot similarity" and "/notes" in way
-            return ill(status, err) or harmed(victim, before, out, err) or ("it drew a file outside" if outside else None)
+            return (
+                ill(status, err)
+                or harmed(victim, before, out, err)
+                or ("it drew a file outside" if outside else None)
+            )
         finally:
             shutil.rmtree(run.parent, ignore_errors=True)
 
@@ -442,15 +535,23 @@ def naming(ground: Ground, rng: random.Random, number: int) -> Attempt:
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
-    return Attempt("names", f"{what}: {way!r:.60} by {command}, {drop}", loaded if what in ("model", "others") else shown)
+    return Attempt(
+        "names",
+        f"{what}: {way!r:.60} by {command}, {drop}",
+        loaded if what in ("model", "others") else shown,
+    )
 
 
-# -- secrets --------------------------------------------------------------------------------------------------------------
+# -- secrets
+# --------------------------------------------------------------------------------------------------------------
 
 
 def telling(ground: Ground, rng: random.Random, number: int) -> Attempt:
     """A run with a secret: whether a file that it writes, or a command prints, has it."""
-    rotation, method = rng.choice(("permute", "permute-tensors")), rng.choice(("fedavg", "flhc", "cfl", "split-half"))
+    rotation, method = (
+        rng.choice(("permute", "permute-tensors")),
+        rng.choice(("fedavg", "flhc", "cfl", "split-half")),
+    )
     secret = SECRET + rng.randrange(10**9)
     wrong = rng.choice(("plain", "Boundary", "again", "mistake", "experiment"))
 
@@ -458,11 +559,21 @@ def telling(ground: Ground, rng: random.Random, number: int) -> Attempt:
         home = ground.folder / f"secret-{number}"
         texts = [repr_of(rotation, secret)] if wrong == "Boundary" else []
         if wrong == "mistake":
-            status, out, err = call("run", "--set", f"boundary.secret={secret}", "--out", str(home / "run"), "--rounds", "1")
+            status, out, err = call(
+                "run",
+                "--set",
+                f"boundary.secret={secret}",
+                "--out",
+                str(home / "run"),
+                "--rounds",
+                "1",
+            )
             texts += [out, err]
         elif wrong != "Boundary":
             seeds = {"seeds": [0, 1]} if wrong == "experiment" else {}
-            experiment(home / "run", method, boundary={"rotation": rotation, "secret": secret}, **seeds)
+            experiment(
+                home / "run", method, boundary={"rotation": rotation, "secret": secret}, **seeds
+            )
             for command in ("report", "compare", "explain", "resume", "plot", "export", "check"):
                 if command == "check" and "check" not in known():
                     continue
@@ -476,7 +587,13 @@ def telling(ground: Ground, rng: random.Random, number: int) -> Attempt:
                     return why
                 texts += [out, err]
         files = (
-            [path.read_bytes().decode(errors="replace") for path in home.rglob("*") if path.is_file()] if home.exists() else []
+            [
+                path.read_bytes().decode(errors="replace")
+                for path in home.rglob("*")
+                if path.is_file()
+            ]
+            if home.exists()
+            else []
         )
         shutil.rmtree(home, ignore_errors=True)
         shown = [text for text in (*texts, *files) if str(secret) in text]

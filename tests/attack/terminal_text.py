@@ -51,13 +51,26 @@ FORGED = ("\ncoterie: all is well", "\nround 99 split: forged", "\n\n\n")
 
 def hostile(rng: random.Random) -> str:
     """A text with several of these in it, among letters."""
-    parts = [rng.choice((rng.choice(SEQUENCES), rng.choice(SEQUENCES), rng.choice(MARKUP), rng.choice(FORGED), "word ", "é"))]
+    parts = [
+        rng.choice(
+            (
+                rng.choice(SEQUENCES),
+                rng.choice(SEQUENCES),
+                rng.choice(MARKUP),
+                rng.choice(FORGED),
+                "word ",
+                "é",
+            )
+        )
+    ]
     for _ in range(rng.randint(1, 4)):
         parts += [rng.choice(("a", "words ", "0")), rng.choice(SEQUENCES + MARKUP)]
     return "".join(parts)
 
 
-STYLE = re.compile(r"\x1b\[(?:0|[1234](?:;3[0-7])?|3[0-7]|9[0-7]|(?:1;|2;)?3[0-7]|38;5;\d+|38;2;\d+;\d+;\d+|[0-9;]*4[0-9])?m")
+STYLE = re.compile(
+    r"\x1b\[(?:0|[1234](?:;3[0-7])?|3[0-7]|9[0-7]|(?:1;|2;)?3[0-7]|38;5;\d+|38;2;\d+;\d+;\d+|[0-9;]*4[0-9])?m"
+)
 """Colours and weights as rich writes them, none of which is among the attempts."""
 
 
@@ -69,7 +82,12 @@ def controls(text: str, terminal: bool = False) -> str | None:
     """None if a text has nothing but letters, marks, signs, spaces and ends of lines."""
     text = STYLE.sub("", text) if terminal else text
     bad = sorted(
-        {letter for letter in text if letter != "\n" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
+        {
+            letter
+            for letter in text
+            if letter != "\n"
+            and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+        }
     )
     return f"it shows {bad[:6]!r}" if bad else None
 
@@ -79,7 +97,9 @@ def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
     while True:
         number += 1
         own, place = random.Random(rng.random()), folder / str(number)
-        make: Callable[[random.Random, Path], Attempt] = rng.choices((shown, quoted, logged, embedded), (5, 4, 2, 2))[0]
+        make: Callable[[random.Random, Path], Attempt] = rng.choices(
+            (shown, quoted, logged, embedded), (5, 4, 2, 2)
+        )[0]
         attempt = make(own, place)
 
         def run(attempt: Attempt = attempt, place: Path = place) -> str | None:
@@ -100,7 +120,12 @@ def a_run(rng: random.Random) -> Path:
     parts = [[0, 1], [2, 3]]
     lines: list[dict[str, Any]] = [
         line(1, [[0, 1, 2, 3]], note("keep", [0, 1, 2, 3], text=text(), numbers={text(): 0.5})),
-        line(2, parts, note(kind, [0, 1, 2, 3], parts, text=text(), values={text(): {"0": 1.0}}), refused={"1": text()}),
+        line(
+            2,
+            parts,
+            note(kind, [0, 1, 2, 3], parts, text=text(), values={text(): {"0": 1.0}}),
+            refused={"1": text()},
+        ),
     ]
     for one in lines:
         if rng.random() < 0.5:
@@ -173,7 +198,11 @@ def shown(rng: random.Random, place: Path) -> Attempt:
             return f"no sentences but {err[:100]!r}"
         return controls(out, terminal) or controls(err, terminal)
 
-    return Attempt("records in a terminal", f"{' '.join(words)}{' in a terminal' if terminal else ''} {rng.random():.6f}", run)
+    return Attempt(
+        "records in a terminal",
+        f"{' '.join(words)}{' in a terminal' if terminal else ''} {rng.random():.6f}",
+        run,
+    )
 
 
 def _drawn(folder: Path, what: str) -> str | None:
@@ -202,14 +231,22 @@ def _drawn(folder: Path, what: str) -> str | None:
             live.show(0, lines[1])
             live.tell(lines[1]["notes"][0]["text"])
             live.end(0)
-    return controls(DRAWN.sub("", stream.getvalue()) if what == "round" else stream.getvalue(), terminal=True)
+    return controls(
+        DRAWN.sub("", stream.getvalue()) if what == "round" else stream.getvalue(), terminal=True
+    )
 
 
 def quoted(rng: random.Random, place: Path) -> Attempt:
     text = hostile(rng).replace("\x00", "")
-    plain = "".join(letter for letter in text if not 0xD800 <= ord(letter) < 0xDC80 and not 0xDD00 <= ord(letter) < 0xE000)
+    plain = "".join(
+        letter
+        for letter in text
+        if not 0xD800 <= ord(letter) < 0xDC80 and not 0xDD00 <= ord(letter) < 0xE000
+    )
     name = os.fsdecode(plain.replace("/", "").encode("utf-8", "surrogateescape"))[:60] or "x"
-    in_toml = json.dumps("".join(letter for letter in text if not 0xD800 <= ord(letter) < 0xE000)).replace("\x7f", "\\u007f")
+    in_toml = json.dumps(
+        "".join(letter for letter in text if not 0xD800 <= ord(letter) < 0xE000)
+    ).replace("\x7f", "\\u007f")
     calls: dict[str, list[str]] = {
         "command": [plain],
         "option": ["run", f"--{plain}"],
@@ -315,9 +352,15 @@ def embedded(rng: random.Random, place: Path) -> Attempt:
         if what == "page":
             status, _, err = cli(["report", "run"])
             if status:
-                return None if status == 2 and err.count("\n") == 1 else f"exit status {status}: {err[:150]!r}"
+                return (
+                    None
+                    if status == 2 and err.count("\n") == 1
+                    else f"exit status {status}: {err[:150]!r}"
+                )
             page = (folder / "report.html").read_bytes().decode("utf-8")
-            inner = page.partition('<script type="application/json" id="document">')[2].partition("</script>")[0]
+            inner = page.partition('<script type="application/json" id="document">')[2].partition(
+                "</script>"
+            )[0]
             json.loads(inner)
             ends = page.count("</script>")
             return None if "<" not in inner and ends == 2 else f"{ends} elements end"
@@ -328,10 +371,16 @@ def embedded(rng: random.Random, place: Path) -> Attempt:
             data = to_json({"why": text, text: 1}, rng.choice((None, 1)))
             data.encode("utf-8")
             known = json.loads(data)
-            return controls(data) or (None if known == {"why": text, text: 1} else "it says something else")
+            return controls(data) or (
+                None if known == {"why": text, text: 1} else "it says something else"
+            )
         status, out, err = cli([what, "run", "--json"])
         if status:
-            return None if status == 2 and err.count("\n") == 1 else f"exit status {status}: {err[:150]!r}"
+            return (
+                None
+                if status == 2 and err.count("\n") == 1
+                else f"exit status {status}: {err[:150]!r}"
+            )
         json.loads(out)
         return controls(out)
 

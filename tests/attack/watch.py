@@ -27,7 +27,9 @@ SECRET = "words that only the run has"
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
     from page_runs import line, note, write
 
-    run = write(folder / "run", [line(1, [[0, 1, 2, 3]], note("split", [0, 1], [[0], [1]], text=SECRET))])
+    run = write(
+        folder / "run", [line(1, [[0, 1, 2, 3]], note("split", [0, 1], [[0], [1]], text=SECRET))]
+    )
     with served(run) as server:
         while True:
             make = rng.choices((without, renamed, files, rightly), (6, 3, 3, 1))[0]
@@ -64,21 +66,33 @@ def say(server: Any, request: bytes) -> bytes:
     return out
 
 
-def asked(server: Any, path: str, host: str | None = None, method: str = "GET", more: str = "") -> bytes:
+def asked(
+    server: Any, path: str, host: str | None = None, method: str = "GET", more: str = ""
+) -> bytes:
     host = f"127.0.0.1:{server.server_port}" if host is None else host
     return say(
-        server, f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode("latin-1", "replace")
+        server,
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode(
+            "latin-1", "replace"
+        ),
     )
 
 
 def learned(server: Any, answer: bytes) -> str | None:
     """What an answer tells that it should not; it must be an answer, too."""
-    if SECRET.encode() in answer or b"data-live" in answer or b'"runs"' in answer or b"ETag" in answer:
+    if (
+        SECRET.encode() in answer
+        or b"data-live" in answer
+        or b'"runs"' in answer
+        or b"ETag" in answer
+    ):
         return f"it got the run: {answer[:60]!r}"
     if (token := whole(server).partition("=")[2]) and token.encode() in answer:
         return "it got the token"
     return (
-        None if answer.startswith((b"HTTP/1.0 ", b"HTTP/1.1 ")) or b"<!DOCTYPE" in answer or not answer else f"{answer[:60]!r}"
+        None
+        if answer.startswith((b"HTTP/1.0 ", b"HTTP/1.1 ")) or b"<!DOCTYPE" in answer or not answer
+        else f"{answer[:60]!r}"
     )
 
 
@@ -117,8 +131,22 @@ def guess(rng: random.Random, server: Any) -> str:
 
 
 def without(rng: random.Random, server: Any) -> Attempt:
-    path = rng.choice(("/", "/document.json", "//", "/document.json/", "/./", "/index.html", "/favicon.ico", "/run.toml"))
-    query, method = guess(rng, server), rng.choice(("GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "get", "TRACE", "GET\t"))
+    path = rng.choice(
+        (
+            "/",
+            "/document.json",
+            "//",
+            "/document.json/",
+            "/./",
+            "/index.html",
+            "/favicon.ico",
+            "/run.toml",
+        )
+    )
+    query, method = (
+        guess(rng, server),
+        rng.choice(("GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "get", "TRACE", "GET\t")),
+    )
     right = whole(server).partition("=")[2] or "x"
     more = rng.choice(
         (
@@ -163,9 +191,16 @@ def renamed(rng: random.Random, server: Any) -> Attempt:
             f"localhost.:{port}",
         )
     )
-    path = rng.choice(("/", "/document.json")) + rng.choice(("", f"?{whole(server)}", f"?{whole(server)}"))
+    path = rng.choice(("/", "/document.json")) + rng.choice(
+        ("", f"?{whole(server)}", f"?{whole(server)}")
+    )
     more = rng.choice(
-        ("", f"X-Forwarded-Host: 127.0.0.1:{port}\r\n", f"Origin: http://127.0.0.1:{port}\r\n", f"X-Host: localhost:{port}\r\n")
+        (
+            "",
+            f"X-Forwarded-Host: 127.0.0.1:{port}\r\n",
+            f"Origin: http://127.0.0.1:{port}\r\n",
+            f"X-Host: localhost:{port}\r\n",
+        )
     )
     return Attempt(
         "watch by another name",
@@ -175,8 +210,35 @@ def renamed(rng: random.Random, server: Any) -> Attempt:
 
 
 def files(rng: random.Random, server: Any) -> Attempt:
-    steps = ("..", "%2e%2e", ".", "%2e.", "..%2f..", "run", "\\..", "..;", "%252e%252e", "etc", "state", "", "%00", "~", "\xff")
-    name = rng.choice(("run.toml", "rounds.jsonl", "passwd", "document.json.bak", "state", "report.html", "", "document.json"))
+    steps = (
+        "..",
+        "%2e%2e",
+        ".",
+        "%2e.",
+        "..%2f..",
+        "run",
+        "\\..",
+        "..;",
+        "%252e%252e",
+        "etc",
+        "state",
+        "",
+        "%00",
+        "~",
+        "\xff",
+    )
+    name = rng.choice(
+        (
+            "run.toml",
+            "rounds.jsonl",
+            "passwd",
+            "document.json.bak",
+            "state",
+            "report.html",
+            "",
+            "document.json",
+        )
+    )
     path = "/" + "/".join([*rng.choices(steps, k=rng.randint(1, 6)), name])
     if path.strip("/.") in ("", "document.json") or path.lstrip("/") == "document.json":
         path += "/x"
@@ -185,20 +247,31 @@ def files(rng: random.Random, server: Any) -> Attempt:
         answer = asked(server, f"{path}?{whole(server)}")
         if b" 200 " in answer[:20]:
             return f"{path} is served"
-        return None if SECRET.encode() not in answer and b"root:" not in answer else f"{path} is served"
+        return (
+            None
+            if SECRET.encode() not in answer and b"root:" not in answer
+            else f"{path} is served"
+        )
 
     return Attempt("watch and files", f"{path!r} {rng.random():.6f}", run)
 
 
 def rightly(rng: random.Random, server: Any) -> Attempt:
-    name, path = rng.choice(("127.0.0.1", "localhost", "LOCALHOST")), rng.choice(("/", "/document.json"))
+    name, path = (
+        rng.choice(("127.0.0.1", "localhost", "LOCALHOST")),
+        rng.choice(("/", "/document.json")),
+    )
 
     def run() -> str | None:
         connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        connection.request("GET", f"{path}?{whole(server)}", headers={"Host": f"{name}:{server.server_port}"})
+        connection.request(
+            "GET", f"{path}?{whole(server)}", headers={"Host": f"{name}:{server.server_port}"}
+        )
         answer = connection.getresponse()
         text = answer.read()
         connection.close()
-        return None if answer.status == 200 and SECRET.encode() in text else f"status {answer.status}"
+        return (
+            None if answer.status == 200 and SECRET.encode() in text else f"status {answer.status}"
+        )
 
     return Attempt("watch with its token", f"{path} of {name} {rng.random():.6f}", run)

@@ -44,7 +44,10 @@ def test_measures_by_hand() -> None:
     never = drift.measures([Made(r, one, 0.5) for r in range(1, 81)], whole)  # type: ignore[misc]
     assert (never["delay"], never["alarm"]) == (20, False)
     still = drift.world("sine", "still", 0)
-    assert drift.measures([Made(r, still.true_groups(r), 1.0) for r in range(1, 81)], still)["delay"] is None  # type: ignore[misc]
+    assert (
+        drift.measures([Made(r, still.true_groups(r), 1.0) for r in range(1, 81)], still)["delay"]
+        is None
+    )  # type: ignore[misc]
 
 
 def test_the_oracle_has_the_true_groups(monkeypatch: pytest.MonkeyPatch) -> None:

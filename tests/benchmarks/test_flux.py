@@ -30,9 +30,14 @@ ROTATIONS = {1: 2, 2: 3, 3: 4, 4: 5, 5: 2, 6: 3, 7: 4, 8: 5}
 def noise(channels: int) -> Dataset:
     """A data set of noise: 200 images to train on and 100 to test, in ten classes."""
     rng = torch.Generator().manual_seed(0)
-    pools = [Pool(torch.rand(n, channels, 12, 12, generator=rng), torch.arange(n) % 10) for n in (200, 100)]
+    pools = [
+        Pool(torch.rand(n, channels, 12, 12, generator=rng), torch.arange(n) % 10)
+        for n in (200, 100)
+    ]
     for pool in pools:
-        pool.inputs[..., 0, 0] = 0  # every image has some black, with which a turn fills its corners
+        pool.inputs[..., 0, 0] = (
+            0  # every image has some black, with which a turn fills its corners
+        )
     return Dataset(name="noise", train=pools[0], test=pools[1], classes=10)
 
 
@@ -53,7 +58,8 @@ def views(shift: str, level: int, seeds: int = 60) -> list[list[flux.Seen]]:
     return [flux.seen(shift, level, np.random.default_rng(seed)) for seed in range(seeds)]
 
 
-# -- what clients see -----------------------------------------------------------------------------------------------------
+# -- what clients see
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", flux.LEVELS)
@@ -64,7 +70,9 @@ def test_all_images_of_a_client_are_turned_and_coloured_alike(level: int) -> Non
         assert (view.classes, view.labels) == (tuple(range(10)), tuple(range(10)))
         patterns.add((view.angles[0], view.colour))
     wanted = [360 // ROTATIONS[level] * turn for turn in range(ROTATIONS[level])]
-    assert patterns == {(turn, colour) for turn in wanted for colour in ([None] if level < 5 else [0, 1, 2])}
+    assert patterns == {
+        (turn, colour) for turn in wanted for colour in ([None] if level < 5 else [0, 1, 2])
+    }
 
 
 @pytest.mark.parametrize("level", flux.LEVELS)
@@ -73,7 +81,9 @@ def test_clients_have_one_of_five_sets_of_classes(level: int) -> None:
         assert {len(set(view.classes)) for view in made} == {11 - level}
         assert len({view.classes for view in made}) <= 5
         assert {view.labels for view in made} == {tuple(range(10))}
-    assert {label for made in views("py", level) for view in made for label in view.classes} == set(range(10))
+    assert {label for made in views("py", level) for view in made for label in view.classes} == set(
+        range(10)
+    )
 
 
 @pytest.mark.parametrize("level", flux.LEVELS)
@@ -82,7 +92,9 @@ def test_labels_of_as_many_classes_as_the_level_are_permuted(level: int) -> None
     for made in views("py-x", level):
         assert all(sorted(view.labels) == list(range(10)) for view in made)
         changed = {label for view in made for label in range(10) if view.labels[label] != label}
-        assert {label for view in made for label in changed if view.labels[label] not in changed} == set()
+        assert {
+            label for view in made for label in changed if view.labels[label] not in changed
+        } == set()
         most = max(most, len(changed))
     assert most == (0 if level == 1 else level)
 
@@ -96,7 +108,8 @@ def test_images_of_as_many_classes_as_the_level_are_turned(level: int) -> None:
     assert max(turned) == level
 
 
-# -- worlds ---------------------------------------------------------------------------------------------------------------
+# -- worlds
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def slowly(image: torch.Tensor, angle: int, colour: int | None, channels: int) -> torch.Tensor:
@@ -104,9 +117,15 @@ def slowly(image: torch.Tensor, angle: int, colour: int | None, channels: int) -
     if len(image) < channels:
         image = torch.stack([image[0]] * channels)
     square = angle % 90 == 0
-    made = torch.stack([channel.rot90(angle // 90) for channel in image]) if square else rotated(image[None], angle)[0]
+    made = (
+        torch.stack([channel.rot90(angle // 90) for channel in image])
+        if square
+        else rotated(image[None], angle)[0]
+    )
     if colour is not None:
-        made = torch.stack([torch.ones(12, 12) if number == colour else made[number] for number in range(channels)])
+        made = torch.stack(
+            [torch.ones(12, 12) if number == colour else made[number] for number in range(channels)]
+        )
     return made
 
 
@@ -118,7 +137,11 @@ def origins(split: Split, pool: Pool, view: flux.Seen, channels: int) -> list[in
     ]
     images, labels = split.batch(torch.arange(len(split)))
     assert isinstance(images, torch.Tensor)
-    far = torch.cdist(images.flatten(1), torch.stack(turned).flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
+    far = torch.cdist(
+        images.flatten(1),
+        torch.stack(turned).flatten(1),
+        compute_mode="donot_use_mm_for_euclid_dist",
+    )
     assert far.min(1).values.max() < 1e-3
     found = far.argmin(1)
     classes = pool.targets[found].tolist()
@@ -131,17 +154,23 @@ def origins(split: Split, pool: Pool, view: flux.Seen, channels: int) -> list[in
 @pytest.mark.parametrize("level", [1, 4, 8])
 @pytest.mark.parametrize("shift", flux.SHIFTS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_worlds_are_what_their_clients_see(of_noise: Callable[..., Dataset], channels: int, shift: str, level: int) -> None:
+def test_worlds_are_what_their_clients_see(
+    of_noise: Callable[..., Dataset], channels: int, shift: str, level: int
+) -> None:
     data, fold = of_noise(channels), 3
     made = flux.world("mnist", "paper", shift, level, fold)
-    views = flux.seen(shift, level, numpy_generator(fold, Purpose.SHIFT, level, list(flux.SHIFTS).index(shift)))
+    views = flux.seen(
+        shift, level, numpy_generator(fold, Purpose.SHIFT, level, list(flux.SHIFTS).index(shift))
+    )
     seen_in = 3 if shift in ("px", "px-y") else channels
     used: list[int] = []
     tested: list[int] = []
     assert data.test is not None
     for client, view in enumerate(views):
         own = made.clients[client]
-        train, validation = (origins(part, data.train, view, seen_in) for part in (own.train, own.validation))
+        train, validation = (
+            origins(part, data.train, view, seen_in) for part in (own.train, own.validation)
+        )
         distinct = len(set(train)) + len(validation)
         assert len(validation) == round(0.2 * distinct)
         assert len(train) == round(len(set(train)) * 10 / len(view.classes))  # some are repeated
@@ -166,27 +195,50 @@ def test_scales_differ_in_examples_and_steps(of_noise: Callable[..., Dataset]) -
     assert 4800 / 64 * whole.training.lr == pytest.approx(480 / 32 * small.training.lr)
 
 
-def test_half_of_the_images_have_twice_the_epochs(of_noise: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_images_have_twice_the_epochs(
+    of_noise: Callable[..., Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_noise(3)
     assert flux.world("cifar10", "paper", "py", 1, 0).training.epochs == 2
     monkeypatch.setattr(flux, "DATASETS", {"cifar10": 400})
     assert flux.world("cifar10", "paper", "py", 1, 0).training.epochs == 4
 
 
-# -- runs and tables ------------------------------------------------------------------------------------------------------
+# -- runs and tables
+# ------------------------------------------------------------------------------------------------------
 
 
 def row(method: str, shift: str, level: int, accuracy: float, **more: Any) -> dict[str, Any]:
-    usual = {"dataset": "mnist", "scale": "small", "fold": 0, "settings": dict(flux.SETTINGS[method]), "groups": 2, "epochs": 2}
-    return {**usual, "method": method, "shift": shift, "level": level, "accuracy": accuracy, "ari": 0.5, **more}
+    usual = {
+        "dataset": "mnist",
+        "scale": "small",
+        "fold": 0,
+        "settings": dict(flux.SETTINGS[method]),
+        "groups": 2,
+        "epochs": 2,
+    }
+    return {
+        **usual,
+        "method": method,
+        "shift": shift,
+        "level": level,
+        "accuracy": accuracy,
+        "ari": 0.5,
+        **more,
+    }
 
 
-def test_runs_pause_and_go_on(of_noise: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_pause_and_go_on(
+    of_noise: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_noise(1)
     monkeypatch.setattr(flux, "ROUNDS", 3)
     call = ["--datasets", "mnist", "--shifts", "px", "--levels", "8", "--methods", "fedavg,apfl"]
     found, calls = [], {}
-    for name, more in (("whole", []), ("parts", ["--minutes", "0", "--pause", str(tmp_path / "pause")])):
+    for name, more in (
+        ("whole", []),
+        ("parts", ["--minutes", "0", "--pause", str(tmp_path / "pause")]),
+    ):
         monkeypatch.setattr(flux, "RESULTS", tmp_path / f"{name}.jsonl")
         calls[name] = 0
         while len(flux.known()) < 2:
@@ -197,7 +249,9 @@ def test_runs_pause_and_go_on(of_noise: Callable[..., Dataset], tmp_path: Path, 
     assert not list((tmp_path / "pause").iterdir())
     assert found[0] == found[1]
     assert [row["method"] for row in found[0]] == ["fedavg", "apfl"]
-    assert all(row["accuracy"] == pytest.approx(np.mean(row["accuracies"]), abs=1e-4) for row in found[0])
+    assert all(
+        row["accuracy"] == pytest.approx(np.mean(row["accuracies"]), abs=1e-4) for row in found[0]
+    )
 
 
 def test_a_run_with_a_part_of_the_images_does_not_count_where_there_are_more(
@@ -205,8 +259,13 @@ def test_a_run_with_a_part_of_the_images_does_not_count_where_there_are_more(
 ) -> None:
     of_noise(1)
     monkeypatch.setattr(flux, "RESULTS", tmp_path / "flux.jsonl")
-    half, whole = (row("fedavg", "px", 8, accuracy, epochs=epochs) for accuracy, epochs in ((0.25, 4), (0.5, 2)))
-    asked = flux.options().parse_args(["--datasets=mnist", "--shifts=px", "--levels=8", "--methods=fedavg", "--scale=small"])
+    half, whole = (
+        row("fedavg", "px", 8, accuracy, epochs=epochs)
+        for accuracy, epochs in ((0.25, 4), (0.5, 2))
+    )
+    asked = flux.options().parse_args(
+        ["--datasets=mnist", "--shifts=px", "--levels=8", "--methods=fedavg", "--scale=small"]
+    )
     wanted = [(("mnist", "small", "px", 8, 0), ["fedavg"])]
 
     def write(*rows: dict[str, Any]) -> None:
@@ -224,7 +283,10 @@ def test_a_run_with_a_part_of_the_images_does_not_count_where_there_are_more(
 
 
 ROWS = [
-    *(row("fedavg", shift, 8, accuracy) for shift, accuracy in zip(flux.SHIFTS, (0.5, 0.625, 0.75, 0.875), strict=True)),
+    *(
+        row("fedavg", shift, 8, accuracy)
+        for shift, accuracy in zip(flux.SHIFTS, (0.5, 0.625, 0.75, 0.875), strict=True)
+    ),
     row("fedavg", "px", 8, 0.75, fold=1),
     row("auto", "px", 8, 0.75),
 ]
@@ -239,21 +301,55 @@ def test_means_are_over_shifts_of_means_over_folds() -> None:
     [
         (
             "mnist",
-            {"apfl": 0.955, "pfedme": 0.955, "flux": 0.925, "feddrift": 0.911, "ifca": 0.841, "cfl": 0.813, "fedavg": 0.809},
+            {
+                "apfl": 0.955,
+                "pfedme": 0.955,
+                "flux": 0.925,
+                "feddrift": 0.911,
+                "ifca": 0.841,
+                "cfl": 0.813,
+                "fedavg": 0.809,
+            },
         ),
-        ("fashion_mnist", {"apfl": 0.819, "pfedme": 0.819, "flux": 0.794, "feddrift": 0.807, "ifca": 0.724, "fedavg": 0.655}),
-        ("cifar10", {"apfl": 0.447, "pfedme": 0.424, "flux": 0.386, "feddrift": 0.351, "ifca": 0.383, "fedavg": 0.309}),
+        (
+            "fashion_mnist",
+            {
+                "apfl": 0.819,
+                "pfedme": 0.819,
+                "flux": 0.794,
+                "feddrift": 0.807,
+                "ifca": 0.724,
+                "fedavg": 0.655,
+            },
+        ),
+        (
+            "cifar10",
+            {
+                "apfl": 0.447,
+                "pfedme": 0.424,
+                "flux": 0.386,
+                "feddrift": 0.351,
+                "ifca": 0.383,
+                "fedavg": 0.309,
+            },
+        ),
     ],
 )
-def test_printed_numbers_have_the_published_means(dataset: str, published: dict[str, float]) -> None:
+def test_printed_numbers_have_the_published_means(
+    dataset: str, published: dict[str, float]
+) -> None:
     for name, mean in published.items():
         assert np.mean(flux.PRINTED[dataset][name]) == pytest.approx(mean, abs=0.0011)
     assert all(len(levels) == 8 for levels in flux.PRINTED[dataset].values())
 
 
-def test_tables_have_the_printed_numbers_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_have_the_printed_numbers_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flux, "RESULTS", tmp_path / "flux.jsonl")
-    assert "Not measured yet" in flux_tables.levels("mnist", "small") + flux_tables.shifts("mnist", "small")
+    assert "Not measured yet" in flux_tables.levels("mnist", "small") + flux_tables.shifts(
+        "mnist", "small"
+    )
     flux.RESULTS.write_text("".join(f"{json.dumps(one)}\n" for one in ROWS))
     assert "| mnist | small | fedavg | 8 | 0.719 | 0.694 |" in flux.table()
     levels = flux_tables.levels("mnist", "small")

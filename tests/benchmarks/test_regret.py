@@ -31,7 +31,8 @@ from study.run import followed, lines  # noqa: E402
 
 WORLDS = [(kind, size) for kind in KINDS for size in sizes(kind)]
 
-# -- worlds ---------------------------------------------------------------------------------------------------------------
+# -- worlds
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def assert_holds_out(kind: str, size: str, folder: Path | None) -> None:
@@ -102,7 +103,11 @@ def test_all_examples_can_be_dealt() -> None:
 
 
 def test_bags_count_words_and_tell_topics() -> None:
-    pool = Pool(torch.tensor([[0, 2, 2], [3, 1, 4]]), torch.tensor([[2, 2, 3], [1, 4, 0]]), {"topic": torch.tensor([3, 1])})
+    pool = Pool(
+        torch.tensor([[0, 2, 2], [3, 1, 4]]),
+        torch.tensor([[2, 2, 3], [1, 4, 0]]),
+        {"topic": torch.tensor([3, 1])},
+    )
     found = _bags(pool, 5)
     assert found.inputs.tolist() == [[0, 0, 2, 0, 0], [0, 0, 0, 1, 1]]
     assert found.targets.tolist() == [3, 1]
@@ -116,13 +121,23 @@ def test_topics_are_learnt_from_bags(data_folder: Path) -> None:
     assert (last.mean("accuracy") or 0.0) > 0.6  # two topics are 0.5 by chance
 
 
-# -- runs -----------------------------------------------------------------------------------------------------------------
+# -- runs
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_settings_are_those_of_methods() -> None:
     for method in regret.known(list(regret.SETTINGS["frozen"])):
         build(METHODS[method], frozen(regret.SETTINGS, "iid", method))
-    elsewhere = {"hcct-e", "flsc", "race", "split-half-sums", "split-half-private", "feddrift", "cfl-gp", "clove"}
+    elsewhere = {
+        "hcct-e",
+        "flsc",
+        "race",
+        "split-half-sums",
+        "split-half-private",
+        "feddrift",
+        "cfl-gp",
+        "clove",
+    }
     assert set(METHODS) - elsewhere <= set(regret.SETTINGS["frozen"])
 
 
@@ -131,7 +146,16 @@ def test_runs_go_on_where_they_stopped(
 ) -> None:
     monkeypatch.setitem(regret.SETTINGS, "rounds", 2)
     path = tmp_path / "regret.jsonl.gz"
-    call = ["--out", str(path), "--only", "adversaries,iid-60", "--methods", "fedavg,hcct,nonsense", "--seeds", "7"]
+    call = [
+        "--out",
+        str(path),
+        "--only",
+        "adversaries,iid-60",
+        "--methods",
+        "fedavg,hcct,nonsense",
+        "--seeds",
+        "7",
+    ]
     assert regret.main([*call, "--participation", "1.0", "--part", "0/2"]) == 0
     assert capsys.readouterr().err == "left out, because Coterie does not have them: nonsense\n"
     first = path.read_bytes()
@@ -155,24 +179,44 @@ def test_runs_go_on_where_they_stopped(
 
 def test_what_a_method_chose_is_kept() -> None:
     """Of a real run, so that the words of notes cannot change unseen."""
-    world = replace(SCENARIOS["digits/label-permutation"], clients=8, groups=2, train=0.7, validation=0.1).build(0)
+    world = replace(
+        SCENARIOS["digits/label-permutation"], clients=8, groups=2, train=0.7, validation=0.1
+    ).build(0)
     _, _, notes = followed(build(METHODS["auto"], {"patience": 4}), world, 0, 10)
     ended = ["local models (independent)", "one model (fedavg)"]
-    assert sorted(regret.chosen(notes)) == [*(["drop", arm] for arm in ended), ["lead", "groups (split-half)"]]
+    assert sorted(regret.chosen(notes)) == [
+        *(["drop", arm] for arm in ended),
+        ["lead", "groups (split-half)"],
+    ]
 
 
-# -- summary --------------------------------------------------------------------------------------------------------------
+# -- summary
+# --------------------------------------------------------------------------------------------------------------
 
 
 def row(method: str, seed: int, accuracies: list[float | None], **more: Any) -> dict[str, Any]:
     known = [value for value in accuracies if value is not None]
-    usual = {"kind": "swaps-4", "size": "many", "participation": 1.0, "settings": {}, "ari": 0.5, "bytes": 3e6, "chosen": []}
+    usual = {
+        "kind": "swaps-4",
+        "size": "many",
+        "participation": 1.0,
+        "settings": {},
+        "ari": 0.5,
+        "bytes": 3e6,
+        "chosen": [],
+    }
     tests = {"tests": [100] * len(accuracies), "accuracy": sum(known) / len(known)}
     return {**usual, **tests, "method": method, "seed": seed, "accuracies": accuracies, **more}
 
 
 ROWS = [
-    row("auto", 0, [0.5, 0.75, None], bytes=9e6, chosen=[["lead", "groups"], ["drop", "one model"], ["lead", "all"]]),
+    row(
+        "auto",
+        0,
+        [0.5, 0.75, None],
+        bytes=9e6,
+        chosen=[["lead", "groups"], ["drop", "one model"], ["lead", "all"]],
+    ),
     row("auto", 1, [0.75, 0.75, None], bytes=9e6),
     row("fedavg", 0, [0.75, 0.75, None], ari=0.0),
     row("fedavg", 1, [1.0, 0.5, None], ari=0.0),
@@ -184,8 +228,11 @@ ROWS = [
 
 def test_regret_is_what_a_method_lacks_to_the_best_with_the_same_seeds() -> None:
     (runs,) = regret_summary.by_world(ROWS).values()
-    # It lacks 0.125 and 0 to fedavg, which is the best in both; and in the other seed than the first no one is better.
-    assert regret_summary.regret(runs, "auto") == regret_summary.Regret("fedavg", 0.0625, pytest.approx(0.0625), 0.0)
+    # It lacks 0.125 and 0 to fedavg, which is the best in both; and in the other seed than the
+    # first no one is better.
+    assert regret_summary.regret(runs, "auto") == regret_summary.Regret(
+        "fedavg", 0.0625, pytest.approx(0.0625), 0.0
+    )
     assert regret_summary.regret(runs, "fedavg") == regret_summary.Regret("fedavg", 0.0, 0.0, 0.0)
     assert regret_summary.regret(runs, "hcct") == regret_summary.Regret("hcct", 0.0, None, None)
     assert regret_summary.regret(runs, "nonsense") is None
@@ -197,13 +244,17 @@ def test_luck_does_not_raise_what_is_crossed() -> None:
         "lucky": {0: {"accuracy": 0.875}, 1: {"accuracy": 0.25}},
         "better": {0: {"accuracy": 0.625}, 1: {"accuracy": 0.75}},
     }
-    # Lacks: lucky 0.375 and -0.25, better 0.125 and 0.25. By seed 1 better is the best, by seed 0 lucky is.
-    assert regret_summary.regret(runs, "auto") == regret_summary.Regret("better", 0.1875, 0.0625, -0.0625)
+    # Lacks: lucky 0.375 and -0.25, better 0.125 and 0.25. By seed 1 better is the best, by seed 0
+    #     lucky is.
+    assert regret_summary.regret(runs, "auto") == regret_summary.Regret(
+        "better", 0.1875, 0.0625, -0.0625
+    )
 
 
 def test_who_is_worse_off() -> None:
     (runs,) = regret_summary.by_world(ROWS).values()
-    # Client 0 lacks 0.25 twice; 0.75 against 0.5 on 100 examples is 3.8 standard deviations. Client 1 lacks 0 and -0.25.
+    # Client 0 lacks 0.25 twice; 0.75 against 0.5 on 100 examples is 3.8 standard deviations. Client
+    # 1 lacks 0 and -0.25.
     assert regret_summary.worse(runs, "auto", "fedavg") == Worse(0.5, 0.5, 0.5, 0.5)
     assert regret_summary.worse(runs, "auto", "independent") == Worse(0.0, 0.0, 0.0, 0.0)
     assert regret_summary.worse(runs, "auto", "hcct") is None
@@ -211,9 +262,11 @@ def test_who_is_worse_off() -> None:
 
 def test_a_difference_of_few_examples_may_be_chance() -> None:
     own, other = np.array([[0.5, 0.5]]), np.array([[0.75, 0.75]])
-    # The standard deviation of the difference is (0.4375 / n)^1/2: 0.25 is 1.93 of them for n = 26, and 1.96 for 27.
+    # The standard deviation of the difference is (0.4375 / n)^1/2: 0.25 is 1.93 of them for n = 26,
+    # and 1.96 for 27.
     assert regret_summary.surely_lower(own, other, np.array([[26, 27]])).tolist() == [[False, True]]
-    # Mean 0.02 and standard deviation 0.01 of 3 seeds: t = 3.46 is below 4.30, and 5.2 of mean 0.03 is not.
+    # Mean 0.02 and standard deviation 0.01 of 3 seeds: t = 3.46 is below 4.30, and 5.2 of mean 0.03
+    # is not.
     lacks = np.array([[0.01, 0.02], [0.02, 0.03], [0.03, 0.04]])
     assert regret_summary.lower_over_seeds(1 - lacks, np.ones((3, 2))).tolist() == [False, True]
 
@@ -226,7 +279,10 @@ def test_tables_say_what_was_measured() -> None:
     assert line in page
     totals = regret_summary.totals(ROWS[:-1])
     assert totals.startswith("1 worlds, 2 seeds:")
-    assert "| `auto` | 0.0625 | 0.0000 | 0.062 (`swaps-4`, many) | 0 of 1 | 0.688 | 0.50, 0.50 | 0.00, 0.00 | 3.00 |" in totals
+    assert (
+        "| `auto` | 0.0625 | 0.0000 | 0.062 (`swaps-4`, many) | 0 of 1 | 0.688 | 0.50, 0.50 | 0.00, 0.00 | 3.00 |"
+        in totals
+    )
     assert totals.index("`fedavg`") < totals.index("`auto`") < totals.index("`independent`")
 
 
@@ -242,8 +298,12 @@ def test_tables_of_documents_are_of_those_who_answer(measured: Callable[..., Non
     assert "Not measured yet" in regret_tables.regret("totals", "all") + regret_tables.choices()
     silent = row("fedavg", 0, [0.25], participation=0.3)
     measured(silent, *ROWS, row("fedavg", 5, [0.125], settings={"fraction": 0.5}))
-    assert "| `swaps-4`, many, 30% answer | **0.250** |" in regret_tables.regret("accuracies", "three-in-ten")
-    assert "| `swaps-4`, many | 0.750 | 0.562 | **1.000** | 0.688 |" in regret_tables.regret("accuracies", "all", "many")
+    assert "| `swaps-4`, many, 30% answer | **0.250** |" in regret_tables.regret(
+        "accuracies", "three-in-ten"
+    )
+    assert "| `swaps-4`, many | 0.750 | 0.562 | **1.000** | 0.688 |" in regret_tables.regret(
+        "accuracies", "all", "many"
+    )
     assert "Not measured yet" in regret_tables.regret("accuracies", "all", "few")
     assert "Not measured yet" in regret_tables.regret("accuracies", "all", "files")
     measured(*ROWS, row("fedavg", 0, [0.375], kind="writers"))
@@ -251,6 +311,9 @@ def test_tables_of_documents_are_of_those_who_answer(measured: Callable[..., Non
     assert "| `writers`, many | **0.375** |" in regret_tables.regret("accuracies", "all", "files")
     measured(*ROWS)
     assert "0.0625 ± 0.0625" in regret_tables.regret("judged", "all")
-    assert "| `swaps-4`, many | all: 1, one model (fedavg): 1 | none: 1, one model: 1 |" in regret_tables.choices()
+    assert (
+        "| `swaps-4`, many | all: 1, one model (fedavg): 1 | none: 1, one model: 1 |"
+        in regret_tables.choices()
+    )
     with pytest.raises(KeyError):
         regret_tables.regret("nonsense", "all")

@@ -17,19 +17,27 @@ import scale_table  # noqa: E402
 
 def test_memory_is_that_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = scale.together(scale.run_of(*scale.TOGETHER["small"][0]))
-    alone = scale.proportional(-1)  # no process is of this session (0 is one, where its leader is out of a container)
+    alone = scale.proportional(
+        -1
+    )  # no process is of this session (0 is one, where its leader is out of a container)
     assert row["bytes"] > 50 << 20 > alone  # a process that has imported PyTorch
     monkeypatch.setattr(scale_table, "MEASURED", tmp_path / "scale.json")
     assert scale_table.memory().startswith("Not measured yet")
     (tmp_path / "scale.json").write_text(json.dumps({"memory": [{**row, "bytes": 2_600_000_000}]}))
     *_, line = scale_table.memory().splitlines()
-    assert line.startswith("| `coterie run --scenario synthetic/groups --set clients=20 --set examples=1000 ")
+    assert line.startswith(
+        "| `coterie run --scenario synthetic/groups --set clients=20 --set examples=1000 "
+    )
     assert line.endswith("| 2.6 GB |")
 
 
-def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_there_are_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "scale.json"
-    monkeypatch.setattr(scale, "alone", lambda work, *sizes: {"clients": sizes[0], "parameters": 4 * (sizes[1] + 1)})
+    monkeypatch.setattr(
+        scale, "alone", lambda work, *sizes: {"clients": sizes[0], "parameters": 4 * (sizes[1] + 1)}
+    )
     monkeypatch.setattr(scale, "together", lambda command: {"command": list(command)})
     monkeypatch.setattr(scale.machine, "described", lambda device: {"cores": 1})
     scale.measure("small", out)
@@ -44,15 +52,23 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, monkeypatch:
     assert found["machine"] == {"cores": 1}  # that of the rows
 
 
-def test_a_row_has_every_round_and_the_table_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_has_every_round_and_the_table_has_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = scale.default(8, 20)
     assert (row["clients"], row["parameters"]) == (8, 84)
     assert len(row["server"]) == len(row["train"]) == len(row["index"]) == scale.ROUNDS
     assert row["peak_bytes"] >= row["world_bytes"] > 0
     monkeypatch.setattr(scale_table, "MEASURED", tmp_path / "scale.json")
     assert scale_table.scale().startswith("Not measured yet")
-    about = {"machine": {"system": "Linux", "processor": "one", "cores": 2}, "versions": {"torch": "2"}}
-    rows = [{**row, "server": [1.0, 2.0, 6.0], "index": [0.0, 1.0, 1.0]}, {**row, "index": [0.0, 0.25]}]
+    about = {
+        "machine": {"system": "Linux", "processor": "one", "cores": 2},
+        "versions": {"torch": "2"},
+    }
+    rows = [
+        {**row, "server": [1.0, 2.0, 6.0], "index": [0.0, 1.0, 1.0]},
+        {**row, "index": [0.0, 0.25]},
+    ]
     (tmp_path / "scale.json").write_text(json.dumps({**about, "rows": rows}))
     *_, first, second = scale_table.scale().splitlines()
     assert first.startswith("| 8 | 84 | 2.00 s | 6.00 s |")

@@ -91,7 +91,14 @@ def test_adversaries_are_in_nobodys_group() -> None:
 
 def test_runs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(run.SETTINGS, "rounds", 2)
-    call = ["--out", str(tmp_path / "study.jsonl"), "--only", "iid,dirichlet", "--methods", "split-half,cfl"]
+    call = [
+        "--out",
+        str(tmp_path / "study.jsonl"),
+        "--only",
+        "iid,dirichlet",
+        "--methods",
+        "split-half,cfl",
+    ]
     call += ["--sizes", "few", "--seeds", "0,1"]
     assert run.main([*call, "--part", "0/2"]) == 0
     first = (tmp_path / "study.jsonl").read_text()
@@ -103,7 +110,14 @@ def test_runs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def row(method: str, seed: int, **more: Any) -> dict[str, Any]:
-    usual = {"kind": "swaps-4", "size": "many", "participation": 1.0, "true_groups": 4, "cut": False, "worst": 0.5}
+    usual = {
+        "kind": "swaps-4",
+        "size": "many",
+        "participation": 1.0,
+        "true_groups": 4,
+        "cut": False,
+        "worst": 0.5,
+    }
     usual |= {"settings": {}, "ari": 1.0, "right_from": 7, "accuracy": 0.9, "bytes": 2e6}
     return {**usual, "method": method, "seed": seed, **more}
 
@@ -119,9 +133,12 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 def test_tables_say_what_was_measured(measured: Callable[..., None]) -> None:
     wrong = {"ari": 0.5, "right_from": None, "cut": True, "bytes": 4e6}
     large = row("split-half", 0, kind="populations-2-large", size="large", ari=0.25)
-    measured(large, row("cfl", 0, right_from=20), row("split-half", 0), row("split-half", 1, **wrong))
-    assert "| `swaps-4` | many | 0.75 | 1.00 |\n| `populations-2-large` | large | 0.25 | – |" in study_tables.study(
-        "ari", "large", "many"
+    measured(
+        large, row("cfl", 0, right_from=20), row("split-half", 0), row("split-half", 1, **wrong)
+    )
+    assert (
+        "| `swaps-4` | many | 0.75 | 1.00 |\n| `populations-2-large` | large | 0.25 | – |"
+        in study_tables.study("ari", "large", "many")
     )
     assert "| `swaps-4` | many | 7 (1 of 2) | 20 (1 of 1) |" in study_tables.study("rounds", "many")
     assert "| `swaps-4` | many | 1 of 2 | 0 of 1 |" in study_tables.study("cut", "many")
@@ -146,32 +163,44 @@ def test_an_oracle_takes_the_settings_of_the_best_mean(measured: Callable[..., N
         row("split-half", 0, ari=0.9),
         row("split-half", 1, ari=0.9),
         row("split-half", 2, ari=0.3),
-        *(row("flhc", seed, ari=0.6, settings={"warmup": 10}) for seed in range(3)),  # of one seed more, which does not count
+        *(
+            row("flhc", seed, ari=0.6, settings={"warmup": 10}) for seed in range(3)
+        ),  # of one seed more, which does not count
         row("flhc", 0, ari=1.0, settings=few),
         row("flhc", 1, ari=0.0, settings=few),  # once the best, on average not
         row("flhc", 0, ari=0.7, settings=many),
         row("flhc", 1, ari=0.8, settings=many),
         row("flhc", 0, ari=1.0, settings={"warmup": 10, "threshold": 7.0}),  # of one seed alone
-        *(row("ifca", seed, ari=0.5, settings={"models": models}) for seed in (0, 1) for models in (8, 4)),
+        *(
+            row("ifca", seed, ari=0.5, settings={"models": models})
+            for seed in (0, 1)
+            for models in (8, 4)
+        ),
         row("cfl", 0, kind="iid", true_groups=1),  # which no oracle has tried
     )
     assert "| world | size | `split-half` | `flhc` | `ifca` |" in study_tables.oracle()
     assert "| `swaps-4` | many | 0.90 | 0.75 (threshold 5) | 0.50 |" in study_tables.oracle()
     assert "`iid`" not in study_tables.oracle()
-    assert "| `swaps-4` | many | 0.70 | – | 0.60 | 0.50 |" in study_tables.study("ari", "many")  # as frozen
+    assert "| `swaps-4` | many | 0.70 | – | 0.60 | 0.50 |" in study_tables.study(
+        "ari", "many"
+    )  # as frozen
     measured(row("split-half", 0))
     assert "--oracle` does it" in study_tables.oracle()
 
 
 def test_what_is_frozen_for_one_world_is_no_oracles_choice(measured: Callable[..., None]) -> None:
     printed = {"warmup": 10, "threshold": 3.0}
-    measured(row("flhc", 0, kind="mnist-swaps-4", settings=printed), row("flhc", 0, settings=printed))
+    measured(
+        row("flhc", 0, kind="mnist-swaps-4", settings=printed), row("flhc", 0, settings=printed)
+    )
     assert study_tables.study("ari", "many").endswith("| `mnist-swaps-4` | many | 1.00 |\n")
     assert "`swaps-4`" not in study_tables.study("ari", "many")
     assert "| `swaps-4` | many | 1.00 (threshold 3) |" in study_tables.oracle()
 
 
-def test_runs_in_which_nobody_differs_go_on_where_they_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_in_which_nobody_differs_go_on_where_they_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(run.SETTINGS, "rounds", 2)
     path = tmp_path / "null.jsonl"
     for seeds in ("0", "0,1"):
@@ -190,7 +219,9 @@ def test_worlds_in_which_nobody_differs(world: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", ["mnist", "lstm"])
-def test_worlds_of_files_in_which_nobody_differs(world: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worlds_of_files_in_which_nobody_differs(
+    world: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(run.SETTINGS, "rounds", 2)
     assert len(null.measured(world, 0, str(data_folder))["p"]) == 1
 
@@ -198,28 +229,37 @@ def test_worlds_of_files_in_which_nobody_differs(world: str, data_folder: Path, 
 def test_p_values_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence_tables, "RESULTS", tmp_path)
     assert "Not measured yet" in evidence_tables.null()
-    rows = [{"world": "digits", "splits": 0, "p": [1.0, 0.02]}, {"world": "digits", "splits": 2, "p": [0.5, 0.0005]}]
+    rows = [
+        {"world": "digits", "splits": 0, "p": [1.0, 0.02]},
+        {"world": "digits", "splits": 2, "p": [0.5, 0.0005]},
+    ]
     (tmp_path / "null.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     assert evidence_tables.null().endswith(
         "| `digits` | 2 | 4 | 2 (50.00%) | 1 (25.00%) | 1 (25.00%) | 0 | 0.0005 | 1 of 2 | – |\n"
     )
 
 
-def test_scores_of_successive_probes_are_correlated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_successive_probes_are_correlated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evidence_tables, "RESULTS", tmp_path)
     rows = [{"world": "digits", "splits": 0, "p": [p, p, p]} for p in (0.1, 0.4, 0.8)]
     (tmp_path / "null.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     assert evidence_tables.null().endswith("| 0 of 3 | 1.00 |\n")
 
 
-def test_the_simulation_finds_what_is_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulation_finds_what_is_far_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evidence_tables, "RESULTS", tmp_path)
     assert "Not measured yet" in evidence_tables.calibration() + evidence_tables.power()
     assert calibration.main(["--out", str(tmp_path / "calibration.json"), "--scale", "0.001"]) == 0
     found = json.loads((tmp_path / "calibration.json").read_text())
     assert {one["draws"] for one in found["null"]} == {20}
     assert all(one["rates"][-1] == 0 for one in found["null"])
-    assert all(one["rates"][0] == 0 for one in found["power"] if one["n"] == 4)  # little signal, few clients
+    assert all(
+        one["rates"][0] == 0 for one in found["power"] if one["n"] == 4
+    )  # little signal, few clients
     assert all(one["rates"][-1] == 1 for one in found["power"] if one["n"] == 60)
     assert "| 4 | one client 3x | 20 | " in evidence_tables.calibration()
     twice = evidence_tables.calibration("twice")

@@ -25,10 +25,16 @@ NOISE = {"clip": 0.5, "noise": 4.0}
 def test_a_table_of_an_experiment() -> None:
     import tomllib
 
-    experiment = make({**SMALL, "boundary": {"rotation": "blocks", "block": 8, "secret": 3, **NOISE}})
-    assert experiment.boundary == Boundary(rotation="blocks", block=8, secret=3, clip=0.5, noise=4.0)
+    experiment = make(
+        {**SMALL, "boundary": {"rotation": "blocks", "block": 8, "secret": 3, **NOISE}}
+    )
+    assert experiment.boundary == Boundary(
+        rotation="blocks", block=8, secret=3, clip=0.5, noise=4.0
+    )
     again = make(tomllib.loads(to_toml(experiment.spec())))
-    assert again == replace(experiment, boundary=replace(experiment.boundary, secret=None))  # which is never written
+    assert again == replace(
+        experiment, boundary=replace(experiment.boundary, secret=None)
+    )  # which is never written
     assert make(SMALL).boundary == Boundary()
 
 
@@ -56,9 +62,21 @@ def test_settings_on_the_command_line_name_their_table() -> None:
         assign(normal(SMALL), "boundary.clipp=1")
 
 
-def test_what_does_not_go_together_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_go_together_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
-    call = ["run", "--scenario", "synthetic/groups", "--method", "fedfa", "--out", str(out), "--rounds", "1"]
+    call = [
+        "run",
+        "--scenario",
+        "synthetic/groups",
+        "--method",
+        "fedfa",
+        "--out",
+        str(out),
+        "--rounds",
+        "1",
+    ]
     assert main([*call, "--set", "boundary.clip=1", "--set", "boundary.noise=1"]) == 2
     told = capsys.readouterr().err
     assert "Boundary.noise 1 cannot be used with fedfa" in told
@@ -82,11 +100,32 @@ def test_a_summary_has_the_privacy_spent(tmp_path: Path) -> None:
     json.dumps(found)
 
 
-def test_the_command_line_prints_the_privacy_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["run", "--scenario", "synthetic/groups", "--method", "fedavg", "--rounds", "1", "--out", str(tmp_path / "run")]
-    assert main([*call, "--workers", "1", "--set", "boundary.clip=1", "--set", "boundary.noise=10"]) == 0
-    assert "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent the most" in capsys.readouterr().out
-    assert main([*call[:-1], str(tmp_path / "other"), "--workers", "1", "--set", "boundary.clip=1"]) == 0
+def test_the_command_line_prints_the_privacy_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = [
+        "run",
+        "--scenario",
+        "synthetic/groups",
+        "--method",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert (
+        main([*call, "--workers", "1", "--set", "boundary.clip=1", "--set", "boundary.noise=10"])
+        == 0
+    )
+    assert (
+        "run: ε = 0.726 at δ = 1e-05 after 1 updates of the client that sent the most"
+        in capsys.readouterr().out
+    )
+    assert (
+        main([*call[:-1], str(tmp_path / "other"), "--workers", "1", "--set", "boundary.clip=1"])
+        == 0
+    )
     assert "ε" not in capsys.readouterr().out
 
 
@@ -100,14 +139,20 @@ def test_the_client_that_sent_most_counts(tmp_path: Path) -> None:
 
 
 def test_without_noise_a_summary_has_no_privacy(tmp_path: Path) -> None:
-    (one,) = begin(make({**SMALL, "rounds": 1, "boundary": {"rotation": "permute"}}), tmp_path / "run")
+    (one,) = begin(
+        make({**SMALL, "rounds": 1, "boundary": {"rotation": "permute"}}), tmp_path / "run"
+    )
     list(one.rounds())
     assert summary(tmp_path / "run")["privacy"] is None
     assert "released" not in Record(tmp_path / "run").lines()[0]
 
 
 def test_an_interrupted_run_with_noise_goes_on_with_the_same_bits(tmp_path: Path) -> None:
-    spec = {**SMALL, "methods": [{"name": "cfl"}], "boundary": {"rotation": "blocks", "compress": "8bit", **NOISE}}
+    spec = {
+        **SMALL,
+        "methods": [{"name": "cfl"}],
+        "boundary": {"rotation": "blocks", "compress": "8bit", **NOISE},
+    }
     ends = []
     for name, stop in (("whole", None), ("halved", 1)):
         (one,) = begin(make(spec), tmp_path / name)
@@ -115,13 +160,20 @@ def test_an_interrupted_run_with_noise_goes_on_with_the_same_bits(tmp_path: Path
             if done.number == stop:
                 break
         list(one.rounds())  # goes on, where there is something left
-        ends.append([{k: v for k, v in line.items() if k != "seconds"} for line in Record(tmp_path / name).lines()])
+        ends.append(
+            [
+                {k: v for k, v in line.items() if k != "seconds"}
+                for line in Record(tmp_path / name).lines()
+            ]
+        )
         assert len(ends[-1]) == 3
     assert ends[0] == ends[1]
 
 
 def test_run_in_python_takes_a_boundary() -> None:
-    (done,) = run("fedavg", make(SMALL).world(0), rounds=1, workers=1, boundary=Boundary(compress="sign"))
+    (done,) = run(
+        "fedavg", make(SMALL).world(0), rounds=1, workers=1, boundary=Boundary(compress="sign")
+    )
     (plain,) = run("fedavg", make(SMALL).world(0), rounds=1, workers=1)
     assert done.bytes_up < plain.bytes_up / 8
     assert done.bytes_down == plain.bytes_down

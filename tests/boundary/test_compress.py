@@ -36,7 +36,9 @@ def test_nothing_comes_of_nothing(kind: str) -> None:
 
 @given(values=numbers, share=st.floats(0.01, 0.5))
 @settings(max_examples=60)
-def test_the_largest_entries_are_exact_and_no_error_is_larger(values: list[float], share: float) -> None:
+def test_the_largest_entries_are_exact_and_no_error_is_larger(
+    values: list[float], share: float
+) -> None:
     x, y = torch.tensor(values), torch.tensor(arrives(values, "topk", share))
     sent = y != 0
     assert torch.equal(y[sent], x[sent])
@@ -65,7 +67,9 @@ def test_signs_of_zeros_are_drawn_for_each_client_and_exchange() -> None:
     layout = Layout(mlp())
     row = torch.arange(layout.size).remainder(2).float()  # every other entry is zero
     wire = Wire(Boundary(compress="sign"), layout, 0)
-    sent = [wire.send(row, client, exchange) for client, exchange in ((1, 0), (2, 0), (1, 1), (1, 0))]
+    sent = [
+        wire.send(row, client, exchange) for client, exchange in ((1, 0), (2, 0), (1, 1), (1, 0))
+    ]
     zeros = row == 0
     assert torch.equal(sent[0], sent[3])
     assert not any(torch.equal(sent[i][zeros], sent[j][zeros]) for i in range(3) for j in range(i))
@@ -77,7 +81,9 @@ def test_signs_of_zeros_are_drawn_for_each_client_and_exchange() -> None:
 @settings(max_examples=60)
 def test_bytes_are_those_of_the_arrays(count: int, share: float, kind: str) -> None:
     sent = pack(torch.linspace(-1, 2, count), kind, share)
-    assert packed_bytes(kind, count, share) == sum(part.numel() * part.element_size() for part in sent.values())
+    assert packed_bytes(kind, count, share) == sum(
+        part.numel() * part.element_size() for part in sent.values()
+    )
 
 
 def test_no_entry_costs_nothing() -> None:

@@ -26,11 +26,20 @@ def rows(layout: Layout, count: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("rotation", MAPS)
-@given(seed=st.integers(0, 2**40), inputs=st.integers(1, 9), hidden=st.integers(1, 40), block=st.integers(2, 64))
+@given(
+    seed=st.integers(0, 2**40),
+    inputs=st.integers(1, 9),
+    hidden=st.integers(1, 40),
+    block=st.integers(2, 64),
+)
 @settings(max_examples=25)
 @seeded(0)
-def test_norms_inner_products_and_rows_survive(rotation: str, seed: int, inputs: int, hidden: int, block: int) -> None:
-    layout = Layout(nn.Sequential(nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 2)))
+def test_norms_inner_products_and_rows_survive(
+    rotation: str, seed: int, inputs: int, hidden: int, block: int
+) -> None:
+    layout = Layout(
+        nn.Sequential(nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 2))
+    )
     drawing, parameters = drawn(rotation, layout, block, seed), slice(0, layout.trainable)
     x = rows(layout, 3, seed)
     sealed = torch.stack([drawing.seal(row) for row in x])
@@ -39,7 +48,9 @@ def test_norms_inner_products_and_rows_survive(rotation: str, seed: int, inputs:
     opened = torch.stack([drawing.open(row) for row in sealed])
     torch.testing.assert_close(opened, x, rtol=0, atol=0 if rotation in EXACT else 1e-6)
     # Buffers only change places, and among themselves.
-    assert torch.equal(sealed[:, layout.trainable :].sort().values, x[:, layout.trainable :].sort().values)
+    assert torch.equal(
+        sealed[:, layout.trainable :].sort().values, x[:, layout.trainable :].sort().values
+    )
 
 
 @pytest.mark.parametrize("rotation", MAPS)
@@ -48,7 +59,9 @@ def test_a_map_is_linear_so_means_and_differences_commute_with_it(rotation: str)
     layout = Layout(mlp())
     drawing = drawn(rotation, layout, 16, 5)
     x, y = rows(layout, 2, 0)
-    torch.testing.assert_close(drawing.seal(0.3 * x - 0.7 * y), 0.3 * drawing.seal(x) - 0.7 * drawing.seal(y))
+    torch.testing.assert_close(
+        drawing.seal(0.3 * x - 0.7 * y), 0.3 * drawing.seal(x) - 0.7 * drawing.seal(y)
+    )
 
 
 @seeded(0)
@@ -56,14 +69,21 @@ def test_the_matrix_of_a_blocks_map_is_orthogonal() -> None:
     layout = Layout(nn.Linear(6, 3, bias=False))  # 18 parameters: blocks of 8, 8 and 2
     drawing = drawn("blocks", layout, 8, 1)
     matrix = torch.stack([drawing.seal(row) for row in torch.eye(18)]).double()
-    torch.testing.assert_close(matrix @ matrix.T, torch.eye(18, dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        matrix @ matrix.T, torch.eye(18, dtype=torch.float64), rtol=0, atol=1e-6
+    )
     assert sorted(int((row.abs() > 1e-9).sum()) for row in matrix) == [2] * 2 + [8] * 16
 
 
 @seeded(0)
 def test_a_map_by_tensors_leaves_every_tensor_its_columns() -> None:
     layout = Layout(normed())
-    row = torch.cat([torch.full((piece.stop - piece.start,), float(i + 1)) for i, piece in enumerate(layout.pieces)])
+    row = torch.cat(
+        [
+            torch.full((piece.stop - piece.start,), float(i + 1))
+            for i, piece in enumerate(layout.pieces)
+        ]
+    )
     assert torch.equal(drawn("permute-tensors", layout, 2, 3).seal(row).abs(), row)
     assert not torch.equal(drawn("permute", layout, 2, 3).seal(row).abs(), row)
 
@@ -112,7 +132,11 @@ def test_first_models_are_drawn_from_the_secret() -> None:
     layout = Layout(made(mlp))
     first = lambda seed=7, **how: Wire(Boundary(**how), layout, seed).first_model(2, mlp)  # noqa: E731
     assert torch.equal(first(rotation="permute"), first())
-    drawn = [first(seed, rotation="permute", secret=secret) for secret in (1, 1 + 2**32, 1 + 2**64) for seed in (1, 2)]
+    drawn = [
+        first(seed, rotation="permute", secret=secret)
+        for secret in (1, 1 + 2**32, 1 + 2**64)
+        for seed in (1, 2)
+    ]
     for i, one in enumerate(drawn):
         assert not any(torch.equal(one, other) for other in [*drawn[:i], first(1), first(2)])
         # As large as an initialiser makes them, and no number is one that it drew.
@@ -124,10 +148,16 @@ def test_maps_and_noise_depend_on_every_bit_of_their_key() -> None:
     """PyTorch's generator takes 32 bits of a seed, and so few can all be tried."""
     layout, row = Layout(made(mlp)), torch.arange(Layout(made(mlp)).size, dtype=torch.float32)
     for rotation in ("permute", "permute-tensors", "blocks"):
-        sealed = [Wire(Boundary(rotation=rotation, secret=5 + 2**bits), layout, 0).seal(row) for bits in (20, 32, 64, 100)]
+        sealed = [
+            Wire(Boundary(rotation=rotation, secret=5 + 2**bits), layout, 0).seal(row)
+            for bits in (20, 32, 64, 100)
+        ]
         assert len({tuple(one.tolist()) for one in sealed}) == 4
     wire = Wire(Boundary(clip=1.0, noise=1.0), layout, 0)
-    noisy = [wire.protected(torch.zeros(layout.size), 1, 0, seed=5 + 2**bits) for bits in (20, 32, 64, 100)]
+    noisy = [
+        wire.protected(torch.zeros(layout.size), 1, 0, seed=5 + 2**bits)
+        for bits in (20, 32, 64, 100)
+    ]
     assert len({tuple(one.tolist()) for one in noisy}) == 4
 
 
@@ -135,4 +165,7 @@ def test_maps_and_noise_depend_on_every_bit_of_their_key() -> None:
 def test_a_block_larger_than_the_model_is_the_model() -> None:
     layout = Layout(nn.Linear(3, 2))
     row = rows(layout, 1, 0)[0]
-    assert torch.equal(drawn("blocks", layout, 4096, 5).seal(row), drawn("blocks", layout, layout.trainable, 5).seal(row))
+    assert torch.equal(
+        drawn("blocks", layout, 4096, 5).seal(row),
+        drawn("blocks", layout, layout.trainable, 5).seal(row),
+    )

@@ -30,12 +30,16 @@ def delta_by_definition(epsilon: float, separation: float) -> float:
 @pytest.mark.parametrize("separation", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 def test_the_closed_form_is_the_integral(separation: float, epsilon: float) -> None:
-    assert math.exp(leak(epsilon, separation)) == pytest.approx(delta_by_definition(epsilon, separation), rel=1e-6)
+    assert math.exp(leak(epsilon, separation)) == pytest.approx(
+        delta_by_definition(epsilon, separation), rel=1e-6
+    )
 
 
 @given(noise=st.floats(0.05, 500), updates=st.integers(1, 2000), delta=st.floats(1e-12, 0.5))
 @settings(max_examples=100)
-def test_what_was_spent_is_enough_and_no_more_than_enough(noise: float, updates: int, delta: float) -> None:
+def test_what_was_spent_is_enough_and_no_more_than_enough(
+    noise: float, updates: int, delta: float
+) -> None:
     epsilon, separation = spent(noise, updates, delta), 2 * math.sqrt(updates) / noise
     assert leak(epsilon, separation) <= math.log(delta)
     if epsilon:
@@ -43,7 +47,9 @@ def test_what_was_spent_is_enough_and_no_more_than_enough(noise: float, updates:
     assert spent(noise, updates + 1, delta) >= epsilon
     assert spent(noise * 1.1, updates, delta) <= epsilon
     # Four releases tell as much as one with half the noise.
-    assert spent(noise, 4 * updates, delta) == pytest.approx(spent(noise / 2, updates, delta), rel=1e-8, abs=1e-8)
+    assert spent(noise, 4 * updates, delta) == pytest.approx(
+        spent(noise / 2, updates, delta), rel=1e-8, abs=1e-8
+    )
 
 
 def test_limits() -> None:
@@ -64,7 +70,10 @@ def test_noise_for_an_epsilon_spends_it(epsilon: float, updates: int) -> None:
     assert spent(noise * (1 - 1e-6), updates) > epsilon
 
 
-@pytest.mark.parametrize(("noise", "updates", "delta"), [(2.0, 1, 1e-9), (50.0, 1, 1e-2), (10.0, 40, 1e-5), (50.0, 400, 1e-5)])
+@pytest.mark.parametrize(
+    ("noise", "updates", "delta"),
+    [(2.0, 1, 1e-9), (50.0, 1, 1e-2), (10.0, 40, 1e-5), (50.0, 400, 1e-5)],
+)
 def test_another_accountant_agrees(noise: float, updates: int, delta: float) -> None:
     dp = pytest.importorskip("dp_accounting")
     epsilon = spent(noise, updates, delta)
@@ -78,7 +87,9 @@ def test_accountants_have_names_and_may_be_missing(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SettingError, match="accountant must be one of exact, rdp, pld, got 'rdb'"):
         spent(1.0, 1, accountant="rdb")
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
-    with pytest.raises(UserError, match=r"the accountant rdp needs dp-accounting: pip install 'coterie\[dp\]'"):
+    with pytest.raises(
+        UserError, match=r"the accountant rdp needs dp-accounting: pip install 'coterie\[dp\]'"
+    ):
         spent(1.0, 1, accountant="rdp")
 
 
@@ -95,7 +106,9 @@ def test_clipped_updates_of_any_two_data_sets_are_twice_the_clip_apart_at_most()
     layout = Layout(mlp())
     wire = Wire(Boundary(clip=0.5), layout, 0)
     for seed in range(20):
-        row = torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed % 7 - 3)
+        row = torch.randn(layout.size, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (
+            seed % 7 - 3
+        )
         here, there = wire.send(row, 1, 0).double(), wire.send(-row, 1, 0).double()
         assert (here - there).norm() <= 1.0
         assert here.norm() == pytest.approx(min(0.5, float(row.double().norm())), rel=1e-5)

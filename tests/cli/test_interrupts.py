@@ -23,7 +23,18 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-RUN = ("run", "--scenario", "digits/iid", "--method", "fedavg", "--rounds", "4000", "--workers", "2", "--json")
+RUN = (
+    "run",
+    "--scenario",
+    "digits/iid",
+    "--method",
+    "fedavg",
+    "--rounds",
+    "4000",
+    "--workers",
+    "2",
+    "--json",
+)
 
 
 @pytest.mark.slow
@@ -31,7 +42,9 @@ RUN = ("run", "--scenario", "digits/iid", "--method", "fedavg", "--rounds", "400
 def test_two_interrupts_are_one(tmp_path: Path, pause: float) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "coterie", *RUN, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
     deadline = time.monotonic() + 60
     while not (out / "rounds.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -63,7 +76,9 @@ def test_a_second_interrupt_right_after_the_first_is_ignored_and_handlers_are_re
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_long_after_the_first_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_long_after_the_first_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ended: list[int] = []
     monkeypatch.setattr(coterie.cli, "ENDING", 0.0)
     monkeypatch.setattr(os, "_exit", ended.append)

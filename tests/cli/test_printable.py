@@ -30,7 +30,11 @@ def test_nothing_but_text_is_left_and_plain_text_is_as_it_was(text: str) -> None
         assert made == text
 
 
-@given(st.recursive(LETTERS, lambda inner: st.lists(inner) | st.dictionaries(LETTERS, inner), max_leaves=8))
+@given(
+    st.recursive(
+        LETTERS, lambda inner: st.lists(inner) | st.dictionaries(LETTERS, inner), max_leaves=8
+    )
+)
 def test_json_says_the_same(value: object) -> None:
     for indent in (None, 1):
         data = to_json(value, indent)
@@ -80,7 +84,9 @@ def test_a_console_knows_no_markup_and_cuts_what_it_has_escaped() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-@pytest.mark.parametrize("columns", ["", "0", "-3", "²", "9" * 5000, "wide", "100000"], ids=range(7))
+@pytest.mark.parametrize(
+    "columns", ["", "0", "-3", "²", "9" * 5000, "wide", "100000"], ids=range(7)
+)
 def test_an_invalid_width_is_ignored(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setenv("LINES", columns)

@@ -13,7 +13,16 @@ TESTS = Path(__file__).parents[1]
 RUN = str(TESTS / "report" / "explained")
 OLD_RUNS = sorted(str(path.parent) for path in TESTS.glob("old_runs/*/*/run.toml"))
 
-SLOW = {"asyncio", "matplotlib", "multiprocessing", "pandas", "scipy.cluster", "scipy.special", "sklearn", "torch._C"}
+SLOW = {
+    "asyncio",
+    "matplotlib",
+    "multiprocessing",
+    "pandas",
+    "scipy.cluster",
+    "scipy.special",
+    "sklearn",
+    "torch._C",
+}
 """Modules that take long. A torch that is delayed has no torch._C."""
 
 CALL = """
@@ -38,7 +47,9 @@ def imported(folder: Path, *arguments: str) -> set[str]:
     return set((folder / "modules").read_text().split())
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("--version",), ("run", "--help"), ("explain", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("--help",), ("--version",), ("run", "--help"), ("explain", "--help")]
+)
 def test_help_needs_the_standard_library_alone(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert not imported(tmp_path, *arguments) & {*SLOW, "numpy", "rich", "scipy", "torch"}
 
@@ -66,7 +77,10 @@ def test_reading_needs_no_slow_library(tmp_path: Path, arguments: tuple[str, ...
 
 @pytest.mark.parametrize("run", OLD_RUNS, ids=lambda run: Path(run).name)
 def test_no_method_needs_torch_to_be_explained_or_shown(tmp_path: Path, run: str) -> None:
-    without = SLOW - {"scipy.cluster", "scipy.special"}  # SciPy makes dendrograms and computes the quantiles of tests
+    without = SLOW - {
+        "scipy.cluster",
+        "scipy.special",
+    }  # SciPy makes dendrograms and computes the quantiles of tests
     assert not imported(tmp_path, "explain", run) & without
     assert not imported(tmp_path, "explain", run, "--client", "0") & without
     assert not imported(tmp_path, "report", run, "-o", "report.html") & without
@@ -95,5 +109,7 @@ def test_a_delayed_torch_is_torch(use: str) -> None:
         "assert again is torch and importlib.util.find_spec('torch').name == 'torch' and 'torch._C' not in sys.modules\n"
     )
     end = "\nimport torch as now\nassert 'torch._C' in sys.modules and now.Tensor is torch.Tensor\n"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", begin + use + end], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", begin + use + end], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")

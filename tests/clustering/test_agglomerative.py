@@ -36,14 +36,18 @@ def literal(rows, metric, linkage, threshold):
 
     groups = [[i] for i in range(len(rows))]
     while len(groups) > 1:
-        d, i, j = min((between(groups[i], groups[j]), i, j) for j in range(len(groups)) for i in range(j))
+        d, i, j = min(
+            (between(groups[i], groups[j]), i, j) for j in range(len(groups)) for i in range(j)
+        )
         if not d < threshold:
             break
         groups[i] = groups[i] + groups.pop(j)
     return {frozenset(g) for g in groups}
 
 
-SETTINGS = [(m, linkage) for m in METRIC for linkage in (*RULE, "ward") if linkage != "ward" or m == "l2"]
+SETTINGS = [
+    (m, linkage) for m in METRIC for linkage in (*RULE, "ward") if linkage != "ward" or m == "l2"
+]
 
 
 @pytest.mark.parametrize(("metric", "linkage"), SETTINGS)
@@ -61,8 +65,12 @@ def test_cuts_are_those_of_the_definition(metric, linkage, seed, quantile):
 def test_scikit_learn_agrees(metric, linkage):
     rows = np.random.default_rng(3).normal(size=(30, 6))
     for groups in (1, 2, 7, 30):
-        theirs = AgglomerativeClustering(groups, metric=METRIC[metric], linkage=linkage).fit_predict(rows)
-        assert same_partition(agglomerative(rows, metric=metric, linkage=linkage, groups=groups), theirs)
+        theirs = AgglomerativeClustering(
+            groups, metric=METRIC[metric], linkage=linkage
+        ).fit_predict(rows)
+        assert same_partition(
+            agglomerative(rows, metric=metric, linkage=linkage, groups=groups), theirs
+        )
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
@@ -76,19 +84,38 @@ def test_wards_convention():
     """2 + 2 points at distance 3: sqrt(2 * 2 * 2 / 4) * 3 = 4.2426, as in SciPy and scikit-learn."""
     four = np.array([[0.0], [0.0], [3.0], [3.0]])
     assert dendrogram(distances(gram(four)), "ward")[-1, 2] == pytest.approx(np.sqrt(2) * 3)
-    assert agglomerative(four, metric="l2", linkage="ward", threshold=4.2426).tolist() == [0, 0, 1, 1]
-    assert agglomerative(four, metric="l2", linkage="ward", threshold=4.2427).tolist() == [0, 0, 0, 0]
+    assert agglomerative(four, metric="l2", linkage="ward", threshold=4.2426).tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert agglomerative(four, metric="l2", linkage="ward", threshold=4.2427).tolist() == [
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_labels_are_numbered_by_first_member():
     rows = np.array([[9.0], [0.0], [9.1], [5.0], [0.1]])
-    assert agglomerative(rows, metric="l1", linkage="complete", groups=3).tolist() == [0, 1, 0, 2, 1]
+    assert agglomerative(rows, metric="l1", linkage="complete", groups=3).tolist() == [
+        0,
+        1,
+        0,
+        2,
+        1,
+    ]
 
 
 def test_zero_infinite_and_in_between():
     rows = np.array([[0.0], [0.0], [1.0]])
     for threshold, expected in [(0.0, [0, 1, 2]), (0.5, [0, 0, 1]), (np.inf, [0, 0, 0])]:
-        assert agglomerative(rows, metric="l1", linkage="single", threshold=threshold).tolist() == expected
+        assert (
+            agglomerative(rows, metric="l1", linkage="single", threshold=threshold).tolist()
+            == expected
+        )
 
 
 def test_one_tree_serves_many_cuts():
@@ -102,7 +129,9 @@ def test_one_tree_serves_many_cuts():
 
 @pytest.mark.parametrize(("metric", "linkage"), SETTINGS)
 def test_one_client_is_one_group(metric, linkage):
-    assert agglomerative(np.ones((1, 3)), metric=metric, linkage=linkage, threshold=1.0).tolist() == [0]
+    assert agglomerative(
+        np.ones((1, 3)), metric=metric, linkage=linkage, threshold=1.0
+    ).tolist() == [0]
     assert cut([[0.0]], linkage=linkage, groups=1).tolist() == [0]
     assert dendrogram([[0.0]], linkage).shape == (0, 4)
 
@@ -110,15 +139,25 @@ def test_one_client_is_one_group(metric, linkage):
 def test_a_zero_update_has_a_cosine_distance():
     """scikit-learn refuses it; here it is at distance 1 from everyone."""
     rows = np.array([[1.0, 0.0], [0.0, 0.0], [2.0, 0.1]])
-    assert agglomerative(rows, metric="cosine", linkage="complete", threshold=0.9).tolist() == [0, 1, 0]
-    assert agglomerative(rows, metric="cosine", linkage="complete", threshold=1.1).tolist() == [0, 0, 0]
+    assert agglomerative(rows, metric="cosine", linkage="complete", threshold=0.9).tolist() == [
+        0,
+        1,
+        0,
+    ]
+    assert agglomerative(rows, metric="cosine", linkage="complete", threshold=1.1).tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_arrays_and_tensors_agree():
     rows = np.random.default_rng(5).normal(size=(9, 50)).astype(np.float32)
     for metric, linkage in SETTINGS:
         ours = agglomerative(rows, metric=metric, linkage=linkage, groups=3)
-        assert np.array_equal(ours, agglomerative(torch.tensor(rows), metric=metric, linkage=linkage, groups=3))
+        assert np.array_equal(
+            ours, agglomerative(torch.tensor(rows), metric=metric, linkage=linkage, groups=3)
+        )
 
 
 def test_a_large_common_part_does_not_drown_distances():
@@ -134,7 +173,9 @@ def test_scaled_updates_need_a_scaled_threshold(seed, factor):
     rows = np.random.default_rng(seed).normal(size=(7, 3))
     for metric in ("l1", "l2"):
         before = agglomerative(rows, metric=metric, linkage="average", threshold=2.0)
-        after = agglomerative(rows * factor, metric=metric, linkage="average", threshold=2.0 * factor)
+        after = agglomerative(
+            rows * factor, metric=metric, linkage="average", threshold=2.0 * factor
+        )
         assert same_partition(before, after)
 
 
@@ -164,7 +205,9 @@ def test_what_is_no_distance_is_refused(matrix, says):
 def test_distances_in_place_of_updates_are_refused():
     with pytest.raises(ValueError, match="pass that to cut"):
         agglomerative(SYMMETRIC, metric="l2", linkage="ward", groups=2)
-    agglomerative(np.eye(3), metric="l2", linkage="ward", groups=2)  # symmetric and square, but may be updates
+    agglomerative(
+        np.eye(3), metric="l2", linkage="ward", groups=2
+    )  # symmetric and square, but may be updates
     agglomerative(np.zeros((3, 3)), metric="l2", linkage="ward", groups=2)
 
 

@@ -13,7 +13,8 @@ from coterie.clustering import bipartition, cosine, gram, optimal_bipartition
 def literal(similarity):
     """Algorithm 1 of arXiv 1910.01991: merge along the pairs, most similar first, until two clusters are left.
 
-    Pairs off the diagonal, sorted stably, and two clients are not merged: the two slips of the printed loop.
+    Pairs off the diagonal, sorted stably, and two clients are not merged: the two slips of the
+    printed loop.
     """
     m = len(similarity)
     pairs = sorted(combinations(range(m), 2), key=lambda p: -similarity[p])
@@ -62,7 +63,11 @@ def test_no_bipartition_has_a_smaller_cross_similarity(similarity):
 
 
 @settings(max_examples=200)
-@given(similarities(levels=(-0.5, 0.0, 0.5)) | similarities(levels=(0.0, 1.0), largest=12) | similarities())
+@given(
+    similarities(levels=(-0.5, 0.0, 0.5))
+    | similarities(levels=(0.0, 1.0), largest=12)
+    | similarities()
+)
 def test_ties_fall_as_in_the_printed_algorithm(similarity):
     assert optimal_bipartition(similarity) == literal(similarity)
 
@@ -70,7 +75,10 @@ def test_ties_fall_as_in_the_printed_algorithm(similarity):
 @pytest.mark.parametrize("m", [40, 90])
 def test_larger_cases_equal_the_printed_algorithm(m):
     rng = np.random.default_rng(m)
-    for similarity in (cosine(gram(rng.normal(size=(m, 5)))), symmetric(rng.integers(3, size=m * (m - 1) // 2) / 2, m)):
+    for similarity in (
+        cosine(gram(rng.normal(size=(m, 5)))),
+        symmetric(rng.integers(3, size=m * (m - 1) // 2) / 2, m),
+    ):
         assert optimal_bipartition(similarity) == literal(similarity)
 
 
@@ -111,7 +119,8 @@ def test_complete_linkage_is_not_optimal():
     best, complete = optimal_bipartition(chain()), bipartition(chain(), "complete")
     assert best[:2] == ((0, 1, 2, 3, 4, 5), (6, 7))
     assert best.cross == pytest.approx(np.cos(np.deg2rad(205 - 148)))
-    # It would rather have 120 to 205 in one group (85 degrees wide) than 60 to 148 (88 degrees): the chain is broken.
+    # It would rather have 120 to 205 in one group (85 degrees wide) than 60 to 148 (88 degrees):
+    # the chain is broken.
     assert complete[:2] == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert complete.cross == pytest.approx(np.cos(np.deg2rad(120 - 88)))
 
@@ -164,5 +173,7 @@ def test_the_argument_is_left_alone():
 @pytest.mark.slow
 def test_ten_thousand_clients():
     rng = np.random.default_rng(0)
-    similarity = cosine(gram(rng.normal(size=(10_000, 20)) + np.repeat([[3.0], [-3.0]], 5000, axis=0)))
+    similarity = cosine(
+        gram(rng.normal(size=(10_000, 20)) + np.repeat([[3.0], [-3.0]], 5000, axis=0))
+    )
     assert optimal_bipartition(similarity)[:2] == (tuple(range(5000)), tuple(range(5000, 10_000)))

@@ -27,14 +27,22 @@ ASKS: dict[str, Any] = {
     "sizes": Question(ask="sizes"),
     "moments": Question(ask="moments", scale=3.0, centres=np.eye(2, 4), cells=(0, 1)),
     "coordinates": Question(
-        ask="coordinates", scale=3.0, centres=np.eye(2, 4), cells=(1,), axis=np.eye(4)[0], low=-1.0, high=1.0
+        ask="coordinates",
+        scale=3.0,
+        centres=np.eye(2, 4),
+        cells=(1,),
+        axis=np.eye(4)[0],
+        low=-1.0,
+        high=1.0,
     ),
     "means": Question(ask="means", scale=3.0, centres=np.eye(2, 4)),
     "cell": Question(ask="cell", scale=3.0, centres=np.eye(2, 4)),
     "norms": Question(ask="norms", scale=3.0),
     "distances": Question(ask="distances", scale=3.0, centres=np.eye(2, 4)),
     "crossed": Question(ask="crossed", scale=3.0, centres=np.eye(2, 4), cells=(1,)),
-    "places": Question(ask="places", scale=3.0, centres=np.eye(2, 4), cells=(0, 1), axis=np.eye(2, 4)),
+    "places": Question(
+        ask="places", scale=3.0, centres=np.eye(2, 4), cells=(0, 1), axis=np.eye(2, 4)
+    ),
 }
 
 
@@ -45,7 +53,9 @@ def drawn(seed: int, n: int = 6, k: int = 4) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ASKS)
 @given(seed=st.integers(0, 10_000), size=st.floats(1e-3, 1e6))
-def test_an_answer_has_its_length_and_no_number_beyond_one(name: str, seed: int, size: float) -> None:
+def test_an_answer_has_its_length_and_no_number_beyond_one(
+    name: str, seed: int, size: float
+) -> None:
     question = ASKS[name]
     answer = question.answer(size * drawn(seed)[0], norm=size, examples=seed)
     assert answer.shape == (question.length(4),)
@@ -70,7 +80,9 @@ def test_a_client_without_sketches_has_no_answer(name: str) -> None:
 def test_crossed_sums_of_a_cell_are_those_of_its_clients_around_its_centre() -> None:
     question, halves = ASKS["crossed"], drawn(3, n=40)
     total = sum(question.answer(own).astype(np.float64) for own in halves)
-    within = [own / 3 - np.eye(2, 4)[1] for own in halves if ((own / 3).mean(0) @ [1, -1, 0, 0]) < 0]
+    within = [
+        own / 3 - np.eye(2, 4)[1] for own in halves if ((own / 3).mean(0) @ [1, -1, 0, 0]) < 0
+    ]
     assert 0 < len(within) < 40
     cut = [own / np.maximum(1, np.linalg.norm(own, axis=1, keepdims=True)) for own in within]
     expected = Crossed.of(*np.stack(cut, axis=1)).vector()
@@ -117,7 +129,9 @@ def test_means_by_cell_are_a_step_of_lloyd() -> None:
     cells, mean = np.array([question.cell(own) for own in halves]), halves.mean(axis=1) / 100
     np.testing.assert_allclose(counts, np.bincount(cells, minlength=2))
     for cell in (0, 1):
-        np.testing.assert_allclose(means[cell], mean[cells == cell].mean(axis=0), rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(
+            means[cell], mean[cells == cell].mean(axis=0), rtol=1e-4, atol=1e-7
+        )
 
 
 def test_the_cell_is_that_of_the_nearest_centre() -> None:
@@ -134,15 +148,21 @@ def test_longer_sketches_are_shortened_to_the_scale_mean_and_noise_apart() -> No
     mean, noise = np.array([30.0, 0.0, 0.0, 0.0]), np.array([0.0, 0.3, 0.0, 0.0])
     question = Question(ask="moments", scale=3.0)
     sums = Moments.from_vector(question.answer(np.stack([mean + noise, mean - noise])), 4)
-    np.testing.assert_allclose(sums.total, [1.0, 0, 0, 0], atol=1e-6)  # 10 times the scale, now once
-    np.testing.assert_allclose(sums.noise[1, 1], 0.01, rtol=1e-5)  # a tenth of the scale, and stays so
+    np.testing.assert_allclose(
+        sums.total, [1.0, 0, 0, 0], atol=1e-6
+    )  # 10 times the scale, now once
+    np.testing.assert_allclose(
+        sums.noise[1, 1], 0.01, rtol=1e-5
+    )  # a tenth of the scale, and stays so
 
 
 def test_two_clouds_are_cut_between_them() -> None:
     rng = np.random.default_rng(6)
     signal = np.repeat([[0.2, 0, 0, 0.1], [0.0, 0.2, 0, 0.1]], 10, axis=0)
     halves = np.stack([signal + rng.normal(size=signal.shape) * 0.02 for _ in (0, 1)], axis=1)
-    sums = Moments.from_vector(sum(Question(ask="moments").answer(own).astype(np.float64) for own in halves), 4)
+    sums = Moments.from_vector(
+        sum(Question(ask="moments").answer(own).astype(np.float64) for own in halves), 4
+    )
     question = coordinates(0, sums, 1.0, None)
     counts = sum(question.answer(own) for own in halves)
     assert counts.sum() == 20

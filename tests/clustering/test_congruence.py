@@ -16,7 +16,9 @@ from coterie.clustering.halves import direction_test, halves, odd_one_out_test
 module = importlib.import_module("coterie.clustering.congruence")  # the name is the function's, too
 
 
-def random_halves(seed: int, n: int = 6, d: int = 30, signal: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def random_halves(
+    seed: int, n: int = 6, d: int = 30, signal: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Half of the clients differ from the others in one direction; unequal noise."""
     rng = np.random.default_rng(seed)
     level = rng.uniform(0.5, 2.0, size=(n, 1))
@@ -40,13 +42,20 @@ def spread_by_hand(a: np.ndarray, b: np.ndarray) -> Congruence:
     share = max(sum(cosines) / n**2, products / norms)
     centre = np.eye(n) - np.ones((n, n)) / n
     covariance = centre @ np.diag(level) @ centre
-    squares = sum(covariance[i, j] ** 2 / covariance[i, i] / covariance[j, j] for i in range(n) for j in range(n))
+    squares = sum(
+        covariance[i, j] ** 2 / covariance[i, i] / covariance[j, j]
+        for i in range(n)
+        for j in range(n)
+    )
     df = n**3 / squares
     x = sum(row @ row for row in apart)
     y = (1 - 1 / n) * sum(level)
     both = [value + row @ row * n / (n - 1) for value, row in zip(level, apart, strict=True)]
     level = [value * sum(level) / sum(both) for value in both]
-    square = [max(value**2 / (1 + share), value**2 * np.mean(level) ** 2 / np.mean(np.square(level))) for value in level]
+    square = [
+        max(value**2 / (1 + share), value**2 * np.mean(level) ** 2 / np.mean(np.square(level)))
+        for value in level
+    ]
     var_x = var_y = 0.0
     for i in range(n):
         var_y += 2 * share * centre[i, i] ** 2 * square[i]
@@ -69,14 +78,18 @@ def test_spread_is_what_its_definition_says(n, signal):
     assert found.p_odd is None
 
 
-def scaled_by_hand(a: np.ndarray, b: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scaled_by_hand(
+    a: np.ndarray, b: np.ndarray, share: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scaled rows of both halves, and the vector that takes the place of the ones."""
     noise = [np.linalg.norm((x - y) / 2) for x, y in zip(a, b, strict=True)]
     mean_a, mean_b = (np.average(rows, axis=0, weights=1 / np.array(noise)) for rows in (a, b))
     logs = np.log(np.square(noise))
     spread = max(np.var(logs, ddof=1), (max(logs) - np.median(logs)) ** 2 / np.log(len(logs)) / 2)
     k = np.clip(2 * (1 - 2 * share / spread), 0, 1)
-    square = [(x - mean_a) @ (x - mean_a) + (y - mean_b) @ (y - mean_b) for x, y in zip(a, b, strict=True)]
+    square = [
+        (x - mean_a) @ (x - mean_a) + (y - mean_b) @ (y - mean_b) for x, y in zip(a, b, strict=True)
+    ]
     one = np.array([value ** (-k / 2) for value in square])
     return a * one[:, None], b * one[:, None], one
 
@@ -90,7 +103,9 @@ def regression(y: np.ndarray, u: np.ndarray, one: np.ndarray) -> tuple[float, fl
 
 @pytest.mark.parametrize("n", [3, 5, 12])
 @pytest.mark.parametrize("signal", [0.0, 4.0])
-@pytest.mark.parametrize("share", [0.0, 0.3, 10.0])  # of halves scaled fully, in part, and not at all
+@pytest.mark.parametrize(
+    "share", [0.0, 0.3, 10.0]
+)  # of halves scaled fully, in part, and not at all
 def test_direction_is_a_regression_of_one_half_along_what_the_other_found(n, signal, share):
     a, b = random_halves(n, n, signal=signal)
     rows_a, rows_b, one = scaled_by_hand(a, b, share)
@@ -100,7 +115,9 @@ def test_direction_is_a_regression_of_one_half_along_what_the_other_found(n, sig
         u = np.linalg.svd(inside, full_matrices=False)[0][:, 0]
         slope, left = regression(tested @ (u @ chooser), u, one)
         ps.append(stats.t.sf(slope / np.sqrt(left / (n - 2)), n - 2))
-    assert direction_test(halves(halves_gram(a, b)), share) == pytest.approx(min(1.0, 2 * min(ps)), rel=1e-6)
+    assert direction_test(halves(halves_gram(a, b)), share) == pytest.approx(
+        min(1.0, 2 * min(ps)), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("n", [3, 5, 12])
@@ -114,14 +131,21 @@ def test_the_odd_one_out_is_a_regression_for_every_client(n, share):
     for i in range(n):
         alone = np.eye(n)[i] - one * one[i] / (one @ one)
         u = alone / np.linalg.norm(alone)
-        slopes, rest = zip(*(regression(y @ (u @ x), u, one) for x, y in ((rows_a, rows_b), (rows_b, rows_a))), strict=True)
+        slopes, rest = zip(
+            *(regression(y @ (u @ x), u, one) for x, y in ((rows_a, rows_b), (rows_b, rows_a))),
+            strict=True,
+        )
         assert slopes[0] == pytest.approx(slopes[1])
         ps.append(stats.t.sf(slopes[0] / np.sqrt(max(rest) / (n - 2)), 2 * (n - 2)))
-    assert odd_one_out_test(halves(halves_gram(a, b)), share) == pytest.approx(min(1.0, n * min(ps)), rel=1e-6)
+    assert odd_one_out_test(halves(halves_gram(a, b)), share) == pytest.approx(
+        min(1.0, n * min(ps)), rel=1e-6
+    )
 
 
 def test_three_tests_make_one_p_value_from_few_clients_on():
-    below, from_there = (congruence(halves_gram(*random_halves(0, n, signal=3))) for n in (FEW - 1, FEW))
+    below, from_there = (
+        congruence(halves_gram(*random_halves(0, n, signal=3))) for n in (FEW - 1, FEW)
+    )
     assert below.p == below.p_spread
     assert below.p_direction is None
     ps = (from_there.p_spread, from_there.p_direction, from_there.p_odd)
@@ -132,28 +156,44 @@ def test_three_tests_make_one_p_value_from_few_clients_on():
 def test_order_maps_scale_a_common_shift_and_the_halves_names_do_not_matter(seed, n):
     rng = np.random.default_rng(seed)
     a, b = random_halves(seed, n, d=10, signal=2)
-    order, rotation, shift = rng.permutation(n), np.linalg.qr(rng.normal(size=(10, 10)))[0], rng.normal(size=10)
+    order, rotation, shift = (
+        rng.permutation(n),
+        np.linalg.qr(rng.normal(size=(10, 10)))[0],
+        rng.normal(size=10),
+    )
     before = congruence(halves_gram(a, b))
-    after = congruence(halves_gram(5 * (b + shift)[order] @ rotation, 5 * (a + shift)[order] @ rotation))
+    after = congruence(
+        halves_gram(5 * (b + shift)[order] @ rotation, 5 * (a + shift)[order] @ rotation)
+    )
     assert after.spread == pytest.approx(25 * before.spread, rel=1e-6, abs=1e-6)
     for name in ("z", "dimension", "df", "p_spread", "p_direction", "p_odd", "p"):
         expected = getattr(before, name)
-        assert getattr(after, name) == (expected if expected is None else pytest.approx(expected, rel=1e-5)), name
+        assert getattr(after, name) == (
+            expected if expected is None else pytest.approx(expected, rel=1e-5)
+        ), name
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6))
 def test_spread_does_not_ask_which_of_a_clients_halves_came_first(seed, n):
     a, b = random_halves(seed, n, d=10)
     swapped = (np.random.default_rng(seed).random(n) < 0.5)[:, None]
-    one, two = (congruence(halves_gram(*pair)) for pair in ((a, b), (np.where(swapped, b, a), np.where(swapped, a, b))))
+    one, two = (
+        congruence(halves_gram(*pair))
+        for pair in ((a, b), (np.where(swapped, b, a), np.where(swapped, a, b)))
+    )
     assert two.p == pytest.approx(one.p, rel=1e-9)
 
 
 def test_members_are_tested_by_their_own_halves_alone():
     a, b = random_halves(1, 12)
-    found, expected = congruence(halves_gram(a, b), [7, 0, 3]), congruence(halves_gram(a[[0, 3, 7]], b[[0, 3, 7]]))
+    found, expected = (
+        congruence(halves_gram(a, b), [7, 0, 3]),
+        congruence(halves_gram(a[[0, 3, 7]], b[[0, 3, 7]])),
+    )
     assert found.clients == 3
-    assert (found.spread, found.z, found.df, found.p) == pytest.approx((expected.spread, expected.z, expected.df, expected.p))
+    assert (found.spread, found.z, found.df, found.p) == pytest.approx(
+        (expected.spread, expected.z, expected.df, expected.p)
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3, 20])
@@ -162,7 +202,9 @@ def test_without_noise_any_difference_counts(n):
     found = congruence(halves_gram(rows, rows))
     assert found.p == found.p_spread == 0.0
     assert found.z == np.inf
-    assert found.spread == pytest.approx(((rows - rows.mean(axis=0)) ** 2).sum())  # the plain sum of squares
+    assert found.spread == pytest.approx(
+        ((rows - rows.mean(axis=0)) ** 2).sum()
+    )  # the plain sum of squares
     same = np.tile(rows[:1], (n, 1))
     assert congruence(halves_gram(same, same)).p == 1.0
     assert congruence(halves_gram(0 * same, 0 * same)).p == 1.0
@@ -190,7 +232,9 @@ def test_one_client_of_much_noise_leaves_few_degrees_of_freedom():
 @pytest.mark.parametrize("dimension", [5, 50, 500])
 def test_the_effective_dimension_is_found(dimension):
     rng = np.random.default_rng(dimension)
-    found = [congruence(halves_gram(*rng.normal(size=(2, 12, dimension)))).dimension for _ in range(40)]
+    found = [
+        congruence(halves_gram(*rng.normal(size=(2, 12, dimension)))).dimension for _ in range(40)
+    ]
     assert np.mean(found) == pytest.approx(dimension, rel=0.08)
 
 
@@ -202,7 +246,9 @@ def test_a_known_dimension_lets_two_clients_be_told_apart():
     known = congruence(g, dimension=40)
     assert known.p < 1e-6
     assert known.df == np.inf
-    assert congruence(g, dimension=1e9).dimension <= congruence(g).dimension + 1e-9  # what is seen counts where it is less
+    assert (
+        congruence(g, dimension=1e9).dimension <= congruence(g).dimension + 1e-9
+    )  # what is seen counts where it is less
 
 
 @given(st.floats(1, 1e4), st.floats(1, 1e4), st.sampled_from([2, 6, 30.5, np.inf]))
@@ -231,10 +277,14 @@ def test_noise_of_other_groups_makes_the_test_split_what_is_one():
     for _ in range(400):
         halved = np.zeros((2, 12, 80))
         for group in range(4):
-            halved[:, 3 * group : 3 * group + 3, 20 * group : 20 * group + 20] = rng.normal(size=(2, 3, 20))
+            halved[:, 3 * group : 3 * group + 3, 20 * group : 20 * group + 20] = rng.normal(
+                size=(2, 3, 20)
+            )
         h = halves(halves_gram(*halved), [0, 1, 2])
         right.append(congruence(halves_gram(*halved), [0, 1, 2]).p)
-        everyone = noise_of(halves(halves_gram(*halved)))  # effective dimension 80, where the group's is 20
+        everyone = noise_of(
+            halves(halves_gram(*halved))
+        )  # effective dimension 80, where the group's is 20
         wrong.append(excess(h, np.eye(3) - 1 / 3, everyone).p)
     assert np.mean(np.array(right) < 0.01) <= 0.02
     assert np.mean(np.array(wrong) < 0.01) >= 0.05
@@ -242,9 +292,16 @@ def test_noise_of_other_groups_makes_the_test_split_what_is_one():
 
 def test_repeated_p_is_that_of_two_correlated_scores():
     """Against the bivariate normal law itself: rho of two clients is 2/3, of many 1/2."""
-    for p, clients, rho in ((0.3, 2, 2 / 3), (0.01, 2, 2 / 3), (0.01, 10**9, 0.5), (1e-4, 10**9, 0.5)):
+    for p, clients, rho in (
+        (0.3, 2, 2 / 3),
+        (0.01, 2, 2 / 3),
+        (0.01, 10**9, 0.5),
+        (1e-4, 10**9, 0.5),
+    ):
         z = -stats.norm.ppf(p)
-        exact = stats.multivariate_normal.cdf([-z, -z], cov=[[1, rho], [rho, 1]], abseps=1e-12, releps=1e-9)
+        exact = stats.multivariate_normal.cdf(
+            [-z, -z], cov=[[1, rho], [rho, 1]], abseps=1e-12, releps=1e-9
+        )
         assert repeated_p(p, p / 10, clients) == pytest.approx(exact, rel=1e-3)
     assert repeated_p(0.0, 0.0, 5) == 0.0
     assert repeated_p(1.0, 0.2, 5) == 1.0
@@ -270,7 +327,10 @@ def test_repeated_p_has_no_step_where_the_bound_takes_over():
         (lambda: congruence(np.eye(3)), "gram must be (2n, 2n)"),
         (lambda: congruence(np.eye(4), members=[0, 5]), "members must be positions 0 to 1, got 5"),
         (lambda: congruence(np.eye(4), dimension=0.5), "dimension must be an effective dimension"),
-        (lambda: congruence(np.eye(4), dimension=float("nan")), "dimension must be an effective dimension"),
+        (
+            lambda: congruence(np.eye(4), dimension=float("nan")),
+            "dimension must be an effective dimension",
+        ),
         (lambda: congruence(np.full((4, 4), np.inf)), "not finite"),
         (lambda: repeated_p(0.5, 1.5, 3), "a p-value must be 0 to 1, got 1.5"),
         (lambda: repeated_p(float("nan"), 0.5, 3), "a p-value must be 0 to 1, got nan"),

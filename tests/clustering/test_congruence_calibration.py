@@ -1,7 +1,8 @@
 """How often the split-half test is wrong where all clients are the same, and how often right where they are not.
 
-Noise is drawn in coordinates: a model of d equal directions has effective dimension d. Rates are over so many draws that a
-bound is several standard errors above the nominal level; seeds are fixed, so the tests either pass or do not.
+Noise is drawn in coordinates: a model of d equal directions has effective dimension d. Rates are
+over so many draws that a bound is several standard errors above the nominal level; seeds are fixed,
+so the tests either pass or do not.
 """
 
 import numpy as np
@@ -13,7 +14,9 @@ from coterie.clustering.congruence import FEW
 LEVELS = (0.05, 0.01, 0.001)
 
 
-def noise(rng: np.random.Generator, n: int, spectrum: np.ndarray, levels: np.ndarray | float = 1.0) -> np.ndarray:
+def noise(
+    rng: np.random.Generator, n: int, spectrum: np.ndarray, levels: np.ndarray | float = 1.0
+) -> np.ndarray:
     """Two halves ``(2, n, d)``."""
     scale = np.sqrt(np.multiply.outer(np.broadcast_to(levels, n), spectrum))
     return scale * rng.normal(size=(2, n, len(spectrum)))
@@ -45,8 +48,12 @@ def test_false_alarms_in_noise_that_is_unequal_uneven_or_heavy_tailed(n, kind):
     rng = np.random.default_rng(n)
     sizes, one_of_ten = 1 / np.linspace(1 / 3, 2, n), np.array([100.0] + [1.0] * (n - 1))
     draw = {
-        "sizes": lambda: noise(rng, n, np.ones(60), sizes),  # variance by the inverse of sizes from a third to double
-        "ten times": lambda: noise(rng, n, np.ones(200), one_of_ten),  # one client's noise is ten times the others'
+        "sizes": lambda: noise(
+            rng, n, np.ones(60), sizes
+        ),  # variance by the inverse of sizes from a third to double
+        "ten times": lambda: noise(
+            rng, n, np.ones(200), one_of_ten
+        ),  # one client's noise is ten times the others'
         "power law": lambda: noise(rng, n, 1 / np.arange(1, 201)),
         "heavy tails": lambda: rng.standard_t(3, size=(2, n, 100)),
     }[kind]
@@ -57,7 +64,10 @@ def test_false_alarms_in_noise_that_is_unequal_uneven_or_heavy_tailed(n, kind):
 def test_false_alarms_of_contrasts(sides):
     rng = np.random.default_rng(sum(sides))
     left, right = range(sides[0]), range(sides[0], sum(sides))
-    ps = [contrast(halves_gram(*noise(rng, sum(sides), np.ones(50))), left, right).p for _ in range(1200)]
+    ps = [
+        contrast(halves_gram(*noise(rng, sum(sides), np.ones(50))), left, right).p
+        for _ in range(1200)
+    ]
     assert_level(rates(ps), 1200, factor=1.2)
 
 
@@ -89,7 +99,14 @@ def test_power_grows_with_the_signal():
     for apart in (0.0, 3.0, 4.0, 5.0, 10.0):
         signal = np.zeros((10, 50))
         signal[:5, 0] = apart
-        found.append(detected([congruence(halves_gram(*(signal + noise(rng, 10, np.ones(50))))).p for _ in range(100)]))
+        found.append(
+            detected(
+                [
+                    congruence(halves_gram(*(signal + noise(rng, 10, np.ones(50))))).p
+                    for _ in range(100)
+                ]
+            )
+        )
     assert found == sorted(found)
     assert found[0] <= 0.02
     assert found[-1] == 1.0
@@ -122,18 +139,28 @@ def test_false_alarms_far_out(n, dimension):
 def test_false_alarms_far_out_in_uneven_noise(kind):
     rng = np.random.default_rng(8)
     n = FEW + 4
-    spectrum, levels = (np.ones(60), 1 / np.linspace(1 / 3, 2, n)) if kind == "sizes" else (1 / np.arange(1, 201), 1.0)
+    spectrum, levels = (
+        (np.ones(60), 1 / np.linspace(1 / 3, 2, n))
+        if kind == "sizes"
+        else (1 / np.arange(1, 201), 1.0)
+    )
     found = false_alarms(lambda: noise(rng, n, spectrum, levels), 12_000)
     assert found[2] <= 0.002, found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["one of forty has ten times the noise", "half in one direction", "heavy tails"])
+@pytest.mark.parametrize(
+    "kind", ["one of forty has ten times the noise", "half in one direction", "heavy tails"]
+)
 def test_where_the_level_is_missed_it_is_so_by_less_than_ten_times(kind):
     rng = np.random.default_rng(9)
-    n = {"one of forty has ten times the noise": 40, "half in one direction": 4, "heavy tails": 20}[kind]
+    n = {"one of forty has ten times the noise": 40, "half in one direction": 4, "heavy tails": 20}[
+        kind
+    ]
     draw = {
-        "one of forty has ten times the noise": lambda: noise(rng, n, np.ones(20), np.array([100.0] + [1.0] * (n - 1))),
+        "one of forty has ten times the noise": lambda: noise(
+            rng, n, np.ones(20), np.array([100.0] + [1.0] * (n - 1))
+        ),
         "half in one direction": lambda: noise(rng, n, np.array([1.0] + [1 / 200] * 200)),
         "heavy tails": lambda: rng.standard_t(3, size=(2, n, 200)),
     }[kind]

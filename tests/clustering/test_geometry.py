@@ -67,7 +67,8 @@ def test_blocks_of_columns_add_up_to_one_product(monkeypatch):
 
 
 def test_float32_blocks_are_added_in_float64():
-    # 2^13 in the first block, and 2^16 - 1 ones in the second: next to 2^26, float32 counts in eights.
+    # 2^13 in the first block, and 2^16 - 1 ones in the second: next to 2^26, float32 counts in
+    # eights.
     rows = torch.zeros(1, 2 * 2**16)
     rows[0, 0] = 2.0**13
     rows[0, 2**16 + 1 :] = 1.0
@@ -152,7 +153,9 @@ def test_norms_and_cosines():
     g = gram(WORLD)
     assert norms(g).tolist() == [5, 2, 0, 10]
     c = 4 / 5  # (3, 4) and (0, 2)
-    assert np.allclose(cosine(g), [[1, c, 0, -1], [c, 1, 0, -c], [0, 0, 1, 0], [-1, -c, 0, 1]], atol=1e-15)
+    assert np.allclose(
+        cosine(g), [[1, c, 0, -1], [c, 1, 0, -c], [0, 0, 1, 0], [-1, -c, 0, 1]], atol=1e-15
+    )
 
 
 def test_cosines_of_the_gram_matrix_are_those_of_the_rows():
@@ -169,7 +172,12 @@ def test_cosines_do_not_see_positive_scale(rows, factor):
 @given(points)
 def test_what_every_matrix_is(rows):
     g = gram(rows)
-    for matrix, diagonal in [(cosine(g), 1), (distances(g), 0), (distances(g, "cosine"), 0), (manhattan(rows), 0)]:
+    for matrix, diagonal in [
+        (cosine(g), 1),
+        (distances(g), 0),
+        (distances(g, "cosine"), 0),
+        (manhattan(rows), 0),
+    ]:
         assert np.isfinite(matrix).all()
         assert np.array_equal(matrix, matrix.T)
         assert (np.diagonal(matrix) == diagonal).all()
@@ -198,7 +206,9 @@ def test_relabelled_clients_are_relabelled_entries(order):
 
 @given(points, st.data())
 def test_norm_of_mean_is_that_of_the_mean(rows, data):
-    sizes = np.array(data.draw(st.lists(st.integers(1, 50), min_size=len(rows), max_size=len(rows))))
+    sizes = np.array(
+        data.draw(st.lists(st.integers(1, 50), min_size=len(rows), max_size=len(rows)))
+    )
     assert norm_of_mean(gram(rows)) == pytest.approx(np.linalg.norm(rows.mean(axis=0)), abs=1e-5)
     expected = np.linalg.norm(np.average(rows, axis=0, weights=sizes))
     assert norm_of_mean(gram(rows), sizes) == pytest.approx(expected, abs=1e-5)
@@ -270,4 +280,6 @@ def test_metrics_are_named():
 
 def test_manhattan_in_float32_at_size():
     rows = torch.randn(8, 50_000, generator=torch.Generator().manual_seed(0))
-    assert np.allclose(manhattan(rows), cdist(rows.double().numpy(), rows.double().numpy(), "cityblock"), rtol=1e-6)
+    assert np.allclose(
+        manhattan(rows), cdist(rows.double().numpy(), rows.double().numpy(), "cityblock"), rtol=1e-6
+    )

@@ -6,7 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering import cosine, gram, halves_gram, noise_levels, reliability, signal_cosine, signal_gram
+from coterie.clustering import (
+    cosine,
+    gram,
+    halves_gram,
+    noise_levels,
+    reliability,
+    signal_cosine,
+    signal_gram,
+)
 from coterie.clustering.halves import centred, halves
 
 
@@ -19,7 +27,9 @@ def random_halves(seed: int, n: int = 5, d: int = 30) -> tuple[np.ndarray, np.nd
 def test_the_gram_matrix_of_halves_is_that_of_both_stacked():
     a, b = random_halves(0)
     assert np.array_equal(halves_gram(a, b), gram(np.concatenate((a, b))))
-    assert halves_gram(a, b, columns=(3, 9)) == pytest.approx(gram(np.concatenate((a[:, 3:9], b[:, 3:9]))))
+    assert halves_gram(a, b, columns=(3, 9)) == pytest.approx(
+        gram(np.concatenate((a[:, 3:9], b[:, 3:9])))
+    )
     assert halves_gram(torch.tensor(a), b.tolist()) == pytest.approx(halves_gram(a, b))
     assert halves_gram(torch.tensor(a).float(), torch.tensor(b).float()).dtype == np.float64
 
@@ -35,7 +45,9 @@ def test_every_entry_is_what_its_definition_says():
             assert h.noise[i, j] == pytest.approx(noise_i @ noise_j)
             assert h.mixed[i, j] == pytest.approx(whole_i @ noise_j)
             assert estimate[i, j] == pytest.approx(a[i] @ b[i] if i == j else whole_i @ whole_j)
-    assert noise_levels(halves_gram(a, b)) == pytest.approx([((x - y) ** 2).sum() / 4 for x, y in zip(a, b, strict=True)])
+    assert noise_levels(halves_gram(a, b)) == pytest.approx(
+        [((x - y) ** 2).sum() / 4 for x, y in zip(a, b, strict=True)]
+    )
 
 
 def test_centring_is_taking_the_mean_row_off():
@@ -48,7 +60,9 @@ def test_members_are_restricted_to():
     a, b = random_halves(3)
     whole = signal_gram(halves_gram(a, b), members=[4, 1])
     assert whole == pytest.approx(signal_gram(halves_gram(a[[1, 4]], b[[1, 4]])))
-    assert noise_levels(halves_gram(a, b), [2]) == pytest.approx(noise_levels(halves_gram(a, b))[[2]])
+    assert noise_levels(halves_gram(a, b), [2]) == pytest.approx(
+        noise_levels(halves_gram(a, b))[[2]]
+    )
 
 
 def test_without_noise_the_plain_formulas():
@@ -59,7 +73,9 @@ def test_without_noise_the_plain_formulas():
     assert np.array_equal(noise_levels(g), np.zeros(5))
     assert np.array_equal(reliability(g), np.ones(5))
     assert signal_cosine(g) == pytest.approx(cosine(gram(a)), abs=1e-12)
-    assert signal_cosine(g, centre=True) == pytest.approx(cosine(gram(a - a.mean(axis=0))), abs=1e-12)
+    assert signal_cosine(g, centre=True) == pytest.approx(
+        cosine(gram(a - a.mean(axis=0))), abs=1e-12
+    )
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
@@ -70,9 +86,9 @@ def test_order_maps_scale_and_the_halves_names_do_not_matter(seed, n):
     swapped = rng.random(n) < 0.5
     a2, b2 = np.where(swapped[:, None], b, a), np.where(swapped[:, None], a, b)
     expected = signal_gram(halves_gram(a, b))
-    assert signal_gram(halves_gram(3 * a2[order] @ rotation, 3 * b2[order] @ rotation)) == pytest.approx(
-        9 * expected[np.ix_(order, order)], abs=1e-9
-    )
+    assert signal_gram(
+        halves_gram(3 * a2[order] @ rotation, 3 * b2[order] @ rotation)
+    ) == pytest.approx(9 * expected[np.ix_(order, order)], abs=1e-9)
     assert reliability(halves_gram(3 * a2 @ rotation, 3 * b2 @ rotation)) == pytest.approx(
         reliability(halves_gram(a, b)), abs=1e-9
     )
@@ -94,14 +110,19 @@ def test_the_estimate_is_unbiased_and_beats_the_cross_half_products():
     products = whole @ whole.transpose(0, 2, 1)
     own = np.einsum("rnd,rnd->rn", a, b)
     products[:, range(n), range(n)] = own
-    assert products[0] == pytest.approx(signal_gram(halves_gram(a[0], b[0])))  # what is averaged is the function's
+    assert products[0] == pytest.approx(
+        signal_gram(halves_gram(a[0], b[0]))
+    )  # what is averaged is the function's
     error = (products.mean(axis=0) - signal @ signal.T) / (products.std(axis=0) / np.sqrt(draws))
     assert np.abs(error).max() < 4  # standard errors, of 16 entries
     cross = a @ b.transpose(0, 2, 1)
     cross = (cross + cross.transpose(0, 2, 1)) / 2
-    noise = (cross - products).var(axis=0)[0, 1]  # (a_i - b_i)(a_j - b_j) / 4: what the cross products lack
+    noise = (cross - products).var(axis=0)[
+        0, 1
+    ]  # (a_i - b_i)(a_j - b_j) / 4: what the cross products lack
     assert cross.var(axis=0)[0, 1] == pytest.approx(products.var(axis=0)[0, 1] + noise, rel=0.05)
-    # Without signal the variance is τ / 4, where cross-half products have τ / 2 = 2 · τ / 4, with τ = d level² level².
+    # Without signal the variance is τ / 4, where cross-half products have τ / 2 = 2 · τ / 4, with τ
+    # = d level² level².
     assert noise == pytest.approx(d * 0.5**2 * 1.0**2 / 4, rel=0.05)
 
 
@@ -110,9 +131,14 @@ def test_cosines_lose_their_bias():
     signal = np.zeros((2, 400))
     signal[0, 0], signal[1, :2] = 10, (8, 6)  # cosine 0.8
     noise = rng.normal(size=(2, 200, 2, 400))
-    corrected = [signal_cosine(halves_gram(signal + e, signal + f))[0, 1] for e, f in zip(*noise, strict=True)]
+    corrected = [
+        signal_cosine(halves_gram(signal + e, signal + f))[0, 1]
+        for e, f in zip(*noise, strict=True)
+    ]
     plain = [cosine(gram(signal + (e + f) / 2))[0, 1] for e, f in zip(*noise, strict=True)]
-    assert np.mean(plain) == pytest.approx(0.8 * 100 / (100 + 400 / 2), abs=0.02)  # noise is two thirds of the norm
+    assert np.mean(plain) == pytest.approx(
+        0.8 * 100 / (100 + 400 / 2), abs=0.02
+    )  # noise is two thirds of the norm
     assert np.median(corrected) == pytest.approx(0.8, abs=0.03)
 
 
@@ -121,13 +147,21 @@ def test_a_client_of_noise_alone_is_similar_to_nobody_and_unreliable():
     assert signal_cosine(halves_gram(a, b)).tolist() == [[1.0, 0.0], [0.0, 1.0]]
     noisy = np.array([[3.0, 0.0], [-3.0, 0.0]])
     assert reliability(halves_gram(noisy, -noisy)).tolist() == [1.0, 1.0]  # M = 0: nothing differs
-    assert reliability(halves_gram(np.array([[4.0, 0.0], [0.0, 0.0]]), np.array([[-3.0, 0.0], [0.0, 0.0]])))[0] == 0.0
+    assert (
+        reliability(
+            halves_gram(np.array([[4.0, 0.0], [0.0, 0.0]]), np.array([[-3.0, 0.0], [0.0, 0.0]]))
+        )[0]
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: halves_gram(np.ones((2, 3)), np.ones((3, 3))), "a and b must be halves of the same clients"),
+        (
+            lambda: halves_gram(np.ones((2, 3)), np.ones((3, 3))),
+            "a and b must be halves of the same clients",
+        ),
         (lambda: halves_gram(np.ones(3), np.ones(3)), "a must be"),
         (lambda: halves_gram(np.array([[np.nan]]), np.array([[1.0]])), "not finite"),
         (lambda: signal_gram(np.eye(3)), "gram must be (2n, 2n)"),

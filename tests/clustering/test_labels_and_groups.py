@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from coterie.clustering import adjusted_rand, groups_of, labels_of, purity, same_partition
 
 labellings = st.lists(st.integers(-3, 4), min_size=1, max_size=9)
-pairs_of_labellings = st.integers(1, 8).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2))
+pairs_of_labellings = st.integers(1, 8).flatmap(
+    lambda n: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n)] * 2)
+)
 
 
 def together(labels):
@@ -52,7 +54,12 @@ def test_adjusted_rand_by_pairs(both):
 
 
 def test_adjusted_rand_of_trivial_partitions():
-    assert adjusted_rand([0, 0, 0], [1, 1, 1]) == adjusted_rand([0, 1, 2], [2, 1, 0]) == adjusted_rand([0], [5]) == 1.0
+    assert (
+        adjusted_rand([0, 0, 0], [1, 1, 1])
+        == adjusted_rand([0, 1, 2], [2, 1, 0])
+        == adjusted_rand([0], [5])
+        == 1.0
+    )
     assert adjusted_rand([0, 0, 0], [0, 1, 2]) == 0.0
 
 
@@ -63,7 +70,13 @@ def test_purity_counts_the_most_common():
 
 
 def test_labels_of_any_kind():
-    for labels in (np.array([3, 1, 3]), torch.tensor([3, 1, 3]), ["x", "a", "x"], [0.5, 0.1, 0.5], (True, False, True)):
+    for labels in (
+        np.array([3, 1, 3]),
+        torch.tensor([3, 1, 3]),
+        ["x", "a", "x"],
+        [0.5, 0.1, 0.5],
+        (True, False, True),
+    ):
         assert groups_of(labels) == ((0, 2), (1,))
 
 

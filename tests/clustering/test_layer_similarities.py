@@ -43,7 +43,9 @@ def test_columns_of_no_layer_do_not_count() -> None:
 
 
 def test_a_layer_that_nobody_moved_is_alike_to_nobody() -> None:
-    found = layer_similarities(np.array([[0.0, 1.0], [0.0, 2.0]]), {"still": (0, 1), "moved": (1, 2)})
+    found = layer_similarities(
+        np.array([[0.0, 1.0], [0.0, 2.0]]), {"still": (0, 1), "moved": (1, 2)}
+    )
     assert (found["still"][0, 1], found["moved"][0, 1], found["all"][0, 1]) == (0, 1, 1)
 
 

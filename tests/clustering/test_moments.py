@@ -22,7 +22,9 @@ from coterie.clustering.moments import (
 )
 
 
-def rows(seed: int, n: int, k: int, groups: int = 1, size: float = 0.0, levels: np.ndarray | float = 1.0) -> np.ndarray:
+def rows(
+    seed: int, n: int, k: int, groups: int = 1, size: float = 0.0, levels: np.ndarray | float = 1.0
+) -> np.ndarray:
     """Halves ``(2, n, k)`` of clients in groups, client i in group ``i % groups``."""
     draw = np.random.default_rng(seed)
     signal = size * draw.normal(size=(groups, k))[np.arange(n) % groups]
@@ -37,9 +39,13 @@ def test_vectors_of_clients_add_up_to_the_sums_of_their_group(n: int, k: int, se
     assert {len(one) for one in vectors} == {length(k)}
     found, whole = Moments.from_vector(np.sum(vectors, axis=0), k), Moments.of(a, b)
     for name in ("count", "total", "products", "noise", "fourth"):
-        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(whole, name), rtol=1e-10, atol=1e-10
+        )
     mean = (a + b) / 2
-    np.testing.assert_allclose(whole.scatter, (mean - mean.mean(0)).T @ (mean - mean.mean(0)), atol=1e-10)
+    np.testing.assert_allclose(
+        whole.scatter, (mean - mean.mean(0)).T @ (mean - mean.mean(0)), atol=1e-10
+    )
 
 
 def test_a_vector_of_another_length_is_refused() -> None:
@@ -54,7 +60,9 @@ def test_the_spread_is_that_of_the_gram_matrix(n: int, size: float) -> None:
     found, other = congruence_from_sums(Moments.of(a, b)), congruence(halves_gram(a, b))
     assert found.clients == other.clients
     assert found.spread == pytest.approx(other.spread)
-    assert found.dimension == pytest.approx(other.dimension, rel=0.2)  # that is the smaller one of two estimates
+    assert found.dimension == pytest.approx(
+        other.dimension, rel=0.2
+    )  # that is the smaller one of two estimates
     assert found.z == pytest.approx(other.z, rel=0.2, abs=0.1)
 
 
@@ -67,11 +75,18 @@ def test_a_linear_map_for_all_clients_changes_no_decision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "levels"), [(2, 20, 1.0), (4, 50, 1.0), (20, 64, 1.0), (20, 50, 1 / np.linspace(1 / 3, 2, 20))], ids=str
+    ("n", "k", "levels"),
+    [(2, 20, 1.0), (4, 50, 1.0), (20, 64, 1.0), (20, 50, 1 / np.linspace(1 / 3, 2, 20))],
+    ids=str,
 )
 def test_false_alarms(n: int, k: int, levels: np.ndarray | float) -> None:
     draws = 2000
-    ps = np.array([congruence_from_sums(Moments.of(*rows(1000 + i, n, k, levels=levels))).p for i in range(draws)])
+    ps = np.array(
+        [
+            congruence_from_sums(Moments.of(*rows(1000 + i, n, k, levels=levels))).p
+            for i in range(draws)
+        ]
+    )
     for level in (0.05, 0.01, 0.001):
         assert (ps < level).mean() <= 1.5 * level + 3 * np.sqrt(level / draws)
     assert (ps < 0.5).mean() == pytest.approx(0.5, abs=0.06)
@@ -122,7 +137,9 @@ def test_a_contrast_is_that_of_the_gram_matrix_and_rarely_alarms(n: int, m: int,
     ps = []
     for i in range(500):
         halves = rows(3000 + i, n + m, k)
-        one, other = (Moments.of(*(half[at] for half in halves)) for at in (slice(n), slice(n, None)))
+        one, other = (
+            Moments.of(*(half[at] for half in halves)) for at in (slice(n), slice(n, None))
+        )
         found = contrast_from_sums(one, other)
         same = contrast(halves_gram(*halves), range(n), range(n, n + m))
         assert found.distance == pytest.approx(same.distance, rel=1e-6, abs=1e-9)
@@ -146,7 +163,8 @@ def test_sums_of_groups_add_up() -> None:
     np.testing.assert_allclose(both.vector(), Moments.of(a, b).vector())
 
 
-# -- crossed sums, for differential privacy ---------------------------------------------------------------------------------
+# -- crossed sums, for differential privacy
+# ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
@@ -158,7 +176,9 @@ def test_crossed_vectors_add_up_and_have_norm_one_at_most(n: int, k: int, seed: 
     assert max(np.linalg.norm(one) for one in vectors) <= 1 + 1e-12
     found, whole = Crossed.from_vector(np.sum(vectors, axis=0)), Crossed.of(a, b)
     for name in ("count", "totals", "dot", "square", "products"):
-        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(
+            getattr(found, name), getattr(whole, name), rtol=1e-10, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("n", [10, 100])
@@ -171,7 +191,11 @@ def test_crossed_congruence_keeps_its_level(n: int, spread: float, deviation: fl
         levels = np.exp(spread * draw.normal(size=n))
         halves = 0.1 * levels[:, None] * draw.normal(size=(2, n, 6))
         vector = Crossed.of(*halves).vector()
-        found.append(crossed_congruence(Crossed.from_vector(vector + deviation * draw.normal(size=len(vector))), deviation)[1])
+        found.append(
+            crossed_congruence(
+                Crossed.from_vector(vector + deviation * draw.normal(size=len(vector))), deviation
+            )[1]
+        )
     for level in (0.05, 0.01):
         share, error = np.mean(np.array(found) < level), (level / 8000) ** 0.5
         assert share < level + 4 * error

@@ -29,7 +29,9 @@ def test_a_zero_update_is_like_nobody() -> None:
 @pytest.mark.parametrize("scale", [1e-11, 1e-7, 1e-3])
 def test_small_updates_have_the_cosines_of_large_ones(scale: float) -> None:
     rows = scale * torch.tensor([[3.0, 4.0], [4.0, 3.0]])
-    assert closeness(rows[0], rows).tolist() == pytest.approx(cosine(gram(rows.double()))[0].tolist(), abs=1e-5)
+    assert closeness(rows[0], rows).tolist() == pytest.approx(
+        cosine(gram(rows.double()))[0].tolist(), abs=1e-5
+    )
 
 
 def test_an_unknown_metric_is_refused() -> None:

@@ -23,7 +23,10 @@ LABELS = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
 SPANS = {"first": (0, 4), "last": (4, 8)}
 
 CALLS: dict[str, list[tuple[Callable[..., Any], Any]]] = {
-    "adjusted_rand": [(lambda x: public.adjusted_rand(x, LABELS), LABELS), (lambda x: public.adjusted_rand(LABELS, x), LABELS)],
+    "adjusted_rand": [
+        (lambda x: public.adjusted_rand(x, LABELS), LABELS),
+        (lambda x: public.adjusted_rand(LABELS, x), LABELS),
+    ],
     "agglomerative": [
         (lambda x: public.agglomerative(x, metric="l2", linkage="average", groups=2), ROWS),
         (lambda x: public.agglomerative(x, metric="l1", linkage="average", groups=2), ROWS),
@@ -47,7 +50,10 @@ CALLS: dict[str, list[tuple[Callable[..., Any], Any]]] = {
         *((lambda x, m=m: public.closeness(ROWS[0], x, m), ROWS) for m in ("cosine", "l2", "l1")),
     ],
     "congruence": [(public.congruence, HALVES)],
-    "congruent_groups": [(public.congruent_groups, HALVES), (lambda x: public.congruent_groups(HALVES, alpha=x), 0.1)],
+    "congruent_groups": [
+        (public.congruent_groups, HALVES),
+        (lambda x: public.congruent_groups(HALVES, alpha=x), 0.1),
+    ],
     "contrast": [(lambda x: public.contrast(x, [0, 1], [2, 3]), HALVES)],
     "cosine": [(public.cosine, GRAM)],
     "cut": [
@@ -80,7 +86,10 @@ CALLS: dict[str, list[tuple[Callable[..., Any], Any]]] = {
     "groups_of": [(public.groups_of, LABELS)],
     "guaranteed_gamma": [(public.guaranteed_gamma, 3)],
     "H": [(lambda x: public.H(x, 0.1), 0.1), (lambda x: public.H(0.1, x), 0.1)],
-    "halves_gram": [(lambda x: public.halves_gram(x, ROWS), ROWS), (lambda x: public.halves_gram(ROWS, x), ROWS)],
+    "halves_gram": [
+        (lambda x: public.halves_gram(x, ROWS), ROWS),
+        (lambda x: public.halves_gram(ROWS, x), ROWS),
+    ],
     "labels_of": [(lambda x: public.labels_of([[0, x], [2]]), 1)],
     "layer_cosines": [(lambda x: public.layer_cosines({"first": x, "last": GRAM}), GRAM)],
     "layer_grams": [(lambda x: public.layer_grams(x, SPANS), ROWS)],
@@ -92,8 +101,14 @@ CALLS: dict[str, list[tuple[Callable[..., Any], Any]]] = {
     "norm_of_mean": [(public.norm_of_mean, GRAM), (lambda x: public.norm_of_mean(GRAM, x), SIZES)],
     "norms": [(public.norms, GRAM)],
     "optimal_bipartition": [(public.optimal_bipartition, SIMILAR)],
-    "passes_gamma": [(lambda x: public.passes_gamma(x, 0.1), 0.1), (lambda x: public.passes_gamma(0.1, x), 0.1)],
-    "purity": [(lambda x: public.purity(x, LABELS), LABELS), (lambda x: public.purity(LABELS, x), LABELS)],
+    "passes_gamma": [
+        (lambda x: public.passes_gamma(x, 0.1), 0.1),
+        (lambda x: public.passes_gamma(0.1, x), 0.1),
+    ],
+    "purity": [
+        (lambda x: public.purity(x, LABELS), LABELS),
+        (lambda x: public.purity(LABELS, x), LABELS),
+    ],
     "reliability": [(public.reliability, HALVES)],
     "repeated_p": [
         (lambda x: public.repeated_p(x, 0.1, 5), 0.1),
@@ -131,11 +146,19 @@ CALLS: dict[str, list[tuple[Callable[..., Any], Any]]] = {
 THRESHOLDS = {"agglomerative", "cut", "cut_dendrogram", "cut_margin"}
 """Functions of a threshold, which may be infinite: then all clients merge, or none."""
 
-RESULTS = {"Bipartition", "Congruence", "CongruentGroups", "Contrast", "SplitDecision", "SketchWarning"}
+RESULTS = {
+    "Bipartition",
+    "Congruence",
+    "CongruentGroups",
+    "Contrast",
+    "SplitDecision",
+    "SketchWarning",
+}
 """Classes of results; and a warning."""
 
 SHOWN = {"Sketcher"}
-"""A linear map: what is not finite comes out as it is, so that engines see it (see ``test_a_sketcher_shows_...``)."""
+"""A linear map: what is not finite comes out as it is, so that engines see it (see
+``test_a_sketcher_shows_...``)."""
 
 
 def spoilt(right: Any, value: float) -> list[Any]:
@@ -174,7 +197,9 @@ def test_a_sketcher_shows_what_is_not_finite() -> None:
     assert torch.isfinite(found).all(dim=1).tolist() == [True, True, False, True, True, True]
 
 
-@pytest.mark.parametrize("of", [public.distances, public.reliability, public.signal_gram, public.congruence])
+@pytest.mark.parametrize(
+    "of", [public.distances, public.reliability, public.signal_gram, public.congruence]
+)
 def test_entries_of_which_sums_would_overflow_are_refused(of: Callable[..., Any]) -> None:
     """Finite numbers, from which distances and signals would become infinity minus infinity."""
     with pytest.raises(ValueError, match="overflow"):

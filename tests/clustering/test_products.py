@@ -12,7 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.clustering import closeness, distances, geometry, gram, gram_update, halves_gram, noise_levels
+from coterie.clustering import (
+    closeness,
+    distances,
+    geometry,
+    gram,
+    gram_update,
+    halves_gram,
+    noise_levels,
+)
 
 
 def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
@@ -83,14 +91,22 @@ def test_an_update_reads_the_changed_rows_only_against_all(monkeypatch: pytest.M
     """The work is m n products: as many entries of tiles are added up."""
     x, added = rows(4), []
     before, add = gram(x), geometry._add
-    monkeypatch.setattr(geometry, "_add", lambda total, a, i, b, j: (added.append(total[i, j].size), add(total, a, i, b, j)))
+    monkeypatch.setattr(
+        geometry,
+        "_add",
+        lambda total, a, i, b, j: (added.append(total[i, j].size), add(total, a, i, b, j)),
+    )
     gram_update(before, x, [3, 4])
     assert sum(added) == 2 * 30
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [([30], "changed must be positions 0 to 29, got 30"), ([1, 1], "changed contains a position twice"), ([0.5], "changed")],
+    [
+        ([30], "changed must be positions 0 to 29, got 30"),
+        ([1, 1], "changed contains a position twice"),
+        ([0.5], "changed"),
+    ],
 )
 def test_wrong_positions_are_refused(changed: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
@@ -125,7 +141,8 @@ def test_memory_is_that_of_the_result_and_a_block() -> None:
     assert int(done.stdout) < 8 * 4000**2 + 200e6
 
 
-# -- rows with a large common part ----------------------------------------------------------------------------------------
+# -- rows with a large common part
+# ----------------------------------------------------------------------------------------
 
 
 def with_common_part(ratio: float, n: int = 12, d: int = 30_000, seed: int = 0) -> torch.Tensor:
@@ -192,8 +209,15 @@ def test_rows_that_are_not_close_are_multiplied_once(monkeypatch: pytest.MonkeyP
 def test_close_rows_are_the_connected_ones(seed: int, n: int) -> None:
     """By brute force: the classes of the relation that close pairs generate."""
     generator = np.random.default_rng(seed)
-    x = np.array([1.0, 0.0]) + generator.choice([0.0, 0.1, 0.5, 2.0], size=(n, 1)) * generator.normal(size=(n, 2))
-    near = np.array([[np.linalg.norm(p - q) < min(np.linalg.norm(p), np.linalg.norm(q)) / 8 for q in x] for p in x])
+    x = np.array([1.0, 0.0]) + generator.choice(
+        [0.0, 0.1, 0.5, 2.0], size=(n, 1)
+    ) * generator.normal(size=(n, 2))
+    near = np.array(
+        [
+            [np.linalg.norm(p - q) < min(np.linalg.norm(p), np.linalg.norm(q)) / 8 for q in x]
+            for p in x
+        ]
+    )
     reach = np.linalg.matrix_power(near.astype(int) + np.eye(n, dtype=int), n) > 0
     expected = {tuple(np.flatnonzero(row)) for row in reach if row.sum() > 1}
     assert {tuple(group) for group in geometry.close_rows(x @ x.T)} == expected
@@ -205,7 +229,9 @@ def test_rows_of_any_length_in_float32(scale: float) -> None:
     x = rows(2, n=9).astype(np.float32) * np.float32(scale)
     exact = x.astype(np.float64) @ x.astype(np.float64).T
     assert np.allclose(gram(x) / scale**2, exact / scale**2, rtol=1e-4, atol=1e-4)
-    assert np.allclose(gram_update(np.eye(9), x, range(9)) / scale**2, exact / scale**2, rtol=1e-4, atol=1e-4)
+    assert np.allclose(
+        gram_update(np.eye(9), x, range(9)) / scale**2, exact / scale**2, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_short_and_long_rows_together_leave_the_others_as_they_are() -> None:
@@ -216,7 +242,10 @@ def test_short_and_long_rows_together_leave_the_others_as_they_are() -> None:
     usual = [0, 1, 3, 4, 7]
     assert np.array_equal(found[np.ix_(usual, usual)], plain[np.ix_(usual, usual)])  # bit for bit
     lengths = np.sqrt(np.diagonal(exact))
-    assert np.allclose(found, exact, rtol=1e-4, atol=0) or (abs(found - exact) <= 1e-5 * np.outer(lengths, lengths)).all()
+    assert (
+        np.allclose(found, exact, rtol=1e-4, atol=0)
+        or (abs(found - exact) <= 1e-5 * np.outer(lengths, lengths)).all()
+    )
     assert np.allclose(np.sqrt(np.diagonal(found)), lengths, rtol=1e-6)
 
 

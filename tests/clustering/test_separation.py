@@ -24,7 +24,9 @@ gammas = st.floats(0, 1)
 
 
 def test_gap_by_hand():
-    similarity = np.array([[1.0, 0.9, 0.1, 0.0], [0.9, 1.0, 0.2, 0.1], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.5, 1.0]])
+    similarity = np.array(
+        [[1.0, 0.9, 0.1, 0.0], [0.9, 1.0, 0.2, 0.1], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.5, 1.0]]
+    )
     assert separation_gap(similarity, [0, 0, 1, 1]) == pytest.approx(min(0.9, 0.5) - 0.2)
     assert separation_gap(similarity, ["b", "b", "a", "a"]) == pytest.approx(0.5 - 0.2)
     assert separation_gap(similarity, [0, 1, 2, 3]) == pytest.approx(1 - 0.2)  # each is like itself
@@ -38,7 +40,9 @@ def test_gap_by_definition(seed):
     similarity, labels = cosine(gram(rng.normal(size=(n, 3)))), rng.integers(3, size=n)
     within = min(similarity[i, j] for i in range(n) for j in range(n) if labels[i] == labels[j])
     lefts = [left for size in range(1, n) for left in combinations(range(n), size)]
-    cross = min(max(similarity[i, j] for i in left for j in range(n) if j not in left) for left in lefts)
+    cross = min(
+        max(similarity[i, j] for i in left for j in range(n) if j not in left) for left in lefts
+    )
     assert separation_gap(similarity, labels) == pytest.approx(within - cross)
 
 
@@ -82,7 +86,9 @@ def test_the_bound_is_the_cosine_of_the_difference_of_angles(k, one, two):
         assert bound == 1  # congruent: nothing to separate, and no π/0
     elif abs(h - math.cos(math.pi / (k - 1))) > 1e-9:
         within = h > math.cos(math.pi / (k - 1))
-        assert bound == pytest.approx(math.cos(math.pi / (k - 1) - math.acos(h)) if within else 1, abs=1e-7)
+        assert bound == pytest.approx(
+            math.cos(math.pi / (k - 1) - math.acos(h)) if within else 1, abs=1e-7
+        )
 
 
 @given(gammas, gammas)
@@ -125,8 +131,15 @@ TABLE = [(2, 0.7071), (3, 0.3827), (4, 0.2588), (5, 0.1951), (10, 0.0872), (20, 
 
 @pytest.mark.parametrize(("k", "limit"), TABLE)
 def test_guaranteed_gamma_is_where_the_bounds_cross(k, limit):
-    assert guaranteed_gamma(k) == pytest.approx(math.sin(math.pi / (4 * (k - 1)))) == pytest.approx(limit, abs=5e-5)
-    for gamma, correct in [(guaranteed_gamma(k) * 0.999, True), (guaranteed_gamma(k) * 1.001, False)]:
+    assert (
+        guaranteed_gamma(k)
+        == pytest.approx(math.sin(math.pi / (4 * (k - 1))))
+        == pytest.approx(limit, abs=5e-5)
+    )
+    for gamma, correct in [
+        (guaranteed_gamma(k) * 0.999, True),
+        (guaranteed_gamma(k) * 1.001, False),
+    ]:
         assert (H(gamma, gamma) > separation_bound(k, gamma, gamma)) is correct
 
 
@@ -161,8 +174,8 @@ def test_numbers_outside_the_theorem_are_refused(call, says):
         call()
 
 
-# Figure 3 with d = 100, m = 3k, gradients that sum to zero, as at a stationary point: P[gap > 0], P[cut correct],
-# from 200 draws of a separate script.
+# Figure 3 with d = 100, m = 3k, gradients that sum to zero, as at a stationary point: P[gap > 0],
+# P[cut correct], from 200 draws of a separate script.
 FIGURE_3 = [
     (2, 1.5, 1.00, 1.00),
     (2, 2.5, 0.52, 0.84),
@@ -185,7 +198,11 @@ def test_figure_3(k, gamma, gap, right):
         v = rng.normal(size=(k, 100))
         v = (v - v.mean(axis=0))[truth]
         noise = rng.normal(size=v.shape)
-        noise *= gamma * np.linalg.norm(v, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
+        noise *= (
+            gamma
+            * np.linalg.norm(v, axis=1, keepdims=True)
+            / np.linalg.norm(noise, axis=1, keepdims=True)
+        )
         similarity = cosine(gram(v + noise))
         left, right_side, _ = optimal_bipartition(similarity)
         correct = not set(truth[list(left)]) & set(truth[list(right_side)])
@@ -193,4 +210,6 @@ def test_figure_3(k, gamma, gap, right):
         assert correct or not above  # a gap suffices ...
         gaps, rights = gaps + above, rights + correct
     assert gaps / draws == pytest.approx(gap, abs=0.18)
-    assert rights / draws == pytest.approx(right, abs=0.18)  # ... but is not needed: Remark 2 is no "if and only if"
+    assert rights / draws == pytest.approx(
+        right, abs=0.18
+    )  # ... but is not needed: Remark 2 is no "if and only if"

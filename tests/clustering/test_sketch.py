@@ -21,17 +21,24 @@ def matrix_of(sketcher: Sketcher) -> torch.Tensor:
     hadamard = (1 - 2 * (ones % 2)).double()
     pieces = [
         second[:, None] * hadamard * first
-        for first, second in zip(sketcher.first.double().split(k), sketcher.second.double().split(k), strict=True)
+        for first, second in zip(
+            sketcher.first.double().split(k), sketcher.second.double().split(k), strict=True
+        )
     ]
     return torch.cat(pieces, dim=1)[sketcher.kept, : sketcher.d] / sketcher.size**0.5
 
 
-@pytest.mark.parametrize(("d", "size"), [(300, 64), (256, 128), (130, 20), (65, 64), (1000, 4), (40, 32)])
+@pytest.mark.parametrize(
+    ("d", "size"), [(300, 64), (256, 128), (130, 20), (65, 64), (1000, 4), (40, 32)]
+)
 def test_the_map_is_the_one_that_is_written_down(d: int, size: int) -> None:
     x = rows(0, 3, d).double()
     sketcher = Sketcher(d, size, seed=5)
     assert torch.allclose(sketcher.rows(x), x @ matrix_of(sketcher).T, atol=1e-12)
-    assert set((matrix_of(sketcher) * size**0.5).unique().tolist()) == {-1.0, 1.0}  # no column is favoured
+    assert set((matrix_of(sketcher) * size**0.5).unique().tolist()) == {
+        -1.0,
+        1.0,
+    }  # no column is favoured
 
 
 def test_within_a_piece_nothing_is_lost() -> None:
@@ -121,7 +128,12 @@ def test_the_bound_holds_for_all_pairs_at_once(kind: str) -> None:
 def test_the_bound_is_that_of_the_formula() -> None:
     log = np.log(100**2 / 0.01)
     assert sketch_error(4096, 100) == pytest.approx(2 * np.sqrt(log / 4096) + 2 * log / 4096)
-    assert sketch_error(4096, 100, 0.5) < sketch_error(4096, 100) < sketch_error(4096, 1000) < sketch_error(1024, 1000)
+    assert (
+        sketch_error(4096, 100, 0.5)
+        < sketch_error(4096, 100)
+        < sketch_error(4096, 1000)
+        < sketch_error(1024, 1000)
+    )
 
 
 def test_a_gram_matrix_of_sketches_is_that_of_the_sketched_rows() -> None:
@@ -144,7 +156,10 @@ def test_a_row_that_is_not_finite_is_named_through_its_sketch() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 6, -4, 8.0, True])
 def test_a_sketch_needs_a_size_that_is_a_multiple_of_four(size: int) -> None:
-    with pytest.raises(ValueError, match=r"a sketch's size must be a positive multiple of 4|size must be an integer"):
+    with pytest.raises(
+        ValueError,
+        match=r"a sketch's size must be a positive multiple of 4|size must be an integer",
+    ):
         sketch(torch.zeros(1, 10), size)
 
 

@@ -42,7 +42,10 @@ def literal(g, sizes, tradeoff, fixed=None):
     while len(groups) > (fixed or 1):
         gains = []
         for a, b in combinations(range(len(groups)), 2):
-            parts = [definition(g, sizes, tradeoff, x) for x in (groups[a] + groups[b], groups[a], groups[b])]
+            parts = [
+                definition(g, sizes, tradeoff, x)
+                for x in (groups[a] + groups[b], groups[a], groups[b])
+            ]
             gains.append((parts[0] - parts[1] - parts[2], a, b))
         ranked = sorted(gains, key=lambda t: (-t[0], t[1:]))
         gain, a, b = ranked[0]
@@ -95,7 +98,9 @@ def test_utility_is_that_of_the_definition(seed):
     for group in [range(len(g)), [0], [len(g) - 1, 0]]:
         ours = utility(gram(g), sizes, tradeoff, group)
         assert ours.shape == (len(set(group)),)
-        assert ours.sum() == pytest.approx(definition(g, sizes, tradeoff, sorted(set(group))), abs=1e-6)
+        assert ours.sum() == pytest.approx(
+            definition(g, sizes, tradeoff, sorted(set(group))), abs=1e-6
+        )
 
 
 def two(c):
@@ -107,7 +112,10 @@ def test_two_equal_clients_merge_above_the_critical_tradeoff(c, critical):
     exact = 2 * (1 - np.sqrt((1 + c) / 2))
     assert exact == pytest.approx(critical, abs=1e-6)
     for size in (1, 100, 1e6):
-        assert utility_merge(two(c), [size, size], exact * size) == ((0,), (1,))  # strict: no gain, no merge
+        assert utility_merge(two(c), [size, size], exact * size) == (
+            (0,),
+            (1,),
+        )  # strict: no gain, no merge
         assert utility_merge(two(c), [size, size], exact * size * (1 - 1e-9)) == ((0,), (1,))
         assert utility_merge(two(c), [size, size], exact * size * (1 + 1e-9)) == ((0, 1),)
 
@@ -191,7 +199,9 @@ def test_a_merge_may_cost_a_member():
     """No member's own utility need rise: here the sum does, and the small client would be better off alone."""
     mean = np.sqrt(2 * 2 + 1 + 2 * 2 * 0.5)  # ‖2u + v‖ with <u, v> = 0.5
     together = utility(two(0.5), [2, 1], 0.362, [0, 1])
-    assert together == pytest.approx([(2 + 0.5) / mean - 0.362 / 3, (2 * 0.5 + 1) / mean - 0.362 / 3])
+    assert together == pytest.approx(
+        [(2 + 0.5) / mean - 0.362 / 3, (2 * 0.5 + 1) / mean - 0.362 / 3]
+    )
     assert together[0] > 1 - 0.362 / 2
     assert together[1] < 1 - 0.362 / 1
     assert utility_merge(two(0.5), [2, 1], 0.362) == ((0, 1),)
@@ -249,7 +259,9 @@ def test_a_thousand_clients_find_their_groups():
     truth = rng.integers(5, size=1000)
     g = gram(rng.normal(size=(1000, 64)) + 4 * rng.normal(size=(5, 64))[truth])
     assert norms(g).shape == cosine(g)[0].shape
-    assert same_partition(labels_of(utility_merge(g, rng.integers(50, 150, size=1000), 50.0)), truth)
+    assert same_partition(
+        labels_of(utility_merge(g, rng.integers(50, 150, size=1000), 50.0)), truth
+    )
 
 
 def partitions(n):

@@ -41,13 +41,16 @@ def attacked(share: float = 0.25, attack: str = "sign-flip", **changes: Any) -> 
     return replace(DIGITS, adversaries=share, attack=attack, **changes)
 
 
-# -- who, and what they do ------------------------------------------------------------------------------------------------
+# -- who, and what they do
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_share_is_drawn_by_the_seed_alone() -> None:
     found = [tuple(attacked().build(seed).attacks) for seed in range(12)]
     assert all(len(clients) == 2 for clients in found)
-    assert found == [tuple(attacked(attack="random", attack_scale=3).build(seed).attacks) for seed in range(12)]
+    assert found == [
+        tuple(attacked(attack="random", attack_scale=3).build(seed).attacks) for seed in range(12)
+    ]
     assert len(set(found)) > 6
     assert {client for clients in found for client in clients} > set(range(6))  # of any group
     assert len(attacked(0.01).build(0).attacks) == 1
@@ -56,10 +59,18 @@ def test_the_share_is_drawn_by_the_seed_alone() -> None:
 
 @pytest.mark.parametrize(
     ("attack", "scale", "kept"),
-    [("label-flip", None, 1), ("sign-flip", None, 1), ("scale", None, 10), ("random", None, 1), ("sign-flip", 4, 4)],
+    [
+        ("label-flip", None, 1),
+        ("sign-flip", None, 1),
+        ("scale", None, 10),
+        ("random", None, 1),
+        ("sign-flip", 4, 4),
+    ],
 )
 def test_every_attack_has_a_usual_scale(attack: str, scale: float | None, kept: float) -> None:
-    assert set(attacked(attack=attack, attack_scale=scale).build(0).attacks.values()) == {Attack(kind=attack, scale=kept)}
+    assert set(attacked(attack=attack, attack_scale=scale).build(0).attacks.values()) == {
+        Attack(kind=attack, scale=kept)
+    }
 
 
 def test_flipped_labels_are_for_training_and_validation_of_adversaries() -> None:
@@ -93,7 +104,9 @@ def test_attacks_by_their_definition(row: Tensor, scale: float, cut: int, seed: 
         assert torch.equal(found[~sent], row[~sent])
         before, after = row[sent].double(), found[sent].double()
         if kind == "random":
-            assert float(after.norm()) == pytest.approx(scale * float(before.norm()), rel=1e-4, abs=1e-6)
+            assert float(after.norm()) == pytest.approx(
+                scale * float(before.norm()), rel=1e-4, abs=1e-6
+            )
         elif kind == "huge":
             torch.testing.assert_close(after.abs(), torch.full_like(after, scale))
         else:
@@ -102,16 +115,22 @@ def test_attacks_by_their_definition(row: Tensor, scale: float, cut: int, seed: 
 
 
 def test_random_updates_are_of_no_direction_and_drawn_from_their_key() -> None:
-    row, sent = torch.randn(4000, generator=torch.Generator().manual_seed(1)), torch.ones(4000, dtype=torch.bool)
+    row, sent = (
+        torch.randn(4000, generator=torch.Generator().manual_seed(1)),
+        torch.ones(4000, dtype=torch.bool),
+    )
     attack = Attack(kind="random")
     draw = {(e, c): attack.tampered(row, sent, 0, e, c) for e in (0, 1) for c in (3, 5)}
     assert torch.equal(draw[0, 3], attack.tampered(row, sent, 0, 0, 3))
     for one in draw.values():
         for other in (row, *(d for d in draw.values() if d is not one)):
-            assert abs(float(torch.cosine_similarity(one, other, dim=0))) < 0.08  # standard deviation 0.016
+            assert (
+                abs(float(torch.cosine_similarity(one, other, dim=0))) < 0.08
+            )  # standard deviation 0.016
 
 
-# -- through the engine ---------------------------------------------------------------------------------------------------
+# -- through the engine
+# ---------------------------------------------------------------------------------------------------
 
 
 def updates(tried: World, task: Task, workers: int = 1) -> dict[int, Tensor]:
@@ -128,7 +147,9 @@ ATTACKERS: Mapping[int, Attack] = {3: Attack(kind="sign-flip", scale=2), 11: Att
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("task", [Task(offered=(0,)), Task(offered=(0,), gradient=True)], ids=["update", "gradient"])
+@pytest.mark.parametrize(
+    "task", [Task(offered=(0,)), Task(offered=(0,), gradient=True)], ids=["update", "gradient"]
+)
 def test_updates_are_tampered_with_at_the_client(task: Task, workers: int) -> None:
     honest, found = (updates(world(attacks=who), task, workers) for who in ({}, ATTACKERS))
     assert torch.equal(found[2], honest[2])
@@ -148,7 +169,8 @@ def test_running_statistics_and_layers_that_stay_are_spared() -> None:
     assert honest[3][layout.trainable :].any()
     # What stays at an adversary is what it has trained: attacks are on others.
     (alone,), (spared,) = (
-        list(rounds.rounds(Independent(), world(model=mlp, attacks=who), rounds=1, workers=1)) for who in ({}, ATTACKERS)
+        list(rounds.rounds(Independent(), world(model=mlp, attacks=who), rounds=1, workers=1))
+        for who in ({}, ATTACKERS)
     )
     assert alone.scores == spared.scores
 
@@ -162,10 +184,17 @@ def test_an_enormous_update_is_refused_as_any_other() -> None:
     assert done.adversaries == (3,)
 
 
-# -- what is told ---------------------------------------------------------------------------------------------------------
+# -- what is told
+# ---------------------------------------------------------------------------------------------------------
 
 SPEC: dict[str, Any] = {
-    "scenario": {"name": "digits/label-permutation", "clients": 6, "groups": 2, "adversaries": 0.34, "attack": "label-flip"},
+    "scenario": {
+        "name": "digits/label-permutation",
+        "clients": 6,
+        "groups": 2,
+        "adversaries": 0.34,
+        "attack": "label-flip",
+    },
     "training": {"epochs": 1},
     "rounds": 2,
     "workers": 1,
@@ -173,7 +202,9 @@ SPEC: dict[str, Any] = {
 
 
 def test_numbers_are_those_of_the_honest(tmp_path: Path) -> None:
-    (one,) = begin(make({**SPEC, "methods": [{"name": "cfl", "split_rounds": [1]}]}), tmp_path / "run")
+    (one,) = begin(
+        make({**SPEC, "methods": [{"name": "cfl", "split_rounds": [1]}]}), tmp_path / "run"
+    )
     for _ in one.rounds():
         pass
     found, last = summary(tmp_path / "run"), Record(tmp_path / "run").lines()[-1]
@@ -187,7 +218,9 @@ def test_numbers_are_those_of_the_honest(tmp_path: Path) -> None:
     assert found["accuracy"]["worst"] == min(values)
     assert found["loss"] == pytest.approx(np.mean([entry["loss"] for entry in honest]))
     assert set(found["accuracy"]["per_client"]) == set("012345")
-    assert {client for client, entry in last["clients"].items() if "adversary" in entry} == {str(c) for c in adversaries}
+    assert {client for client, entry in last["clients"].items() if "adversary" in entry} == {
+        str(c) for c in adversaries
+    }
     assert "adversary" not in found
     assert "isolated" in printed(found)
     (alike,) = compare([tmp_path / "run"])
@@ -201,7 +234,12 @@ def printed(found: Summary) -> str:
 
 
 def test_a_run_without_adversaries_says_nothing_of_them(tmp_path: Path) -> None:
-    plain = {**SPEC, "scenario": {**SPEC["scenario"], "adversaries": 0}, "rounds": 1, "methods": ["fedavg"]}
+    plain = {
+        **SPEC,
+        "scenario": {**SPEC["scenario"], "adversaries": 0},
+        "rounds": 1,
+        "methods": ["fedavg"],
+    }
     (one,) = begin(make(plain), tmp_path / "run")
     for _ in one.rounds():
         pass
@@ -223,7 +261,9 @@ def test_agreement_is_that_of_the_honest(tmp_path: Path) -> None:
     old = Record(tmp_path / "run").lines()[0]
     path.unlink()
     place = {str(client): number for number, group in enumerate(groups) for client in group}
-    clients = {client: {**entry, "group": place[client]} for client, entry in old["clients"].items()}
+    clients = {
+        client: {**entry, "group": place[client]} for client, entry in old["clients"].items()
+    }
     Record(tmp_path / "run").append({**old, "groups": groups, "clients": clients})
     forge(tmp_path / "run")
     found = summary(tmp_path / "run")
@@ -246,16 +286,29 @@ def test_without_an_honest_client_there_is_no_number() -> None:
     assert math.isnan(spread(line)["mean"])
 
 
-# -- mistakes -------------------------------------------------------------------------------------------------------------
+# -- mistakes
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"adversaries": 0.2}, r"adversaries 0\.2 needs Scenario\.attack, one of label-flip, .*, inner-product, got none"),
-        ({"attack": "labelflip"}, r"Scenario\.attack must be one of none, label-flip, .*; did you mean label-flip\?"),
-        ({"adversaries": 1.0, "attack": "scale"}, r"Scenario\.adversaries must be >= 0 and < 1, got 1\.0"),
-        ({"adversaries": 0.2, "attack": "scale", "attack_scale": 0}, r"Scenario\.attack_scale must be > 0 and < 1e\+18, got 0"),
+        (
+            {"adversaries": 0.2},
+            r"adversaries 0\.2 needs Scenario\.attack, one of label-flip, .*, inner-product, got none",
+        ),
+        (
+            {"attack": "labelflip"},
+            r"Scenario\.attack must be one of none, label-flip, .*; did you mean label-flip\?",
+        ),
+        (
+            {"adversaries": 1.0, "attack": "scale"},
+            r"Scenario\.adversaries must be >= 0 and < 1, got 1\.0",
+        ),
+        (
+            {"adversaries": 0.2, "attack": "scale", "attack_scale": 0},
+            r"Scenario\.attack_scale must be > 0 and < 1e\+18, got 0",
+        ),
     ],
 )
 def test_contradictions_are_refused_at_birth(changes: dict[str, Any], sentence: str) -> None:
@@ -264,7 +317,9 @@ def test_contradictions_are_refused_at_birth(changes: dict[str, Any], sentence: 
 
 
 def test_words_have_no_labels_to_flip() -> None:
-    words = Split(torch.zeros(4, 3, dtype=torch.int64), torch.arange(4), torch.zeros(4, 3, dtype=torch.int64))
+    words = Split(
+        torch.zeros(4, 3, dtype=torch.int64), torch.arange(4), torch.zeros(4, 3, dtype=torch.int64)
+    )
     clients = dict.fromkeys(range(5), ClientData(train=words, validation=words, test=words))
     tried = World(clients=clients, model=factory("cfl-lstm", (3,), 9))
     with pytest.raises(SettingError, match="label-flip needs one class label per example"):
@@ -273,7 +328,9 @@ def test_words_have_no_labels_to_flip() -> None:
 
 
 def test_somebody_must_be_honest_and_labels_must_be_classes() -> None:
-    with pytest.raises(SettingError, match=r"must leave at least one of the 8 clients honest, got 0\.99"):
+    with pytest.raises(
+        SettingError, match=r"must leave at least one of the 8 clients honest, got 0\.99"
+    ):
         attacked(0.99).build(0)
     with pytest.raises(ValueError, match=r"World\.attacks has client 5, which does not exist"):
         world(attacks={5: Attack()})

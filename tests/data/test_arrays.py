@@ -55,12 +55,16 @@ SAME: dict[str, Callable[[np.ndarray], Any]] = {
     "tensor with a gradient": lambda a: torch.tensor(a, requires_grad=a.dtype.kind == "f"),
     "parameter": lambda a: torch.nn.Parameter(torch.tensor(a), requires_grad=a.dtype.kind == "f"),
     "tensor, transposed": lambda a: torch.tensor(a.T.copy()).permute(*reversed(range(a.ndim))),
-    "tensor of half precision": lambda a: torch.tensor(a).bfloat16() if a.dtype.kind == "f" else torch.tensor(a).short(),
+    "tensor of half precision": lambda a: (
+        torch.tensor(a).bfloat16() if a.dtype.kind == "f" else torch.tensor(a).short()
+    ),
 }
 
 
 def numbers_of(world: coterie.World) -> list[torch.Tensor]:
-    parts = (part for data in world.clients.values() for part in (data.train, data.validation, data.test))
+    parts = (
+        part for data in world.clients.values() for part in (data.train, data.validation, data.test)
+    )
     return [tensor for part in parts for tensor in part.batch(torch.arange(len(part)))]
 
 
@@ -72,7 +76,13 @@ def of_lists(x: Any, y: Any, **settings: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("which", ["inputs", "targets", "both, of an own loss"])
 def test_every_form_of_an_array_gives_the_same_world(form: str, which: str) -> None:
     made = SAME.get(form, lambda a: matrix(a) if a.ndim == 2 else matrix(a).T)
-    x, y = (made(X), Y) if which == "inputs" else (X, made(Y)) if which == "targets" else (made(X), made(X))
+    x, y = (
+        (made(X), Y)
+        if which == "inputs"
+        else (X, made(Y))
+        if which == "targets"
+        else (made(X), made(X))
+    )
     plain = (X, X) if which.startswith("both") else (X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as PyTorch's about memory that cannot be written
@@ -84,15 +94,23 @@ def test_every_form_of_an_array_gives_the_same_world(form: str, which: str) -> N
 def test_flipped_pictures_are_copied(axis: int) -> None:
     for pictures in (PICTURES, PICTURES.astype(np.float32) / 255):
         found = of_lists(np.flip(pictures, axis), Y)
-        assert all(torch.equal(a, b) for a, b in zip(found, of_lists(np.flip(pictures, axis).copy(), Y), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(found, of_lists(np.flip(pictures, axis).copy(), Y), strict=True)
+        )
 
 
-def test_a_memory_mapped_file_is_not_read_into_memory_unless_it_is_read_backwards(tmp_path: Path) -> None:
+def test_a_memory_mapped_file_is_not_read_into_memory_unless_it_is_read_backwards(
+    tmp_path: Path,
+) -> None:
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert np.shares_memory(ordinary(mapped, "x"), mapped)
     assert not np.shares_memory(ordinary(mapped[::-1], "x"), mapped)
-    assert all(torch.equal(a, b) for a, b in zip(of_lists(mapped[::-1], Y), of_lists(X[::-1].copy(), Y), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(of_lists(mapped[::-1], Y), of_lists(X[::-1].copy(), Y), strict=True)
+    )
 
 
 def test_an_array_that_needs_no_copy_is_not_copied() -> None:
@@ -142,7 +160,11 @@ def test_columns_of_a_frame_may_have_every_form(form: str) -> None:
 def test_whole_takes_arrays_and_keeps_tensors() -> None:
     x, y = torch.tensor(X), torch.tensor(Y)
     assert (coterie.whole(x, y).inputs is x, coterie.whole(x, y).targets is y) == (True, True)
-    for inputs, targets in ((X[::-1], Y[::-1]), (X[::-1].tolist(), Y[::-1].tolist()), (x.flip(0).requires_grad_(), y.flip(0))):
+    for inputs, targets in (
+        (X[::-1], Y[::-1]),
+        (X[::-1].tolist(), Y[::-1].tolist()),
+        (x.flip(0).requires_grad_(), y.flip(0)),
+    ):
         split = coterie.whole(inputs, targets)
         assert torch.equal(split.inputs, x.flip(0))
         assert torch.equal(split.targets, y.flip(0))
@@ -150,10 +172,16 @@ def test_whole_takes_arrays_and_keeps_tensors() -> None:
 
 
 NO_ARRAY: dict[str, tuple[Any, str]] = {
-    "masked": (np.ma.array(X, mask=X > 1), "x has .* masked values: remove such rows, or fill them in"),
+    "masked": (
+        np.ma.array(X, mask=X > 1),
+        "x has .* masked values: remove such rows, or fill them in",
+    ),
     "sparse": (torch.tensor(X).to_sparse(), r"x is a sparse tensor: pass its \.to_dense\(\)"),
     "meta": (torch.tensor(X).to("meta"), "x is a tensor on the device meta, which has no numbers"),
-    "generator": ((row for row in X), "x must be an array, a tensor or a list, got a generator: pass a list"),
+    "generator": (
+        (row for row in X),
+        "x must be an array, a tensor or a list, got a generator: pass a list",
+    ),
     "set": ({1, 2}, r"x must be an array, a tensor or a list, got \{1, 2\}: pass a list"),
     "text": ("abc", "x must be an array, a tensor or a list, got 'abc'"),
     "none": (None, "x must be an array, a tensor or a list, got None"),
@@ -190,16 +218,21 @@ def test_an_empty_part_is_named(part: int, name: str) -> None:
     with pytest.raises(UserError, match=r"^client 0 holds no examples$"):
         coterie.from_lists([(X[:0], Y[:0])])
     with pytest.raises(UserError, match="its test data set has no items"):
-        coterie.from_lists([{"train": Pairs(np.copy), "test": []}], model=lambda: torch.nn.Linear(4, 3))
+        coterie.from_lists(
+            [{"train": Pairs(np.copy), "test": []}], model=lambda: torch.nn.Linear(4, 3)
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
 # Public functions of coterie.clustering.
 
 
-@pytest.mark.parametrize("form", [form for form in SAME if form not in ("objects", "list of tensors")])
 @pytest.mark.parametrize(
-    "function", [clustering.gram, clustering.norms, clustering.manhattan, lambda x: clustering.sketch(x, 8)]
+    "form", [form for form in SAME if form not in ("objects", "list of tensors")]
+)
+@pytest.mark.parametrize(
+    "function",
+    [clustering.gram, clustering.norms, clustering.manhattan, lambda x: clustering.sketch(x, 8)],
 )
 def test_updates_may_have_every_form(form: str, function: Callable[[Any], Any]) -> None:
     if function is clustering.norms:

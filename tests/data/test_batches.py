@@ -30,7 +30,9 @@ def test_parts_of_nested_batches() -> None:
     two = rows(batch, torch.tensor([2, 0]))
     assert (two["a"].tolist(), two["b"][1][0].tolist()) == ([[4, 5], [0, 1]], [20, 0])
     again = joined([rows(batch, slice(0, 1)), rows(batch, slice(1, 3))])
-    assert all(torch.equal(one, other) for one, other in zip(tensors(again), tensors(batch), strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(tensors(again), tensors(batch), strict=True)
+    )
 
 
 def test_a_module_gets_dicts_by_keyword_and_tuples_by_position() -> None:
@@ -39,7 +41,11 @@ def test_a_module_gets_dicts_by_keyword_and_tuples_by_position() -> None:
             return one - two
 
     one, two = torch.ones(2), torch.zeros(2)
-    assert call(Product(), {"two": two, "one": one}).tolist() == call(Product(), (one, two)).tolist() == [1, 1]
+    assert (
+        call(Product(), {"two": two, "one": one}).tolist()
+        == call(Product(), (one, two)).tolist()
+        == [1, 1]
+    )
     Output = namedtuple("Output", ["loss", "logits"])
     module = nn.Module()
     module.forward = lambda x: Output(None, x)  # type: ignore[method-assign, assignment]
@@ -77,7 +83,11 @@ class Dicts(Listed):
     """Items as Hugging Face has them: lists of numbers, and the target among them."""
 
     def item(self, at: int) -> Any:
-        return {"left": self.x[at, :2].tolist(), "right": self.x[at, 2:].tolist(), "labels": int(self.y[at])}
+        return {
+            "left": self.x[at, :2].tolist(),
+            "right": self.x[at, 2:].tolist(),
+            "labels": int(self.y[at]),
+        }
 
 
 def clients() -> list[tuple[Tensor, Tensor]]:
@@ -93,7 +103,9 @@ def models_of(given: Any, model: Any, **more: Any) -> Tensor:
     return last.assignment.models
 
 
-@pytest.mark.parametrize("form", ["tensors", "dict", "tuple", "data set", "dicts", "collate", "splits", "file"])
+@pytest.mark.parametrize(
+    "form", ["tensors", "dict", "tuple", "data set", "dicts", "collate", "splits", "file"]
+)
 def test_every_form_trains_to_the_same_model(form: str, tmp_path: Path) -> None:
     def linear() -> nn.Module:
         return nn.Linear(FEATURES, CLASSES)
@@ -111,7 +123,13 @@ def test_every_form_trains_to_the_same_model(form: str, tmp_path: Path) -> None:
         case "dicts":
             given = [Dicts(*pair) for pair in plain]
         case "collate":
-            stacked = lambda items: (torch.stack([x for x, _ in items]), torch.tensor([y for _, y in items]))  # noqa: E731
+
+            def stacked(items):
+                return (
+                    torch.stack([x for x, _ in items]),
+                    torch.tensor([y for _, y in items]),
+                )
+
             given, model, more = [Listed(*pair) for pair in plain], linear, {"collate": stacked}
         case "splits":
             given, model, more = [{"train": Listed(*pair)} for pair in plain], linear, {}
@@ -119,7 +137,9 @@ def test_every_form_trains_to_the_same_model(form: str, tmp_path: Path) -> None:
             model = linear
             for i, (x, _) in enumerate(plain):
                 np.save(tmp_path / f"{i}.npy", x.numpy())
-            given = [(np.load(tmp_path / f"{i}.npy", mmap_mode="r"), y) for i, (_, y) in enumerate(plain)]
+            given = [
+                (np.load(tmp_path / f"{i}.npy", mmap_mode="r"), y) for i, (_, y) in enumerate(plain)
+            ]
         case _:
             model = linear
     torch.testing.assert_close(models_of(given, model, **more), expected, rtol=1e-5, atol=1e-6)
@@ -131,7 +151,10 @@ def test_items_are_read_in_workers_and_a_batch_at_a_time() -> None:
     tried = from_lists(given, model=lambda: nn.Linear(FEATURES, CLASSES), training=TRAINING)
     before = [one.read for one in given]
     (one,) = coterie.run("independent", tried, rounds=1, workers=1, eval_every=5)
-    trial, test = 2 + 10 * 8 + 4, 4  # two items, ten steps and the tests of the trial; the last round is tested
+    trial, test = (
+        2 + 10 * 8 + 4,
+        4,
+    )  # two items, ten steps and the tests of the trial; the last round is tested
     assert max(now.read - was for now, was in zip(given, before, strict=True)) <= 32 + trial + test
     (two,) = coterie.run("independent", tried, rounds=1, workers=2)
     assert torch.equal(one.assignment.models, two.assignment.models)
@@ -144,10 +167,15 @@ def test_sequences_of_different_lengths_need_a_collate_function() -> None:
 
     def padded(items: list[Any]) -> tuple[Tensor, Tensor]:
         inputs = nn.utils.rnn.pad_sequence([x for x, _ in items], batch_first=True)
-        return nn.functional.pad(inputs, (0, FEATURES - inputs.shape[1])), torch.tensor([y for _, y in items])
+        return nn.functional.pad(inputs, (0, FEATURES - inputs.shape[1])), torch.tensor(
+            [y for _, y in items]
+        )
 
     given = [Ragged(*pair) for pair in clients()]
-    with pytest.raises(UserError, match=r"the items of a data set cannot be stacked: .*; pass collate, a function from a list"):
+    with pytest.raises(
+        UserError,
+        match=r"the items of a data set cannot be stacked: .*; pass collate, a function from a list",
+    ):
         models_of(given, lambda: nn.Linear(FEATURES, CLASSES))
     assert models_of(given, lambda: nn.Linear(FEATURES, CLASSES), collate=padded).isfinite().all()
 
@@ -171,7 +199,9 @@ def test_an_item_without_a_target() -> None:
         def item(self, at: int) -> Any:
             return {"left": self.x[at]}
 
-    with pytest.raises(UserError, match=r"must have its target under one of labels, label, .*; it has left"):
+    with pytest.raises(
+        UserError, match=r"must have its target under one of labels, label, .*; it has left"
+    ):
         Items(Unlabelled(*clients()[0])).batch(torch.tensor([0]))
 
 
@@ -182,7 +212,9 @@ def test_the_digest_of_items_sees_other_data_and_not_random_augmentation() -> No
                 x = self.x[at] + (1.0 if change else 0.0) + (torch.randn(()) if noise else 0.0)
                 return x, int(self.y[at])
 
-        return from_lists([Data(*pair) for pair in clients()], model=lambda: nn.Linear(FEATURES, CLASSES))
+        return from_lists(
+            [Data(*pair) for pair in clients()], model=lambda: nn.Linear(FEATURES, CLASSES)
+        )
 
     from coterie.randomness import seeded
 
@@ -193,13 +225,17 @@ def test_the_digest_of_items_sees_other_data_and_not_random_augmentation() -> No
         assert digest(world(noise=True)) == first
 
 
-def test_a_file_larger_than_the_limit_is_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_the_limit_is_read_batch_by_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from coterie.training import learner
 
     plain = clients()
     expected = models_of(plain, lambda: nn.Linear(FEATURES, CLASSES))
     monkeypatch.setattr(learner, "WHOLE_PASS", 10)
-    torch.testing.assert_close(models_of(plain, lambda: nn.Linear(FEATURES, CLASSES)), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        models_of(plain, lambda: nn.Linear(FEATURES, CLASSES)), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_images_in_a_file_stay_bytes_until_they_are_trained_on(tmp_path: Path) -> None:
@@ -207,7 +243,9 @@ def test_images_in_a_file_stay_bytes_until_they_are_trained_on(tmp_path: Path) -
     images = rng.integers(0, 256, (30, 4, 4), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     y = rng.integers(0, 2, 30)
-    stored = from_lists([(np.load(tmp_path / "images.npy", mmap_mode="r"), y)] * 2, model="mlp", training=TRAINING)
+    stored = from_lists(
+        [(np.load(tmp_path / "images.npy", mmap_mode="r"), y)] * 2, model="mlp", training=TRAINING
+    )
     assert stored.clients[0].train.inputs.dtype == torch.uint8
     held = from_lists([(images, y)] * 2, model="mlp", training=TRAINING)
     results: list[Mapping[str, Any]] = []

@@ -23,7 +23,10 @@ RNG = np.random.default_rng(0)
 def airlines(rare: float = 0.08, **columns: np.ndarray) -> pd.DataFrame:
     """Flights of 15 airlines, of which a few are late; features in miles and minutes."""
     rows = 15 * 40
-    features = columns or {"distance": RNG.uniform(100, 2500, rows), "minute": RNG.uniform(0, 1439, rows)}
+    features = columns or {
+        "distance": RNG.uniform(100, 2500, rows),
+        "minute": RNG.uniform(0, 1439, rows),
+    }
     late = np.where(np.arange(rows) % 40 < 40 * rare, "late", "on time")
     return pd.DataFrame({"airline": [f"A{i // 40}" for i in range(rows)], **features, "late": late})
 
@@ -39,7 +42,9 @@ def small(rows: int = 600) -> dict[str, np.ndarray]:
 def test_features_that_are_not_scaled_name_the_remedy() -> None:
     (scale,) = cautions(world(airlines(0.5)))
     assert scale.startswith("the inputs are not scaled: feature 'distance' is typically 1")
-    assert scale.endswith('standardize them by constants that all clients share (standardize = "pooled")')
+    assert scale.endswith(
+        'standardize them by constants that all clients share (standardize = "pooled")'
+    )
     assert cautions(world(airlines(0.5), standardize="pooled")) == []
     assert cautions(world(airlines(0.5, **small()))) == []
 
@@ -48,7 +53,9 @@ def test_features_of_very_different_sizes() -> None:
     features = small() | {"share": RNG.uniform(0, 1e-4, 600)}
     (scale,) = cautions(world(airlines(0.5, **features)))
     assert "and feature 'share' 5" in scale
-    binary = {"rarely": (np.arange(600) % 300 == 0) * 1.0}  # its typical size where it is not 0 is 1
+    binary = {
+        "rarely": (np.arange(600) % 300 == 0) * 1.0
+    }  # its typical size where it is not 0 is 1
     assert cautions(world(airlines(0.5, **small(), **binary))) == []
 
 
@@ -76,8 +83,12 @@ def test_a_rare_class_proposes_another_metric() -> None:
     assert "fewer than 10 test rows" in few
 
 
-@pytest.mark.parametrize(("classes", "rare", "said"), [(10, 0.1, False), (3, 0.05, True), (3, 0.3, False)])
-def test_of_several_classes_the_rarest_is_compared_with_an_equal_share(classes: int, rare: float, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("classes", "rare", "said"), [(10, 0.1, False), (3, 0.05, True), (3, 0.3, False)]
+)
+def test_of_several_classes_the_rarest_is_compared_with_an_equal_share(
+    classes: int, rare: float, said: bool
+) -> None:
     rows = 2000
     labels = [0] * int(rare * rows)
     labels += [1 + i % (classes - 1) for i in range(rows - len(labels))]
@@ -97,8 +108,14 @@ def test_pixels_and_tokens_have_no_scale_to_warn_of() -> None:
 
 def test_python_warns_and_the_record_keeps_it(tmp_path: Path) -> None:
     with pytest.warns(Caution, match="the inputs are not scaled"):
-        runs = coterie.begin(world(airlines(0.5)), tmp_path / "run", ["fedavg"], rounds=1, workers=1)
-    assert Record(runs[0].folder).description()["world"]["cautions"][0].startswith("the inputs are not scaled")
+        runs = coterie.begin(
+            world(airlines(0.5)), tmp_path / "run", ["fedavg"], rounds=1, workers=1
+        )
+    assert (
+        Record(runs[0].folder)
+        .description()["world"]["cautions"][0]
+        .startswith("the inputs are not scaled")
+    )
     with pytest.warns(Caution, match="the inputs are not scaled"):
         next(iter(coterie.run("fedavg", world(airlines(0.5)), rounds=1, workers=1)))
 
@@ -107,7 +124,13 @@ def test_the_command_says_it_before_training_and_again_with_the_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     airlines().to_csv(tmp_path / "flights.csv", index=False)
-    options = ["--scenario=table/clients", f"--data={tmp_path / 'flights.csv'}", "--method=fedavg", "--rounds=2", "--workers=1"]
+    options = [
+        "--scenario=table/clients",
+        f"--data={tmp_path / 'flights.csv'}",
+        "--method=fedavg",
+        "--rounds=2",
+        "--workers=1",
+    ]
     sets = [f"--set={one}" for one in ("client=airline", "target=late", "model=linear")]
     with warnings.catch_warnings():
         warnings.simplefilter("error", Caution)  # it is printed, not shown as Python's warning

@@ -50,7 +50,10 @@ print([name for name in ("sklearn", "pandas", "scipy.stats") if name in sys.modu
 
 
 def test_synthetic_depends_on_its_seed_alone() -> None:
-    a, b, c = (datasets.load("synthetic", examples=50, features=3, classes=5, seed=seed) for seed in (1, 1, 2))
+    a, b, c = (
+        datasets.load("synthetic", examples=50, features=3, classes=5, seed=seed)
+        for seed in (1, 1, 2)
+    )
     assert a.train.inputs.shape == (50, 3)
     assert a.train.targets.bincount().tolist() == [10] * 5
     assert torch.equal(a.train.inputs, b.train.inputs)
@@ -72,7 +75,10 @@ def test_mnist_is_found_plain_or_gzipped(tmp_path: Path, place: str, suffix: str
 def test_fashion_mnist_is_not_taken_for_mnist(tmp_path: Path) -> None:
     write_mnist(tmp_path / "FashionMNIST" / "raw")
     assert len(datasets.load("fashion_mnist", tmp_path).train) == 40
-    with pytest.raises(UserError, match=r"mnist needs train-images-idx3-ubyte \(or .*\.gz\), which is in none of: .*raw"):
+    with pytest.raises(
+        UserError,
+        match=r"mnist needs train-images-idx3-ubyte \(or .*\.gz\), which is in none of: .*raw",
+    ):
         datasets.load("mnist", tmp_path)
 
 
@@ -92,7 +98,9 @@ def test_qmnist_tells_the_writers_and_their_populations(mnist: Path) -> None:
 
 
 def test_populations_make_two_groups(mnist: Path) -> None:
-    world = Scenario(dataset="qmnist", partition="population", clients=6, shuffle=False).build(0, mnist)
+    world = Scenario(dataset="qmnist", partition="population", clients=6, shuffle=False).build(
+        0, mnist
+    )
     assert world.truth == ((0, 2, 4), (1, 3, 5))
     students = datasets.load("qmnist", mnist).train.meta["population"]
     for client, data in world.clients.items():
@@ -132,7 +140,11 @@ def test_cifar100_takes_the_fine_label(tmp_path: Path) -> None:
 
 
 def test_any_npz_by_its_name(tmp_path: Path) -> None:
-    arrays = {"x_train": pictures(6, (5, 5, 3)), "y_train": np.arange(6), "x_test": pictures(2, (5, 5, 3))}
+    arrays = {
+        "x_train": pictures(6, (5, 5, 3)),
+        "y_train": np.arange(6),
+        "x_test": pictures(2, (5, 5, 3)),
+    }
     np.savez(tmp_path / "mine.npz", **arrays, y_test=np.array([7, 0]))
     data = datasets.load("mine", tmp_path)
     assert data.shape == (3, 5, 5)
@@ -141,8 +153,15 @@ def test_any_npz_by_its_name(tmp_path: Path) -> None:
     assert len(data.test) == 2
     np.savez(tmp_path / "table.npz", x=np.ones((4, 2)), y=np.array([0, 1, 0, 1]))
     assert datasets.load("table", tmp_path).train.inputs.dtype == torch.float32
-    np.savez(tmp_path / "scales.npz", **{**arrays, "x_test": arrays["x_test"] / 1.0}, y_test=np.array([7, 0]))
-    with pytest.raises(UserError, match=r"scales\.npz: x_train has uint8, .* is divided by 255, and .*x_test has float64"):
+    np.savez(
+        tmp_path / "scales.npz",
+        **{**arrays, "x_test": arrays["x_test"] / 1.0},
+        y_test=np.array([7, 0]),
+    )
+    with pytest.raises(
+        UserError,
+        match=r"scales\.npz: x_train has uint8, .* is divided by 255, and .*x_test has float64",
+    ):
         datasets.load("scales", tmp_path)
 
 
@@ -166,9 +185,14 @@ def test_a_data_set_is_read_once_until_a_file_changes(tmp_path: Path) -> None:
     assert len(datasets.load("mnist", tmp_path).train) == 30
 
 
-def test_the_folder_is_the_one_given_or_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_the_one_given_or_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_mnist(tmp_path)
-    with pytest.raises(UserError, match="mnist is read from files: give their folder with --data DIR or set COTERIE_DATA"):
+    with pytest.raises(
+        UserError,
+        match="mnist is read from files: give their folder with --data DIR or set COTERIE_DATA",
+    ):
         datasets.load("mnist")
     with pytest.raises(UserError, match=r"the data folder .*absent does not exist"):
         datasets.load("mnist", tmp_path / "absent")
@@ -179,7 +203,9 @@ def test_the_folder_is_the_one_given_or_the_environments(tmp_path: Path, monkeyp
 def test_for_unknown_names_the_nearest_is_suggested() -> None:
     with pytest.raises(UserError, match=r"no data set 'mnits'; did you mean mnist\?"):
         datasets.load("mnits")
-    with pytest.raises(SettingError, match=r"synthetic has no setting 'clases'; did you mean classes\?"):
+    with pytest.raises(
+        SettingError, match=r"synthetic has no setting 'clases'; did you mean classes\?"
+    ):
         datasets.load("synthetic", clases=3)
 
 
@@ -187,7 +213,11 @@ def test_for_unknown_names_the_nearest_is_suggested() -> None:
     ("inputs", "targets", "sentence"),
     [
         (np.ones((3, 2)), np.arange(4), "mislabelled: 3 inputs but 4 labels"),
-        (np.ones((3, 2)), np.array([0, 1, 10]), "mislabelled: labels must be 0 to 9, found 0 to 10"),
+        (
+            np.ones((3, 2)),
+            np.array([0, 1, 10]),
+            "mislabelled: labels must be 0 to 9, found 0 to 10",
+        ),
         (np.ones((2, 2)), np.array([-1, 1]), "labels must be 0 to 9, found -1 to 1"),
         (np.ones((2, 2)), np.array([0.5, 1]), "labels that are integers"),
         (np.ones((0, 2)), np.ones(0), "holds no examples"),
@@ -195,7 +225,11 @@ def test_for_unknown_names_the_nearest_is_suggested() -> None:
         (np.array([[np.nan], [1.0]]), np.arange(2), "not finite"),
         (np.array([[1e300], [1.0]]), np.arange(2), "not finite numbers in float32"),
         (np.ones((2, 2)), np.array([0, np.inf]), "labels that are integers"),
-        (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "labels must be class numbers from 0, found 9223372036854775808"),
+        (
+            np.ones((2, 2)),
+            np.array([0, 2**63], np.uint64),
+            "labels must be class numbers from 0, found 9223372036854775808",
+        ),
     ],
 )
 def test_invalid_arrays_are_refused(inputs: np.ndarray, targets: np.ndarray, sentence: str) -> None:
@@ -222,7 +256,9 @@ def test_labels_of_another_set_are_mislabelled(tmp_path: Path) -> None:
 
 def test_cifar_with_a_label_out_of_range(tmp_path: Path) -> None:
     write_cifar(tmp_path / "data_batch_1.bin", np.array([3, 10]), 1)
-    with pytest.raises(UserError, match=r"data_batch_1.bin is mislabelled: labels must be 0 to 9, found 10"):
+    with pytest.raises(
+        UserError, match=r"data_batch_1.bin is mislabelled: labels must be 0 to 9, found 10"
+    ):
         datasets.load("cifar10", tmp_path)
 
 
@@ -238,7 +274,10 @@ def test_a_half_downloaded_file(tmp_path: Path) -> None:
 
 
 def test_the_real_data_sets_are_whole(data_folder: Path) -> None:
-    mnist, fashion = datasets.load("qmnist", data_folder), datasets.load("fashion_mnist", data_folder)
+    mnist, fashion = (
+        datasets.load("qmnist", data_folder),
+        datasets.load("fashion_mnist", data_folder),
+    )
     assert len(mnist.train) == len(fashion.train) == 60_000
     assert mnist.test is not None
     assert len(mnist.test) == 10_000
@@ -253,9 +292,14 @@ def test_the_real_data_sets_are_whole(data_folder: Path) -> None:
 
 
 def test_the_real_colour_images(data_folder: Path) -> None:
-    cifar10, cifar100 = datasets.load("cifar10", data_folder), datasets.load("cifar100", data_folder)
+    cifar10, cifar100 = (
+        datasets.load("cifar10", data_folder),
+        datasets.load("cifar100", data_folder),
+    )
     assert cifar10.shape == cifar100.shape == (3, 32, 32)
     assert cifar10.classes == 10
     assert cifar100.classes == 100
     # The channel means of the whole set are .491, .482, .447; a half of it is near.
-    assert torch.allclose(cifar10.train.inputs.mean((0, 2, 3)), torch.tensor([0.491, 0.482, 0.447]), atol=0.01)
+    assert torch.allclose(
+        cifar10.train.inputs.mean((0, 2, 3)), torch.tensor([0.491, 0.482, 0.447]), atol=0.01
+    )

@@ -20,7 +20,20 @@ def test_feddrifts_schedules_have_ten_time_steps_of_ten_clients() -> None:
     for name in FEDDRIFT:
         rows = schedule(f"feddrift-{name}", clients=10, concepts=4, calm=1)
         assert [len(row) for row in rows] == [10] * 10
-    assert schedule("feddrift-a", 12, 2, 1)[1] == (0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)  # client 11 as client 1
+    assert schedule("feddrift-a", 12, 2, 1)[1] == (
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+    )  # client 11 as client 1
 
 
 def test_fedccfas_schedules() -> None:
@@ -34,7 +47,9 @@ def test_fedccfas_schedules() -> None:
     assert schedule("sudden", 3, 2, calm=1) == ((0, 0, 0), (0, 1, 1))
 
 
-@pytest.mark.parametrize("drift", [name for name in DRIFTS if name not in ("none", "still", "given")])
+@pytest.mark.parametrize(
+    "drift", [name for name in DRIFTS if name not in ("none", "still", "given")]
+)
 def test_a_schedule_needs_its_concepts(drift: str) -> None:
     with pytest.raises(SettingError, match=f"drift {drift} needs"):
         schedule(drift, clients=10, concepts=1, calm=1)
@@ -43,7 +58,10 @@ def test_a_schedule_needs_its_concepts(drift: str) -> None:
 def test_a_given_schedule_needs_a_concept_for_each_client() -> None:
     assert schedule("given", 2, 3, 1, given=((0, 2), (1, 1))) == ((0, 2), (1, 1))
     for wrong in ((), ((0, 1, 2),), ((0, 1), (0,))):
-        with pytest.raises(SettingError, match=r"Scenario.schedule needs rows of one concept for each of the 2 clients"):
+        with pytest.raises(
+            SettingError,
+            match=r"Scenario.schedule needs rows of one concept for each of the 2 clients",
+        ):
             schedule("given", 2, 3, 1, given=wrong)
     with pytest.raises(SettingError, match=r"concepts 0 to 3, and Scenario.groups allows 3"):
         schedule("given", 2, 3, 1, given=((0, 3),))
@@ -84,22 +102,39 @@ def test_drifting_worlds(name: str) -> None:
         assert sorted(step) == list(range(scenario.clients))
         for c, data in step.items():
             assert torch.equal(data.train.targets, same[c].train.targets)
-            assert torch.equal(data.test.batch(torch.arange(3))[0], same[c].test.batch(torch.arange(3))[0])
+            assert torch.equal(
+                data.test.batch(torch.arange(3))[0], same[c].test.batch(torch.arange(3))[0]
+            )
     assert world.clients is world.steps[0]
 
 
 def test_streams_have_new_examples_in_each_step_and_no_example_twice() -> None:
     world = SCENARIOS["sea/drift"].build(0)
-    index = torch.cat([s.index for step in world.steps for data in step.values() for s in (data.train, data.test)])
+    index = torch.cat(
+        [s.index for step in world.steps for data in step.values() for s in (data.train, data.test)]
+    )
     assert len(index) == len(index.unique()) == 20_000
     assert {len(data.train) for step in world.steps for data in step.values()} == {100}
 
 
 def test_a_client_that_keeps_its_concept_keeps_its_data() -> None:
-    scenario = Scenario(shift="label-swap", groups=3, drift="incremental", calm=2, period=5, shuffle=False, clients=6)
+    scenario = Scenario(
+        shift="label-swap",
+        groups=3,
+        drift="incremental",
+        calm=2,
+        period=5,
+        shuffle=False,
+        clients=6,
+    )
     world = scenario.build(0)
     assert world.drift is not None
-    assert [tuple(row.values()) for row in world.drift.concepts] == [(0,) * 6, (0,) * 6, (1, 1, 1, 0, 0, 0), (1, 1, 1, 2, 2, 2)]
+    assert [tuple(row.values()) for row in world.drift.concepts] == [
+        (0,) * 6,
+        (0,) * 6,
+        (1, 1, 1, 0, 0, 0),
+        (1, 1, 1, 2, 2, 2),
+    ]
     first, second, third, fourth = world.steps
     assert all(first[c] is second[c] for c in first)
     assert [first[c] is third[c] for c in first] == [False, False, False, True, True, True]
@@ -109,11 +144,15 @@ def test_a_client_that_keeps_its_concept_keeps_its_data() -> None:
         assert first[c].train.index is fourth[c].train.index
         a, b = (1, 7) if c < 3 else (3, 5)
         swap = {a: b, b: a}
-        assert fourth[c].test.targets.tolist() == [swap.get(y, y) for y in first[c].test.targets.tolist()]
+        assert fourth[c].test.targets.tolist() == [
+            swap.get(y, y) for y in first[c].test.targets.tolist()
+        ]
 
 
 def test_the_truth_of_a_round() -> None:
-    world = Scenario(shift="label-swap", groups=3, drift="recurring", period=5, shuffle=False, clients=4).build(0)
+    world = Scenario(
+        shift="label-swap", groups=3, drift="recurring", period=5, shuffle=False, clients=4
+    ).build(0)
     apart = ((0, 1), (2, 3))
     assert [world.true_groups(r) for r in (1, 5, 6, 10, 11, 16, 99)] == [
         ((0, 1, 2, 3),), ((0, 1, 2, 3),), apart, apart, ((0, 1, 2, 3),), apart, ((0, 1, 2, 3),)
@@ -123,7 +162,13 @@ def test_the_truth_of_a_round() -> None:
 
 def test_kinds_of_a_partition_stay_apart() -> None:
     """Two groups of classes, and half of the clients change their labels: four true groups."""
-    fields = {"partition": "classes", "groups": 2, "shift": "label-swap", "shuffle": False, "clients": 8}
+    fields = {
+        "partition": "classes",
+        "groups": 2,
+        "shift": "label-swap",
+        "shuffle": False,
+        "clients": 8,
+    }
     world = Scenario(drift="sudden", **fields).build(0)
     assert world.true_groups(1) == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert world.true_groups(21) == ((0, 2), (1, 3), (4, 6), (5, 7))
@@ -138,8 +183,17 @@ def test_a_world_without_a_drift_is_as_before() -> None:
 
 
 def test_flipped_labels_stay_flipped_as_data_drift() -> None:
-    fields = {"shift": "label-swap", "groups": 2, "drift": "sudden", "swaps": ((1, 2),), "clients": 4}
-    honest, world = (Scenario(**fields, **more).build(0) for more in ({}, {"adversaries": 0.25, "attack": "label-flip"}))
+    fields = {
+        "shift": "label-swap",
+        "groups": 2,
+        "drift": "sudden",
+        "swaps": ((1, 2),),
+        "clients": 4,
+    }
+    honest, world = (
+        Scenario(**fields, **more).build(0)
+        for more in ({}, {"adversaries": 0.25, "attack": "label-flip"})
+    )
     (bad,) = world.attacks
     for step, was in zip(world.steps, honest.steps, strict=True):
         assert torch.equal(step[bad].train.targets, 9 - was[bad].train.targets)
@@ -153,8 +207,14 @@ def test_flipped_labels_stay_flipped_as_data_drift() -> None:
         ({"drift": "given"}, "Scenario.schedule goes together with drift = given"),
         ({"schedule": ((0,),)}, "Scenario.schedule goes together with drift = given"),
         ({"renew": True}, "Scenario.renew needs a drift, got none"),
-        ({"drift": "still", "renew": True, "partition": "classes"}, "Scenario.renew needs a partition of iid, dirichlet"),
-        ({"drift": "still", "dataset": "table", "partition": "clients"}, "Scenario.drift must be none for the data set table"),
+        (
+            {"drift": "still", "renew": True, "partition": "classes"},
+            "Scenario.renew needs a partition of iid, dirichlet",
+        ),
+        (
+            {"drift": "still", "dataset": "table", "partition": "clients"},
+            "Scenario.drift must be none for the data set table",
+        ),
         ({"period": 0}, "Scenario.period must be >= 1, got 0"),
         ({"drift": "sudde"}, "did you mean sudden"),
     ],
@@ -191,7 +251,9 @@ def test_a_world_whose_drift_does_not_fit() -> None:
 
 
 def test_shuffling_changes_only_who_is_who() -> None:
-    world = Scenario(dataset="sine", shift="concept", groups=2, drift="feddrift-w", clients=10).build(5)
+    world = Scenario(
+        dataset="sine", shift="concept", groups=2, drift="feddrift-w", clients=10
+    ).build(5)
     assert world.drift is not None
     columns = sorted(tuple(row[c] for row in world.drift.concepts) for c in range(10))
     assert columns == sorted(map(tuple, np.array(schedule("feddrift-w", 10, 2, 1)).T.tolist()))

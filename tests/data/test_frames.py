@@ -26,7 +26,12 @@ ROWS = 60
 
 def columns(**more: Any) -> dict[str, Any]:
     """Three sites of 20 rows each, in turn; ``a`` is the number of the row, and ``y`` is 0 or 1."""
-    made = {"site": ["x", "y", "z"] * 20, "a": np.arange(60.0), "b": np.arange(60) % 7, "y": np.arange(60) % 2}
+    made = {
+        "site": ["x", "y", "z"] * 20,
+        "a": np.arange(60.0),
+        "b": np.arange(60) % 7,
+        "y": np.arange(60) % 2,
+    }
     return {**made, **more}
 
 
@@ -50,7 +55,11 @@ def rows_of(world: coterie.World, client: int) -> dict[float, Any]:
     }
 
 
-FRAMES = {"mapping": columns(), "pandas": pd.DataFrame(columns()), "pandas types": pd.DataFrame(columns()).convert_dtypes()}
+FRAMES = {
+    "mapping": columns(),
+    "pandas": pd.DataFrame(columns()),
+    "pandas types": pd.DataFrame(columns()).convert_dtypes(),
+}
 
 
 @pytest.mark.parametrize("kind", FRAMES)
@@ -61,7 +70,9 @@ def test_each_value_of_the_column_is_a_client_with_its_rows(kind: str) -> None:
 def test_a_frame_of_polars() -> None:
     polars = pytest.importorskip("polars")
     check_clients(made(polars.DataFrame(columns())))
-    check_clients(made(polars.DataFrame(columns()).with_columns(polars.col("site").cast(polars.Categorical))))
+    check_clients(
+        made(polars.DataFrame(columns()).with_columns(polars.col("site").cast(polars.Categorical)))
+    )
     with pytest.raises(UserError, match=r"the data frame is lazy: pass frame\.collect\(\)"):
         made(polars.DataFrame(columns()).lazy())
     with pytest.raises(UserError, match="the column b has a missing value, in row 2"):
@@ -75,7 +86,12 @@ def check_clients(world: coterie.World) -> None:
         data = world.clients[client]
         assert [len(split) for split in (data.train, data.validation, data.test)] == [16, 2, 2]
         assert data.train.inputs.dtype == torch.float32
-    assert world.about == {"features": ["a", "b"], "targets": ["y"], "task": "classification", "classes": ["0", "1"]}
+    assert world.about == {
+        "features": ["a", "b"],
+        "targets": ["y"],
+        "task": "classification",
+        "classes": ["0", "1"],
+    }
     assert outputs(world) == 2
 
 
@@ -90,7 +106,9 @@ def check_clients(world: coterie.World) -> None:
 def test_the_order_of_clients_is_that_of_their_names(names: list[Any], order: list[str]) -> None:
     world = made(pd.DataFrame(columns(site=names * 20)))
     assert [data.name for data in world.clients.values()] == order
-    assert rows_of(world, 0).keys() == {row for row in range(60) if str(names[row % 3]).removesuffix(".0") == order[0]}
+    assert rows_of(world, 0).keys() == {
+        row for row in range(60) if str(names[row % 3]).removesuffix(".0") == order[0]
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,15 +124,22 @@ def test_the_classes_are_the_sorted_values_of_the_target(values: Any, classes: l
     world = made(pd.DataFrame(columns(y=repeated)))
     assert world.about["classes"] == classes
     for client in range(3):
-        assert all(classes[target] == str(repeated[int(row)]) for row, target in rows_of(world, client).items())
+        assert all(
+            classes[target] == str(repeated[int(row)])
+            for row, target in rows_of(world, client).items()
+        )
     assert outputs(world) == len(classes)
 
 
-@pytest.mark.parametrize("values", [np.arange(60) / 7, [Decimal(row) / 8 for row in range(60)]], ids=["float", "decimal"])
+@pytest.mark.parametrize(
+    "values", [np.arange(60) / 7, [Decimal(row) / 8 for row in range(60)]], ids=["float", "decimal"]
+)
 def test_a_target_of_floats_is_predicted_as_a_number(values: Any) -> None:
     world = made(pd.DataFrame(columns(y=values)), model="linear")
     assert world.about == {"features": ["a", "b"], "targets": ["y"], "task": "regression"}
-    assert all(target == [np.float32(values[int(row)])] for row, target in rows_of(world, 1).items())
+    assert all(
+        target == [np.float32(values[int(row)])] for row, target in rows_of(world, 1).items()
+    )
     assert world.objective.loss(torch.tensor([[1.0], [5.0]]), torch.tensor([[2.0], [2.0]])) == 5.0
     assert outputs(world) == 1
 
@@ -122,7 +147,9 @@ def test_a_target_of_floats_is_predicted_as_a_number(values: Any) -> None:
 def test_whole_numbers_can_be_predicted_and_floats_can_be_classes() -> None:
     counted = made(columns(y=np.arange(60)), task="regression")
     assert counted.about["task"] == "regression"
-    with_gaps = made(columns(y=np.arange(60) % 2 * 1.0), task="classification")  # floats, as pandas makes of gaps
+    with_gaps = made(
+        columns(y=np.arange(60) % 2 * 1.0), task="classification"
+    )  # floats, as pandas makes of gaps
     assert with_gaps.about["classes"] == ["0", "1"]
 
 
@@ -142,21 +169,31 @@ def test_the_objectives_of_the_tasks_by_their_definitions() -> None:
     objective = objective_for(Task("multi-label", 3))
     p = 1 / (1 + np.exp(-outputs))
     both = torch.from_numpy(outputs), torch.from_numpy(labels).double()
-    assert float(objective.loss(*both)) == pytest.approx(-np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p)))
+    assert float(objective.loss(*both)) == pytest.approx(
+        -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+    )
     right = ((p > 0.5) == labels).all(1)
     assert objective.named["ExactMatch"].of(*both)[""] == pytest.approx(right.mean())
     two = torch.from_numpy(rng.normal(size=(2, 5, 3)))
     assert torch.allclose(objective.combine(two).sigmoid(), two.sigmoid().mean(0))
     regression = objective_for(Task("regression", 3))
     assert torch.allclose(regression.combine(two), two.mean(0))
-    assert regression.named["MeanAbsoluteError"].of(*both)[""] == pytest.approx(np.abs(outputs - labels).mean())
+    assert regression.named["MeanAbsoluteError"].of(*both)[""] == pytest.approx(
+        np.abs(outputs - labels).mean()
+    )
 
 
 def test_arguments_in_place_of_the_usual_ones() -> None:
     objective = Objective(loss=nn.functional.l1_loss)
     training = coterie.Training(lr=0.3)
     world = made(
-        columns(), features=["b"], model=lambda: nn.Linear(1, 2), objective=objective, training=training, train=0.5, seed=3
+        columns(),
+        features=["b"],
+        model=lambda: nn.Linear(1, 2),
+        objective=objective,
+        training=training,
+        train=0.5,
+        seed=3,
     )
     assert world.objective is objective
     assert world.training.lr == 0.3
@@ -228,21 +265,26 @@ DAY = datetime.datetime(2026, 1, 1)
     ],
     ids=range(39),
 )  # fmt: skip
-def test_a_mistake_is_one_sentence(changes: dict[str, Any], settings: dict[str, Any], sentence: str) -> None:
+def test_a_mistake_is_one_sentence(
+    changes: dict[str, Any], settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         made(pd.DataFrame(columns(**changes)), **settings)
 
 
 def test_ids_are_not_taken_for_classes() -> None:
     frame = {"site": [0, 1] * 100, "a": np.arange(200.0), "y": np.arange(200)}
-    with pytest.raises(UserError, match="has 200 different values in 200 rows, too many to be classes; is it an id"):
+    with pytest.raises(
+        UserError, match="has 200 different values in 200 rows, too many to be classes; is it an id"
+    ):
         made(frame)
 
 
 @pytest.mark.parametrize("frame", [[1, 2], "records.csv", None], ids=str)
 def test_what_is_no_frame(frame: Any) -> None:
     with pytest.raises(
-        UserError, match="must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, got"
+        UserError,
+        match="must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, got",
     ):
         made(frame)
 
@@ -254,7 +296,10 @@ def test_a_large_offset_that_float32_cannot_hold_is_refused() -> None:
         if fine:
             assert made(pd.DataFrame(changed)).clients
         else:
-            with pytest.raises(UserError, match=r"the column a has values near 1.7e\+09 that differ by .*subtract a constant"):
+            with pytest.raises(
+                UserError,
+                match=r"the column a has values near 1.7e\+09 that differ by .*subtract a constant",
+            ):
                 made(pd.DataFrame(changed))
             with pytest.raises(UserError, match=r"client 0: input 1 has values near"):
                 from_lists([(np.stack([times, changed["a"]], 1), np.arange(60) % 2)])
@@ -284,7 +329,9 @@ def test_columns_are_checked_before_they_lose_their_differences(kind: str) -> No
         made(pd.DataFrame({**columns(), "y": column}), task="regression")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in INDISTINCT if kind not in ("pandas integers", "unsigned")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in INDISTINCT if kind not in ("pandas integers", "unsigned")]
+)
 @pytest.mark.parametrize("form", ["array", "tensor", "regression", "series"])
 def test_arrays_and_tensors_are_checked_as_columns_are(kind: str, form: str) -> None:
     column = np.asarray(INDISTINCT[kind])
@@ -293,12 +340,17 @@ def test_arrays_and_tensors_are_checked_as_columns_are(kind: str, form: str) -> 
     if form == "tensor":
         given = (torch.from_numpy(x), torch.from_numpy(y))
     elif form == "regression":
-        given, more = (np.ones((60, 2)), column.astype(np.float64)[:, None]), {"objective": REGRESSION, "model": "mlp"}
+        given, more = (
+            (np.ones((60, 2)), column.astype(np.float64)[:, None]),
+            {"objective": REGRESSION, "model": "mlp"},
+        )
     elif form == "series":
         given = (np.stack([x, x], axis=1).astype(np.float64), y)
     else:
         given = (x, y)
-    with pytest.raises(UserError, match=r"client 0: (input|target) [01] has values near .*subtract a constant"):
+    with pytest.raises(
+        UserError, match=r"client 0: (input|target) [01] has values near .*subtract a constant"
+    ):
         from_lists([given, given], **more)
 
 
@@ -325,8 +377,13 @@ def test_columns_that_keep_their_differences_or_have_none(column: np.ndarray) ->
 
 @pytest.mark.parametrize("longer", ["site", "a", "y"])
 def test_columns_of_unequal_length_are_refused(longer: str) -> None:
-    frame = {name: [*values, values[0]] if name == longer else [*values] for name, values in columns().items()}
-    with pytest.raises(UserError, match=r"the column . has 6[01] rows, and the column site has 6[01]"):
+    frame = {
+        name: [*values, values[0]] if name == longer else [*values]
+        for name, values in columns().items()
+    }
+    with pytest.raises(
+        UserError, match=r"the column . has 6[01] rows, and the column site has 6[01]"
+    ):
         made(frame)
 
 

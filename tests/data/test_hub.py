@@ -16,7 +16,9 @@ from coterie.settings import UserError
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The ``datasets`` package, offline, with its cache in a folder of the test's."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    pytest.importorskip("flwr_datasets", reason="flwr-datasets is not installed (pip install 'coterie[hub]')")
+    pytest.importorskip(
+        "flwr_datasets", reason="flwr-datasets is not installed (pip install 'coterie[hub]')"
+    )
     package = pytest.importorskip("datasets")
     monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return package
@@ -25,7 +27,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def write(hub: Any, folder: Path, features: Any, splits: dict[str, dict[str, list[Any]]]) -> str:
     folder.mkdir()
     for split, columns in splits.items():
-        hub.Dataset.from_dict(columns, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+        hub.Dataset.from_dict(columns, features=features).to_parquet(
+            folder / f"{split}-00000-of-00001.parquet"
+        )
     return f"hub:{folder}"
 
 
@@ -38,7 +42,13 @@ def columns(count: int) -> dict[str, list[Any]]:
 
 
 def test_columns_are_found_by_their_types(hub: Any, tmp_path: Path) -> None:
-    features = hub.Features({"img": hub.Image(), "species": hub.ClassLabel(num_classes=4), "writer_id": hub.Value("string")})
+    features = hub.Features(
+        {
+            "img": hub.Image(),
+            "species": hub.ClassLabel(num_classes=4),
+            "writer_id": hub.Value("string"),
+        }
+    )
     name = write(hub, tmp_path / "birds", features, {"train": columns(10), "test": columns(4)})
     data = datasets.load(name)
     assert data.shape == (3, 6, 6)
@@ -54,7 +64,9 @@ def test_columns_are_found_by_usual_names_or_by_settings(hub: Any, tmp_path: Pat
     features = hub.Features({"x": hub.Sequence(hub.Value("float32")), "kind": hub.Value("int64")})
     rows = {"x": [[0.5, 1.0], [1.0, 2.0]], "kind": [1, 0]}
     name = write(hub, tmp_path / "table", features, {"train": rows})
-    with pytest.raises(UserError, match="the column is ambiguous, set label_column; it has x, kind"):
+    with pytest.raises(
+        UserError, match="the column is ambiguous, set label_column; it has x, kind"
+    ):
         datasets.load(name)
     data = datasets.load(name, label_column="kind")
     assert data.shape == (2,)
@@ -71,7 +83,9 @@ def test_a_missing_data_set_is_one_sentence(hub: Any, tmp_path: Path) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    with pytest.raises(UserError, match=r"hub:mnist needs flwr-datasets: pip install 'coterie\[hub\]'"):
+    with pytest.raises(
+        UserError, match=r"hub:mnist needs flwr-datasets: pip install 'coterie\[hub\]'"
+    ):
         datasets.read_hub((), "hub:mnist")
 
 

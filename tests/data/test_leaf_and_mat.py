@@ -28,7 +28,9 @@ def test_femnist_puts_a_writers_images_together(tmp_path: Path) -> None:
 
 def test_femnist_of_all_data_makes_clients_of_writers(tmp_path: Path) -> None:
     write_leaf(tmp_path / "all_data" / "0.json", {name: [i] * 12 for i, name in enumerate("abc")})
-    world = Scenario(dataset="femnist", partition="writer", clients=3, model="linear").build(0, tmp_path)
+    world = Scenario(dataset="femnist", partition="writer", clients=3, model="linear").build(
+        0, tmp_path
+    )
     own = [set(client.train.targets.tolist()) for client in world.clients.values()]
     assert sorted(map(sorted, own)) == [[0], [1], [2]]
 
@@ -50,13 +52,17 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path, content: str) -> No
 
 
 def test_missing_or_empty_leaf_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"femnist needs LEAF's \.json files, and there are none in"):
+    with pytest.raises(
+        UserError, match=r"femnist needs LEAF's \.json files, and there are none in"
+    ):
         datasets.load("femnist", tmp_path)
     write_leaf(tmp_path / "train" / "a.json", {"a": []})
     with pytest.raises(UserError, match="holds no examples"):
         datasets.load("femnist", tmp_path)
     write_leaf(tmp_path / "train" / "a.json", {"a": [0], "a ": [1]})
-    with pytest.raises(UserError, match=r"two writers in .* have names that look alike, 'a' and 'a '"):
+    with pytest.raises(
+        UserError, match=r"two writers in .* have names that look alike, 'a' and 'a '"
+    ):
         datasets.load("femnist", tmp_path)
 
 
@@ -85,7 +91,14 @@ def test_digits_of_five_origins(mnist: Path) -> None:
     assert data.train.meta["domain"].bincount().tolist() == [30, 12, 9, 12, 8]
     assert data.test is not None
     assert data.test.meta["domain"].bincount().tolist() == [6, 6, 3, 6, 4]
-    world = Scenario(dataset="digit_five", partition="domain", clients=5, test="whole", shuffle=False, model="linear")
+    world = Scenario(
+        dataset="digit_five",
+        partition="domain",
+        clients=5,
+        test="whole",
+        shuffle=False,
+        model="linear",
+    )
     assert world.build(0, mnist).truth == ((0,), (1,), (2,), (3,), (4,))
 
 

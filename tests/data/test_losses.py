@@ -27,7 +27,10 @@ from small import CLASSES, examples, linear, made, mlp, world
 
 WEIGHTS = torch.tensor([1.0, 9.0, 99.0])
 GEN = generator(5)
-OUTPUTS, CHOSEN = torch.randn(40, CLASSES, generator=GEN), torch.randint(0, CLASSES, (40,), generator=GEN)
+OUTPUTS, CHOSEN = (
+    torch.randn(40, CLASSES, generator=GEN),
+    torch.randint(0, CLASSES, (40,), generator=GEN),
+)
 NUMBERS = torch.randn(40, CLASSES, generator=GEN)
 LABELS = (NUMBERS > 0).float()
 
@@ -43,7 +46,12 @@ def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def looping(outputs: Tensor, targets: Tensor) -> Tensor:
     """No vmap can compute it: it reads numbers."""
-    return torch.stack([(row * (1 + int(target))).square().mean() for row, target in zip(outputs, targets, strict=True)]).mean()
+    return torch.stack(
+        [
+            (row * (1 + int(target))).square().mean()
+            for row, target in zip(outputs, targets, strict=True)
+        ]
+    ).mean()
 
 
 SPELLINGS: dict[str, Callable[..., Tensor]] = {
@@ -64,7 +72,12 @@ MEANS: dict[str, tuple[Any, Tensor]] = {
     "smooth": (nn.SmoothL1Loss(), NUMBERS),
     "focal": (focal, CHOSEN),
     "looping": (looping, CHOSEN),
-    "mean of none": (lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none").mean(), CHOSEN),
+    "mean of none": (
+        lambda outputs, targets: functional.cross_entropy(
+            outputs, targets, reduction="none"
+        ).mean(),
+        CHOSEN,
+    ),
 }
 WEIGHTED: dict[str, Any] = {
     "module": nn.CrossEntropyLoss(weight=WEIGHTS),
@@ -72,7 +85,9 @@ WEIGHTED: dict[str, Any] = {
     "lambda": lambda outputs, targets: functional.cross_entropy(outputs, targets, WEIGHTS),
     "left out": nn.CrossEntropyLoss(ignore_index=1),
     "both, smoothed": nn.CrossEntropyLoss(weight=WEIGHTS, ignore_index=0, label_smoothing=0.2),
-    "likelihood": lambda outputs, targets: functional.nll_loss(outputs.log_softmax(1), targets, weight=WEIGHTS),
+    "likelihood": lambda outputs, targets: functional.nll_loss(
+        outputs.log_softmax(1), targets, weight=WEIGHTS
+    ),
 }
 
 
@@ -100,7 +115,9 @@ def test_the_mean_of_weighted_losses_is_torchs_mean(name: str) -> None:
     tally = Tally(objective)
     for at in (slice(0, 7), slice(7, 40)):
         tally.add(OUTPUTS[at], CHOSEN[at])
-    assert objective.scores(tally.result())["loss"] == pytest.approx(float(loss(OUTPUTS, CHOSEN)), rel=1e-6)
+    assert objective.scores(tally.result())["loss"] == pytest.approx(
+        float(loss(OUTPUTS, CHOSEN)), rel=1e-6
+    )
 
 
 def test_held_out_losses_have_the_class_weights() -> None:
@@ -115,7 +132,9 @@ def test_held_out_losses_have_the_class_weights() -> None:
     assert float(learner.losses(row, data).mean()) == pytest.approx(min(tempered), rel=1e-5)
     assert learner.measure(row, data)["loss"] == pytest.approx(tempered[0], rel=1e-5)
     total = loss(module(data.inputs), data.targets)
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(total, list(module.parameters()))])
+    expected = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(total, list(module.parameters()))]
+    )
     torch.testing.assert_close(learner.gradient(row, data), expected)
 
 
@@ -131,11 +150,20 @@ def test_any_spelling_of_cross_entropy_is_known(name: str) -> None:
     assert known is not None
     assert known.plain
     assert known.cooled is not None
-    assert is_plain_cross_entropy(SPELLINGS[name]) == (name != "lambda")  # what a lambda does later may be something else
+    assert is_plain_cross_entropy(SPELLINGS[name]) == (
+        name != "lambda"
+    )  # what a lambda does later may be something else
 
 
 @pytest.mark.parametrize(
-    "loss", [WEIGHTED["module"], nn.MSELoss(), nn.CrossEntropyLoss(label_smoothing=0.1), focal, contrastive]
+    "loss",
+    [
+        WEIGHTED["module"],
+        nn.MSELoss(),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        focal,
+        contrastive,
+    ],
 )
 def test_other_losses_are_not_plain_cross_entropy(loss: Any) -> None:
     assert not Objective(loss=loss).plain_classes
@@ -147,18 +175,27 @@ def test_log_probabilities_are_divided_and_made_probabilities_again() -> None:
     torch.testing.assert_close(found, Objective().at_temperatures(OUTPUTS, CHOSEN).losses)
 
 
-def world_of(loss: Any, sizes: tuple[int, ...] = (20, 23, 30, 41), model: Any = mlp) -> coterie.World:
-    return world(sizes=sizes, model=model, objective=Objective(loss=loss), training=Training(lr=0.2, batch=8))
+def world_of(
+    loss: Any, sizes: tuple[int, ...] = (20, 23, 30, 41), model: Any = mlp
+) -> coterie.World:
+    return world(
+        sizes=sizes, model=model, objective=Objective(loss=loss), training=Training(lr=0.2, batch=8)
+    )
 
 
 @pytest.mark.parametrize("name", ["module", "function", "partial"])
 @seeded(0)
 def test_auto_decides_the_same_for_any_spelling_bit_for_bit(name: str) -> None:
-    built_in, spelled = (play(Auto(), world_of(loss), 4) for loss in (cross_entropy, SPELLINGS[name]))
+    built_in, spelled = (
+        play(Auto(), world_of(loss), 4) for loss in (cross_entropy, SPELLINGS[name])
+    )
     assert outcome(spelled) == outcome(built_in)
 
 
-@pytest.mark.parametrize("loss", [WEIGHTED["module"], focal, nn.CrossEntropyLoss(label_smoothing=0.1), nn.MultiMarginLoss()])
+@pytest.mark.parametrize(
+    "loss",
+    [WEIGHTED["module"], focal, nn.CrossEntropyLoss(label_smoothing=0.1), nn.MultiMarginLoss()],
+)
 @seeded(0)
 def test_a_block_of_clients_of_several_sizes_trains_as_each_alone(loss: Any) -> None:
     method = Scripted(everyone(Task(offered=(0,))))
@@ -175,15 +212,20 @@ def test_other_clients_train_alone(loss: Any) -> None:
     assert Hardware().block(mlp(), world_of(loss)) == 1
 
 
-# -- sums -----------------------------------------------------------------------------------------------------------------
+# -- sums
+# -----------------------------------------------------------------------------------------------------------------
 
 
 SUMS = {
     "module": nn.CrossEntropyLoss(reduction="sum"),
     "partial": partial(functional.cross_entropy, reduction="sum"),
     "own": lambda outputs, targets: -outputs.log_softmax(1).gather(1, targets[:, None]).sum(),
-    "divided": lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="sum") / 32 + 3,
-    "norm": lambda outputs, targets: (outputs.softmax(1) - functional.one_hot(targets, CLASSES)).norm(),
+    "divided": lambda outputs, targets: (
+        functional.cross_entropy(outputs, targets, reduction="sum") / 32 + 3
+    ),
+    "norm": lambda outputs, targets: (
+        outputs.softmax(1) - functional.one_hot(targets, CLASSES)
+    ).norm(),
 }
 
 
@@ -198,7 +240,8 @@ def test_what_is_no_sum_is_not_refused(loss: Any) -> None:
     trial(world_of(loss))
 
 
-# -- data sets that are tensors -------------------------------------------------------------------------------------------
+# -- data sets that are tensors
+# -------------------------------------------------------------------------------------------
 
 
 def arrays(seed: int, count: int = 40) -> tuple[Tensor, Tensor]:
@@ -208,8 +251,12 @@ def arrays(seed: int, count: int = 40) -> tuple[Tensor, Tensor]:
 
 DATA_SETS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "tensors": TensorDataset,
-    "subset": lambda x, y: Subset(Subset(TensorDataset(x.flip(0), y.flip(0)), range(39, -1, -1)), range(40)),
-    "joined": lambda x, y: ConcatDataset([TensorDataset(x[:13], y[:13]), TensorDataset(x[13:], y[13:])]),
+    "subset": lambda x, y: Subset(
+        Subset(TensorDataset(x.flip(0), y.flip(0)), range(39, -1, -1)), range(40)
+    ),
+    "joined": lambda x, y: ConcatDataset(
+        [TensorDataset(x[:13], y[:13]), TensorDataset(x[13:], y[13:])]
+    ),
 }
 
 
@@ -241,7 +288,9 @@ def test_a_data_set_that_does_more_is_read_item_by_item() -> None:
     x, y = arrays(0)
     tried = coterie.from_lists([Doubled(x, y)] * 2, model=mlp)
     assert not isinstance(tried.clients[0].train.inputs, Tensor)
-    collated = coterie.from_lists([TensorDataset(x, y)] * 2, model=mlp, collate=torch.utils.data.default_collate)
+    collated = coterie.from_lists(
+        [TensorDataset(x, y)] * 2, model=mlp, collate=torch.utils.data.default_collate
+    )
     assert not isinstance(collated.clients[0].train.inputs, Tensor)
 
 

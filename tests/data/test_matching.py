@@ -47,7 +47,12 @@ def test_columns_in_another_order_train_the_same_model() -> None:
     turned = [site(seed, TURNED if seed % 2 else ORDER, rows=80) for seed in range(4)]
     models = []
     for clients in (alike, turned):
-        world = from_lists(clients, model="linear", standardize="pooled", training=coterie.Training(lr=0.1, batch=10, epochs=2))
+        world = from_lists(
+            clients,
+            model="linear",
+            standardize="pooled",
+            training=coterie.Training(lr=0.1, batch=10, epochs=2),
+        )
         *_, last = coterie.run("split-half", world, rounds=4, workers=1)
         models.append(last.assignment.models)
     assert torch.equal(*models)
@@ -61,7 +66,9 @@ def test_the_order_of_columns_makes_no_groups() -> None:
             columns = TURNED if seed % 2 else ORDER
             yield pd.DataFrame(x, columns=ORDER)[columns], (x @ [1.0, -2.0, 3.0] > 0).astype(int)
 
-    world = from_lists(list(sites()), model="linear", training=coterie.Training(lr=0.1, batch=10, epochs=2))
+    world = from_lists(
+        list(sites()), model="linear", training=coterie.Training(lr=0.1, batch=10, epochs=2)
+    )
     last = list(coterie.run("split-half", world, rounds=4, workers=1))[-1]
     assert last.groups == ((0, 1, 2, 3),)
 
@@ -125,7 +132,9 @@ def test_a_table_keeps_the_numbers_of_an_array() -> None:
     ],
     ids=range(11),
 )  # fmt: skip
-def test_columns_that_differ_are_refused(change: Callable[[pd.DataFrame], Any], sentence: str) -> None:
+def test_columns_that_differ_are_refused(
+    change: Callable[[pd.DataFrame], Any], sentence: str
+) -> None:
     x, y = site(1)
     with pytest.raises(UserError, match=sentence):
         from_lists([site(0), (change(x), y)])
@@ -133,7 +142,10 @@ def test_columns_that_differ_are_refused(change: Callable[[pd.DataFrame], Any], 
 
 def test_numbers_and_texts_are_one_name_across_clients() -> None:
     x, y = site(0)
-    numbered, texts = x.set_axis([0, 1, 2], axis=1), x.set_axis(["0", "1", "2"], axis=1)[["2", "0", "1"]]
+    numbered, texts = (
+        x.set_axis([0, 1, 2], axis=1),
+        x.set_axis(["0", "1", "2"], axis=1)[["2", "0", "1"]],
+    )
     assert means(from_lists([(numbered, y), (texts, y)])) == [0, 10, 20]
 
 
@@ -141,7 +153,9 @@ def test_targets_by_name() -> None:
     x, y = site(0)
     both = pd.DataFrame({"p": y * 1.5, "q": y * 2.5})
     world = from_lists([(x, both), (x, both[["q", "p"]])])
-    assert torch.equal(world.clients[1].train.targets[:, 0] * 5, world.clients[1].train.targets[:, 1] * 3)
+    assert torch.equal(
+        world.clients[1].train.targets[:, 0] * 5, world.clients[1].train.targets[:, 1] * 3
+    )
     assert world.about["targets"] == ["p", "q"]
     with pytest.raises(UserError, match="client 1: y lacks ill and also has bp"):
         from_lists([(x, y.rename("ill")), (x, y.rename("bp"))])
@@ -196,7 +210,8 @@ def test_rows_in_another_order_are_refused() -> None:
         {"x": x, "y": y, "subject": people.sample(frac=1, random_state=0)},
     ):
         with pytest.raises(
-            UserError, match=r"the indexes of x.* and .* differ .*, so it is unclear which rows belong together"
+            UserError,
+            match=r"the indexes of x.* and .* differ .*, so it is unclear which rows belong together",
         ):
             from_lists([part])
     aligned = from_lists([(x, shuffled.loc[x.index])]).clients[0].train
@@ -214,7 +229,9 @@ def test_columns_of_a_mapping_with_other_rows_are_refused() -> None:
     with pytest.raises(UserError, match="the data frame: the indexes of site and age differ"):
         from_frame({**mapping, "age": table["age"].sample(frac=1, random_state=0)}, "site", "ill")
     with pytest.raises(UserError, match="the data frame: the indexes of site and order differ"):
-        from_frame(table, "site", "ill", order=pd.Series(np.arange(80)).sample(frac=1, random_state=0))
+        from_frame(
+            table, "site", "ill", order=pd.Series(np.arange(80)).sample(frac=1, random_state=0)
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -240,7 +257,10 @@ def test_names_that_differ_are_different_clients() -> None:
 def test_numbers_are_names_where_all_names_are_numbers() -> None:
     """As in ``Round.model``: in silence, the client with the id 1 would be another than the one of the name 1."""
     clients = {3: site(0), 1: site(1), 2: site(2)}
-    settings = {"attendance": Attendance(joins={3: 4}, away={"2": [(2, 3)]}), "attacks": {1: Attack()}}
+    settings = {
+        "attendance": Attendance(joins={3: 4}, away={"2": [(2, 3)]}),
+        "attacks": {1: Attack()},
+    }
     truth: Any = [[3], [1, 2]]
     worlds = [from_lists(clients, truth=truth, **settings)]
     data = worlds[0].clients
@@ -258,11 +278,23 @@ def test_clients_that_do_not_exist_are_refused_where_they_are_named() -> None:
     clients = {"north": site(0), "south": site(1)}
     assert from_lists(clients, attacks={"south": Attack()}).attacks == {1: Attack()}
     for settings, sentence in (
-        ({"attacks": {"suoth": Attack()}}, "World.attacks has client 'suoth', which does not exist; did you mean south?"),
+        (
+            {"attacks": {"suoth": Attack()}},
+            "World.attacks has client 'suoth', which does not exist; did you mean south?",
+        ),
         ({"attacks": {7: Attack()}}, "World.attacks has client 7, which does not exist"),
-        ({"attendance": Attendance(joins={7: 3})}, "World.attendance has client 7, which does not exist"),
-        ({"attendance": Attendance(away={"noth": [(1, 2)]})}, "World.attendance has client 'noth', which does not exist"),
-        ({"attendance": Attendance(joins={"south": 3, 1: 4})}, "World.attendance has client south twice"),  # type: ignore[dict-item]
+        (
+            {"attendance": Attendance(joins={7: 3})},
+            "World.attendance has client 7, which does not exist",
+        ),
+        (
+            {"attendance": Attendance(away={"noth": [(1, 2)]})},
+            "World.attendance has client 'noth', which does not exist",
+        ),
+        (
+            {"attendance": Attendance(joins={"south": 3, 1: 4})},
+            "World.attendance has client south twice",
+        ),  # type: ignore[dict-item]
     ):
         with pytest.raises(SettingError, match=sentence):
             from_lists(clients, **settings)
@@ -296,8 +328,16 @@ def test_the_classes_of_data_sets_must_have_the_same_numbers() -> None:
     subset = torch.utils.data.Subset(other, range(10))
     world = from_lists([same, Labelled(["cat", "dog"], numbers=False)], model=net)
     assert world.about == {"classes": ["cat", "dog"]}
-    for clients in ([same, other], [same, subset], [{"train": same, "test": other}], [same, {"train": subset}]):
-        with pytest.raises(UserError, match=r"the classes of all clients must be the same, .* has dog, cat, and .* cat, dog"):
+    for clients in (
+        [same, other],
+        [same, subset],
+        [{"train": same, "test": other}],
+        [same, {"train": subset}],
+    ):
+        with pytest.raises(
+            UserError,
+            match=r"the classes of all clients must be the same, .* has dog, cat, and .* cat, dog",
+        ):
             from_lists(clients, model=net)
     with pytest.raises(UserError, match="data set 1 of a concatenation has dog, cat"):
         from_lists([torch.utils.data.ConcatDataset([same, other])], model=net)
@@ -308,33 +348,54 @@ def test_the_classes_of_hugging_face() -> None:
 
     def labelled(names: list[str], **columns: Any) -> Any:
         rows = {"x": [[0.0, 1.0]] * 20, "label": [0, 1] * 10, **columns}
-        kinds = {"x": datasets.Sequence(datasets.Value("float32")), "label": datasets.ClassLabel(names=names)}
+        kinds = {
+            "x": datasets.Sequence(datasets.Value("float32")),
+            "label": datasets.ClassLabel(names=names),
+        }
         kinds |= {name: datasets.Value("float32") for name in columns}
-        return datasets.Dataset.from_dict(rows, features=datasets.Features(kinds)).with_format("torch")
+        return datasets.Dataset.from_dict(rows, features=datasets.Features(kinds)).with_format(
+            "torch"
+        )
 
     same = labelled(["ill", "well"])
-    assert from_lists([same, labelled(["ill", "well"])], model=net).about == {"classes": ["ill", "well"]}
-    with pytest.raises(UserError, match=r"the classes of label of all clients must be the same, .* has well, ill, and"):
+    assert from_lists([same, labelled(["ill", "well"])], model=net).about == {
+        "classes": ["ill", "well"]
+    }
+    with pytest.raises(
+        UserError,
+        match=r"the classes of label of all clients must be the same, .* has well, ill, and",
+    ):
         from_lists([same, labelled(["well", "ill"])], model=net)
-    with pytest.raises(UserError, match="client 1 also has z: all clients must have the same columns"):
+    with pytest.raises(
+        UserError, match="client 1 also has z: all clients must have the same columns"
+    ):
         from_lists([same, labelled(["ill", "well"], z=[0.0] * 20)], model=net)
 
 
 def test_a_table_is_not_read_item_by_item() -> None:
     x, _ = site(0)
     for client in (x, {"train": x}):
-        with pytest.raises(UserError, match=r"client 0 is a table without its target: pass \(frame\[FEATURES\], frame"):
+        with pytest.raises(
+            UserError,
+            match=r"client 0 is a table without its target: pass \(frame\[FEATURES\], frame",
+        ):
             from_lists([client], model=net)
 
 
 def test_classes_that_look_alike_are_refused(tmp_path: Path) -> None:
     table = stacked()
     table["ill"] = np.where(table["site"] == "n", "no", "no ")
-    with pytest.raises(SettingError, match="two classes in the column ill of the data frame have names that look alike"):
-        from_frame(table, "site", "ill")
-    table.assign(ill=np.where(table["site"] == "n", "caf\u00e9", "cafe\u0301")).to_csv(tmp_path / "table.csv", index=False)
     with pytest.raises(
-        SettingError, match=r"two classes in the column ill of .*table.csv have names that look alike, 'cafe\\u0301' and"
+        SettingError,
+        match="two classes in the column ill of the data frame have names that look alike",
+    ):
+        from_frame(table, "site", "ill")
+    table.assign(ill=np.where(table["site"] == "n", "caf\u00e9", "cafe\u0301")).to_csv(
+        tmp_path / "table.csv", index=False
+    )
+    with pytest.raises(
+        SettingError,
+        match=r"two classes in the column ill of .*table.csv have names that look alike, 'cafe\\u0301' and",
     ):
         tables.clients(tmp_path / "table.csv", "site", "ill", (), "auto")
 
@@ -355,14 +416,24 @@ def test_folders_of_pictures_whose_classes_look_alike_are_refused(tmp_path: Path
 
 def stacked(order: Sequence[str] = ORDER) -> pd.DataFrame:
     """The patients of two sites in one table."""
-    parts = [site(seed, order)[0].assign(ill=site(seed)[1], site=name) for seed, name in enumerate("ns")]
+    parts = [
+        site(seed, order)[0].assign(ill=site(seed)[1], site=name) for seed, name in enumerate("ns")
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
 def test_columns_that_look_alike_are_refused() -> None:
     for more, target, sentence in (
-        ({"age ": 1.0}, "ill", "two columns of the data frame have names that look alike, 'age' and 'age '"),
-        ({1: 0, "1": 1}, [1, "1"], "two columns of the data frame have names that look alike, 1 and '1'"),
+        (
+            {"age ": 1.0},
+            "ill",
+            "two columns of the data frame have names that look alike, 'age' and 'age '",
+        ),
+        (
+            {1: 0, "1": 1},
+            [1, "1"],
+            "two columns of the data frame have names that look alike, 1 and '1'",
+        ),
     ):
         frame: Any = {**{name: stacked()[name].to_numpy() for name in stacked()}}
         frame |= {name: np.full(80, value) for name, value in more.items()}  # type: ignore[attr-defined]
@@ -372,23 +443,33 @@ def test_columns_that_look_alike_are_refused() -> None:
 
 def test_subjects_that_look_alike_are_refused() -> None:
     table = stacked().assign(patient=["p1", "p1 "] * 40)
-    with pytest.raises(SettingError, match="two subjects of the data frame have names that look alike, 'p1' and 'p1 '"):
+    with pytest.raises(
+        SettingError,
+        match="two subjects of the data frame have names that look alike, 'p1' and 'p1 '",
+    ):
         from_frame(table, "site", "ill", subject="patient")
     x, y = site(0)
-    with pytest.raises(SettingError, match="two subjects of client 0 have names that look alike, 'p1' and 'p1 '"):
+    with pytest.raises(
+        SettingError, match="two subjects of client 0 have names that look alike, 'p1' and 'p1 '"
+    ):
         from_lists([{"x": x, "y": y, "subject": ["p1", "p1 "] * 20}])
 
 
 def test_a_column_itself_in_place_of_its_name() -> None:
     table = stacked()
-    for settings in ({"client": table["site"], "target": "ill"}, {"client": "site", "target": table["ill"]}):
+    for settings in (
+        {"client": table["site"], "target": "ill"},
+        {"client": "site", "target": table["ill"]},
+    ):
         with pytest.raises(UserError, match="must be names of columns, got a Series"):
             from_frame(table, **settings)
 
 
 def test_a_table_of_pyarrow() -> None:
     world = from_frame(of_pyarrow(stacked()), "site", "ill")
-    assert torch.equal(world.clients[1].train.inputs, from_frame(stacked(), "site", "ill").clients[1].train.inputs)
+    assert torch.equal(
+        world.clients[1].train.inputs, from_frame(stacked(), "site", "ill").clients[1].train.inputs
+    )
 
 
 def test_an_earlier_world_keeps_the_order_of_names() -> None:
@@ -396,15 +477,35 @@ def test_an_earlier_world_keeps_the_order_of_names() -> None:
     before = from_frame(table, "site", "ill", standardize="pooled")
     later = pd.concat([table, table[table["site"] == "s"].assign(site="t")])
     for settings in ({}, {"features": TURNED}):
-        world = from_frame(later[["ill", "site", *TURNED]], "site", "ill", standardize="pooled", after=before, **settings)
+        world = from_frame(
+            later[["ill", "site", *TURNED]],
+            "site",
+            "ill",
+            standardize="pooled",
+            after=before,
+            **settings,
+        )
         assert world.about == before.about
         for old, new in zip(before.clients.values(), world.clients.values(), strict=False):
             assert torch.equal(old.train.inputs, new.train.inputs)
-    with pytest.raises(UserError, match=r"the data frame lacks bmi: .* the earlier world has age, bp, bmi"):
+    with pytest.raises(
+        UserError, match=r"the data frame lacks bmi: .* the earlier world has age, bp, bmi"
+    ):
         from_frame(later, "site", "ill", features=["age", "bp"], after=before)
-    with pytest.raises(UserError, match=r"the target ill has the class 'maybe', and the earlier world, .* has only no, yes"):
-        from_frame(later.assign(ill=np.where(later["site"] == "t", "maybe", later["ill"])), "site", "ill", after=before)
-    with pytest.raises(UserError, match="the target ill is for regression, and that of the earlier world for classification"):
+    with pytest.raises(
+        UserError,
+        match=r"the target ill has the class 'maybe', and the earlier world, .* has only no, yes",
+    ):
+        from_frame(
+            later.assign(ill=np.where(later["site"] == "t", "maybe", later["ill"])),
+            "site",
+            "ill",
+            after=before,
+        )
+    with pytest.raises(
+        UserError,
+        match="the target ill is for regression, and that of the earlier world for classification",
+    ):
         from_frame(later.assign(ill=np.arange(120) / 7), "site", "ill", after=before)
 
 
@@ -418,10 +519,16 @@ def test_fewer_classes_after_an_earlier_world_keep_their_numbers() -> None:
 
 def test_lists_after_an_earlier_world() -> None:
     before = from_lists({"a": site(0), "b": site(1)}, standardize="pooled")
-    world = from_lists({"a": site(0, TURNED), "b": site(1, TURNED), "c": site(2)}, standardize="pooled", after=before)
+    world = from_lists(
+        {"a": site(0, TURNED), "b": site(1, TURNED), "c": site(2)},
+        standardize="pooled",
+        after=before,
+    )
     assert world.about == before.about
     assert torch.equal(world.clients[1].train.inputs, before.clients[1].train.inputs)
-    with pytest.raises(UserError, match=r"the earlier world has columns by name .* and client a: x has none"):
+    with pytest.raises(
+        UserError, match=r"the earlier world has columns by name .* and client a: x has none"
+    ):
         from_lists({"a": (site(0)[0].to_numpy(), site(0)[1])}, after=before)
 
 
@@ -445,17 +552,27 @@ def test_constants_of_the_standardization_by_name() -> None:
     # Numbers as names: those of the features, although they are not in their order.
     numbered = table.rename(columns={"age": 0, "bp": 1, "bmi": 2})
     world = from_frame(
-        numbered, "site", "ill", features=[2, 1, 0], standardize=(numbered[[0, 1, 2]].mean(), ordered[1].to_list())
+        numbered,
+        "site",
+        "ill",
+        features=[2, 1, 0],
+        standardize=(numbered[[0, 1, 2]].mean(), ordered[1].to_list()),
     )
     assert [round(mean) for mean in world.about["means"]] == [20, 10, 0]
     # A column of pandas without names is a list.
-    assert from_frame(table, "site", "ill", standardize=(pd.Series([1, 2, 3]), [1])).about["means"] == [1, 2, 3]
+    assert from_frame(table, "site", "ill", standardize=(pd.Series([1, 2, 3]), [1])).about[
+        "means"
+    ] == [1, 2, 3]
     with pytest.raises(
-        SettingError, match="means must have each feature by its name, age, bp, bmi: it lacks bmi and also has x"
+        SettingError,
+        match="means must have each feature by its name, age, bp, bmi: it lacks bmi and also has x",
     ):
         from_frame(table, "site", "ill", standardize=({"age": 0, "bp": 1, "x": 2}, [1]))
     x, y = site(0)
-    with pytest.raises(SettingError, match=r"means has names .age, bp, bmi., and the features have none: give a list"):
+    with pytest.raises(
+        SettingError,
+        match=r"means has names .age, bp, bmi., and the features have none: give a list",
+    ):
         from_lists([(x.to_numpy(), y)], standardize=(x.mean(), [1]))
 
 
@@ -467,26 +584,38 @@ def test_inputs_of_which_only_some_would_be_divided_by_255_are_refused(tmp_path:
     rng = np.random.default_rng(0)
     ages, y = rng.integers(20, 90, (40, 3)), site(0)[1].to_numpy()
     photos = rng.integers(0, 256, (40, 3, 6, 6)).astype(np.uint8)
-    for one, other in ((ages.astype(np.uint8), ages), (photos, photos.astype(float)), (photos.astype(int), photos - 128.0)):
+    for one, other in (
+        (ages.astype(np.uint8), ages),
+        (photos, photos.astype(float)),
+        (photos.astype(int), photos - 128.0),
+    ):
         for clients in (
             [(one, y), (other, y)],
             [(other, y), (one, y)],
             [(one, y, other, y)],
             [(one, y), (torch.tensor(other), y)],
         ):
-            with pytest.raises(UserError, match=r"the inputs of all clients must have one type: .* is divided by 255, and"):
+            with pytest.raises(
+                UserError,
+                match=r"the inputs of all clients must have one type: .* is divided by 255, and",
+            ):
                 from_lists(clients)
     scaled = from_lists([(photos, y), (photos / 255, y), (photos.astype(int), y)])
     assert all(float(data.train.inputs.max()) == 1 for data in scaled.clients.values())
     for name, x in (("a", ages), ("b", ages.astype(np.uint8))):
         np.savez(tmp_path / f"{name}.npz", x=x, y=y)
-    with pytest.raises(UserError, match=r"b.npz: x has uint8, .*, and .*a.npz: x has int64, which is not"):
+    with pytest.raises(
+        UserError, match=r"b.npz: x has uint8, .*, and .*a.npz: x has int64, which is not"
+    ):
         own.folder(tmp_path)
 
 
 def test_targets_of_one_shape_and_type() -> None:
     x, y = site(0)[0].to_numpy(), site(0)[1].to_numpy()
-    with pytest.raises(UserError, match="the targets of all clients must have the same shape and type: client 0 has"):
+    with pytest.raises(
+        UserError,
+        match="the targets of all clients must have the same shape and type: client 0 has",
+    ):
         from_lists([(x, y * 0.5), (x, y[:, None] * 0.5)])
     whole = from_lists([(x, y * 0.5), (x, y)], model="linear").clients[1].train.targets
     assert whole.dtype == torch.float32
@@ -526,10 +655,15 @@ def test_items_with_other_keys_are_refused() -> None:
     mixed = from_lists([Named(since=10)], model=Masked).clients[0].train.inputs
     assert set(mixed.batch(torch.arange(3))[0]) == {"tokens"}
     for rows in ([0, 19], [19, 0]):
-        with pytest.raises(UserError, match="the items of a data set must have the same keys, and only some of them have mask"):
+        with pytest.raises(
+            UserError,
+            match="the items of a data set must have the same keys, and only some of them have mask",
+        ):
             mixed.batch(torch.tensor(rows))
     world = from_lists([Named(since=0), Named(since=20)], model=Masked)
-    with pytest.raises(UserError, match="must have the same keys: only one of client 0 and client 1 has mask"):
+    with pytest.raises(
+        UserError, match="must have the same keys: only one of client 0 and client 1 has mask"
+    ):
         next(iter(coterie.run("fedavg", world, rounds=1, workers=1)))
 
 
@@ -537,6 +671,12 @@ def test_columns_whose_names_are_fractions() -> None:
     table = stacked().rename(columns=dict(zip(ORDER, (400.0, 400.5, 401.0), strict=True)))
     before = from_frame(table, "site", "ill")
     means = pd.Series([20.0, 0.0, 10.0], [401.0, 400.0, 400.5])
-    world = from_frame(table[["site", 401.0, 400.5, 400.0, "ill"]], "site", "ill", standardize=(means, [1]), after=before)
+    world = from_frame(
+        table[["site", 401.0, 400.5, 400.0, "ill"]],
+        "site",
+        "ill",
+        standardize=(means, [1]),
+        after=before,
+    )
     assert world.about["features"] == before.about["features"] == ["400.0", "400.5", "401.0"]
     assert world.about["means"] == [0, 10, 20]

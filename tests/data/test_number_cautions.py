@@ -19,7 +19,12 @@ from coterie.runs.run import Caution
 
 def frame(y: Any, clients: int = 4) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    return {"site": np.arange(len(y)) % clients, "a": rng.normal(size=len(y)), "b": rng.normal(size=len(y)), "y": np.asarray(y)}
+    return {
+        "site": np.arange(len(y)) % clients,
+        "a": rng.normal(size=len(y)),
+        "b": rng.normal(size=len(y)),
+        "y": np.asarray(y),
+    }
 
 
 def world(y: Any, clients: int = 4, **settings: Any) -> coterie.World:
@@ -35,8 +40,12 @@ def test_clients_with_few_test_rows_are_counted(rows: int, few: int) -> None:
     said = of_few_rows(world(normal(rows)))
     tested = [len(data.test) for data in world(normal(rows)).clients.values()]
     assert sum(size < 10 for size in tested) == few
-    assert (f"{few} of 4 clients {'has' if few == 1 else 'have'} fewer than 10 test rows" in said) == bool(few)
-    assert not few or said.endswith("RootMeanSquaredError and R2Score are those of all their rows together")
+    assert (
+        f"{few} of 4 clients {'has' if few == 1 else 'have'} fewer than 10 test rows" in said
+    ) == bool(few)
+    assert not few or said.endswith(
+        "RootMeanSquaredError and R2Score are those of all their rows together"
+    )
 
 
 def test_metrics_that_are_means_over_rows_need_no_warning() -> None:
@@ -49,12 +58,24 @@ def test_metrics_that_are_means_over_rows_need_no_warning() -> None:
 
 @pytest.mark.parametrize(
     ("mean", "deviation", "says"),
-    [(120, 9, True), (0, 1, False), (3, 4, False), (0, 1e4, True), (1e9, 1e6, True), (0, 1e-4, True), (5, 0.001, False)],
+    [
+        (120, 9, True),
+        (0, 1, False),
+        (3, 4, False),
+        (0, 1e4, True),
+        (1e9, 1e6, True),
+        (0, 1e-4, True),
+        (5, 0.001, False),
+    ],
 )
-def test_targets_far_from_the_first_outputs_are_named(mean: float, deviation: float, says: bool) -> None:
+def test_targets_far_from_the_first_outputs_are_named(
+    mean: float, deviation: float, says: bool
+) -> None:
     said = of_targets(world(normal(160, mean, deviation)))
     assert bool(said) == says
-    assert not says or ("the target 'y' is around" in said and 'standardize_target = "pooled"' in said)
+    assert not says or (
+        "the target 'y' is around" in said and 'standardize_target = "pooled"' in said
+    )
     assert not of_targets(world(normal(160, mean, deviation), standardize_target="pooled"))
 
 
@@ -86,18 +107,26 @@ def test_classes_and_labels_have_no_scale() -> None:
 @pytest.mark.parametrize(
     ("y", "says"),
     [
-        (np.arange(324) % 162, "target 'y' holds whole numbers: 162 classes; task = \"regression\" predicts a number"),
+        (
+            np.arange(324) % 162,
+            "target 'y' holds whole numbers: 162 classes; task = \"regression\" predicts a number",
+        ),
         (np.arange(63) % 7, "target 'y' holds whole numbers: 7 classes; task"),
         (np.arange(700) % 7, ""),
         (np.arange(160) % 2, ""),
-        (np.arange(160) % 3 * 1.0, "target 'y' holds floats that are whole numbers, 3 different ones, as numbers to predict"),
+        (
+            np.arange(160) % 3 * 1.0,
+            "target 'y' holds floats that are whole numbers, 3 different ones, as numbers to predict",
+        ),
         (np.arange(324) % 162 * 1.0, ""),
         (normal(), ""),
         (np.array(["a", "b"] * 80), ""),
         (np.array([True, False] * 80), ""),
     ],
 )
-def test_a_target_whose_type_decided_is_named_if_its_values_suggest_another_task(y: np.ndarray, says: str) -> None:
+def test_a_target_whose_type_decided_is_named_if_its_values_suggest_another_task(
+    y: np.ndarray, says: str
+) -> None:
     hints = " ".join(world(y).hints)
     assert says in hints
     assert bool(says) == bool(hints)
@@ -110,7 +139,9 @@ def test_a_task_that_was_asked_for_has_no_hint() -> None:
 
 
 def test_a_hint_of_time_stays_beside_it() -> None:
-    columns = pd.DataFrame({**frame(np.arange(324) % 162), "day": pd.date_range("2020-01-01", periods=324)})
+    columns = pd.DataFrame(
+        {**frame(np.arange(324) % 162), "day": pd.date_range("2020-01-01", periods=324)}
+    )
     hints = coterie.from_frame(columns, "site", "y", features=["a", "b"]).hints
     assert len(hints) == 2
 
@@ -123,8 +154,13 @@ def test_arrays_have_the_same_hints() -> None:
         return " ".join(coterie.from_lists([(x[i::4], y[i::4]) for i in range(4)]).hints)
 
     ages = np.arange(324) % 162
-    assert of(ages) == "the target holds whole numbers: 162 classes; objective=coterie.REGRESSION predicts a number"
-    assert "3 different ones, as numbers to predict; class numbers must be integers" in of(np.arange(160) % 3 * 1.0)
+    assert (
+        of(ages)
+        == "the target holds whole numbers: 162 classes; objective=coterie.REGRESSION predicts a number"
+    )
+    assert "3 different ones, as numbers to predict; class numbers must be integers" in of(
+        np.arange(160) % 3 * 1.0
+    )
     assert not of(ages % 3)
     assert not of(normal())
     images = rng.random((324, 1, 8, 8)).astype("f")
@@ -141,7 +177,9 @@ def test_what_is_said_is_warned_of_recorded_and_in_the_verdict(tmp_path: Path) -
     assert any("target 'y' holds whole numbers: 60 classes" in str(one.message) for one in said)
     (run,) = runs.finish()
     assert "60 classes" in run.record.description()["world"]["cautions"][0]
-    tall = coterie.from_frame(frame(normal(160, 30, 1)), "site", "y", training=coterie.Training(lr=0.001))
+    tall = coterie.from_frame(
+        frame(normal(160, 30, 1)), "site", "y", training=coterie.Training(lr=0.001)
+    )
     with pytest.warns(Caution) as said:
         next(coterie.run("fedavg", tall, rounds=1, workers=1))
     texts = [str(one.message) for one in said]
@@ -152,4 +190,7 @@ def test_what_is_said_is_warned_of_recorded_and_in_the_verdict(tmp_path: Path) -
 @pytest.mark.parametrize("settings", [{}, {"standardize_target": "pooled"}])
 def test_a_target_that_never_changes_is_named(settings: dict[str, Any]) -> None:
     said = of_targets(world(np.full(160, 0.1), **settings))
-    assert said == "the target 'y' is 0.1 in every training row: nothing can be learned, and R2 is not defined"
+    assert (
+        said
+        == "the target 'y' is 0.1 in every training row: nothing can be learned, and R2 is not defined"
+    )

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.data.objective import IGNORED, METRICS, MULTILABEL, REGRESSION, Metric, Objective, Tally, f1, squared_error
+from coterie.data.objective import (
+    IGNORED,
+    METRICS,
+    MULTILABEL,
+    REGRESSION,
+    Metric,
+    Objective,
+    Tally,
+    f1,
+    squared_error,
+)
 from coterie.randomness import seeded
 from coterie.records.shown import Shown, spread
 from coterie.settings import SettingError
@@ -25,13 +35,19 @@ def of(name: str, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     tally = Tally(Objective(metrics=[name], loss=lambda o, y: torch.zeros(())))
     for part in torch.arange(len(targets)).tensor_split(3):
         tally.add(outputs[part], targets[part])
-    return {key: value for key, value in tally.objective.scores(tally.result()).items() if key != "loss"}
+    return {
+        key: value for key, value in tally.objective.scores(tally.result()).items() if key != "loss"
+    }
 
 
 def drawn(count: int, classes: int, share: float = 0.5, seed: int = 0) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(seed)
     outputs = torch.from_numpy(rng.normal(size=(count, classes)).astype(np.float32))
-    labels = rng.integers(0, classes, count) if classes > 2 else (rng.random(count) < share).astype(np.int64)
+    labels = (
+        rng.integers(0, classes, count)
+        if classes > 2
+        else (rng.random(count) < share).astype(np.int64)
+    )
     return outputs, torch.from_numpy(labels)
 
 
@@ -43,8 +59,12 @@ def test_auroc_is_scikit_learns_also_of_rare_labels(share: float, form: str) -> 
     given = {"two outputs": outputs, "one output": logits[:, None], "flat": logits}[form]
     expected = sklearn.metrics.roc_auc_score(labels.numpy(), logits.numpy().astype(np.float64))
     assert of("AUROC", given, labels)["AUROC"] == pytest.approx(expected, abs=1e-6)
-    precision = sklearn.metrics.average_precision_score(labels.numpy(), logits.numpy().astype(np.float64))
-    assert of("AveragePrecision", given, labels)["AveragePrecision"] == pytest.approx(precision, abs=1e-6)
+    precision = sklearn.metrics.average_precision_score(
+        labels.numpy(), logits.numpy().astype(np.float64)
+    )
+    assert of("AveragePrecision", given, labels)["AveragePrecision"] == pytest.approx(
+        precision, abs=1e-6
+    )
 
 
 def test_auroc_by_its_definition_with_ties() -> None:
@@ -63,10 +83,16 @@ def test_ties_of_several_classes_by_the_definition(classes: int, shift: float) -
     rng = np.random.default_rng(3)
     levels, labels = rng.integers(0, 3, (90, classes)), rng.integers(0, classes, 90)
     outputs = 1.1 * levels + rng.random((90, 1)) + shift * rng.integers(0, 2, (90, 1))
-    against = np.exp(1.1 * (levels[:, None, :] - levels[:, :, None])).sum(axis=2).round(9)  # 1 / chance, without the constant
+    against = (
+        np.exp(1.1 * (levels[:, None, :] - levels[:, :, None])).sum(axis=2).round(9)
+    )  # 1 / chance, without the constant
     areas = []
     for c in range(classes) if classes > 2 else [1]:
-        pairs = [np.sign(b - a) / 2 + 0.5 for a in against[labels == c, c] for b in against[labels != c, c]]
+        pairs = [
+            np.sign(b - a) / 2 + 0.5
+            for a in against[labels == c, c]
+            for b in against[labels != c, c]
+        ]
         areas.append(np.mean(pairs))
     found = of("AUROC", torch.from_numpy(outputs), torch.from_numpy(labels))["AUROC"]
     assert found == pytest.approx(np.mean(areas), abs=1e-12)
@@ -74,7 +100,9 @@ def test_ties_of_several_classes_by_the_definition(classes: int, shift: float) -
 
 def test_chances_that_are_all_but_one_are_still_ordered() -> None:
     outputs = torch.tensor([[60.0, 0.0, 0.0], [50.0, 0.0, 0.0], [55.0, 0.0, 0.0], [45.0, 0.0, 0.0]])
-    assert of("AUROC", outputs, torch.tensor([0, 1, 0, 2]))["AUROC"] == pytest.approx(np.mean([1.0, 2 / 3, 1.0]))
+    assert of("AUROC", outputs, torch.tensor([0, 1, 0, 2]))["AUROC"] == pytest.approx(
+        np.mean([1.0, 2 / 3, 1.0])
+    )
 
 
 def test_several_classes_and_labels_are_means_over_those_that_occur() -> None:
@@ -85,14 +113,20 @@ def test_several_classes_and_labels_are_means_over_those_that_occur() -> None:
     assert of("AUROC", outputs, labels)["AUROC"] == pytest.approx(np.mean(each), abs=1e-6)
     several = (torch.from_numpy(np.random.default_rng(2).random((300, 3))) < 0.3).long()
     several[:, 1] = 1  # always there
-    each = [sklearn.metrics.average_precision_score(several[:, i], outputs[:, i].double()) for i in (0, 2)]
+    each = [
+        sklearn.metrics.average_precision_score(several[:, i], outputs[:, i].double())
+        for i in (0, 2)
+    ]
     found = of("AveragePrecision", outputs[:, :3], several)["AveragePrecision"]
     assert found == pytest.approx(np.mean(each), abs=1e-6)
     assert math.isnan(of("AUROC", outputs, torch.zeros(300, dtype=torch.int64))["AUROC"])
 
 
 def test_f1_of_a_single_label_is_that_of_two_classes() -> None:
-    outputs, labels = torch.tensor([[2.0], [-1.0], [-1.0], [-1.0]]), torch.tensor([[1], [1], [0], [0]])
+    outputs, labels = (
+        torch.tensor([[2.0], [-1.0], [-1.0], [-1.0]]),
+        torch.tensor([[1], [1], [0], [0]]),
+    )
     assert f1(outputs, labels) == f1(outputs[:, 0], labels[:, 0]) == pytest.approx(2 / 3)
 
 
@@ -103,12 +137,16 @@ def test_f1_and_recalls_are_scikit_learns(classes: int) -> None:
     expected = sklearn.metrics.f1_score(labels, guessed, average=average)
     assert of("F1Score", outputs, labels)["F1Score"] == pytest.approx(expected)
     recalls = sklearn.metrics.recall_score(labels, guessed, average=None)
-    assert of("Recall", outputs, labels) == pytest.approx({f"Recall/{c}": recalls[c] for c in range(classes)})
+    assert of("Recall", outputs, labels) == pytest.approx(
+        {f"Recall/{c}": recalls[c] for c in range(classes)}
+    )
 
 
 def test_errors_of_numbers_are_scikit_learns() -> None:
     rng = np.random.default_rng(3)
-    outputs, targets = (torch.from_numpy(rng.normal(size=(50, 2)).astype(np.float32)) for _ in range(2))
+    outputs, targets = (
+        torch.from_numpy(rng.normal(size=(50, 2)).astype(np.float32)) for _ in range(2)
+    )
     both = targets.numpy(), outputs.numpy()
     expected = {
         "MeanAbsoluteError": sklearn.metrics.mean_absolute_error(*both),
@@ -129,7 +167,9 @@ def test_padding_counts_in_no_metric() -> None:
     assert of("accuracy", outputs, targets)["accuracy"] == pytest.approx(6 / 7)
     assert of("ExactMatch", outputs, targets)["ExactMatch"] == pytest.approx(3 / 4)
     loss = nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
-    assert of("perplexity", outputs, targets)["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+    assert of("perplexity", outputs, targets)["perplexity"] == pytest.approx(
+        math.exp(loss), rel=1e-5
+    )
     tally = Tally(Objective())
     tally.add(outputs[:2], targets[:2])
     tally.add(outputs[2:], targets[2:])
@@ -152,7 +192,9 @@ def test_torchmetrics_objects_and_functions_are_metrics() -> None:
     tally.add(outputs[100:], labels[100:])
     scores = objective.scores(tally.result())
     assert scores["theirs"] == pytest.approx(of("AUROC", outputs, labels)["AUROC"], abs=1e-6)
-    assert scores["error"] == pytest.approx(1 - of("accuracy", outputs, labels)["accuracy"], abs=1e-6)
+    assert scores["error"] == pytest.approx(
+        1 - of("accuracy", outputs, labels)["accuracy"], abs=1e-6
+    )
     assert {name for name in scores if name.startswith("each")} == {"each/0", "each/1", "each/2"}
     assert scores["share of 0"] == pytest.approx(float((outputs.argmax(1) == 0).float().mean()))
 
@@ -163,9 +205,15 @@ def test_torchmetrics_objects_and_functions_are_metrics() -> None:
         ({"metrics": ["AUROCC"]}, "there is no metric 'AUROCC'; did you mean AUROC"),
         ({"metrics": []}, "at least one metric besides the loss"),
         ({"metrics": {"loss": METRICS["AUROC"]}}, "a metric cannot have the name 'loss'"),
-        ({"metrics": {"client": METRICS["AUROC"]}}, "a metric cannot have the name 'client', which tables and records use"),
+        (
+            {"metrics": {"client": METRICS["AUROC"]}},
+            "a metric cannot have the name 'client', which tables and records use",
+        ),
         ({"metrics": ["auroc"]}, "there is no metric 'auroc'; did you mean AUROC"),
-        ({"metrics": {"mine": nn.Linear}}, "metric 'mine' must be an object or a function, got the class Linear: call it"),
+        (
+            {"metrics": {"mine": nn.Linear}},
+            "metric 'mine' must be an object or a function, got the class Linear: call it",
+        ),
         (
             {"metrics": {"mine": 3}},
             "metric 'mine' must be a function of .outputs, targets., a torchmetrics object or a coterie.Metric",
@@ -196,18 +244,27 @@ def test_a_run_reports_what_a_whole_test_set_gives(workers: int) -> None:
 
 
 def test_objectives_of_numbers_and_labels() -> None:
-    assert (REGRESSION.main, REGRESSION.better, MULTILABEL.main) == ("MeanAbsoluteError", "smaller", "AveragePrecision")
+    assert (REGRESSION.main, REGRESSION.better, MULTILABEL.main) == (
+        "MeanAbsoluteError",
+        "smaller",
+        "AveragePrecision",
+    )
     outputs, targets = torch.zeros(4, 1), torch.tensor([1.0, -1.0, 1.0, -1.0])
     assert float(squared_error(outputs, targets)) == 1.0
 
 
-@pytest.mark.parametrize("loss", [squared_error, nn.functional.mse_loss, nn.functional.huber_loss, nn.L1Loss(), nn.MSELoss()])
+@pytest.mark.parametrize(
+    "loss",
+    [squared_error, nn.functional.mse_loss, nn.functional.huber_loss, nn.L1Loss(), nn.MSELoss()],
+)
 def test_an_ensemble_for_numbers_has_the_mean_of_outputs(loss: Any) -> None:
     two = torch.tensor([[[1.0]], [[5.0]]])
     assert float(Objective(loss=loss, metrics=["R2Score"]).combine(two)) == 3.0
     labels = Objective(loss=MULTILABEL.loss, metrics=["AUROC"]).combine(two)
     torch.testing.assert_close(labels.sigmoid(), two.sigmoid().mean(0))
-    torch.testing.assert_close(Objective().combine(two.expand(2, 1, 3)).exp(), torch.full((1, 3), 1 / 3))
+    torch.testing.assert_close(
+        Objective().combine(two.expand(2, 1, 3)).exp(), torch.full((1, 3), 1 / 3)
+    )
 
 
 def test_a_diverged_model_has_no_accuracy() -> None:
@@ -217,7 +274,8 @@ def test_a_diverged_model_has_no_accuracy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "worst"), [("AUROC", 0.2), ("accuracy", 0.2), ("loss", 0.9), ("perplexity", 0.9), ("mine", 0.2)]
+    ("metric", "worst"),
+    [("AUROC", 0.2), ("accuracy", 0.2), ("loss", 0.9), ("perplexity", 0.9), ("mine", 0.2)],
 )
 def test_the_worst_client_is_that_of_each_metrics_own_direction(metric: str, worst: float) -> None:
     clients = {str(i): {"group": 0, metric: value} for i, value in enumerate((0.2, 0.9, 0.5))}

@@ -49,7 +49,10 @@ def panel(clients: int = 3, times: int = 40, seed: int = 0) -> dict[str, Any]:
 
 def values_of(data: ClientData, column: int = 0) -> list[list[float]]:
     """A column of the inputs of each part, sorted."""
-    return [sorted(part.inputs[part.index, column].tolist()) for part in (data.train, data.validation, data.test)]
+    return [
+        sorted(part.inputs[part.index, column].tolist())
+        for part in (data.train, data.validation, data.test)
+    ]
 
 
 def brute_force(ends: list[int], starts: list[int], parts: list[list[int]]) -> None:
@@ -82,7 +85,9 @@ def test_rows_are_divided_at_random_without_an_order() -> None:
     st.booleans(),
     st.integers(0, 5),
 )
-def test_parts_by_brute_force(times: list[int], gap: int, shared: int, tested: bool, subjects: int) -> None:
+def test_parts_by_brute_force(
+    times: list[int], gap: int, shared: int, tested: bool, subjects: int
+) -> None:
     made = spans(Times(np.array(times), False), gap, shared)
     both = torch.stack([made["starts"], made["ends"]], 1).numpy()
     people = np.arange(len(times)) % subjects if subjects else None
@@ -98,7 +103,9 @@ def test_parts_by_brute_force(times: list[int], gap: int, shared: int, tested: b
     later = test or validation
     assert all(times[i] < times[j] - gap for i in train for j in later)
     distinct = sorted(set(times))
-    assert all(distinct.index(times[j]) - distinct.index(times[i]) > shared for i in train for j in later)
+    assert all(
+        distinct.index(times[j]) - distinct.index(times[i]) > shared for i in train for j in later
+    )
     if people is not None:
         known = [set(people[part]) for part in parts]
         assert len(set.union(*known)) == sum(map(len, known))
@@ -107,20 +114,37 @@ def test_parts_by_brute_force(times: list[int], gap: int, shared: int, tested: b
 def test_an_even_series_is_cut_as_shares_say() -> None:
     """A gap of more than two years leaves out two rows at each cut, from the earlier part."""
     world = from_frame(panel(times=100), client="site", target="y", order="year", gap=2)
-    assert world.about["order"] == {"by": "year", "gap": "2", "test": round(10 / 96, 3), "left_out": 3 * 4}
+    assert world.about["order"] == {
+        "by": "year",
+        "gap": "2",
+        "test": round(10 / 96, 3),
+        "left_out": 3 * 4,
+    }
     for data in world.clients.values():
         assert values_of(data) == [list(range(76)), list(range(78, 88)), list(range(90, 100))]
 
 
 def test_rows_of_one_time_are_in_one_part() -> None:
-    rows = {"site": ["a"] * 60, "year": np.arange(60) // 6, "x": np.arange(60.0) // 6, "y": np.arange(60.0) / 7}
+    rows = {
+        "site": ["a"] * 60,
+        "year": np.arange(60) // 6,
+        "x": np.arange(60.0) // 6,
+        "y": np.arange(60.0) / 7,
+    }
     parts = values_of(from_frame(rows, client="site", target="y", order="year").clients[0])
     assert parts == [sorted([*range(8)] * 6), [8] * 6, [9] * 6]
 
 
 def test_a_client_at_too_few_times_is_refused() -> None:
-    rows = {"site": ["a"] * 60, "year": np.arange(60) // 30, "x": np.zeros(60), "y": np.arange(60.0) / 7}
-    with pytest.raises(UserError, match="a has 60 examples at 2 different times, too few for 3 parts"):
+    rows = {
+        "site": ["a"] * 60,
+        "year": np.arange(60) // 30,
+        "x": np.zeros(60),
+        "y": np.arange(60.0) / 7,
+    }
+    with pytest.raises(
+        UserError, match="a has 60 examples at 2 different times, too few for 3 parts"
+    ):
         from_frame(rows, client="site", target="y", order="year")
     with pytest.raises(UserError, match="use a smaller gap"):
         from_frame(panel(), client="site", target="y", order="year", gap=30)
@@ -146,13 +170,17 @@ DAYS = pd.date_range("2024-01-01", periods=40)
 def test_dates_of_all_kinds(column: Any) -> None:
     rows = {"site": ["a"] * 40, "day": column, "x": np.arange(40.0), "y": np.arange(40.0) / 7}
     for frame in (rows, pd.DataFrame(rows)):
-        parts = values_of(from_frame(frame, client="site", target="y", order="day", gap="1D").clients[0])
+        parts = values_of(
+            from_frame(frame, client="site", target="y", order="day", gap="1D").clients[0]
+        )
         assert parts == [list(range(30)), list(range(31, 35)), list(range(36, 40))]
 
 
 def test_a_frame_of_polars() -> None:
     days = [dt.date(2024, 1, 1) + dt.timedelta(day) for day in range(40)]
-    frame = pl.DataFrame({"site": ["a"] * 40, "day": days, "x": np.arange(40.0), "y": np.arange(40.0) / 7})
+    frame = pl.DataFrame(
+        {"site": ["a"] * 40, "day": days, "x": np.arange(40.0), "y": np.arange(40.0) / 7}
+    )
     parts = values_of(from_frame(frame, client="site", target="y", order="day").clients[0])
     assert parts == [list(range(32)), list(range(32, 36)), list(range(36, 40))]
 
@@ -185,7 +213,10 @@ def test_the_order_can_be_a_feature() -> None:
         ({"gap": 3}, "gap 3 needs order"),
         ({"order": "year", "gap": -1}, "gap must be >= 0, got -1"),
         ({"order": "year", "gap": "7D"}, "gap must be a number, as the order holds, got '7D'"),
-        ({"order": "year", "gap": "soon"}, "gap must be a number, or for dates a duration such as 7D"),
+        (
+            {"order": "year", "gap": "soon"},
+            "gap must be a number, or for dates a duration such as 7D",
+        ),
         ({"order": "year", "gap": "2M"}, "months and years differ in length: use days"),
         ({"order": "year", "gap": True}, "gap must be a number"),
         ({"order": "year", "gap": float("nan")}, "gap must be >= 0"),
@@ -206,12 +237,17 @@ def test_a_wrong_order_or_gap_is_one_sentence(settings: dict[str, Any], words: s
         (["2024-01-01", None] * 60, "60 missing values, the first in row 2"),
         ([np.inf, 1.0] * 60, "must hold finite times, got inf"),
         ([dt.date(2024, 1, 1), 3] * 60, "mixes numbers and dates"),
-        (["2024-01-01", "2024-01-01T00:00+00:00"] * 60, "mixes dates with a time zone and dates without"),
+        (
+            ["2024-01-01", "2024-01-01T00:00+00:00"] * 60,
+            "mixes dates with a time zone and dates without",
+        ),
     ],
 )
 def test_a_column_that_has_no_order_is_one_sentence(column: list[Any], words: str) -> None:
     with pytest.raises(UserError, match=f"the column when.*{words}"):
-        from_frame({**panel(), "when": column}, client="site", target="y", features=["a"], order="when")
+        from_frame(
+            {**panel(), "when": column}, client="site", target="y", features=["a"], order="when"
+        )
 
 
 def test_dates_need_a_duration() -> None:
@@ -220,7 +256,15 @@ def test_dates_need_a_duration() -> None:
         from_frame(rows, client="site", target="y", order="day", gap=7)
     worlds = [
         from_frame(rows, client="site", target="y", order="day", gap=gap)
-        for gap in ("2D", "48h", "2 D", "2880min", dt.timedelta(2), np.timedelta64(2, "D"), pd.Timedelta("2D"))
+        for gap in (
+            "2D",
+            "48h",
+            "2 D",
+            "2880min",
+            dt.timedelta(2),
+            np.timedelta64(2, "D"),
+            pd.Timedelta("2D"),
+        )
     ]
     assert len({digest(world) for world in worlds}) == 1
 
@@ -229,7 +273,9 @@ def test_dates_need_a_duration() -> None:
 # Windows of a series.
 
 
-def windows(values: np.ndarray, past: int, future: int, step: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def windows(
+    values: np.ndarray, past: int, future: int, step: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
     cut = torch.from_numpy(values.astype("f")).unfold(0, past + future, step)
     return cut[:, :past].clone(), cut[:, past:].clone()
 
@@ -243,9 +289,18 @@ def walk(length: int = 400, seed: int = 0) -> np.ndarray:
 def test_overlapping_windows_are_recognised(step: int, form: str) -> None:
     """By brute force: how many of the next windows have a step of the series in common, inputs and targets together."""
     x, y = windows(walk(), 10, 2, step)
-    x = {"plain": x, "channel last": x[..., None], "channel first": x[:, None], "newest first": x.flip(1)}[form]
-    expected = sum(1 for other in range(1, 20) if set(range(12)) & set(range(other * step, other * step + 12)))
-    visible = step < 10 or (form == "plain" and step < 12)  # otherwise inputs share nothing: their form does not show time
+    x = {
+        "plain": x,
+        "channel last": x[..., None],
+        "channel first": x[:, None],
+        "newest first": x.flip(1),
+    }[form]
+    expected = sum(
+        1 for other in range(1, 20) if set(range(12)) & set(range(other * step, other * step + 12))
+    )
+    visible = step < 10 or (
+        form == "plain" and step < 12
+    )  # otherwise inputs share nothing: their form does not show time
     assert overlap(x, y) == (expected if visible else 0)
 
 
@@ -274,7 +329,9 @@ def test_windows_over_a_cut_are_left_out(form: str) -> None:
         "starts and ends": {"order": np.stack([order, order + 11], 1)},
     }[form]
     if form == "keys":
-        clients = {name: {"x": one, "y": two, "order": order} for name, (one, two) in clients.items()}
+        clients = {
+            name: {"x": one, "y": two, "order": order} for name, (one, two) in clients.items()
+        }
     world = from_lists(clients, model=lambda: torch.nn.Linear(10, 2), **settings)
     for data in world.clients.values():
         seen = []
@@ -289,7 +346,9 @@ def test_windows_over_a_cut_are_left_out(form: str) -> None:
 def test_windows_in_random_order_are_recognised() -> None:
     x, y = windows(walk(), 10, 2)
     mixed = np.random.default_rng(0).permutation(len(x))
-    data = from_lists([(x[mixed], y[mixed])], order=[mixed], model=lambda: torch.nn.Linear(10, 2)).clients[0]
+    data = from_lists(
+        [(x[mixed], y[mixed])], order=[mixed], model=lambda: torch.nn.Linear(10, 2)
+    ).clients[0]
     assert len(data.train) == len(x) - 2 * 39 - 2 * 11
 
 
@@ -298,7 +357,9 @@ def test_windows_without_an_order_get_a_hint() -> None:
     (hint,) = from_lists([(x, y)], model=lambda: torch.nn.Linear(10, 2)).hints
     assert "overlapping windows, each shares values with the next 11" in hint
     assert not from_lists([(x, y, x + 99, y)], model=lambda: torch.nn.Linear(10, 2)).hints
-    assert not from_lists([(x, y)], order=np.arange(len(x)), model=lambda: torch.nn.Linear(10, 2)).hints
+    assert not from_lists(
+        [(x, y)], order=np.arange(len(x)), model=lambda: torch.nn.Linear(10, 2)
+    ).hints
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -306,19 +367,28 @@ def test_windows_without_an_order_get_a_hint() -> None:
 
 
 def test_a_table_in_a_file(tmp_path: Path) -> None:
-    rows = pd.DataFrame({**panel(), "day": [DAYS[int(one)] for one in panel()["a"]]}).drop(columns="year")
+    rows = pd.DataFrame({**panel(), "day": [DAYS[int(one)] for one in panel()["a"]]}).drop(
+        columns="year"
+    )
     rows.to_csv(tmp_path / "t.csv", index=False)
     rows.to_parquet(tmp_path / "t.parquet")
     scenario = replace(SCENARIOS["table/clients"], client="site", target="y", order="day", gap="1D")
     for name in ("t.csv", "t.parquet"):
         world = scenario.build(0, tmp_path / name)
-        assert world.about["order"] == {"by": "day", "gap": "1D", "test": round(4 / 38, 3), "left_out": 6}
+        assert world.about["order"] == {
+            "by": "day",
+            "gap": "1D",
+            "test": round(4 / 38, 3),
+            "left_out": 6,
+        }
         assert world.about["features"] == ["a"]
         for data in world.clients.values():
             assert values_of(data) == [list(range(30)), list(range(31, 35)), list(range(36, 40))]
         listed = replace(SCENARIOS["table/clients"], client="site", target="y", columns=("a",))
         assert listed.build(0, tmp_path / name).hints == (HINT.format("day"),)
-        with pytest.raises(UserError, match=r"the column day.*order='day' would test on later rows"):
+        with pytest.raises(
+            UserError, match=r"the column day.*order='day' would test on later rows"
+        ):
             replace(listed, columns=()).build(0, tmp_path / name)
 
 
@@ -341,7 +411,11 @@ def test_a_data_set_that_is_read_item_by_item() -> None:
     for given_items in ({"order": [np.arange(40)]}, {}):
         client: Any = items if given_items else {"train": items, "order": np.arange(40)}
         data = from_lists([client], model=lambda: torch.nn.Linear(1, 2), **given_items).clients[0]
-        assert [getattr(data, part).index.tolist() for part in PARTS] == [[*range(32)], [*range(32, 36)], [*range(36, 40)]]
+        assert [getattr(data, part).index.tolist() for part in PARTS] == [
+            [*range(32)],
+            [*range(32, 36)],
+            [*range(36, 40)],
+        ]
 
 
 def test_settings_of_other_scenarios() -> None:
@@ -349,32 +423,46 @@ def test_settings_of_other_scenarios() -> None:
         ("digits/iid", {"order": "year"}, r"Scenario\.order is for the data set table"),
         ("digits/iid", {"gap": 3}, r"Scenario\.gap 3\.0 needs Scenario\.order"),
         ("table/clients", {"gap": 3}, r"Scenario\.gap 3\.0 needs Scenario\.order"),
-        ("table/clients", {"order": "year", "gap": "soon"}, "gap must be a number, or for dates a duration"),
+        (
+            "table/clients",
+            {"order": "year", "gap": "soon"},
+            "gap must be a number, or for dates a duration",
+        ),
     ):
         with pytest.raises(SettingError, match=words):
             replace(SCENARIOS[name], **settings)
 
 
 X = np.arange(40, dtype="f")[:, None]
-GIVEN = {"x": X, "y": np.arange(40) % 2, "x_test": X[:5] + 50, "y_test": np.arange(5) % 2, "order": np.arange(40)}
+GIVEN = {
+    "x": X,
+    "y": np.arange(40) % 2,
+    "x_test": X[:5] + 50,
+    "y_test": np.arange(5) % 2,
+    "order": np.arange(40),
+}
 
 
 def test_given_test_parts_must_be_later() -> None:
     build = lambda **more: from_lists([{**GIVEN, **more}], gap=2)  # noqa: E731
     (hint,) = build().hints
     assert (
-        hint == "client client 0 has test examples without order_test: whether they are later is not known"
+        hint
+        == "client client 0 has test examples without order_test: whether they are later is not known"
         or "client 0" in hint
     )
     data = build(order_test=np.arange(42, 47)).clients[0]
     assert values_of(data)[:2] == [list(range(34)), list(range(36, 40))]
     assert not build(order_test=np.arange(42, 47)).hints
     with pytest.raises(
-        UserError, match="1 example of order_test are not later by more than the gap 2 than all of order"
+        UserError,
+        match="1 example of order_test are not later by more than the gap 2 than all of order",
     ) as error:
         build(order_test=np.arange(41, 46))
     assert "which ends at 39, while order_test begins at 41" in str(error.value)
-    with pytest.raises(UserError, match="order_test must hold a time for each of 5 examples, got 4"):
+    with pytest.raises(
+        UserError, match="order_test must hold a time for each of 5 examples, got 4"
+    ):
         build(order_test=np.arange(50, 54))
     with pytest.raises(UserError, match="must both hold dates, or both numbers"):
         from_lists([{**GIVEN, "order_test": DAYS[:5]}])
@@ -384,16 +472,30 @@ def test_given_test_parts_must_be_later() -> None:
     ("client", "settings", "words"),
     [
         ({"x": X, "y": X[:, 0] % 2}, {"order": "year"}, "from_frame takes a column's name"),
-        ({"x": X, "y": X[:, 0] % 2}, {"order": [np.arange(40)] * 2}, "one array for each of 1 client, got 2"),
-        ({"x": X, "y": X[:, 0] % 2}, {"order": np.arange(39)}, "order must hold a time for each of 40 examples, got 39"),
+        (
+            {"x": X, "y": X[:, 0] % 2},
+            {"order": [np.arange(40)] * 2},
+            "one array for each of 1 client, got 2",
+        ),
+        (
+            {"x": X, "y": X[:, 0] % 2},
+            {"order": np.arange(39)},
+            "order must hold a time for each of 40 examples, got 39",
+        ),
         ({"x": X, "y": X[:, 0] % 2}, {"order": {"b": np.arange(40)}}, "is not in both"),
         ({"x": X, "y": X[:, 0] % 2}, {"gap": 1}, "gap 1 needs an order"),
         ({"x": X, "y": X[:, 0] % 2, "order": X[:, 0]}, {"order": np.arange(40)}, "give it once"),
         ({"x": X, "y": X[:, 0] % 2, "order_test": X[:, 0]}, {}, "has order_test and no order"),
-        ({"x": X, "y": X[:, 0] % 2, "order": X[:, 0], "order_test": X[:, 0]}, {}, "examples that it does not have"),
+        (
+            {"x": X, "y": X[:, 0] % 2, "order": X[:, 0], "order_test": X[:, 0]},
+            {},
+            "examples that it does not have",
+        ),
     ],
 )
-def test_a_wrong_order_of_arrays_is_one_sentence(client: dict[str, Any], settings: dict[str, Any], words: str) -> None:
+def test_a_wrong_order_of_arrays_is_one_sentence(
+    client: dict[str, Any], settings: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         from_lists({"a": client}, **settings)
 
@@ -405,8 +507,22 @@ def test_a_wrong_order_of_arrays_is_one_sentence(client: dict[str, Any], setting
 def test_rows_of_a_subject_that_comes_again_are_left_out() -> None:
     """Each patient comes in five successive weeks, so those who come around a cut are in the later part alone."""
     week = np.arange(200)
-    rows = {"site": ["a"] * 200, "week": week, "patient": week // 5, "x": week.astype(float), "y": np.arange(200) / 7}
-    data = from_frame(rows, client="site", target="y", order="week", subject="patient", train=0.78, validation=0.11).clients[0]
+    rows = {
+        "site": ["a"] * 200,
+        "week": week,
+        "patient": week // 5,
+        "x": week.astype(float),
+        "y": np.arange(200) / 7,
+    }
+    data = from_frame(
+        rows,
+        client="site",
+        target="y",
+        order="week",
+        subject="patient",
+        train=0.78,
+        validation=0.11,
+    ).clients[0]
     assert values_of(data) == [list(range(150)), list(range(153, 175)), list(range(178, 200))]
 
 
@@ -418,18 +534,33 @@ def test_subjects_who_are_always_there_are_refused() -> None:
         "x": np.zeros(200),
         "y": np.ones(200) / 3,
     }
-    with pytest.raises(UserError, match="leave out subject: rows of a subject that a later part has are left out"):
+    with pytest.raises(
+        UserError, match="leave out subject: rows of a subject that a later part has are left out"
+    ):
         from_frame(rows, client="site", target="y", order="week", subject="patient")
 
 
-@given(st.lists(st.integers(0, 20), max_size=40), st.floats(0.01, 1), st.integers(0, 5), st.integers(0, 4))
-def test_held_out_examples_are_the_latest(times: list[int], share: float, gap: int, subjects: int) -> None:
+@given(
+    st.lists(st.integers(0, 20), max_size=40),
+    st.floats(0.01, 1),
+    st.integers(0, 5),
+    st.integers(0, 4),
+)
+def test_held_out_examples_are_the_latest(
+    times: list[int], share: float, gap: int, subjects: int
+) -> None:
     """Race, tuned and auto hold out examples of the training part; a gap applies to these too."""
     made = spans(Times(np.array(times, np.int64), False), gap) if times else {}
-    both = torch.stack([made["starts"], made["ends"]], 1) if times else torch.zeros(0, 2, dtype=torch.int64)
+    both = (
+        torch.stack([made["starts"], made["ends"]], 1)
+        if times
+        else torch.zeros(0, 2, dtype=torch.int64)
+    )
     people = torch.arange(len(times)) % subjects if subjects else None
     empty = whole(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
-    train = whole(torch.zeros(len(times), 1), torch.zeros(len(times), dtype=torch.int64), people, both)
+    train = whole(
+        torch.zeros(len(times), 1), torch.zeros(len(times), dtype=torch.int64), people, both
+    )
     data = ClientData(train=train, validation=empty, test=empty)
     held = local.held_out(data, share, 0, 3)
     if held is data:
@@ -454,14 +585,22 @@ def test_a_series_holds_out_its_last_part() -> None:
 def test_another_order_is_another_world() -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 3)).astype("f"), np.arange(40) % 2
     parts = {"x": x, "y": y, "x_validation": x, "y_validation": y, "x_test": x, "y_test": y}
-    known = {digest(from_lists([{**parts, **more}])) for more in ({}, {"order": np.arange(40)}, {"order": np.arange(40) // 2})}
+    known = {
+        digest(from_lists([{**parts, **more}]))
+        for more in ({}, {"order": np.arange(40)}, {"order": np.arange(40) // 2})
+    }
     assert len(known) == 3
 
 
 def test_other_clients_change_no_split() -> None:
     rows = panel()
     before = from_frame(rows, client="site", target="y", order="year")
-    more = {"site": ["site 9"] * 40, "year": 1000 + np.arange(40), "a": np.zeros(40), "y": np.ones(40)}
+    more = {
+        "site": ["site 9"] * 40,
+        "year": 1000 + np.arange(40),
+        "a": np.zeros(40),
+        "y": np.ones(40),
+    }
     both = {name: np.concatenate([rows[name], more[name]]) for name in rows}
     after = from_frame(both, client="site", target="y", order="year", after=before)
     for client, data in before.clients.items():
@@ -490,7 +629,9 @@ HINT = (
 
 
 def sorted_panel(**more: Any) -> pd.DataFrame:
-    return pd.DataFrame({**panel(), **more}).sort_values(["site", "a"]).rename(columns={"year": "x"})
+    return (
+        pd.DataFrame({**panel(), **more}).sort_values(["site", "a"]).rename(columns={"year": "x"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -516,7 +657,9 @@ def test_a_column_that_looks_like_time_gets_a_hint(name: str, values: Any, found
 
 
 def test_a_feature_that_looks_like_time_gets_a_hint() -> None:
-    assert from_frame(sorted_panel().rename(columns={"a": "year"}), client="site", target="y").hints == (HINT.format("year"),)
+    assert from_frame(
+        sorted_panel().rename(columns={"a": "year"}), client="site", target="y"
+    ).hints == (HINT.format("year"),)
 
 
 def test_tests_at_random_places_of_random_walks_are_too_good() -> None:
@@ -526,7 +669,10 @@ def test_tests_at_random_places_of_random_walks_are_too_good() -> None:
         clients = {}
         for client in range(4):
             values = walk(200, client)
-            clients[f"walk {client}"] = (np.arange(200, dtype="f")[:, None], values.astype("f")[:, None])
+            clients[f"walk {client}"] = (
+                np.arange(200, dtype="f")[:, None],
+                values.astype("f")[:, None],
+            )
         settings = {"order": np.arange(200)} if name == "order" else {}
         world = from_lists(clients, model=lambda: torch.nn.Linear(1, 1), **settings)
         mae = []
@@ -547,8 +693,24 @@ def test_records_and_reports_say_how_tests_follow(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     sorted_panel(day=DAYS[panel()["a"].astype(int)]).to_csv("t.csv", index=False)
-    command = ["run", "--scenario", "table/clients", "--data", "t.csv", "--method", "fedavg", "--rounds", "1", "--workers", "1"]
-    columns = [word for one in ("client=site", "target=y", "columns=['a']", "standardize=pooled") for word in ("--set", one)]
+    command = [
+        "run",
+        "--scenario",
+        "table/clients",
+        "--data",
+        "t.csv",
+        "--method",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--workers",
+        "1",
+    ]
+    columns = [
+        word
+        for one in ("client=site", "target=y", "columns=['a']", "standardize=pooled")
+        for word in ("--set", one)
+    ]
     assert main([*command, *columns, "--set", "order=day", "--set", "gap=1D", "--out", "run"]) == 0
     said = "Tested on the last 10% of each client's examples by day, with a gap of 1D; 6 examples before the cuts are left out."
     told = capsys.readouterr()
@@ -560,7 +722,10 @@ def test_records_and_reports_say_how_tests_follow(
     assert main([*command, *columns, "--out", "random"]) == 0
     told = capsys.readouterr()
     assert told.err.count(HINT.format("day")) == 1
-    assert Record(tmp_path / "random").description()["world"]["cautions"].count(HINT.format("day")) == 1
+    assert (
+        Record(tmp_path / "random").description()["world"]["cautions"].count(HINT.format("day"))
+        == 1
+    )
     assert main([*command, *columns, "--set", "order=dya", "--out", "no"]) == 2
     assert "did you mean day?" in capsys.readouterr().err
     assert not Path("no").exists()
@@ -571,7 +736,9 @@ def ranked_alone(run: Path) -> Contest:
     return contest
 
 
-@pytest.mark.parametrize("about", [{}, {"about": "x"}, {"about": {"order": 3}}, {"about": {"order": {"test": "many"}}}])
+@pytest.mark.parametrize(
+    "about", [{}, {"about": "x"}, {"about": {"order": 3}}, {"about": {"order": {"test": "many"}}}]
+)
 def test_records_of_others_say_nothing(about: dict[str, Any]) -> None:
     assert by_time(about) == ""
 
@@ -587,7 +754,9 @@ def test_test_examples_that_are_training_examples_get_a_hint() -> None:
     tests = from_lists({"a": twice}).clients[0]
     known = {tuple(row.tolist()) for row in tests.train.inputs[tests.train.index]}
     same = sum(tuple(row.tolist()) in known for row in tests.test.inputs[tests.test.index])
-    assert hint.startswith(f"{same} of 8 test examples are also training examples, with the same inputs and targets")
+    assert hint.startswith(
+        f"{same} of 8 test examples are also training examples, with the same inputs and targets"
+    )
     assert "for example at client a" in hint
     assert from_lists([(x, y, x[:9], y[:9])]).hints[0].startswith("9 of 9 test examples")
 

@@ -41,8 +41,15 @@ COVERS = {"iid", "shards", "dirichlet", "dirichlet-least", "quantity", "classes"
 
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=30)
-@given(seed=st.integers(0, 2**32), n=st.integers(4, 12), classes=st.integers(4, 10), extra=st.integers(0, 50))
-def test_every_way_deals_examples_once(way: str, seed: int, n: int, classes: int, extra: int) -> None:
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(4, 12),
+    classes=st.integers(4, 10),
+    extra=st.integers(0, 50),
+)
+def test_every_way_deals_examples_once(
+    way: str, seed: int, n: int, classes: int, extra: int
+) -> None:
     labels = labels_of(5 * n * classes + extra, classes, seed)
     parts = WAYS[way](labels, n, rng(seed))
     dealt = np.concatenate(parts)
@@ -76,7 +83,9 @@ def test_half_normal_counts_are_the_floor_of_the_shares() -> None:
     labels = np.repeat(np.arange(10), 100)
     parts = partition.half_normal(labels, 10, 100, rng(3))
     draws = np.abs(rng(3).standard_normal(10))
-    assert [len(part) // 10 for part in parts] == [max(int(100 * x / draws.sum()), 1) for x in draws]
+    assert [len(part) // 10 for part in parts] == [
+        max(int(100 * x / draws.sum()), 1) for x in draws
+    ]
 
 
 def test_half_normal_has_hccts_sizes() -> None:
@@ -87,7 +96,9 @@ def test_half_normal_has_hccts_sizes() -> None:
 
 
 def test_half_normal_gives_everyone_a_shard() -> None:
-    assert all(len(part) for part in partition.half_normal(np.repeat(np.arange(4), 10), 20, 20, rng()))
+    assert all(
+        len(part) for part in partition.half_normal(np.repeat(np.arange(4), 10), 20, 20, rng())
+    )
 
 
 def test_small_alpha_skews_and_large_alpha_does_not() -> None:
@@ -96,7 +107,9 @@ def test_small_alpha_skews_and_large_alpha_does_not() -> None:
     for alpha in (0.1, 100.0):
         parts = partition.dirichlet(labels, 10, alpha, rng(), least=10)
         assert min(map(len, parts)) >= 10
-        spread[alpha] = np.std([np.bincount(labels[part], minlength=10) / len(part) for part in parts])
+        spread[alpha] = np.std(
+            [np.bincount(labels[part], minlength=10) / len(part) for part in parts]
+        )
     assert spread[0.1] > 0.2 > 0.03 > spread[100.0]
 
 
@@ -123,7 +136,9 @@ def test_groups_of_classes_are_disjoint() -> None:
 def test_acfls_three_tasks() -> None:
     """ACFL: 16 clients, 20 of the classes in 4 groups of 5, three at each client, unequal numbers of each class."""
     labels, groups = np.repeat(np.arange(30), 500), np.arange(16) % 4
-    parts = partition.class_groups(labels, groups, rng(), per_group=5, per_client=3, sizes=(50, 500))
+    parts = partition.class_groups(
+        labels, groups, rng(), per_group=5, per_client=3, sizes=(50, 500)
+    )
     sets = [frozenset(np.unique(labels[part])) for part in parts]
     assert all(len(classes) == 3 for classes in sets)
     assert len(frozenset().union(*sets)) == 20
@@ -140,7 +155,9 @@ def test_each_client_is_one_writer() -> None:
     parts = partition.by_owner(owners, 3, rng(), least=3)
     assert sorted(int(owners[part[0]]) for part in parts) == [3, 4, 7]
     assert all(len(np.unique(owners[part])) == 1 for part in parts)
-    with pytest.raises(SettingError, match="4 clients requested, but only 3 writers have at least 3 examples"):
+    with pytest.raises(
+        SettingError, match="4 clients requested, but only 3 writers have at least 3 examples"
+    ):
         partition.by_owner(owners, 4, rng(), least=3)
 
 
@@ -154,16 +171,40 @@ def test_each_client_sees_its_domain() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: partition.iid(3, 4, rng()), "4 clients of at least 1 examples need 4, and there are 3"),
-        (lambda: partition.shards(np.zeros(5, int), 3, 2, rng()), "3 clients of at least 2 examples need 6"),
-        (lambda: partition.half_normal(np.zeros(50, int), 9, 8, rng()), "at least one shard per client: 8 shards, 9"),
-        (lambda: partition.dirichlet(np.zeros(9, int), 2, 1.0, rng(), 5), "2 clients of at least 5 examples need 10"),
+        (
+            lambda: partition.iid(3, 4, rng()),
+            "4 clients of at least 1 examples need 4, and there are 3",
+        ),
+        (
+            lambda: partition.shards(np.zeros(5, int), 3, 2, rng()),
+            "3 clients of at least 2 examples need 6",
+        ),
+        (
+            lambda: partition.half_normal(np.zeros(50, int), 9, 8, rng()),
+            "at least one shard per client: 8 shards, 9",
+        ),
+        (
+            lambda: partition.dirichlet(np.zeros(9, int), 2, 1.0, rng(), 5),
+            "2 clients of at least 5 examples need 10",
+        ),
         (lambda: partition.ranges(100, 10, 20, 30, rng()), "need"),
         (lambda: partition.ranges(100, 10, 5, 4, rng()), "1 <= lowest <= highest, got 5 and 4"),
-        (lambda: partition.class_groups(np.arange(3), np.arange(4), rng()), "4 groups of 1 classes need 4, and there are 3"),
-        (lambda: partition.class_groups(np.arange(4), np.zeros(2, int), rng(), per_client=5), "cannot hold 5 of the 4"),
-        (lambda: partition.class_groups(np.arange(4), np.arange(8) % 4, rng()), "too few for 8 clients in 4 groups"),
-        (lambda: partition.by_kind(np.zeros(3, int), np.array([0, 1]), rng()), "1 clients of at least 1 examples"),
+        (
+            lambda: partition.class_groups(np.arange(3), np.arange(4), rng()),
+            "4 groups of 1 classes need 4, and there are 3",
+        ),
+        (
+            lambda: partition.class_groups(np.arange(4), np.zeros(2, int), rng(), per_client=5),
+            "cannot hold 5 of the 4",
+        ),
+        (
+            lambda: partition.class_groups(np.arange(4), np.arange(8) % 4, rng()),
+            "too few for 8 clients in 4 groups",
+        ),
+        (
+            lambda: partition.by_kind(np.zeros(3, int), np.array([0, 1]), rng()),
+            "1 clients of at least 1 examples",
+        ),
     ],
 )
 def test_too_few_examples_are_one_sentence(call: Callable[[], Parts], sentence: str) -> None:

@@ -40,7 +40,9 @@ def folder(tmp_path: Path) -> Path:
             place = made / f"hospital {client}" / kind
             place.mkdir(parents=True)
             for number in range(4):
-                Image.fromarray(pixels(len(list(made.rglob("*.png"))))).save(place / f"{number}.png")
+                Image.fromarray(pixels(len(list(made.rglob("*.png"))))).save(
+                    place / f"{number}.png"
+                )
     return made
 
 
@@ -52,18 +54,28 @@ def test_each_folder_is_a_client_and_each_folder_in_it_a_class(folder: Path) -> 
     (folder / "hospital A" / ".hidden").write_text("no picture")
     (folder / "hospital A" / "cat" / "Thumbs.db").write_text("no picture")
     world = scenario().build(0, folder)
-    assert [data.name for data in world.clients.values()] == ["hospital A", "hospital B", "hospital C"]
+    assert [data.name for data in world.clients.values()] == [
+        "hospital A",
+        "hospital B",
+        "hospital C",
+    ]
     assert world.about == {"task": "classification", "classes": ["cat", "dog", "emu"]}
     number = 0
     for data in world.clients.values():
         inputs = data.train.inputs
         assert inputs.shape == (4 * len(KINDS[data.name[-1]]), 3, 16, 20)
         for picture in inputs:
-            assert torch.equal(picture, torch.from_numpy(pixels(number).transpose(2, 0, 1) / np.float32(255)))
+            assert torch.equal(
+                picture, torch.from_numpy(pixels(number).transpose(2, 0, 1) / np.float32(255))
+            )
             number += 1
         split = torch.cat([data.train.index, data.validation.index, data.test.index])
-        targets = torch.cat([data.train.targets, data.validation.targets, data.test.targets])[split.argsort()]
-        assert targets.tolist() == [["cat", "dog", "emu"].index(kind) for kind in KINDS[data.name[-1]] for _ in range(4)]
+        targets = torch.cat([data.train.targets, data.validation.targets, data.test.targets])[
+            split.argsort()
+        ]
+        assert targets.tolist() == [
+            ["cat", "dog", "emu"].index(kind) for kind in KINDS[data.name[-1]] for _ in range(4)
+        ]
     with seeded(0):
         assert world.model()(torch.zeros(1, 3, 16, 20)).shape == (1, 3)
 
@@ -79,10 +91,14 @@ def test_jpeg_as_a_camera_turned_it(folder: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6  # to be shown turned by 90 degrees
     for path in folder.rglob("*.png"):
-        Image.fromarray(pixels(1, (20, 16))).save(path.with_suffix(".JPG"), "jpeg", exif=turned, quality=95)
+        Image.fromarray(pixels(1, (20, 16))).save(
+            path.with_suffix(".JPG"), "jpeg", exif=turned, quality=95
+        )
         path.unlink()
     picture = scenario().build(0, folder).clients[0].train.inputs[0]
-    wanted = torch.from_numpy(np.rot90(pixels(1, (20, 16)), -1).transpose(2, 0, 1) / np.float32(255))
+    wanted = torch.from_numpy(
+        np.rot90(pixels(1, (20, 16)), -1).transpose(2, 0, 1) / np.float32(255)
+    )
     assert picture.shape == (3, 16, 20)
     assert (picture - wanted).abs().mean() < 0.25  # of noise, JPEG keeps the rough values only
     assert torch.corrcoef(torch.stack([picture.flatten(), wanted.flatten()]))[0, 1] > 0.5
@@ -117,18 +133,33 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
     """A PNG file that claims this size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
 
 
 def test_bombs_are_refused(folder: Path) -> None:
     path = min(folder.rglob("*.png"))
-    for size in (10_000, 20_000, 2_000_000_000):  # beyond Pillow's limit, twice beyond it, and what no memory holds
+    for size in (
+        10_000,
+        20_000,
+        2_000_000_000,
+    ):  # beyond Pillow's limit, twice beyond it, and what no memory holds
         path.write_bytes(png(size, size, bytes(1000)))
         with pytest.raises(
-            UserError, match=r"is not a readable PNG or JPEG file \(.*(exceeds limit|could be decompression bomb)"
+            UserError,
+            match=r"is not a readable PNG or JPEG file \(.*(exceeds limit|could be decompression bomb)",
         ):
             scenario(resize=8).build(0, folder)
 
@@ -136,24 +167,54 @@ def test_bombs_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda path: path.write_bytes(b""), r"is not a readable PNG or JPEG file \(cannot identify"),
-        (lambda path: path.write_bytes(path.read_bytes()[:300]), r"0\.png is not a readable PNG or JPEG file"),
-        (lambda path: Image.fromarray(pixels(0)).save(path, "bmp"), r"is not a readable PNG or JPEG file \(cannot identify"),
-        (lambda path: path.rename(path.with_suffix(".gif")), r"0\.gif is not a picture: its name must end in \.png, \.jpg"),
+        (
+            lambda path: path.write_bytes(b""),
+            r"is not a readable PNG or JPEG file \(cannot identify",
+        ),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:300]),
+            r"0\.png is not a readable PNG or JPEG file",
+        ),
+        (
+            lambda path: Image.fromarray(pixels(0)).save(path, "bmp"),
+            r"is not a readable PNG or JPEG file \(cannot identify",
+        ),
+        (
+            lambda path: path.rename(path.with_suffix(".gif")),
+            r"0\.gif is not a picture: its name must end in \.png, \.jpg",
+        ),
         (
             lambda path: path.rename(path.parents[1] / "0.png"),
             r"0\.png must be in the folder of a class, in the folder of a cl",
         ),
-        (lambda path: path.rename(path.parents[2] / "0.png"), r"must be in the folder of a class.*CLIENT/CLASS/0\.png"),
-        (lambda path: (path.parents[2] / "empty").mkdir(), "empty is empty; it must have a folder for each client"),
-        (lambda path: (path.parents[2] / "one" / "cat").mkdir(parents=True), "one holds no picture"),
+        (
+            lambda path: path.rename(path.parents[2] / "0.png"),
+            r"must be in the folder of a class.*CLIENT/CLASS/0\.png",
+        ),
+        (
+            lambda path: (path.parents[2] / "empty").mkdir(),
+            "empty is empty; it must have a folder for each client",
+        ),
+        (
+            lambda path: (path.parents[2] / "one" / "cat").mkdir(parents=True),
+            "one holds no picture",
+        ),
         (
             lambda path: path.parent.rename(path.parents[1] / "c\x1b[2J"),
             "names must have at most 100 characters and no control",
         ),
-        (lambda path: path.parent.rename(path.parents[1] / os.fsdecode(b"\xff")), "names must have at most 100 characters"),
-        (lambda path: (path.unlink(), path.symlink_to("/etc/hostname")), "is a symbolic link that leads out of"),
-        (lambda path: (path.parents[2] / "away").symlink_to("/etc"), "is a symbolic link that leads out of"),
+        (
+            lambda path: path.parent.rename(path.parents[1] / os.fsdecode(b"\xff")),
+            "names must have at most 100 characters",
+        ),
+        (
+            lambda path: (path.unlink(), path.symlink_to("/etc/hostname")),
+            "is a symbolic link that leads out of",
+        ),
+        (
+            lambda path: (path.parents[2] / "away").symlink_to("/etc"),
+            "is a symbolic link that leads out of",
+        ),
         (lambda path: (path.unlink(), os.mkfifo(path)), r"0\.png is not a regular file"),
         (
             lambda path: Image.fromarray(np.zeros((16, 20), np.uint16)).save(path),
@@ -162,7 +223,9 @@ def test_bombs_are_refused(folder: Path) -> None:
     ],
     ids=range(14),
 )
-def test_what_is_no_folder_of_pictures(folder: Path, change: Callable[[Path], object], sentence: str) -> None:
+def test_what_is_no_folder_of_pictures(
+    folder: Path, change: Callable[[Path], object], sentence: str
+) -> None:
     change(folder / "hospital A" / "cat" / "0.png")
     with pytest.raises(UserError, match=sentence):
         scenario().build(0, folder)
@@ -176,29 +239,48 @@ def test_links_inside_are_followed(folder: Path) -> None:
 
 def test_one_class_is_nothing_to_learn(tmp_path: Path) -> None:
     (tmp_path / "A" / "cat").mkdir(parents=True)
-    with pytest.raises(UserError, match="must have pictures of at least two classes, and has only 'cat'"):
+    with pytest.raises(
+        UserError, match="must have pictures of at least two classes, and has only 'cat'"
+    ):
         scenario().build(0, tmp_path)
 
 
 def test_pictures_have_room_in_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "available_memory", lambda: 100_000.0)
     with pytest.raises(
-        UserError, match=r"28 pictures as large as .* take 134,400 bytes, and half of the free memory is 50,000"
+        UserError,
+        match=r"28 pictures as large as .* take 134,400 bytes, and half of the free memory is 50,000",
     ):
         scenario().build(0, folder)
     assert len(scenario(resize=8, grey=True).build(0, folder).clients) == 3
 
 
-def test_without_pillow_a_sentence_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_a_sentence_names_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UserError, match=r"pictures need Pillow: pip install 'coterie\[images\]'"):
         scenario().build(0, folder)
 
 
-def test_from_the_command_line(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_the_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(folder.parent)
-    words = ["run", "--scenario", "images/clients", "--data", "pictures", "--set", "resize=16", "--set", "grey=true"]
-    assert main([*words, "--method", "fedavg", "--rounds", "1", "--workers", "1", "--out", "a"]) == 0
+    words = [
+        "run",
+        "--scenario",
+        "images/clients",
+        "--data",
+        "pictures",
+        "--set",
+        "resize=16",
+        "--set",
+        "grey=true",
+    ]
+    assert (
+        main([*words, "--method", "fedavg", "--rounds", "1", "--workers", "1", "--out", "a"]) == 0
+    )
     assert "hospital A, hospital B, hospital C (3 clients)" in capsys.readouterr().out
 
 

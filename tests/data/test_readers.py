@@ -139,10 +139,14 @@ def test_npz_gives_back_what_was_saved(tmp_path: Path) -> None:
             assert found[name].shape == array.shape
 
 
-@pytest.mark.parametrize("shape", ["(4000000000000,)", "(2, 3)", f"({2**62}, {2**62})", "(-1,)", "()"])
+@pytest.mark.parametrize(
+    "shape", ["(4000000000000,)", "(2, 3)", f"({2**62}, {2**62})", "(-1,)", "()"]
+)
 def test_an_array_that_claims_other_bytes_than_there_are(tmp_path: Path, shape: str) -> None:
     path = zipped(tmp_path / "x.npz", ("x.npy", headed(shape) + bytes(40)))
-    with pytest.raises(UserError, match=r"x\.npy has 40 bytes where its header promises an array \["):
+    with pytest.raises(
+        UserError, match=r"x\.npy has 40 bytes where its header promises an array \["
+    ):
         readers.npz(path)
 
 
@@ -184,7 +188,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bombs_are_refused_before_they_fill_the_memory(tmp_path: Path) -> None:
     zeros, many = bytes(1 << 24), "it looks like a decompression bomb"
     with pytest.raises(UserError, match=f"16,777,344 bytes or more from .*: {many}"):
-        readers.npz(zipped(tmp_path / "x.npz", ("x.npy", headed(f"({1 << 21},)").ljust(128) + zeros)))
+        readers.npz(
+            zipped(tmp_path / "x.npz", ("x.npy", headed(f"({1 << 21},)").ljust(128) + zeros))
+        )
     (tmp_path / "x.gz").write_bytes(gzip.compress(zeros))
     with pytest.raises(UserError, match=many):
         readers.content(tmp_path / "x.gz")
@@ -192,7 +198,9 @@ def test_bombs_are_refused_before_they_fill_the_memory(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=many):
         readers.content(tmp_path / "x.gz")
     packed = zlib.compress(zeros)
-    element = b"MATLAB 5.0".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(packed)) + packed
+    element = (
+        b"MATLAB 5.0".ljust(124) + b"\x00\x01IM" + struct.pack("<II", 15, len(packed)) + packed
+    )
     (tmp_path / "x.mat").write_bytes(element)
     with pytest.raises(UserError, match=many):
         readers.mat(tmp_path / "x.mat", ("X",))
@@ -214,7 +222,9 @@ def test_files_have_room_in_the_memory(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "available_memory", lambda: 1000.0)
     with pytest.raises(UserError, match="has 600 bytes, more than the limit of 500"):
         readers.content(tmp_path / "x")
-    with pytest.raises(UserError, match="unpacks to 600 bytes or more, and half of the free memory is 500 bytes"):
+    with pytest.raises(
+        UserError, match="unpacks to 600 bytes or more, and half of the free memory is 500 bytes"
+    ):
         readers.content(tmp_path / "x.gz")
 
 

@@ -22,7 +22,8 @@ def lists(shape: tuple[int, ...] = (4,)) -> list[tuple[np.ndarray, np.ndarray]]:
     """Three clients of different sizes and ranges."""
     rng = np.random.default_rng(0)
     return [
-        ((rng.random((size, *shape)) * 9 + 50 * size).astype(np.float32), rng.integers(0, 2, size)) for size in (20, 30, 50)
+        ((rng.random((size, *shape)) * 9 + 50 * size).astype(np.float32), rng.integers(0, 2, size))
+        for size in (20, 30, 50)
     ]
 
 
@@ -32,7 +33,9 @@ def examples(world: World, part: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("shape", "axes"), [((4,), (0,)), ((3, 5, 6), (0, 2, 3))])
-def test_pooled_constants_are_those_of_all_training_examples(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+def test_pooled_constants_are_those_of_all_training_examples(
+    shape: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
     plain, scaled = from_lists(lists(shape)), from_lists(lists(shape), standardize="pooled")
     train = examples(plain, "train")
     means, deviations = train.mean(axes), train.std(axes)
@@ -60,11 +63,14 @@ def test_a_feature_that_never_changes_becomes_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("means", "deviations"), [([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 8.0]), ([5.0], [2.0]), ([5.0], [1.0, 2, 3, 4])]
+    ("means", "deviations"),
+    [([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 8.0]), ([5.0], [2.0]), ([5.0], [1.0, 2, 3, 4])],
 )
 def test_given_constants(means: Sequence[float], deviations: Sequence[float]) -> None:
     plain, scaled = from_lists(lists()), from_lists(lists(), standardize=(means, deviations))
-    np.testing.assert_allclose(examples(scaled, "test"), (examples(plain, "test") - means) / deviations, rtol=1e-6)
+    np.testing.assert_allclose(
+        examples(scaled, "test"), (examples(plain, "test") - means) / deviations, rtol=1e-6
+    )
     assert scaled.about["means"] == list(np.broadcast_to(means, 4))
     assert scaled.about["deviations"] == list(np.broadcast_to(deviations, 4))
 
@@ -91,7 +97,9 @@ def test_wrong_constants_are_refused(how: Any, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"shift": "rotation"}, {"drift": "still", "renew": True, "shift": "label-swap"}], ids=str
+    "changes",
+    [{}, {"shift": "rotation"}, {"drift": "still", "renew": True, "shift": "label-swap"}],
+    ids=str,
 )
 def test_every_data_set_can_be_standardized(changes: dict[str, Any]) -> None:
     plain = Scenario(dataset="digits", clients=4, groups=2, **changes)
@@ -111,9 +119,14 @@ def test_every_data_set_can_be_standardized(changes: dict[str, Any]) -> None:
 
 def test_pixels_count_as_numbers_from_0_to_1() -> None:
     world = from_lists(lists((3, 5, 6)))
-    pixels = {c: replace_inputs(d, lambda x: (x / x.max() * 255).to(torch.uint8)) for c, d in world.clients.items()}
+    pixels = {
+        c: replace_inputs(d, lambda x: (x / x.max() * 255).to(torch.uint8))
+        for c, d in world.clients.items()
+    }
     floats = {c: replace_inputs(d, lambda x: x / 255) for c, d in pixels.items()}
-    one, other = (standardized(replace(world, clients=clients), "pooled") for clients in (pixels, floats))
+    one, other = (
+        standardized(replace(world, clients=clients), "pooled") for clients in (pixels, floats)
+    )
     assert one.about["means"] == pytest.approx(other.about["means"])
     np.testing.assert_allclose(examples(one, "train"), examples(other, "train"), atol=1e-4)
 
@@ -121,24 +134,32 @@ def test_pixels_count_as_numbers_from_0_to_1() -> None:
 def replace_inputs(data: ClientData, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
     inputs = change(data.train.inputs)
     parts = {name: getattr(data, name) for name in ("train", "validation", "test")}
-    return replace(data, **{name: Split(inputs, part.index, part.targets) for name, part in parts.items()})
+    return replace(
+        data, **{name: Split(inputs, part.index, part.targets) for name, part in parts.items()}
+    )
 
 
 def test_tokens_are_not_standardized() -> None:
     words = [(np.arange(40).reshape(10, 4), np.arange(10) % 2)]
-    with pytest.raises(UserError, match="standardize needs features or images, and the inputs are tokens"):
+    with pytest.raises(
+        UserError, match="standardize needs features or images, and the inputs are tokens"
+    ):
         from_lists(words, model=lambda: torch.nn.EmbeddingBag(40, 2), standardize="pooled")
 
 
 @pytest.mark.parametrize("how", ["shared", None, 3, (1.0,), ("a", "b"), (1.0, 2.0, 3.0)], ids=str)
 def test_what_is_no_standardization(how: Any) -> None:
-    with pytest.raises(SettingError, match=r"standardize must be none, pooled, or|means must be numbers, got 'a'"):
+    with pytest.raises(
+        SettingError, match=r"standardize must be none, pooled, or|means must be numbers, got 'a'"
+    ):
         from_lists(lists(), standardize=how)
 
 
 def test_inputs_in_several_parts_are_not_standardized() -> None:
     parts = [({"a": x, "b": x}, y) for x, y in lists()]
-    with pytest.raises(UserError, match="standardize needs one tensor of features or images per client"):
+    with pytest.raises(
+        UserError, match="standardize needs one tensor of features or images per client"
+    ):
         from_lists(parts, model=lambda: torch.nn.Linear(3, 2), standardize="pooled")
 
 
@@ -146,10 +167,17 @@ def test_as_settings_of_a_scenario(tmp_path: Path) -> None:
     for number, (x, y) in enumerate(lists()):
         np.savez(tmp_path / f"{number}.npz", x=x, y=y)
     scenario = SCENARIOS["folder/clients"]
-    plain, pooled = scenario.build(0, tmp_path), replace(scenario, standardize="pooled").build(0, tmp_path)
+    plain, pooled = (
+        scenario.build(0, tmp_path),
+        replace(scenario, standardize="pooled").build(0, tmp_path),
+    )
     assert pooled.about["means"] == pytest.approx(examples(plain, "train").mean(0).tolist())
-    given = replace(scenario, standardize="given", means=(2000.0,), deviations=(10.0,)).build(0, tmp_path)
-    np.testing.assert_allclose(examples(given, "train"), (examples(plain, "train") - 2000) / 10, rtol=1e-5)
+    given = replace(scenario, standardize="given", means=(2000.0,), deviations=(10.0,)).build(
+        0, tmp_path
+    )
+    np.testing.assert_allclose(
+        examples(given, "train"), (examples(plain, "train") - 2000) / 10, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,11 @@ from coterie.randomness import seeded
 from coterie.settings import SettingError, UserError, build
 
 FREE = [name for name in SCENARIOS if name.startswith(("digits/", "synthetic/"))]
-FILED = [name for name, one in SCENARIOS.items() if not name.endswith("/clients") and datasets.find(one.dataset).files]
+FILED = [
+    name
+    for name, one in SCENARIOS.items()
+    if not name.endswith("/clients") and datasets.find(one.dataset).files
+]
 
 
 def same(a: Split, b: Split) -> bool:
@@ -29,7 +33,11 @@ def same(a: Split, b: Split) -> bool:
 
 
 def splits(world: World) -> list[Split]:
-    return [split for data in world.clients.values() for split in (data.train, data.validation, data.test)]
+    return [
+        split
+        for data in world.clients.values()
+        for split in (data.train, data.validation, data.test)
+    ]
 
 
 def hold(world: World, scenario: Scenario) -> None:
@@ -41,7 +49,11 @@ def hold(world: World, scenario: Scenario) -> None:
         assert len(data.train)
         assert len(data.test)
         assert bool(len(data.validation)) == bool(scenario.validation)
-        own = (data.train, data.validation, data.test) if scenario.test == "share" else (data.train, data.validation)
+        own = (
+            (data.train, data.validation, data.test)
+            if scenario.test == "share"
+            else (data.train, data.validation)
+        )
         rows = torch.cat([split.index for split in own])
         assert len(rows.unique()) == len(rows)
     trained = torch.cat([data.train.index for data in world.clients.values()])
@@ -61,7 +73,9 @@ def test_worlds_without_files(name: str) -> None:
     hold(world, scenario)
     assert all(map(same, splits(world), splits(again)))
     assert world.truth == again.truth
-    assert not all(len(a) == len(b) and same(a, b) for a, b in zip(splits(world), splits(other), strict=True))
+    assert not all(
+        len(a) == len(b) and same(a, b) for a, b in zip(splits(world), splits(other), strict=True)
+    )
 
 
 @pytest.mark.slow
@@ -94,12 +108,19 @@ def test_fl_hcs_label_swap(data_folder: Path) -> None:
     world = find("mnist/label-swap").build(0, data_folder)
     assert world.truth is not None
     assert [len(group) for group in world.truth] == [25] * 4
-    assert all(len(data.train) == 600 and len(data.test) == 10_000 for data in world.clients.values())
-    # One set of test outputs serves all 100 clients: the inputs and rows are the same objects everywhere.
-    assert len({(id(data.test.inputs), id(data.test.index)) for data in world.clients.values()}) == 1
+    assert all(
+        len(data.train) == 600 and len(data.test) == 10_000 for data in world.clients.values()
+    )
+    # One set of test outputs serves all 100 clients: the inputs and rows are the same objects
+    # everywhere.
+    assert (
+        len({(id(data.test.inputs), id(data.test.index)) for data in world.clients.values()}) == 1
+    )
     assert len({id(data.test) for data in world.clients.values()}) == 4
     first, second = (world.clients[group[0]].test.targets for group in world.truth[:2])
-    assert 0.55 < (first == second).float().mean() < 0.65  # two pairs of labels differ: four classes of ten
+    assert (
+        0.55 < (first == second).float().mean() < 0.65
+    )  # two pairs of labels differ: four classes of ten
 
 
 @pytest.mark.parametrize("shift", ["label-permutation", "label-swap"])
@@ -116,7 +137,9 @@ def test_label_shifts_reach_every_split(shift: str) -> None:
                 assert torch.equal(mine.index, true.index)
                 for now, was in zip(mine.targets.tolist(), true.targets.tolist(), strict=True):
                     called.setdefault(was, set()).add(now)
-        assert all(len(names) == 1 for names in called.values())  # one permutation for the whole group
+        assert all(
+            len(names) == 1 for names in called.values()
+        )  # one permutation for the whole group
         assert len(set.union(*called.values())) == 10
         changed = sum(names != {label} for label, names in called.items())
         assert changed == 2 if shift == "label-swap" else changed > 2
@@ -127,14 +150,18 @@ def test_rotation_reaches_every_split() -> None:
     for client in (0, 1, 2, 3):
         a, b = turned.clients[client], plain.clients[client]
         for mine, true in ((a.train, b.train), (a.validation, b.validation), (a.test, b.test)):
-            assert torch.equal(mine.inputs[mine.index], torch.rot90(true.inputs[true.index], client, (2, 3)))
+            assert torch.equal(
+                mine.inputs[mine.index], torch.rot90(true.inputs[true.index], client, (2, 3))
+            )
 
 
 def test_truth() -> None:
     assert find("digits/iid").build(0).truth == (tuple(range(20)),)
     assert find("digits/quantity").build(0).truth == (tuple(range(20)),)
     assert find("digits/dirichlet").build(0).truth is None
-    assert Scenario(shift="label-swap", shuffle=False).build(0).truth == tuple(tuple(range(g, 20, 4)) for g in range(4))
+    assert Scenario(shift="label-swap", shuffle=False).build(0).truth == tuple(
+        tuple(range(g, 20, 4)) for g in range(4)
+    )
     both = Scenario(partition="classes", groups=2, shift="label-swap", shuffle=False).build(0).truth
     assert both == (tuple(range(0, 20, 2)), tuple(range(1, 20, 2)))
     shards = Scenario(dataset="synthetic", clients=4, shards=1, partition="shards").build(0)
@@ -149,15 +176,24 @@ def test_samples_bound_a_client() -> None:
 
 
 def test_text_reports_perplexity(tmp_path: Path) -> None:
-    rows = "".join(f'"{1 + i % 4}","t","some words of topic {i % 4} and number {i}"\n' for i in range(80))
+    rows = "".join(
+        f'"{1 + i % 4}","t","some words of topic {i % 4} and number {i}"\n' for i in range(80)
+    )
     (tmp_path / "train.csv").write_text(rows)
     (tmp_path / "test.csv").write_text(rows)
-    scenario = build(Scenario, {"dataset": "ag_news", "partition": "topic", "clients": 4, "length": 5, "test": "whole"})
+    scenario = build(
+        Scenario,
+        {"dataset": "ag_news", "partition": "topic", "clients": 4, "length": 5, "test": "whole"},
+    )
     world = scenario.build(0, tmp_path)
     assert "perplexity" in world.objective.named
     assert world.truth == ((0,), (1,), (2,), (3,))
-    assert len({id(data.test.index) for data in world.clients.values()}) == 4  # each is tested on its own topic
-    with pytest.raises(SettingError, match="label-swap needs class labels, and ag_news predicts words"):
+    assert (
+        len({id(data.test.index) for data in world.clients.values()}) == 4
+    )  # each is tested on its own topic
+    with pytest.raises(
+        SettingError, match="label-swap needs class labels, and ag_news predicts words"
+    ):
         Scenario(dataset="ag_news", shift="label-swap").build(0, tmp_path)
 
 
@@ -166,15 +202,24 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
     [
         ({"partition": "idd"}, "Scenario.partition must be one of .*did you mean iid?"),
         ({"train": 1.5}, "Scenario.train must be > 0 and <= 1, got 1.5"),
-        ({"train": 0.9}, "train and validation must leave some examples for the test data, got 0.9 and 0.1"),
+        (
+            {"train": 0.9},
+            "train and validation must leave some examples for the test data, got 0.9 and 0.1",
+        ),
         ({"sizes": [5, 2]}, r"Scenario.sizes must be a lowest and a highest number, got \[5, 2\]"),
-        ({"dataset": "folder"}, "the partition clients goes together with the data sets folder, table, images"),
+        (
+            {"dataset": "folder"},
+            "the partition clients goes together with the data sets folder, table, images",
+        ),
         ({"clinets": 3}, "Scenario has no setting 'clinets'; did you mean clients?"),
         (
             {"dataset": "table", "partition": "clients", "clients": 4},
             "Scenario.clients is for data that are divided among clients, .* their own: there is one per name; leave it out",
         ),
-        ({"dataset": "folder", "partition": "clients", "alpha": 1.0}, "Scenario.alpha is for data that are divided among"),
+        (
+            {"dataset": "folder", "partition": "clients", "alpha": 1.0},
+            "Scenario.alpha is for data that are divided among",
+        ),
         ({"metrics": ["AUC"]}, "there is no metric 'AUC'"),
     ],
 )
@@ -224,14 +269,19 @@ def test_a_folder_with_a_file_per_client(tmp_path: Path) -> None:
 
 
 def test_an_invalid_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no .npz file; each client is one, with arrays x and y"):
+    with pytest.raises(
+        UserError, match=r"holds no .npz file; each client is one, with arrays x and y"
+    ):
         find("folder/clients").build(0, tmp_path)
     np.savez(tmp_path / "a.npz", x=np.ones((5, 2)))
     with pytest.raises(UserError, match=r"a.npz must hold x and y .*; it holds x"):
         find("folder/clients").build(0, tmp_path)
     np.savez(tmp_path / "a.npz", x=np.ones((5, 2)), y=np.arange(5))
     np.savez(tmp_path / "b.npz", x=np.ones((5, 3)), y=np.arange(5))
-    with pytest.raises(UserError, match=r"must have the same shape and type: a has \(2,\) torch.float32, b has \(3,\)"):
+    with pytest.raises(
+        UserError,
+        match=r"must have the same shape and type: a has \(2,\) torch.float32, b has \(3,\)",
+    ):
         find("folder/clients").build(0, tmp_path)
 
 
@@ -243,7 +293,9 @@ def test_whole_numbers_are_features_to_a_model_of_features(tmp_path: Path) -> No
     assert inputs.tolist() == x.tolist()
     assert from_lists([(x, y)]).clients[0].train.inputs.dtype == torch.float32
     own = from_lists([(x, y)], model=lambda: nn.EmbeddingBag(40, 2))
-    assert own.clients[0].train.inputs.dtype == torch.int64  # to a model of one's own they may be tokens
+    assert (
+        own.clients[0].train.inputs.dtype == torch.int64
+    )  # to a model of one's own they may be tokens
 
 
 def test_clients_that_would_not_train_are_refused() -> None:
@@ -253,8 +305,14 @@ def test_clients_that_would_not_train_are_refused() -> None:
 
 @seeded(0)
 def test_clients_from_lists() -> None:
-    three = [arrays(20, 0), (*arrays(30, 1), *arrays(9, 2)), dict(zip("xy", arrays(10, 3), strict=True))]
-    world = from_lists(three, training=Training(lr=0.3), truth=((0, 1), (2,)), model=lambda: nn.Linear(5, 3))
+    three = [
+        arrays(20, 0),
+        (*arrays(30, 1), *arrays(9, 2)),
+        dict(zip("xy", arrays(10, 3), strict=True)),
+    ]
+    world = from_lists(
+        three, training=Training(lr=0.3), truth=((0, 1), (2,)), model=lambda: nn.Linear(5, 3)
+    )
     assert [len(data.train) for data in world.clients.values()] == [16, 27, 8]
     assert len(world.clients[1].test) == 9
     assert world.training.lr == 0.3
@@ -268,7 +326,10 @@ def test_clients_from_lists() -> None:
     ("clients", "sentence"),
     [
         ([], "a world needs at least one client"),
-        ([arrays(5, 0)[:1]], r"client 0 must be \(x, y\) or \(x, y, x_test, y_test\), got 1 arrays"),
+        (
+            [arrays(5, 0)[:1]],
+            r"client 0 must be \(x, y\) or \(x, y, x_test, y_test\), got 1 arrays",
+        ),
         ([(np.ones((3, 2)), np.arange(4))], "client 0 is mislabelled: 3 inputs but 4 labels"),
     ],
 )
@@ -278,14 +339,23 @@ def test_invalid_lists_are_refused(clients: list[tuple[np.ndarray, ...]], senten
 
 
 def test_a_table_is_refused_where_nothing_reads_it() -> None:
-    with pytest.raises(SettingError, match=r"data is the table clean\.csv, and the data set is digits, which does not read it"):
+    with pytest.raises(
+        SettingError,
+        match=r"data is the table clean\.csv, and the data set is digits, which does not read it",
+    ):
         Scenario().build(0, "clean.csv")
 
 
 def test_metrics_of_a_scenario(tmp_path: Path) -> None:
     rows = [f"{'ab'[i % 2]},{i % 7},{int(i % 3 > 0)}" for i in range(60)]
     (tmp_path / "t.csv").write_text("\n".join(["site,x,y", *rows]))
-    settings = {"dataset": "table", "partition": "clients", "client": "site", "target": "y", "metrics": ["AUROC", "accuracy"]}
+    settings = {
+        "dataset": "table",
+        "partition": "clients",
+        "client": "site",
+        "target": "y",
+        "metrics": ["AUROC", "accuracy"],
+    }
     world = build(Scenario, settings).build(0, tmp_path / "t.csv")
     assert world.objective.main == "AUROC"
     (done,) = rounds(FedAvg(), world, rounds=1, workers=1)
@@ -293,14 +363,26 @@ def test_metrics_of_a_scenario(tmp_path: Path) -> None:
     assert set(done.scores[0]) == {"loss", "AUROC", "accuracy"}
 
 
-def test_the_folder_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((9, 2)), y=np.arange(9) % 2)
     monkeypatch.setitem(os.environ, "COTERIE_DATA", str(tmp_path))
     assert find("folder/clients").build(0).clients[0].name == "a"
 
 
 @pytest.mark.parametrize(
-    "setting", ["clients", "groups", "shards", "total_shards", "vocabulary", "examples", "features", "classes"]
+    "setting",
+    [
+        "clients",
+        "groups",
+        "shards",
+        "total_shards",
+        "vocabulary",
+        "examples",
+        "features",
+        "classes",
+    ],
 )
 def test_counts_that_no_memory_holds_are_refused(setting: str) -> None:
     with pytest.raises(UserError, match=rf"Scenario\.{setting} must be >= \d and <= "):
@@ -310,5 +392,7 @@ def test_counts_that_no_memory_holds_are_refused(setting: str) -> None:
 @pytest.mark.parametrize("method", ["IFCA", "FLSC", "CLoVE", "CFLGP", "FedDrift"])
 def test_more_models_than_can_be_drawn_are_refused(method: str) -> None:
     """An estimate of 2**63 - 1 models did not end."""
-    with pytest.raises(UserError, match=rf"{method}\.models must be >= 1 and <= 1000, got 9223372036854775807"):
+    with pytest.raises(
+        UserError, match=rf"{method}\.models must be >= 1 and <= 1000, got 9223372036854775807"
+    ):
         getattr(methods, method)(models=2**63 - 1)

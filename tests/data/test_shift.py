@@ -19,7 +19,9 @@ def rng(seed: int = 0) -> np.random.Generator:
 @given(clients=st.integers(1, 50), groups=st.integers(1, 10), seed=st.integers(0, 99))
 def test_groups_are_equal_and_complete(clients: int, groups: int, seed: int) -> None:
     if groups > clients:
-        with pytest.raises(SettingError, match=f"{groups} groups need at least as many clients, got {clients}"):
+        with pytest.raises(
+            SettingError, match=f"{groups} groups need at least as many clients, got {clients}"
+        ):
             shift.deal(clients, groups, rng(seed))
         return
     sizes = np.bincount(shift.deal(clients, groups, rng(seed)), minlength=groups)
@@ -68,7 +70,9 @@ def test_swaps_exchange_two_labels() -> None:
         (2, 4, [(1, 2), (2, 1)], "two groups would swap the same labels"),
     ],
 )
-def test_swaps_that_are_none(groups: int, classes: int, pairs: list[tuple[int, ...]], sentence: str) -> None:
+def test_swaps_that_are_none(
+    groups: int, classes: int, pairs: list[tuple[int, ...]], sentence: str
+) -> None:
     with pytest.raises(SettingError, match=sentence):
         shift.label_swaps(groups, classes, pairs)
 
@@ -112,7 +116,9 @@ def test_what_was_outside_is_black_and_many_images_are_rotated_as_few() -> None:
         (3, (1, 8, 8), (0, 90), "3 angles that differ"),
     ],
 )
-def test_rotations_that_are_none(groups: int, shape: tuple[int, ...], angles: tuple[int, ...], sentence: str) -> None:
+def test_rotations_that_are_none(
+    groups: int, shape: tuple[int, ...], angles: tuple[int, ...], sentence: str
+) -> None:
     with pytest.raises(SettingError, match=sentence):
         shift.rotations(groups, shape, angles)
 

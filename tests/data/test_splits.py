@@ -16,8 +16,15 @@ from coterie.randomness import generator
 from coterie.settings import SettingError, UserError
 
 
-@given(count=st.integers(3, 500), train=st.floats(0.01, 0.98), validation=st.sampled_from([0.0, 0.01]), test=st.booleans())
-def test_pieces_are_disjoint_and_none_is_missing(count: int, train: float, validation: float, test: bool) -> None:
+@given(
+    count=st.integers(3, 500),
+    train=st.floats(0.01, 0.98),
+    validation=st.sampled_from([0.0, 0.01]),
+    test=st.booleans(),
+)
+def test_pieces_are_disjoint_and_none_is_missing(
+    count: int, train: float, validation: float, test: bool
+) -> None:
     mine = np.arange(100, 100 + count)
     pieces = splits.hold_out(mine, train, validation, test)
     together = np.concatenate(pieces)
@@ -33,7 +40,11 @@ def test_pieces_are_disjoint_and_none_is_missing(count: int, train: float, valid
 
 def test_ninety_digits_make_72_9_and_9() -> None:
     assert [len(piece) for piece in splits.hold_out(np.arange(90), 0.8, 0.1, True)] == [72, 9, 9]
-    assert [len(piece) for piece in splits.hold_out(np.arange(3000), 0.04, 0.0, True)] == [120, 0, 2880]
+    assert [len(piece) for piece in splits.hold_out(np.arange(3000), 0.04, 0.0, True)] == [
+        120,
+        0,
+        2880,
+    ]
 
 
 def test_too_few_to_hold_out() -> None:
@@ -41,21 +52,29 @@ def test_too_few_to_hold_out() -> None:
         splits.hold_out(np.arange(2), 0.8, 0.1, True, "client 7")
 
 
-@pytest.mark.parametrize(("train", "validation", "test"), [(0.9, 0.1, "share"), (1.0, 0.0, "share"), (0.9, 0.2, "whole")])
+@pytest.mark.parametrize(
+    ("train", "validation", "test"), [(0.9, 0.1, "share"), (1.0, 0.0, "share"), (0.9, 0.2, "whole")]
+)
 def test_shares_must_leave_something(train: float, validation: float, test: str) -> None:
     with pytest.raises(SettingError, match="train and validation must"):
         splits.check_shares(train, validation, test)
     splits.check_shares(0.9, 0.1, "whole")
 
 
-@pytest.mark.parametrize(("train", "validation"), [(0.0, 0.1), (-1, 0.1), (0.8, -0.5), ("0.8", 0.1), (float("nan"), 0)])
+@pytest.mark.parametrize(
+    ("train", "validation"), [(0.0, 0.1), (-1, 0.1), (0.8, -0.5), ("0.8", 0.1), (float("nan"), 0)]
+)
 def test_shares_are_fractions(train: Any, validation: Any) -> None:
     with pytest.raises(SettingError, match=r"(train|validation) must be a number >=? 0, <= 1"):
         splits.check_shares(train, validation, "share")
 
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1, 1, 2])
-POOL = Pool(torch.rand(10, 1, 4, 4, generator=generator(0)), LABELS, {"domain": torch.tensor([0] * 5 + [1] * 5)})
+POOL = Pool(
+    torch.rand(10, 1, 4, 4, generator=generator(0)),
+    LABELS,
+    {"domain": torch.tensor([0] * 5 + [1] * 5)},
+)
 
 
 def found(rule: str, mine: list[int], kind: tuple[str, int] | None = None) -> list[int]:
@@ -83,8 +102,12 @@ def test_no_test_example_is_told() -> None:
 def test_equal_selections_are_one_object() -> None:
     tests = Selections(POOL)
     assert tests.rows("whole", np.array([0]), None) is tests.rows("whole", np.array([1]), None)
-    assert tests.rows("classes", np.array([0, 1]), None) is tests.rows("classes", np.array([1, 0, 0]), None)
-    assert tests.rows("classes", np.array([0]), None) is not tests.rows("classes", np.array([1]), None)
+    assert tests.rows("classes", np.array([0, 1]), None) is tests.rows(
+        "classes", np.array([1, 0, 0]), None
+    )
+    assert tests.rows("classes", np.array([0]), None) is not tests.rows(
+        "classes", np.array([1]), None
+    )
 
 
 def test_label_shifts_share_inputs_and_index() -> None:
@@ -114,10 +137,14 @@ def test_rotations_of_a_shared_test_pool_are_one_pool_each() -> None:
 
 def test_augmentation_moves_and_mirrors() -> None:
     images = torch.zeros(200, 2, 9, 9)
-    images[:, 0, 4, 4] = images[:, 1, 4, 3] = torch.arange(1.0, 201)  # the middle stays in whatever the move
+    images[:, 0, 4, 4] = images[:, 1, 4, 3] = torch.arange(
+        1.0, 201
+    )  # the middle stays in whatever the move
     made = crop_and_flip(images, generator(0))
     assert made.shape == images.shape
-    assert torch.equal(made[:, 0].amax((1, 2)), torch.arange(1.0, 201))  # every image keeps its own pixels
+    assert torch.equal(
+        made[:, 0].amax((1, 2)), torch.arange(1.0, 201)
+    )  # every image keeps its own pixels
     _, down, across = made[:, 0].nonzero(as_tuple=True)
     assert set(down.tolist()) == set(across.tolist()) == set(range(9))
     neighbour = {int(where) - int(across[image]) for image, _, where in made[:, 1].nonzero()}

@@ -31,7 +31,9 @@ KEY = (5, 6, 0, 1)
 def of(subjects: Any) -> Split:
     """Examples of these subjects."""
     numbers = torch.tensor(list(subjects), dtype=torch.int64)
-    return whole(torch.zeros(len(numbers), 2), torch.zeros(len(numbers), dtype=torch.int64), numbers)
+    return whole(
+        torch.zeros(len(numbers), 2), torch.zeros(len(numbers), dtype=torch.int64), numbers
+    )
 
 
 def known(split: Split) -> set[int]:
@@ -56,7 +58,11 @@ def check_apart(data: ClientData, people: int) -> None:
     """Every subject is in one split, of which it has the subjects' numbers; shares are of the subjects."""
     parts = [known(part) for part in (data.train, data.validation, data.test)]
     assert len(set.union(*parts)) == sum(map(len, parts)) == people
-    assert [len(part) for part in parts] == [round(0.8 * people), round(0.1 * people), people - round(0.9 * people)]
+    assert [len(part) for part in parts] == [
+        round(0.8 * people),
+        round(0.1 * people),
+        people - round(0.9 * people),
+    ]
 
 
 def test_rows_of_a_subject_are_in_one_split() -> None:
@@ -69,7 +75,9 @@ def test_rows_of_a_subject_are_in_one_split() -> None:
         pairs = set()
         for part in (data.train, data.validation, data.test):
             assert part.subjects is not None
-            pairs |= set(zip(part.inputs[part.index, 0].tolist(), part.subjects.tolist(), strict=True))
+            pairs |= set(
+                zip(part.inputs[part.index, 0].tolist(), part.subjects.tolist(), strict=True)
+            )
         assert len(pairs) == 10
 
 
@@ -82,14 +90,27 @@ def test_without_subjects_rows_are_divided_as_before() -> None:
 
 
 def test_arrays_data_sets_and_files_have_subjects(tmp_path: Path) -> None:
-    x, y, people = np.random.default_rng(0).normal(size=(40, 3)).astype("f"), np.arange(40) % 2, np.arange(40) // 4
+    x, y, people = (
+        np.random.default_rng(0).normal(size=(40, 3)).astype("f"),
+        np.arange(40) % 2,
+        np.arange(40) // 4,
+    )
     items = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     module = lambda: torch.nn.Linear(3, 2)  # noqa: E731
-    for one in ({"x": x, "y": y, "subject": people}, {"x": x, "y": y, "subject": [f"p{n}" for n in people]}):
+    for one in (
+        {"x": x, "y": y, "subject": people},
+        {"x": x, "y": y, "subject": [f"p{n}" for n in people]},
+    ):
         check_apart(from_lists([one], model=module).clients[0], 10)
     check_apart(from_lists([{"train": items, "subject": people}], model=module).clients[0], 10)
-    given_test = from_lists([{"x": x, "y": y, "x_test": x, "y_test": y, "subject": people}], model=module).clients[0]
-    assert (len(known(given_test.train)), len(known(given_test.validation)), given_test.test.subjects) == (9, 1, None)
+    given_test = from_lists(
+        [{"x": x, "y": y, "x_test": x, "y_test": y, "subject": people}], model=module
+    ).clients[0]
+    assert (
+        len(known(given_test.train)),
+        len(known(given_test.validation)),
+        given_test.test.subjects,
+    ) == (9, 1, None)
     np.savez(tmp_path / "a.npz", x=x, y=y, subject=people)
     check_apart(SCENARIOS["folder/clients"].build(0, tmp_path).clients[0], 10)
 
@@ -106,7 +127,10 @@ def test_a_table_in_a_file_has_subjects(tmp_path: Path) -> None:
     [
         ({"subject": "person"}, "has no column 'person'"),
         ({"subject": "ill"}, "client, targets and subject must be different"),
-        ({"subject": "patient", "features": ["a", "patient"]}, "which is the client, a target or the subject"),
+        (
+            {"subject": "patient", "features": ["a", "patient"]},
+            "which is the client, a target or the subject",
+        ),
     ],
 )
 def test_a_wrong_column_is_refused(settings: dict[str, Any], words: str) -> None:
@@ -115,20 +139,33 @@ def test_a_wrong_column_is_refused(settings: dict[str, Any], words: str) -> None
 
 
 def test_a_client_of_too_few_subjects_is_refused() -> None:
-    with pytest.raises(UserError, match="site 0 has 2 subjects, too few to hold some out: it needs 3 at least"):
+    with pytest.raises(
+        UserError, match="site 0 has 2 subjects, too few to hold some out: it needs 3 at least"
+    ):
         from_frame(table(people=2), client="site", target="ill", subject="patient")
 
 
 def test_fractions_are_no_names() -> None:
-    with pytest.raises(UserError, match="the column patient must name the subjects, and holds fractions"):
-        from_frame({**table(), "patient": np.arange(120) / 2}, client="site", target="ill", subject="patient")
+    with pytest.raises(
+        UserError, match="the column patient must name the subjects, and holds fractions"
+    ):
+        from_frame(
+            {**table(), "patient": np.arange(120) / 2},
+            client="site",
+            target="ill",
+            subject="patient",
+        )
 
 
 def test_other_clients_change_no_split() -> None:
     """Also if the names of their subjects put all names in another order."""
     columns = table()
     before = from_frame(columns, client="site", target="ill", subject="patient")
-    more = {"site": ["site 9"] * 40, "patient": [f"A{one // 4}" for one in range(40)], "ill": [0, 1] * 20}
+    more = {
+        "site": ["site 9"] * 40,
+        "patient": [f"A{one // 4}" for one in range(40)],
+        "ill": [0, 1] * 20,
+    }
     both = {name: [*columns[name], *more.get(name, [0.0] * 40)] for name in columns}
     after = from_frame(both, client="site", target="ill", subject="patient", after=before)
     for client, data in before.clients.items():
@@ -159,16 +196,33 @@ def test_noise_is_that_of_subjects(tmp_path: Path) -> None:
     """A record has the number of subjects of each test set, by which reports judge differences."""
     world = from_frame(table(), client="site", target="ill", subject="patient")
     coterie.begin(world, tmp_path / "run", ["fedavg", "independent"], rounds=2).finish()
-    assert Record(tmp_path / "run" / "fedavg-seed0").description()["world"]["test_subjects"] == [1, 1, 1]
-    assert " in round 2 on 1 test subject: " in words(tmp_path / "run" / "fedavg-seed0", "site 0", width=1000)
+    assert Record(tmp_path / "run" / "fedavg-seed0").description()["world"]["test_subjects"] == [
+        1,
+        1,
+        1,
+    ]
+    assert " in round 2 on 1 test subject: " in words(
+        tmp_path / "run" / "fedavg-seed0", "site 0", width=1000
+    )
 
 
-NOBODY: list[Any] = [[0.5] * 6, [[1]] * 6, [1, 2], [None] * 6, [True] * 6, ["a", math.nan] * 3, ["a", ""] * 3, ["a", pd.NA] * 3]
+NOBODY: list[Any] = [
+    [0.5] * 6,
+    [[1]] * 6,
+    [1, 2],
+    [None] * 6,
+    [True] * 6,
+    ["a", math.nan] * 3,
+    ["a", ""] * 3,
+    ["a", pd.NA] * 3,
+]
 
 
 @pytest.mark.parametrize("subject", NOBODY)
 def test_subjects_are_a_number_or_a_name_for_each_example(subject: Any) -> None:
-    with pytest.raises(UserError, match="subject must hold a whole number or a name for each of 6 examples"):
+    with pytest.raises(
+        UserError, match="subject must hold a whole number or a name for each of 6 examples"
+    ):
         from_lists([{"x": np.zeros((6, 2), "f"), "y": np.arange(6) % 2, "subject": subject}])
 
 
@@ -224,7 +278,12 @@ def patients(seed: int, noise: float = 2.0) -> dict[str, Any]:
     ill = base @ weights + noise * rng.normal(size=len(base)) > 0
     rows = np.repeat(np.arange(len(base)), 8)
     x = base[rows] + 0.3 * rng.normal(size=(len(rows), 6))
-    return {"site": rows // 25, "patient": rows, "ill": ill[rows], **{f"x{i}": x[:, i] for i in range(6)}}
+    return {
+        "site": rows // 25,
+        "patient": rows,
+        "ill": ill[rows],
+        **{f"x{i}": x[:, i] for i in range(6)},
+    }
 
 
 @pytest.mark.parametrize(("subject", "width"), [("patient", 1), ("patient", 4), (None, 1)])
@@ -234,7 +293,10 @@ def test_patients_are_no_groups(subject: str | None, width: int) -> None:
     if subject is None:
         del columns["patient"]
     world = from_frame(columns, client="site", target="ill", subject=subject)
-    groups = [len(done.groups) for done in coterie.run("split-half", world, rounds=12, workers=1, width=width)]
+    groups = [
+        len(done.groups)
+        for done in coterie.run("split-half", world, rounds=12, workers=1, width=width)
+    ]
     assert (groups[-1] == 1) == (subject is not None)
 
 

@@ -41,7 +41,9 @@ def frame(rows: int = 60) -> pd.DataFrame:
 
 
 def scenario(**settings: Any) -> Scenario:
-    return replace(SCENARIOS["table/clients"], **{"client": "ward", "target": "finding", **settings})
+    return replace(
+        SCENARIOS["table/clients"], **{"client": "ward", "target": "finding", **settings}
+    )
 
 
 def csv_file(path: Path, table: pd.DataFrame) -> Path:
@@ -54,7 +56,10 @@ def parquet_file(path: Path, table: pd.DataFrame) -> Path:
     return path
 
 
-WRITE: dict[str, Callable[[Path, pd.DataFrame], Path]] = {"t.csv": csv_file, "T.PARQUET": parquet_file}
+WRITE: dict[str, Callable[[Path, pd.DataFrame], Path]] = {
+    "t.csv": csv_file,
+    "T.PARQUET": parquet_file,
+}
 
 
 def same(one: coterie.World, other: coterie.World) -> bool:
@@ -63,7 +68,11 @@ def same(one: coterie.World, other: coterie.World) -> bool:
         [
             [
                 data.name,
-                *(tensor.tolist() for split in (data.train, data.test) for tensor in split.batch(torch.arange(len(split)))),
+                *(
+                    tensor.tolist()
+                    for split in (data.train, data.test)
+                    for tensor in split.batch(torch.arange(len(split)))
+                ),
             ]
             for data in world.clients.values()
         ]
@@ -79,8 +88,17 @@ def test_a_file_has_the_world_of_its_data_frame(tmp_path: Path, name: str, targe
     table["finding"] = table["finding"] == "ill" if target != "finding" else table["finding"]
     path = WRITE[name](tmp_path / name, table)
     world = scenario(target=target, task="regression" if target == "age" else "auto").build(3, path)
-    assert same(world, coterie.from_frame(table, "ward", target, task="regression" if target == "age" else "auto", seed=3))
-    assert [data.name for data in world.clients.values()] == ["00", "01", "02"]  # as they are written
+    assert same(
+        world,
+        coterie.from_frame(
+            table, "ward", target, task="regression" if target == "age" else "auto", seed=3
+        ),
+    )
+    assert [data.name for data in world.clients.values()] == [
+        "00",
+        "01",
+        "02",
+    ]  # as they are written
 
 
 @pytest.mark.parametrize("name", WRITE)
@@ -89,7 +107,9 @@ def test_columns_can_be_chosen(tmp_path: Path, name: str) -> None:
     path = WRITE[name](tmp_path / name, table)
     world = scenario(columns=("fever", "age")).build(0, path)
     assert same(world, coterie.from_frame(table, "ward", "finding", features=["fever", "age"]))
-    several = scenario(target=("age", "fever"), columns=("smokes",), task="regression").build(0, path)
+    several = scenario(target=("age", "fever"), columns=("smokes",), task="regression").build(
+        0, path
+    )
     assert several.about["targets"] == ["age", "fever"]
 
 
@@ -102,7 +122,11 @@ def test_forms_of_csv(tmp_path: Path) -> None:
         "tab.csv": text.replace(",", "\t").encode(),
         "bom.csv": b"\xef\xbb\xbf" + text.encode(),
         "windows.csv": text.replace("\n", "\r\n").encode(),
-        "quoted.csv": text.replace(",", '","').replace("\n", '"\n"').join(['"', ""]).removesuffix('"').encode(),
+        "quoted.csv": text.replace(",", '","')
+        .replace("\n", '"\n"')
+        .join(['"', ""])
+        .removesuffix('"')
+        .encode(),
         "blank.csv": text.encode() + b"\n\n",
         "packed.csv.gz": gzip.compress(text.encode()),
     }
@@ -111,11 +135,16 @@ def test_forms_of_csv(tmp_path: Path) -> None:
         assert same(scenario().build(0, tmp_path / name), plain), name
 
 
-def test_types_of_csv_are_found_over_blocks_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_of_csv_are_found_over_blocks_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tables, "AT_ONCE", 4)
     rows = [
         "w,i,f,b,y",
-        *(f"{n % 2},{n},{n if n < 7 else n + 0.5},{'true' if n % 3 else 'False'},{n // 10}" for n in range(40)),
+        *(
+            f"{n % 2},{n},{n if n < 7 else n + 0.5},{'true' if n % 3 else 'False'},{n // 10}"
+            for n in range(40)
+        ),
     ]
     (tmp_path / "t.csv").write_text("\n".join(rows))
     world = scenario(client="w", target="y").build(0, tmp_path / "t.csv")
@@ -130,7 +159,9 @@ def test_types_of_csv_are_found_over_blocks_of_rows(tmp_path: Path, monkeypatch:
 def test_the_rows_numbers_of_pandas_are_no_feature(tmp_path: Path) -> None:
     table = frame()
     path = parquet_file(tmp_path / "t.parquet", table[table.index % 3 > 0])
-    assert any(name.startswith("__index") for name in pyarrow.parquet.ParquetFile(path).schema_arrow.names)
+    assert any(
+        name.startswith("__index") for name in pyarrow.parquet.ParquetFile(path).schema_arrow.names
+    )
     made = tables.clients(path, "ward", "finding", (), "auto")
     assert not any("index" in name for name in made.about["features"])
 
@@ -139,7 +170,9 @@ def test_text_of_parquet(tmp_path: Path) -> None:
     table = frame().astype({"ward": "category", "finding": "category"})
     path = parquet_file(tmp_path / "t.parquet", table)
     assert same(scenario().build(0, path), coterie.from_frame(table, "ward", "finding"))
-    pyarrow.parquet.write_table(pyarrow.Table.from_pandas(frame()), path, row_group_size=7, use_dictionary=False)
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pandas(frame()), path, row_group_size=7, use_dictionary=False
+    )
     assert same(scenario().build(0, path), coterie.from_frame(frame(), "ward", "finding"))
 
 
@@ -154,11 +187,23 @@ def test_a_table_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"client": None}, "Scenario.client must name a column of .*, which has ward, age, fever, smokes, finding"),
-        ({"target": None}, "Scenario.target must name a column of .*, which has ward, age, fever, smokes, finding"),
+        (
+            {"client": None},
+            "Scenario.client must name a column of .*, which has ward, age, fever, smokes, finding",
+        ),
+        (
+            {"target": None},
+            "Scenario.target must name a column of .*, which has ward, age, fever, smokes, finding",
+        ),
         ({"target": "findings"}, "has no column 'findings'; did you mean finding?"),
-        ({"columns": ("age", "ward")}, "features must not contain 'ward', which is the client, a target or the subject"),
-        ({"client": "fever"}, "the column fever must name the clients, and holds fractions|has 1 example, too few"),
+        (
+            {"columns": ("age", "ward")},
+            "features must not contain 'ward', which is the client, a target or the subject",
+        ),
+        (
+            {"client": "fever"},
+            "the column fever must name the clients, and holds fractions|has 1 example, too few",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", WRITE)
@@ -201,7 +246,9 @@ def test_a_csv_file_that_is_not_a_table(tmp_path: Path, raw: bytes, sentence: st
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda raw: b"", lambda raw: b"PAR1", lambda raw: raw[:-100], lambda raw: b"\0" * len(raw)], ids=range(4)
+    "damage",
+    [lambda raw: b"", lambda raw: b"PAR1", lambda raw: raw[:-100], lambda raw: b"\0" * len(raw)],
+    ids=range(4),
 )
 def test_a_parquet_file_that_is_not_one(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = parquet_file(tmp_path / "t.parquet", frame())
@@ -237,17 +284,26 @@ def test_no_damage_of_a_parquet_file_is_a_traceback(tmp_path: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_parquet_columns_that_are_no_numbers(tmp_path: Path, column: Any, kind: str) -> None:
-    table = pyarrow.table({"ward": ["a", "b"] * 10, "odd": column, "finding": [0, 1] * 10, "age": range(20)})
+    table = pyarrow.table(
+        {"ward": ["a", "b"] * 10, "odd": column, "finding": [0, 1] * 10, "age": range(20)}
+    )
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(UserError, match=f"the column odd holds values of type {kind}.*: list the columns to use as features"):
+    with pytest.raises(
+        UserError,
+        match=f"the column odd holds values of type {kind}.*: list the columns to use as features",
+    ):
         scenario().build(0, tmp_path / "t.parquet")
     assert scenario(columns=("age",)).build(0, tmp_path / "t.parquet").about["features"] == ["age"]
 
 
 def test_missing_values_of_parquet(tmp_path: Path) -> None:
-    table = pyarrow.table({"ward": ["a", None] * 10, "age": [1, 2, None, 4] * 5, "finding": [0, 1] * 10})
+    table = pyarrow.table(
+        {"ward": ["a", None] * 10, "age": [1, 2, None, 4] * 5, "finding": [0, 1] * 10}
+    )
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(UserError, match="the column ward has 10 missing values, the first in row 2"):
+    with pytest.raises(
+        UserError, match="the column ward has 10 missing values, the first in row 2"
+    ):
         scenario().build(0, tmp_path / "t.parquet")
     with pytest.raises(UserError, match="the column age has 5 missing values, the first in row 3"):
         scenario(client="finding", target="age").build(0, tmp_path / "t.parquet")
@@ -255,7 +311,9 @@ def test_missing_values_of_parquet(tmp_path: Path) -> None:
 
 def test_long_text_that_is_packed_stays_packed(tmp_path: Path) -> None:
     """A text of a megabyte in each of 100,000 rows would take 100 GB."""
-    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 100_000, pyarrow.int32()), pyarrow.array(["x" * 1_000_000]))
+    texts = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0] * 100_000, pyarrow.int32()), pyarrow.array(["x" * 1_000_000])
+    )
     table = pyarrow.table({"ward": texts, "age": range(100_000), "finding": [0, 1] * 50_000})
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet", store_schema=False)
     with pytest.raises(UserError, match="names must have at most 100 characters"):
@@ -265,20 +323,26 @@ def test_long_text_that_is_packed_stays_packed(tmp_path: Path) -> None:
 def test_bombs_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "ALWAYS", 1 << 20)
     zeros = np.zeros(1_000_000, int)
-    pyarrow.parquet.write_table(pyarrow.table({"ward": zeros, "age": zeros, "finding": zeros}), tmp_path / "t.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"ward": zeros, "age": zeros, "finding": zeros}), tmp_path / "t.parquet"
+    )
     with pytest.raises(UserError, match="it looks like a decompression bomb"):
         scenario().build(0, tmp_path / "t.parquet")
 
 
 @pytest.mark.parametrize("name", WRITE)
-def test_tables_have_room_in_the_memory(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_have_room_in_the_memory(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = WRITE[name](tmp_path / name, frame())
     for module in (files, readers):
         monkeypatch.setattr(module, "available_memory", lambda: 1000.0)
     with pytest.raises(UserError, match="more than the limit of 500"):
         scenario().build(0, path)
     (tmp_path / "u.csv").write_text("w,y,a\n" + "1,0,1\n" * 60)
-    with pytest.raises(UserError, match="unpacks to 1,440 bytes or more, and half of the free memory is 500 bytes"):
+    with pytest.raises(
+        UserError, match="unpacks to 1,440 bytes or more, and half of the free memory is 500 bytes"
+    ):
         scenario(client="w", target="y").build(0, tmp_path / "u.csv")
 
 
@@ -292,14 +356,21 @@ def test_places_that_are_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         with pytest.raises(UserError, match=sentence):
             scenario().build(0, tmp_path / name)
-    with pytest.raises(UserError, match="is a file; for a table of your own, use the scenario table/clients"):
+    with pytest.raises(
+        UserError, match="is a file; for a table of your own, use the scenario table/clients"
+    ):
         SCENARIOS["folder/clients"].build(0, tmp_path / "t.xlsx")
     monkeypatch.delenv("COTERIE_DATA", raising=False)
-    with pytest.raises(UserError, match=r"a table is read from a file: give it with --data FILE\.csv or set COTERIE_DATA"):
+    with pytest.raises(
+        UserError,
+        match=r"a table is read from a file: give it with --data FILE\.csv or set COTERIE_DATA",
+    ):
         scenario().build(0)
 
 
-def test_without_pyarrow_a_sentence_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_a_sentence_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = parquet_file(tmp_path / "t.parquet", frame())
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"needs pyarrow: pip install 'coterie\[tables\]'"):
@@ -309,8 +380,14 @@ def test_without_pyarrow_a_sentence_names_the_extra(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"partition": "iid"}, "the partition clients goes together with the data sets folder, table, images"),
-        ({"shift": "rotation"}, "clients of the data set table keep their own data: shift must be none and test share"),
+        (
+            {"partition": "iid"},
+            "the partition clients goes together with the data sets folder, table, images",
+        ),
+        (
+            {"shift": "rotation"},
+            "clients of the data set table keep their own data: shift must be none and test share",
+        ),
         ({"task": "ranking"}, "Scenario.task must be one of auto, classification, regression"),
         ({"dataset": "folder"}, "Scenario.client is for the data set table, got folder"),
         ({"target": 3}, "Scenario.target must be a string or a list"),
@@ -322,10 +399,18 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], sentence: st
 
 
 @pytest.mark.filterwarnings("ignore:the inputs are not scaled")
-def test_a_client_of_a_table_joins_later_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_of_a_table_joins_later_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     csv_file(Path("t.csv"), frame())
-    table = {"name": "table/clients", "client": "ward", "target": "finding", "newcomers": ["01"], "join_round": 3}
+    table = {
+        "name": "table/clients",
+        "client": "ward",
+        "target": "finding",
+        "newcomers": ["01"],
+        "join_round": 3,
+    }
     experiment = make({"scenario": table, "data": "t.csv", "methods": ["fedavg"], "rounds": 4})
     assert experiment.world(0).attendance.joins == experiment.world(1).attendance.joins == {1: 3}
     (run,) = begin(experiment, "a")
@@ -333,10 +418,21 @@ def test_a_client_of_a_table_joins_later_by_its_name(tmp_path: Path, monkeypatch
     assert coterie.reopen("a")[0].experiment.setup == experiment.setup
 
 
-def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     csv_file(Path("t.csv"), frame())
-    words = ["--scenario", "table/clients", "--data", "t.csv", "--set", "client=ward", "--workers", "1"]
+    words = [
+        "--scenario",
+        "table/clients",
+        "--data",
+        "t.csv",
+        "--set",
+        "client=ward",
+        "--workers",
+        "1",
+    ]
     call = ["run", *words, "--method", "fedavg", "--rounds", "2", "--set", "standardize=pooled"]
     assert main([*call, "--set", "target=finding", "--out", "a"]) == 0
     (run,) = coterie.reopen("a")
@@ -355,5 +451,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_target_alone_is_the_accuracy_where_no_table_is() -> None:
     digits = assign(normal({"scenario": "digits/iid"}), "target=0.9")
     assert make(digits).target == 0.9
-    table = assign(assign(normal({"scenario": "table/clients"}), "target=finding"), "experiment.target=0.9")
+    table = assign(
+        assign(normal({"scenario": "table/clients"}), "target=finding"), "experiment.target=0.9"
+    )
     assert (make(table).target, make(table).setup.target) == (0.9, "finding")

@@ -20,12 +20,25 @@ def write(folder: Path, train: str = ROWS, test: str = ROWS) -> Path:
 def test_targets_are_the_next_words(tmp_path: Path) -> None:
     write(tmp_path / "ag_news_csv", test='"3","","Oil zebra prices rise oil up"\n')
     data = datasets.load("ag_news", tmp_path, vocabulary=100, length=3)
-    assert data.words[:4] == (datasets.UNKNOWN, datasets.END, "oil", "prices")  # 3 times, 2 times (vote as well, later in abc)
+    assert data.words[:4] == (
+        datasets.UNKNOWN,
+        datasets.END,
+        "oil",
+        "prices",
+    )  # 3 times, 2 times (vote as well, later in abc)
     sentence = [[data.words[t] for t in row] for row in data.train.inputs.tolist()]
     targets = [[data.words[t] for t in row] for row in data.train.targets.tolist()]
     # Topic 0: vote oil vote <end>. Topic 2: oil up oil prices rise <end> prices fall <end>.
-    assert sentence == [["vote", "oil", "vote"], ["oil", "up", "oil"], ["prices", "rise", datasets.END]]
-    assert targets == [["oil", "vote", datasets.END], ["up", "oil", "prices"], ["rise", datasets.END, "prices"]]
+    assert sentence == [
+        ["vote", "oil", "vote"],
+        ["oil", "up", "oil"],
+        ["prices", "rise", datasets.END],
+    ]
+    assert targets == [
+        ["oil", "vote", datasets.END],
+        ["up", "oil", "prices"],
+        ["rise", datasets.END, "prices"],
+    ]
     assert data.train.meta["topic"].tolist() == [0, 2, 2] == data.train.labels.tolist()
     assert data.test is not None
     assert data.words[data.test.inputs[0, 1]] == datasets.UNKNOWN
@@ -40,7 +53,9 @@ def test_the_vocabulary_is_bounded(tmp_path: Path) -> None:
 
 def test_rows_that_are_no_articles(tmp_path: Path) -> None:
     write(tmp_path, train='"5","a","b"\n')
-    with pytest.raises(UserError, match=r"train.csv is mislabelled: row 1 has class '5' where 1 to 4 were expected"):
+    with pytest.raises(
+        UserError, match=r"train.csv is mislabelled: row 1 has class '5' where 1 to 4 were expected"
+    ):
         datasets.load("ag_news", tmp_path)
     write(tmp_path, train='"1","a","b"\n')
     with pytest.raises(UserError, match="fewer than 31 words of any topic"):

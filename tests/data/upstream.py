@@ -14,7 +14,9 @@ CODES = {"uint8": 0x08, "int32": 0x0C}
 
 def idx_bytes(array: np.ndarray) -> bytes:
     """``array`` in the idx format."""
-    head = struct.pack(">BBBB", 0, 0, CODES[array.dtype.name], array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    head = struct.pack(">BBBB", 0, 0, CODES[array.dtype.name], array.ndim) + struct.pack(
+        f">{array.ndim}I", *array.shape
+    )
     return head + array.astype(array.dtype.newbyteorder(">")).tobytes()
 
 
@@ -33,7 +35,9 @@ def write_mnist(folder: Path, train: int = 40, test: int = 20, suffix: str = ".g
     """An MNIST of 28 x 28 noise; labels go round from 0 to 9."""
     for stem, count in (("train", train), ("t10k", test)):
         write_idx(folder / f"{stem}-images-idx3-ubyte{suffix}", pictures(count, (28, 28)))
-        write_idx(folder / f"{stem}-labels-idx1-ubyte{suffix}", (np.arange(count) % 10).astype(np.uint8))
+        write_idx(
+            folder / f"{stem}-labels-idx1-ubyte{suffix}", (np.arange(count) % 10).astype(np.uint8)
+        )
 
 
 def write_writers(folder: Path, train: int = 40, test: int = 20) -> None:
@@ -41,7 +45,9 @@ def write_writers(folder: Path, train: int = 40, test: int = 20) -> None:
     2 and 3 are high-school students (series 4)."""
     for stem, count in (("train", train), ("test", test + 2)):
         rows = np.arange(count)
-        table = np.stack([rows % 10, rows % 4 // 2 * 4, rows % 4, *[rows * 0] * 5], axis=1).astype(np.int32)
+        table = np.stack([rows % 10, rows % 4 // 2 * 4, rows % 4, *[rows * 0] * 5], axis=1).astype(
+            np.int32
+        )
         write_idx(folder / f"qmnist-{stem}-labels-idx2-int.gz", table)
 
 
@@ -77,7 +83,14 @@ def write_mat(path: Path, count: int) -> np.ndarray:
 
 def write_leaf(path: Path, writers: Mapping[str, list[int]]) -> None:
     """A file of LEAF's: each writer's images have the shade label / 100."""
-    data = {name: {"x": [[label / 100] * 784 for label in labels], "y": labels} for name, labels in writers.items()}
+    data = {
+        name: {"x": [[label / 100] * 784 for label in labels], "y": labels}
+        for name, labels in writers.items()
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"users": list(writers), "num_samples": [len(own) for own in writers.values()], "user_data": data}
+    document = {
+        "users": list(writers),
+        "num_samples": [len(own) for own in writers.values()],
+        "user_data": data,
+    }
     path.write_text(json.dumps(document))

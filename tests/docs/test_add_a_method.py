@@ -40,7 +40,9 @@ def laws() -> Iterator[Any]:
             if name.startswith("test_") and name not in NOT_ITS:
                 takes = inspect.signature(law).parameters
                 for speaks in (None, 8) if "speaks" in takes else (0,):
-                    yield pytest.param(law, {"speaks": speaks} if "speaks" in takes else {}, id=f"{name}-{speaks}")
+                    yield pytest.param(
+                        law, {"speaks": speaks} if "speaks" in takes else {}, id=f"{name}-{speaks}"
+                    )
 
 
 def world() -> Pull:
@@ -48,7 +50,9 @@ def world() -> Pull:
 
 
 @pytest.mark.parametrize(("law", "chosen"), list(laws()))
-def test_the_example_keeps_the_contract(law: Callable[..., None], chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_keeps_the_contract(
+    law: Callable[..., None], chosen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(EXAMPLES, METHOD.name, METHOD)
     known = {"method": METHOD, "name": METHOD.name, "world": world(), **chosen}
     law(**{name: known[name] for name in inspect.signature(law).parameters})
@@ -62,9 +66,14 @@ def without_numbers(text: str) -> str:
 def test_the_example_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
     example.main()
     printed = capsys.readouterr().out
-    assert "groups ((0, 5, 6, 10, 17), (1, 3, 12, 13, 14), (2, 4, 9, 11, 16), (7, 8, 15, 18, 19))" in printed
+    assert (
+        "groups ((0, 5, 6, 10, 17), (1, 3, 12, 13, 14), (2, 4, 9, 11, 16), (7, 8, 15, 18, 19))"
+        in printed
+    )
     page = (ROOT / "docs" / "add-a-method.md").read_text()
-    assert without_numbers(f"$ python examples/add_a_method.py\n{printed}```\n") in without_numbers(page)
+    assert without_numbers(f"$ python examples/add_a_method.py\n{printed}```\n") in without_numbers(
+        page
+    )
 
 
 def test_a_recorded_run_is_explained_and_drawn_by_its_criteria(tmp_path: Path) -> None:
@@ -73,12 +82,20 @@ def test_a_recorded_run_is_explained_and_drawn_by_its_criteria(tmp_path: Path) -
     (run,) = coterie.begin(experiment, tmp_path / "run")
     for _ in run.rounds():
         pass
-    shown = (ROOT / "docs" / "add-a-method.md").read_text().partition("explain` prints:")[2].split("```")[1]
+    shown = (
+        (ROOT / "docs" / "add-a-method.md")
+        .read_text()
+        .partition("explain` prints:")[2]
+        .split("```")[1]
+    )
     printed = words(tmp_path / "run")
     assert without_numbers(shown.partition("text\n")[2]) in without_numbers(printed)
     assert "Nearest to it: client" in words(tmp_path / "run", client=3)
     found = gather(tmp_path / "run")
-    names = [chart["title"] for chart in charts({"name": "k-means"}, found.folder, found.lines, found.notes)]
+    names = [
+        chart["title"]
+        for chart in charts({"name": "k-means"}, found.folder, found.lines, found.notes)
+    ]
     assert names == ["Variance inside groups"]
 
 
@@ -98,7 +115,9 @@ def test_a_wrong_setting_is_told_as_the_page_says() -> None:
 
 def test_pieces_of_a_file_are_as_they_stand() -> None:
     pieces = load("docs/example_source.py", "example_source").pieces_of
-    found = pieces("import a\nfrom b import c\n\n@d\nclass E:\n    x = 1\n\n    def f(self):\n        return 2\n")
+    found = pieces(
+        "import a\nfrom b import c\n\n@d\nclass E:\n    x = 1\n\n    def f(self):\n        return 2\n"
+    )
     assert found["imports"] == "import a\nfrom b import c"
     assert found["E/head"] == "@d\nclass E:\n    x = 1"
     assert found["E/f"] == "def f(self):\n    return 2"
@@ -111,7 +130,9 @@ def test_its_method_is_short() -> None:
     assert sum(bool(line.strip()) for line in lines[:told]) < 60  # as its page says
 
 
-def test_what_readme_shows_is_found_by_its_first_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_readme_shows_is_found_by_its_first_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     module = load("docs/example_source.py", "example_source_of_readme")
     monkeypatch.setattr(module, "README", tmp_path / "README.md")
     module.README.write_text(

@@ -33,7 +33,9 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_every_method_is_considered() -> None:
-    assert not [name for name in METHODS if f"methods/{name}.md" not in PAGE and f"`{name}" not in PAGE]
+    assert not [
+        name for name in METHODS if f"methods/{name}.md" not in PAGE and f"`{name}" not in PAGE
+    ]
 
 
 def test_every_answer_leads_to_its_evidence_in_the_order_of_the_page() -> None:
@@ -44,11 +46,24 @@ def test_every_answer_leads_to_its_evidence_in_the_order_of_the_page() -> None:
     assert titles[-1] == "open-questions"
 
 
-def test_a_studied_world_is_a_mean_over_seeds_at_frozen_settings(tables: ModuleType, tmp_path: Path) -> None:
+def test_a_studied_world_is_a_mean_over_seeds_at_frozen_settings(
+    tables: ModuleType, tmp_path: Path
+) -> None:
     frozen = tables.study_tables.frozen(tables.study_tables.SETTINGS, "iid", "cfl")
-    row = {"kind": "iid", "size": "many", "participation": 1.0, "method": "cfl", "settings": frozen, "ari": 0.5, "groups": 2}
+    row = {
+        "kind": "iid",
+        "size": "many",
+        "participation": 1.0,
+        "method": "cfl",
+        "settings": frozen,
+        "ari": 0.5,
+        "groups": 2,
+    }
     other = {**row, "ari": 1.0, "groups": 1, "accuracy": 0.75}
-    lines(tmp_path / "study.jsonl", [{**row, "accuracy": 0.25}, other, {**other, "settings": {"eps1": 7}, "ari": 0.0}])
+    lines(
+        tmp_path / "study.jsonl",
+        [{**row, "accuracy": 0.25}, other, {**other, "settings": {"eps1": 7}, "ari": 0.0}],
+    )
     head, _, alike = tables.groups("many", "iid").splitlines()
     assert (head, alike) == ("| adjusted Rand, accuracy | `cfl` |", "| all alike | 0.75, 0.500 |")
     head, _, alike = tables.pieces("iid").splitlines()
@@ -62,7 +77,10 @@ def test_the_least_error_is_bold(tables: ModuleType, tmp_path: Path) -> None:
         found = [("FedAvg", 0.75), ("Independent", 0.5), ("HCCT", 0.25)]
         lines(
             tmp_path / f"{name}.jsonl",
-            [{"cell": {"method": {"label": label}}, "found": {"accuracy": accuracy}} for label, accuracy in found],
+            [
+                {"cell": {"method": {"label": label}}, "found": {"accuracy": accuracy}}
+                for label, accuracy in found
+            ],
         )
     assert tables.whether().splitlines()[2].endswith("| **25.0** | 50.0 | – | – | 75.0 | – |")
 
@@ -72,23 +90,45 @@ def test_costs_are_multiples_of_fedavgs(tables: ModuleType, tmp_path: Path) -> N
     usual = {**one, "bytes_up": {"mean": 100.0}, "bytes_down": {"mean": 200.0}}
     more = {**usual, "method": "ifca", "bytes_down": {"mean": 800.0}, "evaluations": {"mean": 12}}
     (tmp_path / "all-methods-mnist.json").write_text(json.dumps([more, usual]))
-    assert tables.costs().splitlines()[2:] == ["| `fedavg` | 30 | 1.00 | 1.00 | 0 |", "| `ifca` | 30 | 1.00 | 4.00 | 12 |"]
+    assert tables.costs().splitlines()[2:] == [
+        "| `fedavg` | 30 | 1.00 | 1.00 | 0 |",
+        "| `ifca` | 30 | 1.00 | 4.00 | 12 |",
+    ]
 
 
-def test_newcomers_are_counted_and_groups_compared_as_partitions(tables: ModuleType, tmp_path: Path) -> None:
+def test_newcomers_are_counted_and_groups_compared_as_partitions(
+    tables: ModuleType, tmp_path: Path
+) -> None:
     found = {"groups": [[1, 0], [2]], "truth": [[2], [0, 1]], "newcomers": {"1": True, "2": False}}
-    lines(tmp_path / "cfl-fig4.small.jsonl", [{"found": found}, {"found": {**found, "truth": [[0, 2], [1]]}}])
+    lines(
+        tmp_path / "cfl-fig4.small.jsonl",
+        [{"found": found}, {"found": {**found, "truth": [[0, 2], [1]]}}],
+    )
     cell = {"method": {"label": "HCCT"}, "joiners": 1}
     lines(tmp_path / "hcct-fig3.small.jsonl", [{"cell": cell, "found": {"accuracy": 0.75}}])
     text = tables.newcomers()
-    assert "2 of 4 newcomers in their true group, and exactly the true groups at the end of 1 of 2 runs" in text
+    assert (
+        "2 of 4 newcomers in their true group, and exactly the true groups at the end of 1 of 2 runs"
+        in text
+    )
     assert text.endswith("| HCCT | 25.0 |\n")
 
 
-def test_what_is_hidden_is_told_with_what_it_cost(tables: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_hidden_is_told_with_what_it_cost(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(tables, "BOUNDARY", tmp_path / "boundary.json")
-    row = {"method": "cfl", "boundary": "nothing", "exact": 3, "runs": 3, "accuracy": 0.9, "epsilon": None}
+    row = {
+        "method": "cfl",
+        "boundary": "nothing",
+        "exact": 3,
+        "runs": 3,
+        "accuracy": 0.9,
+        "epsilon": None,
+    }
     noised = {**row, "boundary": "clip 1, noise 10", "exact": 0, "accuracy": 0.1, "epsilon": 5.76}
-    tables.BOUNDARY.write_text(json.dumps({"rows": [row, noised, {**row, "boundary": "topk, share 0.1"}]}))
+    tables.BOUNDARY.write_text(
+        json.dumps({"rows": [row, noised, {**row, "boundary": "topk, share 0.1"}]})
+    )
     told = ["| nothing | 3 of 3, 0.900 |", "| clip 1, noise 10 | 0 of 3, 0.100, ε 5.76 |"]
     assert tables.hidden().splitlines()[2:] == told

@@ -35,7 +35,10 @@ generate = load("docs/generate.py", "docs_generate")
 measured = sys.modules["measured"]
 
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in generate.documents()}
-COMMANDING = {**PAGES, **{str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.glob("experiments/*.toml"))}}
+COMMANDING = {
+    **PAGES,
+    **{str(p.relative_to(ROOT)): p.read_text() for p in sorted(ROOT.glob("experiments/*.toml"))},
+}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -58,18 +61,29 @@ def loosely(printed: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_demonstration_prints_what_the_readme_shows() -> None:
-    (shown,) = (found[3] for found in generate.MARKER.finditer(PAGES["README.md"]) if found[1] == "demo")
-    assert loosely(generate.demo()) == loosely(shown), "python docs/generate.py --demo makes it anew"
+    (shown,) = (
+        found[3] for found in generate.MARKER.finditer(PAGES["README.md"]) if found[1] == "demo"
+    )
+    assert loosely(generate.demo()) == loosely(shown), (
+        "python docs/generate.py --demo makes it anew"
+    )
 
 
 def test_what_differs_between_runs_is_left_out_of_the_demonstration() -> None:
     printed = "tree 12.5\r\n\nmethod  seconds \ncfl        12.5\n\nrecorded in runs/20250102-030405-digits-x\n"
-    assert generate.normalised(printed) == "tree 12.5\n\nmethod  seconds\ncfl           …\n\nrecorded in runs/TIME-digits-x"
+    assert (
+        generate.normalised(printed)
+        == "tree 12.5\n\nmethod  seconds\ncfl           …\n\nrecorded in runs/TIME-digits-x"
+    )
 
 
-def test_generation_rewrites_what_is_stale_and_nothing_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_generation_rewrites_what_is_stale_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     page = tmp_path / "README.md"
-    page.write_text("before\n<!-- settings fedavg -->\nold\n<!-- /settings -->\nafter\n<!-- demo -->\nkept\n<!-- /demo -->\n")
+    page.write_text(
+        "before\n<!-- settings fedavg -->\nold\n<!-- /settings -->\nafter\n<!-- demo -->\nkept\n<!-- /demo -->\n"
+    )
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     assert generate.main(["--check"]) == 1
     assert "old" in page.read_text()
@@ -109,24 +123,64 @@ def test_the_comparison_is_in_the_order_of_accuracy_and_counts_exact_groups(
     monkeypatch.setattr(measured, "RESULTS", tmp_path)
     assert "not been measured" in measured.compared("all-methods-digits")
     one = {"mean": 0.5, "low": 0.4, "high": 0.6}
-    names = ("accuracy", "worst", "std", "ari", "groups", "exchanges", "bytes_up", "bytes_down", "evaluations")
-    row = {"method": "cfl", "settings": {}, "seeds": [0, 1, 2], "exact": 2, **dict.fromkeys(names, one)}
-    better = {**row, "method": "flsc", "settings": {"overlap": 2}, "accuracy": {"mean": 0.9, "low": 0.8, "high": 1.0}}
-    (tmp_path / "all-methods-digits.json").write_text(json.dumps([row, better, {**better, "settings": {"overlap": 1}}]))
-    quiet = [{**row, "exact": 1}, {**better, "exact": 3}, {**better, "settings": {"overlap": 1}, "exact": 0}]
+    names = (
+        "accuracy",
+        "worst",
+        "std",
+        "ari",
+        "groups",
+        "exchanges",
+        "bytes_up",
+        "bytes_down",
+        "evaluations",
+    )
+    row = {
+        "method": "cfl",
+        "settings": {},
+        "seeds": [0, 1, 2],
+        "exact": 2,
+        **dict.fromkeys(names, one),
+    }
+    better = {
+        **row,
+        "method": "flsc",
+        "settings": {"overlap": 2},
+        "accuracy": {"mean": 0.9, "low": 0.8, "high": 1.0},
+    }
+    (tmp_path / "all-methods-digits.json").write_text(
+        json.dumps([row, better, {**better, "settings": {"overlap": 1}}])
+    )
+    quiet = [
+        {**row, "exact": 1},
+        {**better, "exact": 3},
+        {**better, "settings": {"overlap": 1}, "exact": 0},
+    ]
     (tmp_path / "all-methods-digits-silent.json").write_text(json.dumps(quiet))
     _, _, *lines = measured.compared("all-methods-digits").splitlines()
     assert [line.split(" | ")[0] for line in lines] == ["| `flsc 1`", "| `flsc 2`", "| `cfl`"]
-    assert [line.split(" | ")[5:7] for line in lines] == [["2 of 3", "3 of 3"], ["2 of 3", "0 of 3"], ["2 of 3", "1 of 3"]]
+    assert [line.split(" | ")[5:7] for line in lines] == [
+        ["2 of 3", "3 of 3"],
+        ["2 of 3", "0 of 3"],
+        ["2 of 3", "1 of 3"],
+    ]
 
 
-def test_the_table_of_defaults_says_how_often_they_were_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_table_of_defaults_says_how_often_they_were_right(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(measured, "DEFAULTS", tmp_path / "cfl-defaults.json")
     assert "not been measured" in measured.cfl_defaults()
     row = {"world": "IID", "runs": 2, "exact": 1, "ari": 0.5, "groups": [1, 3], "last_split": 40}
-    found = {"method": "cfl", "rounds": 80, "rows": [row, {**row, "groups": [1, 1], "last_split": 0}]}
+    found = {
+        "method": "cfl",
+        "rounds": 80,
+        "rows": [row, {**row, "groups": [1, 1], "last_split": 0}],
+    }
     (tmp_path / "cfl-defaults.json").write_text(json.dumps(found))
-    assert "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |" in measured.cfl_defaults()
+    assert (
+        "| IID | 1 of 2 | 0.500 | 1 to 3 | 40 |\n| IID | 1 of 2 | 0.500 | 1 | - |"
+        in measured.cfl_defaults()
+    )
 
 
 def test_a_table_of_hcct_by_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,18 +191,30 @@ def test_a_table_of_hcct_by_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = [{**row, "tradeoff": tradeoff} for tradeoff in (0.5, 0.7, 1.0)]
     rows.append({**row, "tradeoff": 0.7, "size": "few", "exact": 0})
     (tmp_path / "signals.json").write_text(json.dumps({"rows": rows}))
-    assert measured.hcct_signals("groups").splitlines()[2] == "| `iid` | 0.50, 1 of 2 | 0.50, 1 of 2 | 0.50, 1 of 2 |"
+    assert (
+        measured.hcct_signals("groups").splitlines()[2]
+        == "| `iid` | 0.50, 1 of 2 | 0.50, 1 of 2 | 0.50, 1 of 2 |"
+    )
     head, _, many, few = measured.hcct_signals("costs").splitlines()
     assert head == "| world | updates, 2.0 MB |"
-    assert (many, few) == ("| `iid` | 0.50, 1 of 2; 0.900 |", "| `iid`, few | 0.50, 0 of 2; 0.900 |")
+    assert (many, few) == (
+        "| `iid` | 0.50, 1 of 2; 0.900 |",
+        "| `iid`, few | 0.50, 0 of 2; 0.900 |",
+    )
 
 
-def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_table_of_adversaries_has_a_column_per_attack(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(measured, "ADVERSARIES", tmp_path / "adversaries.json")
     assert "not been measured" in measured.adversaries()
     rows = [
         {"method": "cfl", "attack": attack, "hostile": 1, "defence": defence, "accuracy": accuracy}
-        for attack, defence, accuracy in (("none", "defaults", 0.9), ("scale", "defaults", 0.8), ("scale", "none", 0.5))
+        for attack, defence, accuracy in (
+            ("none", "defaults", 0.9),
+            ("scale", "defaults", 0.8),
+            ("scale", "none", 0.5),
+        )
     ]
     found = {"scenario": "digits/iid", "clients": 20, "rounds": 9, "seeds": 2, "rows": rows[:2]}
     (tmp_path / "adversaries-methods.json").write_text(json.dumps(found))
@@ -157,13 +223,26 @@ def test_the_table_of_adversaries_has_a_column_per_attack(monkeypatch: pytest.Mo
     assert "not been measured" in measured.robust_means()
     rows.append({**rows[0], "defence": "none"})
     (tmp_path / "adversaries-means.json").write_text(json.dumps({**found, "rows": rows}))
-    assert "| `cfl` | none | 0 | 0.900 | 0.900 |\n| `cfl` | scale | 1 | +0.100 | +0.400 |" in measured.robust_means()
+    assert (
+        "| `cfl` | none | 0 | 0.900 | 0.900 |\n| `cfl` | scale | 1 | +0.100 | +0.400 |"
+        in measured.robust_means()
+    )
 
 
-def test_the_table_of_boundaries_tells_what_was_spent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_table_of_boundaries_tells_what_was_spent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(measured, "BOUNDARY", tmp_path / "boundary.json")
     assert "not been measured" in measured.boundary_results()
-    row = {"method": "cfl", "boundary": "clip 1", "runs": 3, "exact": 2, "ari": 0.75, "accuracy": 0.9, "bytes_up": 2000}
+    row = {
+        "method": "cfl",
+        "boundary": "clip 1",
+        "runs": 3,
+        "exact": 2,
+        "ari": 0.75,
+        "accuracy": 0.9,
+        "bytes_up": 2000,
+    }
     rows = [{**row, "epsilon": None}, {**row, "epsilon": 5.76}]
     (tmp_path / "boundary.json").write_text(json.dumps({"rounds": 40, "delta": 1e-5, "rows": rows}))
     plain, noised = measured.boundary_results().splitlines()[-2:]
@@ -171,14 +250,17 @@ def test_the_table_of_boundaries_tells_what_was_spent(monkeypatch: pytest.Monkey
     assert noised.endswith("| 5.76 |")
 
 
-# -- commands -------------------------------------------------------------------------------------------------------------
+# -- commands
+# -------------------------------------------------------------------------------------------------------------
 
 
 def commands(text: str) -> list[str]:
     """Every call of coterie in a text: lines of code and `quoted` ones that have an argument."""
     lines = re.findall(r"^(?:    |#.*  )?((?:\.venv/bin/)?coterie [\w-].*)$", text, re.MULTILINE)
     quoted = re.findall(r"`((?:\.venv/bin/)?coterie [^`]+)`", text)
-    return [command.partition(" > ")[0].replace("\\|", "|").strip() for command in [*lines, *quoted]]
+    return [
+        command.partition(" > ")[0].replace("\\|", "|").strip() for command in [*lines, *quoted]
+    ]
 
 
 def calls() -> list[tuple[str, str]]:
@@ -190,7 +272,11 @@ def test_commands_are_found() -> None:
     assert len({page for page, _ in calls()}) > 8
 
 
-PLACEHOLDERS = {"FILE.toml": "experiments/digits.toml", "run.toml": "experiments/digits.toml", "NAME": "digits/iid"}
+PLACEHOLDERS = {
+    "FILE.toml": "experiments/digits.toml",
+    "run.toml": "experiments/digits.toml",
+    "NAME": "digits/iid",
+}
 PLACEHOLDERS["runs/first/auto-seed0/run.toml"] = "experiments/digits.toml"
 PLACEHOLDERS["mysites:sites"] = "digits/iid"  # the page's own code, which another test runs
 
@@ -204,7 +290,9 @@ def test_every_command_is_understood(page: str, command: str) -> None:
     if arguments.command == "run":
         spec = normal({})
         if arguments.file:
-            shown = [text for _, text in blocks(page, "toml") if text.startswith(f"# {arguments.file}\n")]
+            shown = [
+                text for _, text in blocks(page, "toml") if text.startswith(f"# {arguments.file}\n")
+            ]
             spec = normal(tomllib.loads(shown[0])) if shown else read(ROOT / arguments.file)
         spec = options(arguments, spec)
         for text in arguments.set:
@@ -212,7 +300,9 @@ def test_every_command_is_understood(page: str, command: str) -> None:
         assert isinstance(make(spec), Experiment)
 
 
-@pytest.mark.parametrize("page", sorted(page for page, text in COMMANDING.items() if "python -m papers" in text))
+@pytest.mark.parametrize(
+    "page", sorted(page for page, text in COMMANDING.items() if "python -m papers" in text)
+)
 def test_every_command_of_the_papers_is_understood(page: str) -> None:
     text = COMMANDING[page]
     lines = re.findall(r"^python -m papers .*$", text, re.MULTILINE)
@@ -225,7 +315,8 @@ def test_every_command_of_the_papers_is_understood(page: str) -> None:
             assert arguments.scale in SCALES
 
 
-# -- code -----------------------------------------------------------------------------------------------------------------
+# -- code
+# -----------------------------------------------------------------------------------------------------------------
 
 QUICK = ("--rounds", "2", "--workers", "1", "--set", "training.epochs=1")
 
@@ -263,7 +354,11 @@ def python(page: str, content: str, module: types.ModuleType) -> None:
     if content.startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(content, vars(module), page, page, 0)
         report = io.StringIO()
-        failed = doctest.DocTestRunner(verbose=False).run(test, out=report.write, clear_globs=False).failed
+        failed = (
+            doctest.DocTestRunner(verbose=False)
+            .run(test, out=report.write, clear_globs=False)
+            .failed
+        )
         assert not failed, report.getvalue()
         vars(module).update(test.globs)
     else:
@@ -275,29 +370,44 @@ LONG = ("docs/tracking.md",)
 """Pages whose blocks take more than a few seconds."""
 
 
-CODE = [page for page in PAGES if page != "docs/data.md" and any(blocks(page, "python", "toml", "sh"))]
+CODE = [
+    page for page in PAGES if page != "docs/data.md" and any(blocks(page, "python", "toml", "sh"))
+]
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in CODE])
-def test_every_block_of_code_runs(page: str, module: types.ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page in LONG)) for page in CODE]
+)
+def test_every_block_of_code_runs(
+    page: str, module: types.ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     called = play(page, module)
     if page == "docs/tutorial.md":
         assert {"run", "resume", "compare", "export", "methods", "scenarios"} == set(called)
 
 
-# -- what the pages name --------------------------------------------------------------------------------------------------
+# -- what the pages name
+# --------------------------------------------------------------------------------------------------
 
 
 def leads_somewhere(page: str, target: str) -> bool:
     """Whether a link of a page is to a file of the repository and, if it names one, to a heading in it."""
     path, _, anchor = target.partition("#")
     file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
-    return file.exists() and file.is_relative_to(ROOT) and (not anchor or anchor in anchors(file.read_text()))
+    return (
+        file.exists()
+        and file.is_relative_to(ROOT)
+        and (not anchor or anchor in anchors(file.read_text()))
+    )
 
 
 def test_every_link_leads_somewhere() -> None:
     pages = [*PAGES, "CONTRIBUTING.md"]
-    links = [(page, target) for page in pages for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())]
+    links = [
+        (page, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())
+    ]
     inside = [link for link in links if not link[1].startswith("https://")]
     assert len(inside) > 500
     assert [link for link in inside if not leads_somewhere(*link)] == []
@@ -311,7 +421,14 @@ def test_every_page_is_linked_from_the_index_or_the_readme() -> None:
     assert not [page for page in PAGES if page != "README.md" and str(ROOT / page) not in linked]
 
 
-SECTIONS = ("What it does", "A case by hand", "Settings", "What is sent", "Deviations", "When to use it")
+SECTIONS = (
+    "What it does",
+    "A case by hand",
+    "Settings",
+    "What is sent",
+    "Deviations",
+    "When to use it",
+)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -325,14 +442,25 @@ def test_every_method_has_a_card_with_every_setting(method: str) -> None:
     assert "**Source.**" in card
     assert "**Silent clients" in card
     # The card names the papers that the file's header names.
-    for number in re.findall(r"\b\d{4}\.\d{5}\b", sys.modules[METHODS[method].__module__].__doc__ or ""):
+    for number in re.findall(
+        r"\b\d{4}\.\d{5}\b", sys.modules[METHODS[method].__module__].__doc__ or ""
+    ):
         assert number in card
 
 
 def test_every_scenario_data_set_partition_and_shift_is_listed() -> None:
     page = PAGES["docs/data.md"]
-    limits = {f.name: f.metadata["limits"] for f in Scenario.__dataclass_fields__.values() if "limits" in f.metadata}
-    for name in (*SCENARIOS, *DATASETS, *limits["partition"]["choices"], *limits["shift"]["choices"]):
+    limits = {
+        f.name: f.metadata["limits"]
+        for f in Scenario.__dataclass_fields__.values()
+        if "limits" in f.metadata
+    }
+    for name in (
+        *SCENARIOS,
+        *DATASETS,
+        *limits["partition"]["choices"],
+        *limits["shift"]["choices"],
+    ):
         assert f"`{name}`" in page, name
 
 
@@ -360,12 +488,23 @@ def test_every_command_and_option_is_listed() -> None:
 
 
 def test_no_path_of_one_machine() -> None:
-    results = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "docs/results").glob("*.json")}
+    results = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for path in (ROOT / "docs/results").glob("*.json")
+    }
     known = re.compile(r"(?<![\w./:-])/(?:home|tmp|work|root|usr|mnt|Users|opt|data)\b\S*")
     assert results
-    assert [(name, path) for name, text in (PAGES | results).items() for path in known.findall(text)] == []
+    assert [
+        (name, path) for name, text in (PAGES | results).items() for path in known.findall(text)
+    ] == []
 
 
 def test_lines_are_not_too_long() -> None:
-    prose = [(page, line) for page, text in PAGES.items() for line in generate.MARKER.sub("", text).splitlines()]
-    assert [(page, line) for page, line in prose if len(line) > 125 and not line.startswith("|")] == []
+    prose = [
+        (page, line)
+        for page, text in PAGES.items()
+        for line in generate.MARKER.sub("", text).splitlines()
+    ]
+    assert [
+        (page, line) for page, line in prose if len(line) > 125 and not line.startswith("|")
+    ] == []

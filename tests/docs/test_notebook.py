@@ -18,8 +18,12 @@ execute_notebook = load("docs/execute_notebook.py", "docs_execute_notebook")
 
 @pytest.mark.slow
 def test_the_notebook_runs_and_prints_what_is_committed() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}\npython docs/execute_notebook.py makes it anew"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (
+        f"{done.stdout}{done.stderr}\npython docs/execute_notebook.py makes it anew"
+    )
 
 
 def test_the_notebook_holds_nothing_of_one_machine() -> None:
@@ -36,16 +40,24 @@ def test_the_notebook_holds_nothing_of_one_machine() -> None:
 
 def test_words_and_whole_numbers_of_what_is_printed_are_compared() -> None:
     def words(text: str) -> list[list[str]]:
-        return execute_notebook.printed(nbformat.from_dict({"cells": [{"outputs": [{"text": text}]}, {"source": "prose"}]}))
+        return execute_notebook.printed(
+            nbformat.from_dict({"cells": [{"outputs": [{"text": text}]}, {"source": "prose"}]})
+        )
 
-    assert words("p 2.8e-21 of 20  clients\n") == words("p 3e-20 of 20 clients") == [["p", "of", "20", "clients"], []]
+    assert (
+        words("p 2.8e-21 of 20  clients\n")
+        == words("p 3e-20 of 20 clients")
+        == [["p", "of", "20", "clients"], []]
+    )
     assert words("0.35 of 20") != words("0.35 of 21")
 
 
 def test_a_check_tells_of_a_cell_that_prints_something_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell = nbformat.v4.new_code_cell("print(1)", outputs=[nbformat.v4.new_output("stream", text="1\n")])
+    cell = nbformat.v4.new_code_cell(
+        "print(1)", outputs=[nbformat.v4.new_output("stream", text="1\n")]
+    )
     kept, made = tmp_path / "kept.ipynb", nbformat.v4.new_notebook(cells=[cell])
     nbformat.write(made, kept)
     monkeypatch.setattr(execute_notebook, "NOTEBOOK", kept)

@@ -57,12 +57,16 @@ def test_the_groups_are_found(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
+)
 def test_the_groups_are_found_by_transformers_and_recurrent_nets(name: str) -> None:
     assert found(name, SLOW[name]).assignment.groups == TRUTH
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning"
+)
 @seeded(0)
 def test_adapters_send_at_most_two_percent_of_the_model() -> None:
     pytest.importorskip("peft")
@@ -80,8 +84,21 @@ def test_commands_work_with_a_problem(
 ) -> None:
     pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
-    methods = [word for method in ("independent", "fedavg", "split-half") for word in ("--method", method)]
-    run = ["run", "--scenario", f"{name}:world", *methods, "--rounds", "8", "--out", "run", "--workers", "1"]
+    methods = [
+        word for method in ("independent", "fedavg", "split-half") for word in ("--method", method)
+    ]
+    run = [
+        "run",
+        "--scenario",
+        f"{name}:world",
+        *methods,
+        "--rounds",
+        "8",
+        "--out",
+        "run",
+        "--workers",
+        "1",
+    ]
     assert main(run) == 0
     out = capsys.readouterr().out
     main_metric = {"regression": "MeanAbsoluteError", "rare_labels": "AUROC"}[name]

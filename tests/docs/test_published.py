@@ -31,7 +31,9 @@ def keep(folder: Path, name: str, label: str, **found: object) -> None:
 
 def test_every_test_that_is_named_is_there() -> None:
     there = {
-        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 20
@@ -55,7 +57,12 @@ def test_an_ablation_is_told_with_means_and_intervals(tables: ModuleType, tmp_pa
 
 
 def test_starts_are_told_where_both_were_run(tables: ModuleType, tmp_path: Path) -> None:
-    for label, accuracy, groups in (("FedAvg", 0.5, 1), ("IFCA", 0.75, 4), ("IFCA, identical start", 0.5, 1), ("FLSC", 0.7, 3)):
+    for label, accuracy, groups in (
+        ("FedAvg", 0.5, 1),
+        ("IFCA", 0.75, 4),
+        ("IFCA, identical start", 0.5, 1),
+        ("FLSC", 0.7, 3),
+    ):
         keep(tmp_path, "hcct-table4-digit.small", label, accuracy=accuracy, groups=groups)
     (only,) = tables.published("starts").splitlines()[2:]
     assert only == "| digits in four rotations | IFCA | 1 | 1.0 | 4.0 | 50.0 | 25.0 | 50.0 |"

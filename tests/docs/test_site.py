@@ -26,12 +26,18 @@ DOCS = ROOT / "docs"
 navigation = load("docs/navigation.py", "docs_navigation")
 
 
-# -- the sidebar ----------------------------------------------------------------------------------------------------------
+# -- the sidebar
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_page_is_in_the_sidebar() -> None:
     """A page is entered in docs/index.md or docs/studies/index.md: a link that begins a list item or a table's row."""
-    paths = [path for kind in ("*.md", "*.ipynb") for path in DOCS.rglob(kind) if DOCS / "results" not in path.parents]
+    paths = [
+        path
+        for kind in ("*.md", "*.ipynb")
+        for path in DOCS.rglob(kind)
+        if DOCS / "results" not in path.parents
+    ]
     pages = {str(path.relative_to(DOCS).with_suffix("")): path.read_text() for path in paths}
     assert "studies/cfl-fig5" in pages
     assert {*pages} - navigation.reached(pages) == set()
@@ -44,12 +50,21 @@ def test_the_sidebar_has_what_an_index_lists_and_nothing_it_mentions() -> None:
         "- [H](h.rst)\n"
     )
     assert navigation.toctrees(text) == {"Start": ("a",), "Cards": ("f", "h")}
-    assert navigation.reached({"index": text, "x/index": text, "page": text}) == {"index", "a", "f", "h", "x/a", "x/f", "x/h"}
+    assert navigation.reached({"index": text, "x/index": text, "page": text}) == {
+        "index",
+        "a",
+        "f",
+        "h",
+        "x/a",
+        "x/f",
+        "x/h",
+    }
     assert ":caption: Start\n\na\n```" in navigation.directives("index", text)
     assert ":caption:" not in navigation.directives("x/index", text)
 
 
-# -- the site -------------------------------------------------------------------------------------------------------------
+# -- the site
+# -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -105,7 +120,11 @@ def dead(site: Path, pages: dict[Path, Page]) -> Iterator[tuple[str, str]]:
 def documented_names(site: Path) -> set[str]:
     """The Python names in the site's index of objects."""
     packed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
-    return {entry.split()[0] for entry in zlib.decompress(packed).decode().splitlines() if " py:" in entry}
+    return {
+        entry.split()[0]
+        for entry in zlib.decompress(packed).decode().splitlines()
+        if " py:" in entry
+    }
 
 
 def public() -> Iterator[tuple[str, object]]:
@@ -114,7 +133,11 @@ def public() -> Iterator[tuple[str, object]]:
         module = importlib.import_module(f"coterie{package}")
         for name in getattr(module, "__all__", vars(module)):
             value = getattr(module, name)
-            if not name.startswith("_") and name not in ("annotations", "Any") and not isinstance(value, ModuleType):
+            if (
+                not name.startswith("_")
+                and name not in ("annotations", "Any")
+                and not isinstance(value, ModuleType)
+            ):
                 yield f"coterie{package}.{name}", value
 
 
@@ -124,7 +147,8 @@ def missing(site: Path) -> list[str]:
     return [
         name
         for name, value in public()
-        if name not in known and f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}" not in known
+        if name not in known
+        and f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}" not in known
     ]
 
 
@@ -132,15 +156,34 @@ def missing(site: Path) -> list[str]:
 def test_the_site_builds_strictly_and_is_whole(tmp_path: Path) -> None:
     """One test, as building takes a while and tests are spread over processes."""
     site = (tmp_path / "site").resolve()
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", str(tmp_path / "trees")]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        str(tmp_path / "trees"),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "COTERIE_DATA"}
-    built = subprocess.run([*command, str(DOCS), str(site)], capture_output=True, text=True, env=environment, check=False)
+    built = subprocess.run(
+        [*command, str(DOCS), str(site)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
 
     pages = {path: parsed(path.read_text()) for path in sorted(site.rglob("*.html"))}
     assert site / "studies" / "cfl-fig5.html" in pages
     assert list(dead(site, pages)) == []
-    fetched = {link for page in pages.values() for link in page.fetched if re.match(r"https?:|//", link)}
+    fetched = {
+        link for page in pages.values() for link in page.fetched if re.match(r"https?:|//", link)
+    }
     assert fetched == set()
     for style in site.rglob("*.css"):
         assert not re.search(r"(?:@import|url\()\s*['\"]?(?:https?:)?//", style.read_text()), style

@@ -19,16 +19,21 @@ NUMBER = re.compile(r"\d+\.\d+")
 def differences(shown: str, printed: str) -> list[tuple[float, float]] | None:
     """Decimals of a part of a page, and those printed in the same text; None if the text was not printed.
 
-    Ends of lines do not count: the last digits depend on the processor, and they move the ends of lines.
+    Ends of lines do not count: the last digits depend on the processor, and they move the ends of
+    lines.
     """
     words = " ".join(shown.split())
     pattern = r"(\d+\.\d+)".join(map(re.escape, NUMBER.split(words)))
     found = re.search(pattern, " ".join(printed.split()))
-    return found and list(zip(map(float, NUMBER.findall(words)), map(float, found.groups()), strict=True))
+    return found and list(
+        zip(map(float, NUMBER.findall(words)), map(float, found.groups()), strict=True)
+    )
 
 
 @pytest.mark.slow
-def test_client_3_is_told_what_the_pages_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_3_is_told_what_the_pages_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "--method", "auto", "--workers", "1", "--out", str(tmp_path / "run")]) == 0
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "run"), "--client", "3"]) == 0

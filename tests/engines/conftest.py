@@ -64,8 +64,12 @@ EXAMPLES: Mapping[str, Any] = {
     "tuned": Tuned(method="cfl", epochs=1),
     "race": Race(methods=("fedavg", "split-half"), patience=2),
     "split-half": SplitHalf(level=0.5, probe_every=1, review_every=2),
-    "split-half-alert": SplitHalf(level=0.5, probe_every=1, review_every=2, alert=True, fraction=0.6),
-    "split-half-sums": SplitHalfSums(level=0.5, probe_every=1, review_every=2, smallest=1, sketch=16),
+    "split-half-alert": SplitHalf(
+        level=0.5, probe_every=1, review_every=2, alert=True, fraction=0.6
+    ),
+    "split-half-sums": SplitHalfSums(
+        level=0.5, probe_every=1, review_every=2, smallest=1, sketch=16
+    ),
     "split-half-private": SplitHalfPrivate(level=0.9, first_probe=1, sketch=8),
 }
 

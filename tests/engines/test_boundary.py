@@ -64,12 +64,15 @@ def wired(boundary: Boundary, model: Any = normed, seed: int = 0) -> Wire:
     return Wire(boundary, Layout(model()), seed)
 
 
-# -- maps -----------------------------------------------------------------------------------------------------------------
+# -- maps
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rotation", MAPS)
 @seeded(0)
-def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, rotation: str) -> None:
+def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(
+    method: Any, rotation: str
+) -> None:
     tried, boundary = world(model=normed, sizes=SIZES), Boundary(rotation=rotation, block=BLOCK)
     if method.name in ("split-half-sums", "split-half-private"):
         with pytest.raises(SettingError, match=f"must be none for {method.name}"):
@@ -96,7 +99,8 @@ def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, r
         torch.testing.assert_close(wire.open(b_row), a_row, rtol=3e-4, atol=1e-5)
         moved = a_row[:parameters][a_row[:parameters].abs() > 1e-3]
         same = b_row[:parameters][a_row[:parameters].abs() > 1e-3] == moved
-        # A tensor of one size or value (BatchNorm's first scales) has entries that nothing can hide but their sign.
+        # A tensor of one size or value (BatchNorm's first scales) has entries that nothing can hide
+        # but their sign.
         assert not len(moved) or same.double().mean() < 0.35
 
 
@@ -104,7 +108,14 @@ def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(method: Any, r
     "method",
     [
         FLHC(warmup=1, metric="l1", linkage="complete", threshold=None, groups=2),
-        CFL(similarity="gradients", post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
+        CFL(
+            similarity="gradients",
+            post_split="parent-mean",
+            eps1=10.0,
+            eps2=0.0,
+            gamma_max=0.0,
+            persistence=1,
+        ),
     ],
 )
 @seeded(0)
@@ -120,12 +131,19 @@ def test_l1_and_gradients_under_a_permutation(method: Any) -> None:  # fmt: skip
 
 @pytest.mark.parametrize("rotation", MAPS)
 @pytest.mark.parametrize(
-    "method", [CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1), FLHC(warmup=1, threshold=None, groups=2)]
+    "method",
+    [
+        CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
+        FLHC(warmup=1, threshold=None, groups=2),
+    ],
 )
 def test_a_newcomer_finds_the_same_group_under_a_map(method: Any, rotation: str) -> None:  # fmt: skip
     tried = world(ids=(2, 3, 5, 7, 11), attendance=Attendance(joins={5: 4}, silent=0.1))
     boundary = Boundary(rotation=rotation, block=BLOCK)
-    groups = [[done.assignment.groups for done in play(method, tried, 8, boundary=how)] for how in (Boundary(), boundary)]
+    groups = [
+        [done.assignment.groups for done in play(method, tried, 8, boundary=how)]
+        for how in (Boundary(), boundary)
+    ]
     assert groups[0] == groups[1]
     assert sorted(c for group in groups[0][-1] for c in group) == [2, 3, 5, 7, 11]
 
@@ -139,7 +157,8 @@ def test_a_secret_draws_other_first_models_and_another_map() -> None:
     assert not any(torch.equal(told[i], told[j]) for i in range(3) for j in range(i))
 
 
-# -- clipping, noise, compression -----------------------------------------------------------------------------------------
+# -- clipping, noise, compression
+# -----------------------------------------------------------------------------------------
 
 
 def updates(tried: World, exchange: int = 1, **boundary: Any) -> Replies:
@@ -166,7 +185,10 @@ def test_updates_are_clipped_and_the_small_ones_left_alone() -> None:
 def test_noise_has_the_scale_that_was_asked_for_and_is_never_the_same() -> None:
     layout = Layout(nn.Linear(200, 100))
     wire = Wire(Boundary(clip=2.0, noise=1.5), layout, 0)
-    drawn = [wire.send(torch.zeros(layout.size), client, exchange) for client, exchange in ((1, 0), (2, 0), (1, 1))]
+    drawn = [
+        wire.send(torch.zeros(layout.size), client, exchange)
+        for client, exchange in ((1, 0), (2, 0), (1, 1))
+    ]
     for noise in drawn:
         assert float(noise.mean()) == pytest.approx(0, abs=5 * 3.0 / layout.size**0.5)
         assert float(noise.std()) == pytest.approx(3.0, rel=5 / (2 * layout.size) ** 0.5)
@@ -204,7 +226,13 @@ def test_the_order_is_clip_noise_map_compress() -> None:
 def test_a_useless_update_is_refused_and_under_noise_is_noise() -> None:
     tried = world()
     tried = replace(tried, clients={**tried.clients, 3: spoiled(tried.clients[3], "train")})
-    for boundary in ({"clip": 1.0}, {"rotation": "blocks"}, {"compress": "8bit"}, {"compress": "topk"}, {"compress": "sign"}):
+    for boundary in (
+        {"clip": 1.0},
+        {"rotation": "blocks"},
+        {"compress": "8bit"},
+        {"compress": "topk"},
+        {"compress": "sign"},
+    ):
         replies = updates(tried, **boundary)
         assert replies.clients == (2, 7, 11)
         assert "NaN, infinite or enormous" in replies.refused[3]
@@ -228,7 +256,9 @@ def test_the_number_of_workers_changes_no_bit() -> None:
 def test_a_run_with_noise_may_stop_and_go_on() -> None:
     tried, method = world(sizes=SIZES), FLHC(warmup=1, threshold=None, groups=2, fraction=0.6)
     whole = play(method, tried, 5, seed=3, boundary=ALL)
-    assert outcome(play(method, tried, 5, seed=3, boundary=ALL, start=whole[1].position)) == outcome(whole[2:])
+    assert outcome(
+        play(method, tried, 5, seed=3, boundary=ALL, start=whole[1].position)
+    ) == outcome(whole[2:])
     assert outcome(whole) != outcome(play(method, tried, 5, seed=4, boundary=ALL))
 
 
@@ -239,8 +269,12 @@ def test_bytes_up_are_counted_as_compressed(kind: str) -> None:
     (done,) = play(FedAvg(), world(model=normed), boundary=Boundary(compress=kind, share=0.25))
     assert done.bytes_up == 4 * (packed_bytes(kind, parameters, 0.25) + 4 * buffers + 4)
     assert done.bytes_down == 4 * 4 * (parameters + buffers)
-    (done,) = play(FedAvg(), world(), boundary=Boundary(compress=kind, share=0.25, clip=1.0, noise=1.0))
-    assert done.bytes_up == 4 * packed_bytes(kind, Layout(mlp()).trainable, 0.25)  # and no example count
+    (done,) = play(
+        FedAvg(), world(), boundary=Boundary(compress=kind, share=0.25, clip=1.0, noise=1.0)
+    )
+    assert done.bytes_up == 4 * packed_bytes(
+        kind, Layout(mlp()).trainable, 0.25
+    )  # and no example count
 
 
 @seeded(0)
@@ -251,9 +285,14 @@ def test_layers_that_stay_are_neither_clipped_nor_noised_nor_sent() -> None:
     head = layout.mask(["2"])
     (plain,), (sent,) = play(FedPer(), tried), play(FedPer(), tried, boundary=boundary)
     for client, kept in plain.position.kept[""].items():
-        torch.testing.assert_close(wire.open(sent.position.kept[""][client])[head], kept[head], rtol=0, atol=1e-7)
+        torch.testing.assert_close(
+            wire.open(sent.position.kept[""][client])[head], kept[head], rtol=0, atol=1e-7
+        )
     assert sent.bytes_up == 4 * packed_bytes("8bit", layout.size - int(head.sum()))
-    (alone,), (same,) = play(Independent(), tried), play(Independent(), tried, boundary=replace(boundary, rotation="blocks"))
+    (alone,), (same,) = (
+        play(Independent(), tried),
+        play(Independent(), tried, boundary=replace(boundary, rotation="blocks")),
+    )
     assert alone.scores is not None
     assert same.scores is not None
     for client, scores in alone.scores.items():
@@ -267,15 +306,19 @@ def test_updates_that_noise_covers_are_counted_for_each_client() -> None:
     boundary = Boundary(clip=1.0, noise=1.0)
     for done in play(FedAvg(fraction=0.5), tried, 3, boundary=boundary):
         assert sum(done.released.values()) == 2
-    # In its clustering exchange everybody is asked, and in the same round a part of each group again.
-    first, second = play(FLHC(warmup=1, threshold=None, groups=2, fraction=0.5), tried, 2, boundary=boundary)
+    # In its clustering exchange everybody is asked, and in the same round a part of each group
+    # again.
+    first, second = play(
+        FLHC(warmup=1, threshold=None, groups=2, fraction=0.5), tried, 2, boundary=boundary
+    )
     assert sorted(first.released.values()) == [1, 1]
     assert sum(second.released.values()) == second.asked > 4
     assert max(second.released.values()) == 2
     assert not play(FedAvg(), tried, boundary=Boundary(clip=1.0))[0].released
 
 
-# -- refusals -------------------------------------------------------------------------------------------------------------
+# -- refusals
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -304,14 +347,49 @@ NOISE = {"clip": 1.0, "noise": 1.0}
 @pytest.mark.parametrize(
     ("method", "model", "settings", "sentence"),
     [
-        (L1, mlp, {"rotation": "blocks"}, "none or permute or permute-tensors for flhc with these settings, got blocks"),
-        (HCCTE(layer="paper-code"), mlp, {"rotation": "permute-tensors"}, "must be none for hcct-e with these settings"),
-        (HCCTE(), mlp, {"rotation": "permute"}, "must be none or permute-tensors if a method uses single layers, got"),
-        (FedPer(), mlp, {"rotation": "blocks"}, "must be none or permute-tensors if fedper keeps some layers"),
-        (FedFA(), mlp, NOISE, "Boundary.noise 1 cannot be used with fedfa and these settings: clients would send losses"),
+        (
+            L1,
+            mlp,
+            {"rotation": "blocks"},
+            "none or permute or permute-tensors for flhc with these settings, got blocks",
+        ),
+        (
+            HCCTE(layer="paper-code"),
+            mlp,
+            {"rotation": "permute-tensors"},
+            "must be none for hcct-e with these settings",
+        ),
+        (
+            HCCTE(),
+            mlp,
+            {"rotation": "permute"},
+            "must be none or permute-tensors if a method uses single layers, got",
+        ),
+        (
+            FedPer(),
+            mlp,
+            {"rotation": "blocks"},
+            "must be none or permute-tensors if fedper keeps some layers",
+        ),
+        (
+            FedFA(),
+            mlp,
+            NOISE,
+            "Boundary.noise 1 cannot be used with fedfa and these settings: clients would send losses",
+        ),
         (MAXFL(), mlp, NOISE, "Boundary.noise 1 cannot be used with maxfl"),
-        (CFL(fallback=True), mlp, NOISE, "Boundary.noise 1 cannot be used with cfl and these settings"),
-        (FedAvg(), normed, NOISE, "needs a model without running statistics .BatchNorm., got '1.running_mean'"),
+        (
+            CFL(fallback=True),
+            mlp,
+            NOISE,
+            "Boundary.noise 1 cannot be used with cfl and these settings",
+        ),
+        (
+            FedAvg(),
+            normed,
+            NOISE,
+            "needs a model without running statistics .BatchNorm., got '1.running_mean'",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anybody_trains(
@@ -347,14 +425,19 @@ def test_what_goes_together_is_not_refused() -> None:
 
 @seeded(0)
 def test_similarity_by_some_columns_needs_them_where_they_were() -> None:
-    layout, plan = Layout(normed()), {"tasks": dict.fromkeys((1, 2), Task(offered=(0,))), "models": torch.zeros(1, 115)}
+    layout, plan = (
+        Layout(normed()),
+        {"tasks": dict.fromkeys((1, 2), Task(offered=(0,))), "models": torch.zeros(1, 115)},
+    )
     mapped, whole = Boundary(rotation="permute"), slice(0, layout.trainable)
     for columns in (None, whole):
         mapped.check_plan(Plan(**plan, need="gram", columns=columns), layout, "any")
     for wrong in (slice(0, 8), slice(8, layout.trainable), slice(0, layout.size)):
         with pytest.raises(SettingError, match="any compares updates by some of their columns"):
             mapped.check_plan(Plan(**plan, need="gram", columns=wrong), layout, "any")
-        Boundary(rotation="permute-tensors").check_plan(Plan(**plan, need="gram", columns=wrong), layout, "any")
+        Boundary(rotation="permute-tensors").check_plan(
+            Plan(**plan, need="gram", columns=wrong), layout, "any"
+        )
 
 
 def test_training_clips_gradients_and_the_boundary_updates() -> None:

@@ -23,7 +23,11 @@ def test_a_process_of_a_pool_runs_with_one_worker_and_says_so() -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         found, said = pool.apply(scores, (2,))
     assert found == scores(1)[0]
-    assert [text for text in said if "workers is 2, and a process of a multiprocessing.Pool can start none" in text]
+    assert [
+        text
+        for text in said
+        if "workers is 2, and a process of a multiprocessing.Pool can start none" in text
+    ]
 
 
 def processes_there() -> int:
@@ -50,4 +54,6 @@ def test_nothing_is_said_where_nothing_was_asked_for() -> None:
 def test_flower_cannot_start_there_and_says_so() -> None:
     pytest.importorskip("flwr")
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert "a process of a multiprocessing.Pool cannot: use engine inprocess" in pool.apply(flower_there)
+        assert "a process of a multiprocessing.Pool cannot: use engine inprocess" in pool.apply(
+            flower_there
+        )

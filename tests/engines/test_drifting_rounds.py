@@ -30,17 +30,29 @@ def drifting(**more: Any) -> World:
     second = {**{c: client(c + 20, train=16) for c in IDS}, 7: first[7]}
     data = [first, second, {c: client(c + 40, train=24) for c in IDS}]
     concepts = [dict.fromkeys(IDS, 0), {2: 1, 3: 1, 7: 0}, {2: 1, 3: 0, 7: 0}]
-    return world(IDS, clients=first, drift=Drift(period=PERIOD, concepts=concepts, data=data), **more)
+    return world(
+        IDS, clients=first, drift=Drift(period=PERIOD, concepts=concepts, data=data), **more
+    )
 
 
 def same(a: Round, b: Round) -> None:
     assert torch.equal(a.assignment.models, b.assignment.models)
     assert a.assignment.groups == b.assignment.groups
     assert a.scores == b.scores
-    assert (a.bytes_up, a.bytes_down, a.position.exchange) == (b.bytes_up, b.bytes_down, b.position.exchange)
+    assert (a.bytes_up, a.bytes_down, a.position.exchange) == (
+        b.bytes_up,
+        b.bytes_down,
+        b.position.exchange,
+    )
 
 
-METHODS: list[Method[Any]] = [FedAvg(), IFCA(models=2), KNNPer(), SplitHalf(probe_every=1), SplitHalf(alert=True)]
+METHODS: list[Method[Any]] = [
+    FedAvg(),
+    IFCA(models=2),
+    KNNPer(),
+    SplitHalf(probe_every=1),
+    SplitHalf(alert=True),
+]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -79,7 +91,12 @@ NAMED = {"name": "sine/drift", "clients": 4, "examples": 400, "drift": "recurrin
 
 
 def recorded(folder: Path, rounds: int = 9) -> Path:
-    spec = {"scenario": NAMED, "methods": [{"name": "ifca", "models": 2}], "rounds": rounds, "workers": 1}
+    spec = {
+        "scenario": NAMED,
+        "methods": [{"name": "ifca", "models": 2}],
+        "rounds": rounds,
+        "workers": 1,
+    }
     coterie.begin(make(spec), folder)
     return folder
 
@@ -93,8 +110,13 @@ def test_a_recorded_run_is_resumed_and_knows_the_truth_of_each_round(tmp_path: P
             break
     coterie.reopen(two).finish(workers=1)
     lines = [Record(folder).lines() for folder in (one, two)]
-    assert [{**line, "seconds": 0} for line in lines[0]] == [{**line, "seconds": 0} for line in lines[1]]
-    facts, built = Record(one).description()["world"], make({"scenario": NAMED, "methods": ["fedavg"]}).world(0)
+    assert [{**line, "seconds": 0} for line in lines[0]] == [
+        {**line, "seconds": 0} for line in lines[1]
+    ]
+    facts, built = (
+        Record(one).description()["world"],
+        make({"scenario": NAMED, "methods": ["fedavg"]}).world(0),
+    )
     assert "true_groups" not in facts
     assert facts["drift"]["period"] == 2
     for line in lines[0]:
@@ -114,7 +136,11 @@ def test_changed_concepts_are_other_data(tmp_path: Path) -> None:
     """Also where the data of both concepts are the same."""
     data = {c: client(c) for c in IDS}
     worlds = [
-        world(IDS, clients=data, drift=Drift(period=2, concepts=[{**dict.fromkeys(IDS, 0), 7: last}], data=[data]))
+        world(
+            IDS,
+            clients=data,
+            drift=Drift(period=2, concepts=[{**dict.fromkeys(IDS, 0), 7: last}], data=[data]),
+        )
         for last in (0, 1)
     ]
     runs = coterie.begin(worlds[0], tmp_path / "run", ["fedavg"], rounds=3)

@@ -31,7 +31,19 @@ from coterie.engines import rounds as inprocess
 from coterie.engines.flower import MethodStrategy, client_app, messages
 from coterie.engines.flower.messages import QUERY, WHO
 from coterie.engines.workers import EngineError
-from coterie.methods import ACFL, CFL, FLSC, HCCT, HCCTE, IFCA, METHODS, FedAvg, FedPer, KNNPer, SplitHalf
+from coterie.methods import (
+    ACFL,
+    CFL,
+    FLSC,
+    HCCT,
+    HCCTE,
+    IFCA,
+    METHODS,
+    FedAvg,
+    FedPer,
+    KNNPer,
+    SplitHalf,
+)
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.report.summary import summary
@@ -44,33 +56,47 @@ pytestmark = pytest.mark.usefixtures("flower_run")
 IDS = (0, 1, 2, 3, 4, 5)
 
 
-# -- agreement --------------------------------------------------------------------------------------------------------------
+# -- agreement
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_perplexity_is_the_same_as_in_one_process() -> None:
     tried = replace(world(IDS), objective=Objective(metrics=("accuracy", "perplexity")))
     metrics = {name: (name,) for name in ("loss", *tried.objective.named)}
-    found, expected = over_flower(FedAvg(), tried, 1, metrics=metrics), inprocess.rounds(FedAvg(), tried, rounds=1, workers=1)
+    found, expected = (
+        over_flower(FedAvg(), tried, 1, metrics=metrics),
+        inprocess.rounds(FedAvg(), tried, rounds=1, workers=1),
+    )
     for one, other in zip(found, expected, strict=True):
         assert one.scores is not None
         assert other.scores is not None
         for client, score in other.scores.items():
             assert one.scores[client] == pytest.approx(score, rel=1e-4)
-            assert one.scores[client]["perplexity"] == pytest.approx(math.exp(score["loss"]), rel=1e-4)
+            assert one.scores[client]["perplexity"] == pytest.approx(
+                math.exp(score["loss"]), rel=1e-4
+            )
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) -> None:
     tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
     method = METHODS[name]()
-    # One client at a time, as over Flower: a block's rounding can turn a ReLU, and then grows with the steps.
-    same(over_flower(method, tried, 4), list(inprocess.rounds(method, tried, rounds=4, workers=1, width=1)))
+    # One client at a time, as over Flower: a block's rounding can turn a ReLU, and then grows with
+    # the steps.
+    same(
+        over_flower(method, tried, 4),
+        list(inprocess.rounds(method, tried, rounds=4, workers=1, width=1)),
+    )
 
 
 def test_neighbours_over_flower_are_those_in_one_process() -> None:
     """Of clients with validation examples and without; the weight, the order and the neighbours are sent."""
     tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
-    none = {c: replace(d, validation=d.train.at(torch.arange(0))) for c, d in tried.clients.items() if c % 2}
+    none = {
+        c: replace(d, validation=d.train.at(torch.arange(0)))
+        for c, d in tried.clients.items()
+        if c % 2
+    }
     tried = replace(tried, clients={**tried.clients, **none})
     method = KNNPer(neighbours=4, scale=0.5, holdout=0.3)
     found = over_flower(method, tried, 3)
@@ -78,15 +104,36 @@ def test_neighbours_over_flower_are_those_in_one_process() -> None:
     alone = over_flower(FedAvg(), tried, 3)
     assert found[-1].scores is not None
     assert alone[-1].scores is not None
-    assert sum(found[-1].scores[c]["accuracy"] > score["accuracy"] for c, score in alone[-1].scores.items()) > 4
+    assert (
+        sum(
+            found[-1].scores[c]["accuracy"] > score["accuracy"]
+            for c, score in alone[-1].scores.items()
+        )
+        > 4
+    )
 
 
 def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
     near = Neighbours(layer="2", k=3, scale=0.5, weights=(0.0, 1.0), holdout=0.1)
-    order = messages.Order(task=Task(offered=(0,)), training=Training(), lr=0.1, key=(0, 1, 2), client=3, neighbours=near)
+    order = messages.Order(
+        task=Task(offered=(0,)),
+        training=Training(),
+        lr=0.1,
+        key=(0, 1, 2),
+        client=3,
+        neighbours=near,
+    )
     sent = json.loads(json.dumps(order.to_json()))
     assert messages.Order.of(sent) == order
-    for wrong in ({"k": 0}, {"k": 1.5}, {"weights": [True]}, {"scale": -1.0}, {"layer": 3}, {"holdout": "x"}, {"more": 1}):
+    for wrong in (
+        {"k": 0},
+        {"k": 1.5},
+        {"weights": [True]},
+        {"scale": -1.0},
+        {"layer": 3},
+        {"holdout": "x"},
+        {"more": 1},
+    ):
         with pytest.raises((ValueError, TypeError), match=r"Neighbours|supported"):
             messages.Order.of({**sent, "neighbours": {**sent["neighbours"], **wrong}})
 
@@ -94,7 +141,10 @@ def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
 def test_neighbours_need_apps_that_know_coterie() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
-    with pytest.raises(SettingError, match=r"^knn-per serves clients by their nearest training examples, which no app here"):
+    with pytest.raises(
+        SettingError,
+        match=r"^knn-per serves clients by their nearest training examples, which no app here",
+    ):
         strategy_of(KNNPer(), tried).start(grid, num_rounds=3)
     assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
 
@@ -104,7 +154,9 @@ def test_flowers_own_loop_comes_to_the_same() -> None:
     """Its start() calls configure_train and aggregate_train in turn; ours also knows rounds of several exchanges."""
     tried = world(IDS)
     strategy = strategy_of(CFL(), tried)
-    result = Strategy.start(strategy, Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=3)
+    result = Strategy.start(
+        strategy, Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=3
+    )
     other = strategy_of(CFL(), tried)
     other.start(Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=3)
     assert strategy.last is not None
@@ -128,7 +180,8 @@ def test_the_first_model_may_be_given() -> None:
     torch.testing.assert_close(strategy.last.assignment.models[0], row, rtol=1e-4, atol=1e-5)
 
 
-# -- apps that know nothing of Coterie ----------------------------------------------------------------------------------------
+# -- apps that know nothing of Coterie
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["fedavg", "cfl", "flhc", "hcct", "hcct-e"])
@@ -155,7 +208,9 @@ def test_an_app_that_knows_nothing_of_coterie_gets_no_message_that_it_cannot_ans
 
     grid, quiet = Here(app, 6, named=False), [True]  # type: ignore[arg-type]
     grid.fate = lambda m: (
-        "silent" if m.metadata.dst_node_id == FIRST and m.metadata.message_type != QUERY and quiet[0] else None
+        "silent"
+        if m.metadata.dst_node_id == FIRST and m.metadata.message_type != QUERY and quiet[0]
+        else None
     )
     config = ConfigRecord({"momentum": 0.5})
     strategy = strategy_of(FedAvg(), tried, patience=1, out=None)
@@ -170,14 +225,23 @@ def test_an_app_that_knows_nothing_of_coterie_gets_no_message_that_it_cannot_ans
 
 
 @seeded(0)
-def test_a_failing_test_keeps_an_app_out_and_is_told_while_the_server_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_test_keeps_an_app_out_and_is_told_while_the_server_waits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "flwr.coterie")
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
     del grid.contexts[FIRST].node_config["place"]
-    with pytest.raises(EngineError, match=f"6 clients, and 6 nodes connected; node {FIRST} did not report.*failed: 'place'$"):
+    with pytest.raises(
+        EngineError,
+        match=f"6 clients, and 6 nodes connected; node {FIRST} did not report.*failed: 'place'$",
+    ):
         next(strategy_of(FedAvg(), tried).rounds(grid, 1))
-    assert [r for r in caplog.messages if r.startswith(f"node {FIRST} did not report its client id in 3 queries")]
+    assert [
+        r
+        for r in caplog.messages
+        if r.startswith(f"node {FIRST} did not report its client id in 3 queries")
+    ]
 
 
 def test_an_app_of_flowers_earlier_interface_takes_no_part_and_is_told_why() -> None:
@@ -203,7 +267,9 @@ def test_an_app_without_a_function_for_tests_takes_part() -> None:
 def test_apps_receive_the_config_of_the_server_app() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
-    strategy_of(FedAvg(), tried).start(grid, num_rounds=1, train_config=ConfigRecord({"momentum": 0.5, "lr": 9.0}))
+    strategy_of(FedAvg(), tried).start(
+        grid, num_rounds=1, train_config=ConfigRecord({"momentum": 0.5, "lr": 9.0})
+    )
     configs = [m.content["config"] for m, _ in grid.messages if m.metadata.message_type == "train"]
     assert {(config["momentum"], config["lr"]) for config in configs} == {(0.5, tried.training.lr)}
 
@@ -219,12 +285,13 @@ def test_apps_receive_the_config_of_the_server_app() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(method: Any, says: str, tmp_path: Path) -> None:
+def test_what_such_an_app_would_ignore_is_refused_before_anybody_trains(
+    method: Any, says: str, tmp_path: Path
+) -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 6, named=False)
-    sentence = (
-        f"^{method.name} asks a client {says}.*client_app, or use fedavg, cfl, flhc, hcct or hcct-e with default settings$"
-    )
+    instead = "client_app, or use fedavg, cfl, flhc, hcct or hcct-e with default settings"
+    sentence = f"^{method.name} asks a client {says}.*{instead}$"
     with pytest.raises(SettingError, match=sentence):
         strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)
     assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
@@ -237,7 +304,9 @@ def test_one_app_that_knows_of_coterie_is_enough_to_begin_with() -> None:
     grid = Here(foreign(tried), 6, named=False)
     knowing, usual = app_of(tried), grid.app
     grid.contexts[FIRST].node_config["partition-id"] = 0
-    grid.app = lambda message, context: (knowing if context.node_id == FIRST else usual)(message, context)  # type: ignore[assignment]
+    grid.app = lambda message, context: (knowing if context.node_id == FIRST else usual)(
+        message, context
+    )  # type: ignore[assignment]
     (done,) = strategy_of(HCCT(cosines="signals"), tried).rounds(grid, 1)
     assert done.answered == 1
     assert set(done.refused) == set(IDS[1:])
@@ -245,7 +314,9 @@ def test_one_app_that_knows_of_coterie_is_enough_to_begin_with() -> None:
 
 
 def test_the_methods_named_to_them_are_those_that_they_can_do() -> None:
-    federation = Federation(clients=IDS, draw=lambda i: torch.zeros(4), columns={"a": (0, 2), "b": (2, 4)}, dense=("b",))
+    federation = Federation(
+        clients=IDS, draw=lambda i: torch.zeros(4), columns={"a": (0, 2), "b": (2, 4)}, dense=("b",)
+    )
     able = []
     for name, cls in METHODS.items():
         method = cls()
@@ -258,10 +329,13 @@ def test_the_methods_named_to_them_are_those_that_they_can_do() -> None:
     assert set(able) == set(messages.ABLE)
 
 
-# -- faults -------------------------------------------------------------------------------------------------------------------
+# -- faults
+# -------------------------------------------------------------------------------------------------------------------
 
 
-def spoiling(node: int, reply: Callable[[Message], Any], after: int = 0) -> Callable[[Message], Any]:
+def spoiling(
+    node: int, reply: Callable[[Message], Any], after: int = 0
+) -> Callable[[Message], Any]:
     """A fate: what a node replies to training from some round on."""
 
     def fate(message: Message) -> Any:
@@ -271,10 +345,14 @@ def spoiling(node: int, reply: Callable[[Message], Any], after: int = 0) -> Call
     return fate
 
 
-def arrays(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Message], RecordDict]:
+def arrays(
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+) -> Callable[[Message], RecordDict]:
     def reply(message: Message) -> RecordDict:
         state = change(dict(message.content["arrays"].to_torch_state_dict()))
-        return RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 5})})
+        return RecordDict(
+            {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": 5})}
+        )
 
     return reply
 
@@ -286,13 +364,20 @@ def arrays(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable
         (arrays(lambda s: {n: t[:1] for n, t in s.items()}), "has shape"),
         (arrays(lambda s: {n: t.to(torch.int64) for n, t in s.items()}), "not of floating-point"),
         (arrays(lambda s: {"other": torch.zeros(3)}), "lack"),
-        (lambda m: RecordDict({"arrays": m.content["arrays"], "metrics": MetricRecord({"loss": 1.0})}), "number of examples"),
+        (
+            lambda m: RecordDict(
+                {"arrays": m.content["arrays"], "metrics": MetricRecord({"loss": 1.0})}
+            ),
+            "number of examples",
+        ),
         (lambda m: RecordDict({"metrics": MetricRecord({"num-examples": 5})}), "array records"),
         (lambda m: RecordDict({}), "metric records"),
     ],
     ids=["nan", "shape", "type", "names", "examples", "no arrays", "nothing"],
 )
-def test_a_reply_that_is_of_no_use_is_refused_with_the_reason(reply: Callable[[Message], Any], says: str) -> None:
+def test_a_reply_that_is_of_no_use_is_refused_with_the_reason(
+    reply: Callable[[Message], Any], says: str
+) -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     grid.fate = spoiling(FIRST + 7 * 2, reply)
@@ -321,12 +406,18 @@ def test_a_node_with_an_invalid_id_takes_no_part_and_is_noted(client: Any) -> No
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     odd = RecordDict({WHO: MetricRecord({"client": client})})
-    grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST + 7 * 5 and m.metadata.message_type == QUERY else None
+    grid.fate = lambda m: (
+        odd
+        if m.metadata.dst_node_id == FIRST + 7 * 5 and m.metadata.message_type == QUERY
+        else None
+    )
     found = list(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 3))
     assert found[-1].position.members == (0, 1, 2, 3, 4)
     notes = [note.text for done in found for note in done.notes if note.kind == "node"]
     why = "its client id must be a non-negative integer"
-    assert notes == [f"node {FIRST + 35} did not report its client id in 3 queries and does not take part: {why}"]
+    assert notes == [
+        f"node {FIRST + 35} did not report its client id in 3 queries and does not take part: {why}"
+    ]
 
 
 def test_a_node_that_is_slow_to_report_its_id_is_asked_again() -> None:
@@ -342,7 +433,9 @@ def test_a_node_that_is_slow_to_report_its_id_is_asked_again() -> None:
     grid.fate = fate
     done = next(strategy_of(FedAvg(), tried, nodes=5).rounds(grid, 1))
     assert len(asked) == 2
-    assert [(note.kind, note.clients) for note in done.notes] == [("arrive", (0,))]  # and nobody else was called that
+    assert [(note.kind, note.clients) for note in done.notes] == [
+        ("arrive", (0,))
+    ]  # and nobody else was called that
     assert done.position.members == IDS
 
 
@@ -357,7 +450,10 @@ def test_a_plain_app_that_joins_late_stops_nobody() -> None:
     grid.contexts[77].node_config = {"place": 5}
     done = next(rounds)
     assert (done.asked, done.answered, set(done.refused)) == (6, 5, {5})
-    assert "fedper asks a client to keep some layers, which client 5's app does not support" in done.refused[5]
+    assert (
+        "fedper asks a client to keep some layers, which client 5's app does not support"
+        in done.refused[5]
+    )
 
 
 MALFORMED = [
@@ -376,7 +472,9 @@ def test_malformed_arrays_are_refused(data: bytes) -> None:
         arrays = message.content["arrays"]
         name = next(iter(arrays))
         arrays[name] = Array(dtype="float32", shape=(8, 5), stype="numpy.ndarray", data=data)
-        return RecordDict({"arrays": ArrayRecord(dict(arrays)), "metrics": MetricRecord({"num-examples": 5})})
+        return RecordDict(
+            {"arrays": ArrayRecord(dict(arrays)), "metrics": MetricRecord({"num-examples": 5})}
+        )
 
     grid.fate = spoiling(FIRST, lambda m: reply(copy.deepcopy(m)))
     done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
@@ -388,26 +486,40 @@ def test_malformed_arrays_are_refused(data: bytes) -> None:
 def test_tensors_that_do_not_travel_reach_no_mean() -> None:
     tried = world(IDS)
     grid, layout = Here(app_of(tried), 6), Layout(tried.model())
-    large = {piece.name: torch.full(piece.shape, 1e3 if piece.name.startswith("2.") else 0.0) for piece in layout.pieces}
+    large = {
+        piece.name: torch.full(piece.shape, 1e3 if piece.name.startswith("2.") else 0.0)
+        for piece in layout.pieces
+    }
     sent = RecordDict({"update": ArrayRecord(large), "metrics": MetricRecord({"num-examples": 5})})
     grid.fate = spoiling(FIRST, lambda m: sent)
     done = next(strategy_of(FedPer(), tried).rounds(grid, 1))
     assert done.assignment.models.abs().max() < 100
-    grid.fate = spoiling(FIRST, lambda m: RecordDict({"update": ArrayRecord({}), "metrics": MetricRecord({"num-examples": 5})}))
+    grid.fate = spoiling(
+        FIRST,
+        lambda m: RecordDict(
+            {"update": ArrayRecord({}), "metrics": MetricRecord({"num-examples": 5})}
+        ),
+    )
     assert "lack '0.weight'" in next(strategy_of(FedPer(), tried).rounds(grid, 1)).refused[0]
 
 
 def test_a_silent_client_leaves_after_a_while_and_is_admitted_again() -> None:
     tried, node = world(IDS), FIRST + 7 * 3
     grid = Here(app_of(tried), 6)
-    grid.fate = lambda m: "silent" if m.metadata.dst_node_id == node and m.metadata.message_type != QUERY and quiet[0] else None
+    grid.fate = lambda m: (
+        "silent"
+        if m.metadata.dst_node_id == node and m.metadata.message_type != QUERY and quiet[0]
+        else None
+    )
     quiet, seen = [True], []
     for done in strategy_of(CFL(), tried, patience=2).rounds(grid, 5):
         seen.append(done)
         quiet[0] = done.number < 3
     members = [3 in done.position.members for done in seen]
     assert members == [True, False, False, True, True] or members == [True, False, True, True, True]
-    assert [note.kind for done in seen for note in done.notes if note.kind in ("leave", "arrive")][:2] == ["leave", "arrive"]
+    assert [note.kind for done in seen for note in done.notes if note.kind in ("leave", "arrive")][
+        :2
+    ] == ["leave", "arrive"]
 
 
 def test_a_late_node_joins_and_one_that_restarts_is_the_same_client() -> None:
@@ -442,7 +554,9 @@ def test_of_two_nodes_of_one_client_the_later_is_asked_and_a_note_says_so() -> N
     assert [(note.kind, note.clients) for note in done.notes] == [("node", (3,))]
     assert "2 nodes claim to be client 3; only the one that came last is used" in done.notes[0].text
     assert (done.asked, done.answered) == (6, 6)
-    assert 77 in [m.metadata.dst_node_id for m, _ in grid.messages if m.metadata.message_type == "train"]
+    assert 77 in [
+        m.metadata.dst_node_id for m, _ in grid.messages if m.metadata.message_type == "train"
+    ]
     assert not next(rounds).notes  # told once
     del grid.contexts[77]
     done = next(rounds)  # the earlier one is still there
@@ -453,7 +567,9 @@ def test_two_nodes_of_one_client_do_not_count_as_two() -> None:
     tried = world(IDS)
     grid = Here(app_of(tried), 6)
     grid.join(3, node=77)
-    with pytest.raises(EngineError, match="7 clients, and 7 nodes connected; 2 nodes claim to be client 3"):
+    with pytest.raises(
+        EngineError, match="7 clients, and 7 nodes connected; 2 nodes claim to be client 3"
+    ):
         next(strategy_of(FedAvg(), tried, nodes=7, wait=0.1).rounds(grid, 1))
 
 
@@ -471,11 +587,19 @@ def test_a_run_config_has_every_setting() -> None:
         "out": "",
         "hidden-units": 32,
     }
-    assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).terms.method == CFL(split_rounds=(3, 6))
-    assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).terms.method == CFL(split_rounds=(3,))
+    assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).terms.method == CFL(
+        split_rounds=(3, 6)
+    )
+    assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).terms.method == CFL(
+        split_rounds=(3,)
+    )
     terms = MethodStrategy.from_config(config, mlp, patience=4).terms
     assert terms.method == METHODS["hcct"](personal=1)
-    assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (0.3, Boundary(clip=2.0), ("hits", "share"))
+    assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (
+        0.3,
+        Boundary(clip=2.0),
+        ("hits", "share"),
+    )
     assert (terms.nodes, terms.eval_every, terms.waiting.timeout, terms.patience) == (3, 2, 5.0, 4)
     with pytest.raises(SettingError, match=r"CFL has no setting 'eps'"):
         MethodStrategy.from_config({"cfl.eps": 1.0}, mlp)
@@ -484,7 +608,11 @@ def test_a_run_config_has_every_setting() -> None:
 def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
     tables = {"training": {"lr": 0.3}, "boundary": {"clip": 2.0}, "robust": {"mean": "median"}}
     terms = MethodStrategy("hcct", mlp, metrics={"accuracy": "hits"}, **tables).terms
-    assert (terms.method, terms.training.lr, terms.names["accuracy"]) == (METHODS["hcct"](), 0.3, ("hits",))
+    assert (terms.method, terms.training.lr, terms.names["accuracy"]) == (
+        METHODS["hcct"](),
+        0.3,
+        ("hits",),
+    )
     assert (terms.boundary, terms.robust.mean) == (Boundary(clip=2.0), "median")
     for given, sentence in (
         ({"method": METHODS["cfl"]}, r"got the class CFL: write CFL\(\)"),
@@ -500,7 +628,14 @@ def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
 
 
 def test_slips_in_a_run_config_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    config = {"metod": "auto", "min_replies": 0.5, "eps1": 0.3, "lr": 0.1, "num-server-rounds": 3, "fraction-evaluate": 1.0}
+    config = {
+        "metod": "auto",
+        "min_replies": 0.5,
+        "eps1": 0.3,
+        "lr": 0.1,
+        "num-server-rounds": 3,
+        "fraction-evaluate": 1.0,
+    }
     log = logging.getLogger("flwr.coterie")
     caplog.set_level(logging.WARNING, "flwr.coterie")  # another test may have silenced Flower
     log.addHandler(caplog.handler)
@@ -508,13 +643,19 @@ def test_slips_in_a_run_config_are_named(caplog: pytest.LogCaptureFixture) -> No
     log.removeHandler(caplog.handler)
     assert list(dict.fromkeys(record.getMessage() for record in caplog.records)) == [
         f"the run config has {key!r}, which Coterie does not read; did you mean {meant}?"
-        for key, meant in (("metod", "method"), ("min_replies", "min-replies"), ("eps1", "cfl.eps1"))
+        for key, meant in (
+            ("metod", "method"),
+            ("min_replies", "min-replies"),
+            ("eps1", "cfl.eps1"),
+        )
     ]
 
 
 @pytest.mark.parametrize("name", ["nodes", "patience", "seed", "eval_every"])
 def test_invalid_settings_are_refused(name: str) -> None:
-    with pytest.raises(SettingError, match=f"MethodStrategy.{name} must be an integer >= [01], got -1"):
+    with pytest.raises(
+        SettingError, match=f"MethodStrategy.{name} must be an integer >= [01], got -1"
+    ):
         MethodStrategy(FedAvg(), mlp, **{name: -1})
 
 
@@ -523,7 +664,8 @@ def test_an_app_takes_one_way_of_being_made() -> None:
         client_app(model=mlp)
 
 
-# -- records ------------------------------------------------------------------------------------------------------------------
+# -- records
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [CFL(), FedPer()], ids=lambda m: m.name)
@@ -533,7 +675,9 @@ def test_a_server_that_was_stopped_goes_on(method: Any, tmp_path: Path) -> None:
     whole = over_flower(method, tried, 5)
     grid = Here(app_of(tried), 6)
     strategy_of(method, tried, out=tmp_path / "run").start(grid, num_rounds=3)
-    again = strategy_of(method, tried, out=tmp_path / "run")  # another process; the clients are still there
+    again = strategy_of(
+        method, tried, out=tmp_path / "run"
+    )  # another process; the clients are still there
     again.start(grid, num_rounds=5)
     assert again.last is not None
     assert torch.equal(again.last.assignment.models, whole[-1].assignment.models)
@@ -550,7 +694,13 @@ def test_layers_that_stay_are_sent_once_to_every_node() -> None:
 
     def noted(message: Message) -> Any:
         if message.metadata.message_type in ("train", "evaluate"):
-            down.append(sum(len(a.data) - 128 for r in message.content.array_records.values() for a in r.values()))
+            down.append(
+                sum(
+                    len(a.data) - 128
+                    for r in message.content.array_records.values()
+                    for a in r.values()
+                )
+            )
 
     grid.fate = noted
     rounds = strategy_of(FedPer(), tried).rounds(grid, 3)
@@ -558,11 +708,16 @@ def test_layers_that_stay_are_sent_once_to_every_node() -> None:
     own = done.bytes_down // 6
     assert down == [4 * layout.size] * 6 + [own] * 6
     assert own < 4 * layout.size
-    grid.contexts[FIRST].state = RecordDict()  # a node loses what it had: refused once, and sent all of it then
+    grid.contexts[
+        FIRST
+    ].state = RecordDict()  # a node loses what it had: refused once, and sent all of it then
     del down[:]
     done = next(rounds)
     assert set(done.refused) == {0}
-    assert "lack '2.weight'; they are from another model; or this client has lost its personal layers" in done.refused[0]
+    assert (
+        "lack '2.weight'; they are from another model; or this client has lost its personal layers"
+        in done.refused[0]
+    )
     assert down[:6] == [own] * 6
     assert next(rounds).answered == 6
     assert down[12:18] == [4 * layout.size, *[own] * 5]

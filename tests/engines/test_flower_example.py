@@ -28,7 +28,13 @@ def test_the_pages_commands_run_the_example_in_simulation(tmp_path: Path) -> Non
     where = environment(tmp_path, FLWR_HOME=str(tmp_path / "home"))
     with alone(), ended(tmp_path):
         done = subprocess.run(
-            ["bash", "-e", "-c", commands], cwd=ROOT, env=where, capture_output=True, text=True, timeout=PATIENCE, check=False
+            ["bash", "-e", "-c", commands],
+            cwd=ROOT,
+            env=where,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
         lines = rounds_of(out)
     said = done.stdout + done.stderr

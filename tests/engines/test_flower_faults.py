@@ -84,12 +84,16 @@ def load_digits(return_X_y):
 def app(tmp_path: Path) -> Path:
     """The example app, with faults."""
     made, digits = tmp_path / "made", tmp_path / "digits.npz"
-    shutil.copytree(ROOT / "examples" / "flower", made, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "examples" / "flower", made, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (made / "digits_app" / "client_app.py").write_text(FAULTY)
     x, y = load_digits(return_X_y=True)
     np.savez(digits, x=x, y=y)
     task = made / "digits_app" / "task.py"
-    quick = task.read_text().replace("from sklearn.datasets import load_digits", READING.format(path=str(digits)))
+    quick = task.read_text().replace(
+        "from sklearn.datasets import load_digits", READING.format(path=str(digits))
+    )
     assert quick != task.read_text()
     task.write_text(quick)
     return made
@@ -100,11 +104,19 @@ class Watched(Federation):
 
     def faulty(self, i: int, **faults: str) -> None:
         """Start a node. faults: ``round_N`` -> what it does then."""
-        self.node(i, folder=str(self.folder), **{name.replace("_", "-"): fault for name, fault in faults.items()})
+        self.node(
+            i,
+            folder=str(self.folder),
+            **{name.replace("_", "-"): fault for name, fault in faults.items()},
+        )
 
     def trained(self, i: int, round: int) -> None:
         """Wait until node i has trained in a round; its reply is on the way, unless it waits."""
-        until(lambda: (self.folder / f"trained-{i}-{round}").exists(), f"node {i} has trained in round {round}", self.failed)
+        until(
+            lambda: (self.folder / f"trained-{i}-{round}").exists(),
+            f"node {i} has trained in round {round}",
+            self.failed,
+        )
 
     def go(self, i: int, round: int) -> None:
         """Let a node answer that waits."""
@@ -117,7 +129,15 @@ class Watched(Federation):
 
     def begin(self, name: str, **config: str | float) -> None:
         """``flwr run``, with tests after the last round only."""
-        self.run(name, **{"out": str(self.out), "eval-every": 100, "training.epochs": TRAINING.epochs, **config})
+        self.run(
+            name,
+            **{
+                "out": str(self.out),
+                "eval-every": 100,
+                "training.epochs": TRAINING.epochs,
+                **config,
+            },
+        )
 
     def stop(self, name: str) -> None:
         """Kill the ServerApp, and who reads its log."""
@@ -142,7 +162,9 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("digits_app.task")
 
 
-def expected(example: ModuleType, method: Any, parts: int, rounds: int, silent: Mapping[int, set[int]]) -> Round:
+def expected(
+    example: ModuleType, method: Any, parts: int, rounds: int, silent: Mapping[int, set[int]]
+) -> Round:
     """The last round, with nodes in this process. silent: round -> who does not answer. The last of four nodes joins in
     round 5."""
     app = client_app(model=example.net, data=example.load)
@@ -154,7 +176,9 @@ def expected(example: ModuleType, method: Any, parts: int, rounds: int, silent: 
 
         for i in range(min(parts, 3)):
             join(i)
-        strategy = MethodStrategy(method, example.net, nodes=min(parts, 3), wait=1.0, training=TRAINING, eval_every=100)
+        strategy = MethodStrategy(
+            method, example.net, nodes=min(parts, 3), wait=1.0, training=TRAINING, eval_every=100
+        )
         for done in strategy.rounds(grid, rounds):
             grid.fate = partial(_fate, {FIRST + 7 * i for i in silent.get(done.number + 1, ())})
             if done.number == 4 and parts == 4:
@@ -171,7 +195,9 @@ def same(line: Mapping[str, Any], done: Round) -> None:
     assert line["groups"] == [list(group) for group in done.assignment.groups]
     for client, score in done.scores.items():
         assert line["clients"][str(client)]["loss"] == pytest.approx(score["loss"], rel=1e-3)
-        assert line["clients"][str(client)]["accuracy"] == pytest.approx(score["accuracy"], abs=0.02)
+        assert line["clients"][str(client)]["accuracy"] == pytest.approx(
+            score["accuracy"], abs=0.02
+        )
 
 
 @pytest.mark.parametrize("watched", [4], indirect=True)
@@ -183,12 +209,15 @@ def test_cfl_keeps_its_groups_whatever_happens(watched: Watched, example: Module
     kept = watched.recorded(2)
     watched.stop("first")
 
-    # A node that dies is missed for as long as an exchange may take: as little as this machine allows.
+    # A node that dies is missed for as long as an exchange may take: as little as this machine
+    # allows.
     slowest = max(line["seconds"]["train"] for line in kept)
     watched.begin("second", nodes=3, rounds=6, timeout=max(30.0, 3 * slowest))
     watched.recorded(3)
     watched.faulty(3)
-    until(lambda: "SuperNode ID" in watched.log("node3"), "the fourth node is there", watched.failed)
+    until(
+        lambda: "SuperNode ID" in watched.log("node3"), "the fourth node is there", watched.failed
+    )
     watched.trained(2, 4)
     watched.go(2, 4)  # round 4 has ended, and the fourth node takes part in the next
     watched.trained(1, 5)
@@ -202,20 +231,39 @@ def test_cfl_keeps_its_groups_whatever_happens(watched: Watched, example: Module
     assert [line["round"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert [line["exchange"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert [line["groups"] for line in lines[: len(kept)]] == [line["groups"] for line in kept]
-    assert [line["groups"] for line in lines[2:]] == [[[0, 2], [1]], [[0, 2], [1]], [[0, 2], [1, 3]], [[0, 2], [1, 3]]]
-    assert [(line["asked"], line["answered"]) for line in lines] == [(3, 3), (3, 3), (3, 3), (3, 1), (4, 2), (4, 4)]
+    assert [line["groups"] for line in lines[2:]] == [
+        [[0, 2], [1]],
+        [[0, 2], [1]],
+        [[0, 2], [1, 3]],
+        [[0, 2], [1, 3]],
+    ]
+    assert [(line["asked"], line["answered"]) for line in lines] == [
+        (3, 3),
+        (3, 3),
+        (3, 3),
+        (3, 1),
+        (4, 2),
+        (4, 4),
+    ]
     assert lines[3]["refused"].keys() == {"0", "1"}
-    assert lines[4]["refused"].keys() <= {"1"}  # who is late is silent; of a node that is gone Flower may tell
+    assert lines[4]["refused"].keys() <= {
+        "1"
+    }  # who is late is silent; of a node that is gone Flower may tell
     assert "NaN" in lines[3]["refused"]["0"]
     assert "has shape (31, 64) where the model has (32, 64)" in lines[3]["refused"]["1"]
     assert min(accuracies(lines[-1])) > 0.6
-    # The late reply counted nowhere, and nothing was lost: the models are those of clients that were silent then.
+    # The late reply counted nowhere, and nothing was lost: the models are those of clients that
+    # were silent then.
     same(lines[-1], expected(example, CFL(persistence=1), 4, 6, {4: {0, 1}, 5: {1, 2}}))
 
 
 @pytest.mark.parametrize("watched", [2], indirect=True)
-def test_layers_that_stay_are_those_of_the_round_a_stopped_server_goes_on_from(watched: Watched, example: ModuleType) -> None:
-    kept = {"keep-dir": str(watched.folder / "kept")}  # Flower's own state is one for each of its runs
+def test_layers_that_stay_are_those_of_the_round_a_stopped_server_goes_on_from(
+    watched: Watched, example: ModuleType
+) -> None:
+    kept = {
+        "keep-dir": str(watched.folder / "kept")
+    }  # Flower's own state is one for each of its runs
     watched.faulty(0, **kept)
     watched.faulty(1, round_2="waits", **kept)
     watched.begin("first", method="fedper", nodes=2, rounds=3)
@@ -291,12 +339,18 @@ def test_a_probe_by_masked_sums_over_nodes_is_that_of_one_process(
 
 
 @pytest.mark.parametrize("watched", [3], indirect=True)
-def test_a_masked_sum_survives_a_node_killed_between_masking_and_unmasking(watched: Watched, example: ModuleType) -> None:
+def test_a_masked_sum_survives_a_node_killed_between_masking_and_unmasking(
+    watched: Watched, example: ModuleType
+) -> None:
     masked(watched)
     for i in range(3):
         watched.faulty(i, **({"unmask_1": "waits"} if i == 2 else {}))
     watched.begin("run", method="fedavg", nodes=3, rounds=1, timeout=60.0)
-    until(lambda: (watched.folder / "asked-2-1").exists(), "node 2 is asked to unmask the sum", watched.failed)
+    until(
+        lambda: (watched.folder / "asked-2-1").exists(),
+        "node 2 is asked to unmask the sum",
+        watched.failed,
+    )
     watched.kill("node2")
     watched.await_end("run")
     lines = rounds_of(watched.out)

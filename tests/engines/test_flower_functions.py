@@ -60,23 +60,31 @@ def own(tried: World, **how: Any) -> ClientApp:
         x, y = next(iter(DataLoader(examples, batch_size=len(examples))))
         outputs = net(x)
         assert not net.training
-        return nn.functional.cross_entropy(outputs, y).item(), (outputs.argmax(1) == y).float().mean().item()
+        return nn.functional.cross_entropy(outputs, y).item(), (
+            outputs.argmax(1) == y
+        ).float().mean().item()
 
     return client_app(model=tried.model, **{"data": load, "train": train, "test": test, **how})
 
 
 @seeded(0)
-def test_own_functions_do_every_task_as_coteries_training_does(method: Any, flower_run: None) -> None:
+def test_own_functions_do_every_task_as_coteries_training_does(
+    method: Any, flower_run: None
+) -> None:
     """Halves, choices, layers that stay, losses and several epochs; a step on all examples does not depend on their order."""
     tried = replace(world(IDS), training=Training(batch=0, lr=0.2, lr_decay=0.9))
     if method.name == "knn-per":  # its tests need the features of a net
         with pytest.raises(
-            SettingError, match=r"^knn-per serves clients by their nearest training examples, which no app here"
+            SettingError,
+            match=r"^knn-per serves clients by their nearest training examples, which no app here",
         ):
             next(strategy_of(method, tried).rounds(Here(own(tried), 6), 1))
         return
     if method.name in ("apfl", "auto", "ditto", "fedbabu", "fedrep", "race", "tuned"):
-        with pytest.raises(SettingError, match=f"^{method.name} asks a client .* which client 0's app does not support"):
+        with pytest.raises(
+            SettingError,
+            match=f"^{method.name} asks a client .* which client 0's app does not support",
+        ):
             next(strategy_of(method, tried).rounds(Here(own(tried), 6), 1))
         return
     found = list(strategy_of(method, tried).rounds(Here(own(tried), 6), 3))
@@ -101,14 +109,21 @@ def test_a_gradient_is_refused_before_anybody_trains(flower_run: None) -> None:
     assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
 
 
-def test_a_train_function_gets_the_settings_and_the_config_of_the_server_app(flower_run: None) -> None:
+def test_a_train_function_gets_the_settings_and_the_config_of_the_server_app(
+    flower_run: None,
+) -> None:
     tried, seen = replace(world(IDS), training=Training(lr=0.3, lr_decay=0.5, epochs=2)), []
     app = own(tried, train=lambda net, examples, config: seen.append((len(examples), config)))
     strategy = strategy_of(FedAvg(), tried, nodes=1)
     strategy.start(Here(app, 1), num_rounds=2, train_config=ConfigRecord({"momentum": 0.5}))
     assert [size for size, _ in seen] == [len(tried.clients[0].train)] * 2
     config = seen[1][1]
-    assert (config["lr"], config["epochs"], config["momentum"], config["server-round"]) == (0.15, 2, 0.0, 2)
+    assert (config["lr"], config["epochs"], config["momentum"], config["server-round"]) == (
+        0.15,
+        2,
+        0.0,
+        2,
+    )
     assert not {"steps", "coterie"} & config.keys()
 
 
@@ -118,7 +133,8 @@ def test_data_that_are_no_data_sets_are_one_sentence(flower_run: None) -> None:
     for sets in ((loader, loader), TensorDataset(torch.zeros(4, 2)), None):
         grid = Here(own(tried, data=lambda context, sets=sets: sets), 1)
         with pytest.raises(
-            RefusedError, match="its app failed: with train and test, client_app's data must return two data sets"
+            RefusedError,
+            match="its app failed: with train and test, client_app's data must return two data sets",
         ):
             list(strategy_of(FedAvg(), tried, nodes=1).rounds(grid, 1))
 
@@ -128,7 +144,8 @@ def test_functions_come_together() -> None:
         client_app(model=mlp, data=lambda context: None, train=lambda *given: None)
 
 
-# -- under Flower's simulation ------------------------------------------------------------------------------------------------
+# -- under Flower's simulation
+# ------------------------------------------------------------------------------------------------
 
 PAGE = (ROOT / "docs" / "flower.md").read_text()
 
@@ -173,7 +190,15 @@ def ran(folder: Path, script: str) -> str:
     where = environment(folder, FLWR_HOME=str(folder / "home"), RAY_USAGE_STATS_ENABLED="0")
     command = [sys.executable, str(folder / "run.py")]
     with alone(), ended(folder):
-        done = subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=where,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -197,7 +222,9 @@ def test_the_pages_app_with_functions_of_its_own_finds_the_groups(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_pages_script_simulates_that_app(tmp_path: Path) -> None:
-    said = ran(tmp_path, section("Your own training function") + section("Simulate your app in one script"))
+    said = ran(
+        tmp_path, section("Your own training function") + section("Simulate your app in one script")
+    )
     groups = re.search(r"It prints `(.*)` in the end", PAGE)
     assert groups
     assert f"\n{groups[1]}\n" in f"\n{said}\n"
@@ -208,7 +235,9 @@ def test_the_pages_script_simulates_that_app(tmp_path: Path) -> None:
 def test_a_plain_app_logs_no_traceback(tmp_path: Path) -> None:
     code = section("A plain app")
     assert "coterie" not in code.lower()
-    said = simulated(tmp_path, code, 12, {"fedavg": {}, "cfl": {"gamma_max": 0.0, "eps1": 0.7, "persistence": 1}})
+    said = simulated(
+        tmp_path, code, 12, {"fedavg": {}, "cfl": {"gamma_max": 0.0, "eps1": 0.7, "persistence": 1}}
+    )
     assert f"found fedavg [{tuple(range(8))}]" in said
     assert "found cfl" in said
     assert "Traceback" not in said

@@ -47,13 +47,19 @@ def test_a_longer_campaign_finds_nothing(tmp_path: Path) -> None:
         assert one.failure() is None, one.name
 
 
-# -- keys -----------------------------------------------------------------------------------------------------------------
+# -- keys
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
     told = write_key(tmp_path / "key.pub")
     try:
-        done = subprocess.run(["ssh-keygen", "-l", "-f", str(tmp_path / "key.pub")], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["ssh-keygen", "-l", "-f", str(tmp_path / "key.pub")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     except FileNotFoundError:
         pytest.skip("no ssh-keygen here")
     assert done.stdout.split()[1] == fingerprint(told)
@@ -61,10 +67,14 @@ def test_a_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
 
 def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
     told = [write_key(tmp_path / f"{i}.pub") for i in range(2)]
-    (tmp_path / "clients.toml").write_text(f'0 = "0.pub"\n7 = "{fingerprint(told[1])}"\n3 = {2**64 - 1}\n')
+    (tmp_path / "clients.toml").write_text(
+        f'0 = "0.pub"\n7 = "{fingerprint(told[1])}"\n3 = {2**64 - 1}\n'
+    )
     owners = {0: fingerprint(told[0]), 7: fingerprint(told[1]), 3: f"node {2**64 - 1}"}
     assert from_file(tmp_path / "clients.toml") == Identity("listed", owners)
-    terms = MethodStrategy.from_config({"method": "fedavg", "clients": str(tmp_path / "clients.toml")}, mlp).terms
+    terms = MethodStrategy.from_config(
+        {"method": "fedavg", "clients": str(tmp_path / "clients.toml")}, mlp
+    ).terms
     assert terms.identity == Identity("listed", owners)
     identity = Identity.of({0: tmp_path / "0.pub", 7: fingerprint(told[1])})
     assert identity.judge(5, badges(5, told[1]), None) == 7
@@ -102,7 +112,9 @@ def test_a_list_that_is_none_is_told_of(text: str, says: str, tmp_path: Path) ->
 
 
 def test_a_list_that_is_not_there_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"the list of clients .*no\.toml cannot be read: no such file"):
+    with pytest.raises(
+        SettingError, match=r"the list of clients .*no\.toml cannot be read: no such file"
+    ):
         from_file(tmp_path / "no.toml")
     with pytest.raises(SettingError, match="is not a regular file"):
         from_file(tmp_path)
@@ -110,20 +122,35 @@ def test_a_list_that_is_not_there_is_told_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("identity", ["frist", "", 3, None])
 def test_wrong_settings_are_told(identity: Any) -> None:
-    with pytest.raises(SettingError, match=r"MethodStrategy\.identity must be claimed, first or a mapping"):
+    with pytest.raises(
+        SettingError, match=r"MethodStrategy\.identity must be claimed, first or a mapping"
+    ):
         MethodStrategy(FedAvg(), mlp, identity=identity)
 
 
-# -- rules ----------------------------------------------------------------------------------------------------------------
+# -- rules
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_who_is_refused_is_told_in_one_sentence() -> None:
     identity = Identity("first", {3: "SHA256:a", 4: "node 9"})
     cases = {
-        (1, ("SHA256:b", "node 1"), 3): "node 1 with key SHA256:b claims to be client 3, but client 3 is the node with key "
+        (
+            1,
+            ("SHA256:b", "node 1"),
+            3,
+        ): "node 1 with key SHA256:b claims to be client 3, but client 3 is the node with key "
         "SHA256:a; it does not take part",
-        (1, ("node 1",), 4): "node 1 claims to be client 4, but client 4 is node 9; it does not take part",
-        (1, ("SHA256:a", "node 1"), 5): "node 1 with key SHA256:a claims to be client 5, but belongs to client 3; it does not "
+        (
+            1,
+            ("node 1",),
+            4,
+        ): "node 1 claims to be client 4, but client 4 is node 9; it does not take part",
+        (
+            1,
+            ("SHA256:a", "node 1"),
+            5,
+        ): "node 1 with key SHA256:a claims to be client 5, but belongs to client 3; it does not "
         "take part",
     }
     for (node, its, claim), says in cases.items():
@@ -131,7 +158,10 @@ def test_who_is_refused_is_told_in_one_sentence() -> None:
             identity.judge(node, its, claim)
         assert str(told.value) == says
     listed = Identity("listed", {3: "SHA256:a"})
-    with pytest.raises(Refused, match=r"^node 1 with key SHA256:b is not in the list of clients; it does not take part$"):
+    with pytest.raises(
+        Refused,
+        match=r"^node 1 with key SHA256:b is not in the list of clients; it does not take part$",
+    ):
         listed.judge(1, ("SHA256:b", "node 1"), None)
 
 
@@ -144,7 +174,8 @@ def test_a_federation_of_refused_nodes_says_why_nobody_is_there(clock: Clock) ->
     grid = grid_of(3, clock, random.Random(0))
     made = strategy(FedAvg(), 3, {i: f"SHA256:{i}" for i in range(3)})
     with pytest.raises(
-        EngineError, match=r"waited 5 s for 3 clients, and 3 nodes connected; node \d+ with key SHA256:.* claims to be"
+        EngineError,
+        match=r"waited 5 s for 3 clients, and 3 nodes connected; node \d+ with key SHA256:.* claims to be",
     ):
         next(made.rounds(grid, 1))
 
@@ -163,7 +194,9 @@ def test_a_node_without_a_name_keeps_its_number_by_its_key(clock: Clock, tmp_pat
     assert (nodes["901"], nodes["100"]) == (2, 3)
 
 
-def test_nodes_of_a_run_that_took_their_claims_are_bound_by_their_ids(clock: Clock, tmp_path: Path) -> None:
+def test_nodes_of_a_run_that_took_their_claims_are_bound_by_their_ids(
+    clock: Clock, tmp_path: Path
+) -> None:
     grid = grid_of(3, clock, random.Random(0))
     strategy(FedAvg(), 3, "claimed", out=tmp_path).start(grid, num_rounds=1)
     path = tmp_path / "nodes.json"
@@ -171,7 +204,12 @@ def test_nodes_of_a_run_that_took_their_claims_are_bound_by_their_ids(clock: Clo
     grid.join(IMPOSTOR, 1, b"impostor")
     again = strategy(FedAvg(), 3, "first", out=tmp_path)
     again.start(grid, num_rounds=2)
-    notes = [note["text"] for line in Record(tmp_path).lines() for note in line["notes"] if note["kind"] == "node"]
+    notes = [
+        note["text"]
+        for line in Record(tmp_path).lines()
+        for note in line["notes"]
+        if note["kind"] == "node"
+    ]
     assert [note.split(" with ")[0] for note in notes] == [f"node {IMPOSTOR}"]
     owners = json.loads(path.read_text())["owners"]
     assert owners == {str(i): badges(FIRST + i, flower_identity.key(i))[0] for i in range(3)}

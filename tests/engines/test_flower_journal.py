@@ -30,7 +30,9 @@ pytestmark = pytest.mark.usefixtures("flower_run")
 SPLITS = CFL(split_rounds=(1,))
 
 
-def federated(folder: Path, rounds: int, method: Any = SPLITS, stop: int | None = None, **how: Any) -> None:
+def federated(
+    folder: Path, rounds: int, method: Any = SPLITS, stop: int | None = None, **how: Any
+) -> None:
     """A run over the grid; stopped after round ``stop``, as by somebody's hand."""
     tried = world(range(4))
 
@@ -57,7 +59,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-# -- commands -------------------------------------------------------------------------------------------------------------
+# -- commands
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("here")
@@ -76,7 +79,9 @@ def test_who_resumes_a_federation_is_told_what_to_do(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("here")
-def test_a_federation_is_compared_and_taken_out_as_any_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_federation_is_compared_and_taken_out_as_any_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     federated(Path("cfl"), rounds=2)
     federated(Path("fedavg"), rounds=2, method=FedAvg())
     status, out, err = call(capsys, "compare", "cfl", "fedavg")
@@ -87,25 +92,38 @@ def test_a_federation_is_compared_and_taken_out_as_any_run(capsys: pytest.Captur
         ("cfl", "federation", 2.0),
         ("fedavg", "federation", 1.0),
     ]
-    assert call(capsys, "resume", "cfl") == (0, "cfl is finished (2 rounds); there is nothing to do\n", "")
+    assert call(capsys, "resume", "cfl") == (
+        0,
+        "cfl is finished (2 rounds); there is nothing to do\n",
+        "",
+    )
     (told,) = json.loads(call(capsys, "resume", "cfl", "--json")[1])
     assert (told["finished"], told["ari"], len(told["groups"])) == (True, None, 2)
-    assert call(capsys, "export", "cfl", "--to", "models") == (0, "3 models written to models\n", "")
+    assert call(capsys, "export", "cfl", "--to", "models") == (
+        0,
+        "3 models written to models\n",
+        "",
+    )
 
 
 @pytest.mark.usefixtures("here")
-def test_where_nothing_is_stored_yet_the_server_app_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nothing_is_stored_yet_the_server_app_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     federated(Path("run"), rounds=5, stop=1)
     shutil.rmtree("run/state")  # as if killed before the first checkpoint
     status, _, err = call(capsys, "export", "run", "--to", "models")
     assert status == 2
-    assert err == "coterie: run has no completed round yet; to continue, start its ServerApp again\n"
+    assert (
+        err == "coterie: run has no completed round yet; to continue, start its ServerApp again\n"
+    )
     federated(Path("run"), rounds=2)
     assert len(Record("run").lines()) == 2
     assert call(capsys, "export", "run", "--to", "models")[0] == 0
 
 
-# -- going on -------------------------------------------------------------------------------------------------------------
+# -- going on
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_goes_on_for_longer_says_so(tmp_path: Path) -> None:
@@ -117,14 +135,19 @@ def test_a_run_that_goes_on_for_longer_says_so(tmp_path: Path) -> None:
     federated(tmp_path, rounds=1)  # there are three already
     told = summary(tmp_path)
     assert (told["rounds"], told["limits"]["rounds"], told["finished"]) == (3, 3, True)
-    document = json.loads((save(tmp_path, tmp_path.with_name("models")) / "models.json").read_text())
+    document = json.loads(
+        (save(tmp_path, tmp_path.with_name("models")) / "models.json").read_text()
+    )
     assert (document["round"], document["finished"]) == (3, True)
 
 
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"method": CFL(split_rounds=(1,), gamma_max=0.5)}, r"its method\.gamma_max was 0\.68, and now is 0\.5"),
+        (
+            {"method": CFL(split_rounds=(1,), gamma_max=0.5)},
+            r"its method\.gamma_max was 0\.68, and now is 0\.5",
+        ),
         ({"method": FedAvg()}, r"its method\.name was cfl, and now is fedavg"),
         ({"training": Training(lr=0.2, batch=8)}, r"its training\.lr was 0\.1, and now is 0\.2"),
         ({"seed": 3}, r"its seeds were \[0\], and now are \[3\]"),
@@ -146,7 +169,8 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-# -- what is told ---------------------------------------------------------------------------------------------------------
+# -- what is told
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_versions_are_flowers_too(tmp_path: Path) -> None:
@@ -171,7 +195,11 @@ def test_a_net_is_described_in_the_order_of_a_row(tmp_path: Path) -> None:
 
 def test_statistics_come_after_what_trains_and_frozen_tensors_and_counts_apart() -> None:
     def made() -> nn.Module:
-        net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False).to(torch.float64))
+        net = nn.Sequential(
+            nn.Linear(2, 2, bias=False),
+            nn.BatchNorm1d(2),
+            nn.Linear(2, 2, bias=False).to(torch.float64),
+        )
         net[0].weight.requires_grad_(False)
         net.append(net[2])  # the same layer again
         return net

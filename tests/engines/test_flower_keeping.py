@@ -28,7 +28,9 @@ IDS = (0, 1, 2, 3)
 RUN = "ab" * 16
 
 
-def keeping(folder: Path | None, run: str = RUN, client: int = 3, state: RecordDict | None = None) -> Keeping:
+def keeping(
+    folder: Path | None, run: str = RUN, client: int = 3, state: RecordDict | None = None
+) -> Keeping:
     config: Any = {} if folder is None else {"keep-dir": str(folder)}
     made = state if state is not None else RecordDict()
     context = Context(run_id=1, node_id=1, node_config=config, state=made, run_config={})
@@ -52,7 +54,9 @@ def test_what_is_kept_is_what_it_was_before_an_exchange(files: bool, tmp_path: P
     for exchange in range(12):
         here().keep(exchange, row(exchange))
     for exchange in (7, 11, 12, 40):
-        torch.testing.assert_close(here().before(exchange), row(min(exchange, 12) - 1), equal_nan=True)
+        torch.testing.assert_close(
+            here().before(exchange), row(min(exchange, 12) - 1), equal_nan=True
+        )
     assert here().before(4) is None  # no more than the last eight
     here().keep(6, row(66))  # the server has gone back: what came later is undone
     torch.testing.assert_close(here().before(40), row(66), equal_nan=True)
@@ -91,7 +95,12 @@ def test_a_run_that_goes_on_finds_the_layers_in_the_nodes_files(tmp_path: Path) 
         strategy.start(nodes(tried, tmp_path / "kept"), num_rounds=rounds)
         assert strategy.last is not None
         assert [note.text for note in strategy.last.notes if note.kind == "node"] == []
-        torch.testing.assert_close(strategy.last.assignment.models, whole[rounds - 1].assignment.models, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            strategy.last.assignment.models,
+            whole[rounds - 1].assignment.models,
+            rtol=1e-4,
+            atol=1e-6,
+        )
     assert strategy.last.scores is not None
     for client, score in (whole[-1].scores or {}).items():
         assert strategy.last.scores[client]["loss"] == pytest.approx(score["loss"], rel=1e-3)
@@ -105,7 +114,8 @@ def test_layers_that_are_lost_are_told_of_and_begin_anew(tmp_path: Path) -> None
     assert again.last is not None
     assert again.last.answered == 4
     assert [note.text for note in again.last.notes if note.kind == "node"] == [
-        f"client {client} should have its layers of exchange 1, but has none, and starts anew" for client in IDS
+        f"client {client} should have its layers of exchange 1, but has none, and starts anew"
+        for client in IDS
     ]
 
 

@@ -52,7 +52,9 @@ def two_groups(count: int = 8) -> World:
     clients = {}
     for c in range(count):
         data, sign = client(c, train=60), 1 if c % 2 else -1
-        parts = {part: labelled(getattr(data, part), sign) for part in ("train", "validation", "test")}
+        parts = {
+            part: labelled(getattr(data, part), sign) for part in ("train", "validation", "test")
+        }
         clients[c] = replace(data, **parts)
     return world(clients=clients, model=mlp)
 
@@ -68,8 +70,14 @@ def test_masked_rounds_are_those_of_one_process(method: Any) -> None:
     expected = play(method, tried, 5, boundary=MASKED_)
     for one, other in zip(found, expected, strict=True):
         assert one.groups == other.groups
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5)
-        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5
+        )
+        assert (one.asked, one.answered, one.exchanges) == (
+            other.asked,
+            other.answered,
+            other.exchanges,
+        )
 
 
 HIDDEN = SplitHalfPrivate(level=0.9, first_probe=1, levels=1, sketch=8)
@@ -81,7 +89,9 @@ def test_masked_rounds_of_a_hidden_plan_are_those_of_one_process() -> None:
     found = list(strategy_of(HIDDEN, tried, boundary=MASKED_).rounds(grid, 6))
     expected = play(HIDDEN, tried, 6, boundary=MASKED_)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-5
+        )
         assert one.groups == (tuple(range(8)),)  # the server does not know them
     assert len(found[-1].assignment.models) > 1
     assert expected[-1].groups == ((0, 2, 4, 6), (1, 3, 5, 7))
@@ -102,7 +112,9 @@ NOISY = Boundary(masks=True, clip=0.5, noise=2.0, honest=0.75)
 def test_clients_add_as_much_noise_as_one_process_says(method: Any) -> None:
     """The mean of eight updates has noise of z C / sqrt(8 honest) / 8 sqrt(8) on each number, and more in slots."""
     tried, quiet = two_groups(), replace(NOISY, noise=1e-6)
-    over = [over_flower(method, tried, 1, mods=mods(one), boundary=one)[0] for one in (NOISY, quiet)]
+    over = [
+        over_flower(method, tried, 1, mods=mods(one), boundary=one)[0] for one in (NOISY, quiet)
+    ]
     here = [play(method, tried, 1, boundary=one)[0] for one in (NOISY, quiet)]
     slots = 1.0 if method.name == "fedavg" else (1 + COUNTED**2) ** 0.5
     clip = here[0].position.state.clip if method is HIDDEN else 0.5
@@ -122,7 +134,11 @@ def test_clients_add_as_much_noise_as_one_process_says(method: Any) -> None:
             {"clip": 1e-9},
             r"boundary\.bound is 1, and must be at most [\d.]+ with boundary\.noise 2, updates of norm 1e-09",
         ),
-        (HIDDEN, {"noise": 1e-9, "bound": 1e-3}, r"boundary\.noise is 1e-09, too small for 8 clients in a masked sum"),
+        (
+            HIDDEN,
+            {"noise": 1e-9, "bound": 1e-3},
+            r"boundary\.noise is 1e-09, too small for 8 clients in a masked sum",
+        ),
     ],
     ids=["bound", "noise"],
 )
@@ -140,7 +156,9 @@ def test_the_largest_bound_that_is_named_is_allowed_and_a_larger_one_is_not() ->
     noise = Noise(update=1e-6, count=0.0, answer=0.0)
     widest = Form(d=5, answer=0, clients=40, bound=1.0, noise=noise).widest
     bounds = (0.999 * widest, 1.001 * widest)
-    assert [Form(d=5, answer=0, clients=40, bound=bound, noise=noise).drowned for bound in bounds] == ["", "bound"]
+    assert [
+        Form(d=5, answer=0, clients=40, bound=bound, noise=noise).drowned for bound in bounds
+    ] == ["", "bound"]
 
 
 def test_a_sum_with_the_noise_of_too_few_is_not_read() -> None:
@@ -155,7 +173,9 @@ def test_a_sum_with_the_noise_of_too_few_is_not_read() -> None:
 
     grid.fate = fate
     (done,) = strategy_of(FedAvg(), tried, boundary=NOISY).rounds(grid, 1)
-    assert any("5 of 8 clients have added noise, which is too few" in note.text for note in done.notes)
+    assert any(
+        "5 of 8 clients have added noise, which is too few" in note.text for note in done.notes
+    )
 
 
 def test_a_client_with_noise_says_nothing_that_no_noise_covers() -> None:
@@ -166,9 +186,15 @@ def test_a_client_with_noise_says_nothing_that_no_noise_covers() -> None:
     grid = Here(app_of(tried, mods(NOISY)), 8)
     with pytest.raises(RefusedError):
         list(strategy_of(QUICK, tried, boundary=MASKED_).rounds(grid, 1))
-    asked = [(str(a.content.config_records["config"].get("coterie", "")), r) for a, r in grid.messages]
+    asked = [
+        (str(a.content.config_records["config"].get("coterie", "")), r) for a, r in grid.messages
+    ]
     assert asked
-    replies = [r for a, r in grid.messages if r is not None and r.has_content() and a.metadata.message_type == "train"]
+    replies = [
+        r
+        for a, r in grid.messages
+        if r is not None and r.has_content() and a.metadata.message_type == "train"
+    ]
     assert not any(MASKED in name for reply in replies for name in reply.content.array_records)
 
 
@@ -178,12 +204,18 @@ def test_a_client_does_not_unmask_a_sum_without_the_noise_of_its_neighbours() ->
     keys = {0: masker.keys(), **{c: each.keys() for c, each in others.items()}}
     own = masker.shares(keys, 4)
     assert len(own) == 5
-    masker.masked({c: each.shares(keys, 4)[0] for c, each in others.items()}, np.zeros(3, dtype=np.uint32))
-    context = Context(0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {})
+    masker.masked(
+        {c: each.shares(keys, 4)[0] for c, each in others.items()}, np.zeros(3, dtype=np.uint32)
+    )
+    context = Context(
+        0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {}
+    )
     step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3]}}
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
         answered(step, context, NOISY, once=False)
-    assert answered(step, context, MASKED_, once=False)  # four of six can unmask a sum without noise
+    assert answered(
+        step, context, MASKED_, once=False
+    )  # four of six can unmask a sum without noise
 
 
 def test_a_client_does_not_count_noise_of_neighbours_whose_shares_it_was_not_given() -> None:
@@ -192,14 +224,18 @@ def test_a_client_does_not_count_noise_of_neighbours_whose_shares_it_was_not_giv
     keys = {0: masker.keys(), **{c: each.keys() for c, each in others.items()}}
     masker.shares(keys, 3)
     masker.masked({c: others[c].shares(keys, 3)[0] for c in (1, 2)}, np.zeros(3, dtype=np.uint32))
-    context = Context(0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {})
+    context = Context(
+        0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {}
+    )
     step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3, 4]}}
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
         answered(step, context, NOISY, once=False)
     assert answered(step, context, MASKED_, once=False)
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["in the node's folder", "in the system's folder"])
+@pytest.mark.parametrize(
+    "kept", [True, False], ids=["in the node's folder", "in the system's folder"]
+)
 def test_a_step_of_a_sum_is_answered_once_even_by_copies_of_the_nodes_state(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,21 +246,30 @@ def test_a_step_of_a_sum_is_answered_once_even_by_copies_of_the_nodes_state(
     contexts = {c: Context(0, c, dict(config), RecordDict(), {}) for c in members}
 
     def copied(context: Context) -> Context:
-        records = {key: ConfigRecord(dict(record)) for key, record in context.state.config_records.items()}
+        records = {
+            key: ConfigRecord(dict(record)) for key, record in context.state.config_records.items()
+        }
         return Context(0, 0, dict(context.node_config), RecordDict(records), {})
 
     def said(c: int, step: str, told: Any, context: Context | None = None) -> Any:
-        content = answered({"step": step, "client": c, "sums": told}, context or contexts[c], MASKED_)
+        content = answered(
+            {"step": step, "client": c, "sums": told}, context or contexts[c], MASKED_
+        )
         return json.loads(str(content[MASKS][MASKS]))[name]
 
     keys = {c: said(c, "keys", [name]) for c in members}
     earlier = copied(contexts[0])
-    shares = {c: said(c, "shares", {name: [{o: keys[o] for o in members if o != c}, 2]}) for c in members}
+    shares = {
+        c: said(c, "shares", {name: [{o: keys[o] for o in members if o != c}, 2]}) for c in members
+    }
     with pytest.raises(ProtocolError, match="has answered this step"):
         said(0, "shares", {name: [{1: keys[1], 9: keys[2]}, 2]}, earlier)
     for c in members:
         masker = Masker.restored(contexts[c].state[f"{MASKS}-{name}"]["masker"])  # type: ignore[arg-type]
-        masker.masked({o: bytes.fromhex(shares[o][str(c)]) for o in members if o != c}, np.zeros(2, dtype=np.uint32))
+        masker.masked(
+            {o: bytes.fromhex(shares[o][str(c)]) for o in members if o != c},
+            np.zeros(2, dtype=np.uint32),
+        )
         contexts[c].state[f"{MASKS}-{name}"] = ConfigRecord({"masker": masker.saved()})
     earlier = copied(contexts[0])
     assert said(0, "unmask", {name: [0, 1, 2]})
@@ -234,9 +279,14 @@ def test_a_step_of_a_sum_is_answered_once_even_by_copies_of_the_nodes_state(
 
 def test_a_client_that_cannot_save_that_it_answers_sends_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    context, name = Context(0, 0, {"keep-dir": str(tmp_path / "file")}, RecordDict(), {}), b"sum".hex()
+    context, name = (
+        Context(0, 0, {"keep-dir": str(tmp_path / "file")}, RecordDict(), {}),
+        b"sum".hex(),
+    )
     answered({"step": "keys", "client": 0, "sums": [name]}, context, MASKED_)
-    with pytest.raises(ProtocolError, match="this client cannot save that it answers; a folder keep-dir") as found:
+    with pytest.raises(
+        ProtocolError, match="this client cannot save that it answers; a folder keep-dir"
+    ) as found:
         answered({"step": "shares", "client": 0, "sums": {name: [{}, 1]}}, context, MASKED_)
     assert str(tmp_path) not in str(found.value)
 
@@ -259,11 +309,19 @@ def test_an_update_that_is_not_finite_makes_no_client_fail_under_noise() -> None
     broken = replace(data, train=replace(data.train, inputs=data.train.inputs * torch.inf))
     sound = {c: client(c) for c in range(8)}
     found, expected = (
-        over_flower(SplitHalfPrivate(first_probe=1), world(clients=each, model=mlp), 3, mods=mods(NOISY), boundary=NOISY)
+        over_flower(
+            SplitHalfPrivate(first_probe=1),
+            world(clients=each, model=mlp),
+            3,
+            mods=mods(NOISY),
+            boundary=NOISY,
+        )
         for each in ({**sound, 3: broken}, sound)
     )
     assert all(not done.refused for done in found)
-    assert [done.answered / done.exchanges for done in found] == [done.answered / done.exchanges for done in expected]
+    assert [done.answered / done.exchanges for done in found] == [
+        done.answered / done.exchanges for done in expected
+    ]
 
 
 def test_a_run_under_masks_divides_and_merges() -> None:
@@ -287,7 +345,8 @@ def test_the_server_receives_no_number_of_a_single_client() -> None:
             arrays.append(record[MASKED].numpy())
         for record in reply.content.metric_records.values():
             metrics |= {
-                (key, value if key == "num-examples" else None) for key, value in ((k, str(v)) for k, v in record.items())
+                (key, value if key == "num-examples" else None)
+                for key, value in ((k, str(v)) for k, v in record.items())
             }
     assert {name for name, _ in metrics} <= {"num-examples", "chosen", "cell"}
     assert ("num-examples", "1") in metrics
@@ -311,7 +370,9 @@ def reachable(root: Any, without: Any) -> Iterator[Any]:
         left += gc.get_referents(one)
 
 
-def test_nothing_of_a_single_client_is_in_the_servers_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_single_client_is_in_the_servers_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever the server holds, after each reply and each round, has no client's update, plain or encoded."""
     plain: list[np.ndarray] = []
     encode, add, checked = Form.encode, MaskedSum.add, []
@@ -325,7 +386,9 @@ def test_nothing_of_a_single_client_is_in_the_servers_memory(monkeypatch: pytest
         for held in reachable(strategy, grid):
             values = np.asarray(held).ravel()
             for row in plain:
-                assert not (values.size == row.size and np.allclose(values.astype(float), row.astype(float))), values
+                assert not (
+                    values.size == row.size and np.allclose(values.astype(float), row.astype(float))
+                ), values
             checked.append(values.size)
 
     def added(self: MaskedSum, client: int, masked: np.ndarray) -> None:
@@ -355,19 +418,25 @@ def test_a_client_that_falls_silent_at_any_step_spoils_nothing(step: str) -> Non
         if message.metadata.dst_node_id != gone or message.metadata.message_type != "train":
             return None
         text = str(message.content.config_records["config"].get(MASKS, ""))
-        at = next((name for name in ("keys", "shares", "unmask") if f'"step": "{name}"' in text), "task")
+        at = next(
+            (name for name in ("keys", "shares", "unmask") if f'"step": "{name}"' in text), "task"
+        )
         return "silent" if at == step else None
 
     grid.fate = fate
     (done,) = strategy_of(FedAvg(), tried, boundary=MASKED_).rounds(grid, 1)
     expected = play(FedAvg(), tried, 1, boundary=MASKED_)[0]
     if step == "unmask":  # its numbers have arrived
-        torch.testing.assert_close(done.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            done.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5
+        )
         return
     others = world(ids=range(6), model=mlp)
     others.clients.pop(2)
     assert done.answered == 5
-    assert not torch.allclose(done.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(
+        done.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5
+    )
     assert torch.isfinite(done.assignment.models).all()
     assert done.assignment.models.abs().max() < 2
 
@@ -375,13 +444,17 @@ def test_a_client_that_falls_silent_at_any_step_spoils_nothing(step: str) -> Non
 def test_two_clients_are_too_few_and_the_record_says_so() -> None:
     tried = world(ids=range(2), model=mlp)
     found = over_flower(FedAvg(), tried, 1, mods=mods(), boundary=MASKED_)
-    assert "a masked sum was not formed: a masked sum needs three clients or more, got 2" in [n.text for n in found[0].notes]
+    assert "a masked sum was not formed: a masked sum needs three clients or more, got 2" in [
+        n.text for n in found[0].notes
+    ]
     assert found[0].answered == 0
 
 
 @pytest.mark.parametrize("method", [CFL(), FLHC(), IFCA()], ids=lambda method: method.name)
 def test_a_method_that_needs_single_updates_is_refused_before_the_first_round(method: Any) -> None:
-    with pytest.raises(SettingError, match=f"Boundary.masks must be false for {method.name}, got true"):
+    with pytest.raises(
+        SettingError, match=f"Boundary.masks must be false for {method.name}, got true"
+    ):
         play(method, world(model=mlp), 1, boundary=MASKED_)
 
 
@@ -390,12 +463,18 @@ def test_a_client_sends_no_plain_update_to_a_server_that_forgets_the_masks() -> 
     grid = Here(app_of(tried, mods()), 4)
     with pytest.raises(RefusedError):
         list(strategy_of(FedAvg(), tried).rounds(grid, 1))
-    replies = [reply for asked, reply in grid.messages if reply is not None and asked.metadata.message_type == "train"]
+    replies = [
+        reply
+        for asked, reply in grid.messages
+        if reply is not None and asked.metadata.message_type == "train"
+    ]
     assert replies
     assert not any(reply.has_content() and reply.content.array_records for reply in replies)
 
 
-@pytest.mark.parametrize("lie", ["no update", "no question", "another size", "more slots", "a clip below the steps"])
+@pytest.mark.parametrize(
+    "lie", ["no update", "no question", "another size", "more slots", "a clip below the steps"]
+)
 def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path: Path) -> None:
     """A server that asks for an update in the form of the sum, and for none in the task, gets nothing."""
     tried = world(ids=range(8), model=mlp)
@@ -424,7 +503,11 @@ def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path:
         context.node_config["keep-dir"] = str(tmp_path)
     with pytest.raises(RefusedError):
         list(strategy_of(FedAvg(), tried, boundary=NOISY).rounds(grid, 1))
-    replies = [r for a, r in grid.messages if r is not None and r.has_content() and a.metadata.message_type == "train"]
+    replies = [
+        r
+        for a, r in grid.messages
+        if r is not None and r.has_content() and a.metadata.message_type == "train"
+    ]
     assert not any(MASKED in name for reply in replies for name in reply.content.array_records)
 
 
@@ -433,8 +516,12 @@ def test_changes_beyond_the_bound_are_cut_and_said() -> None:
     tried = world(ids=range(4), model=mlp)
     found = over_flower(FedAvg(), tried, 1, mods=mods(boundary), boundary=boundary)
     expected = play(FedAvg(), tried, 1, boundary=boundary)
-    torch.testing.assert_close(found[0].assignment.models, expected[0].assignment.models, rtol=1e-4, atol=1e-7)
-    assert "4 of 4 updates had changes beyond boundary.bound 0.0001" in [note.text for note in found[0].notes]
+    torch.testing.assert_close(
+        found[0].assignment.models, expected[0].assignment.models, rtol=1e-4, atol=1e-7
+    )
+    assert "4 of 4 updates had changes beyond boundary.bound 0.0001" in [
+        note.text for note in found[0].notes
+    ]
 
 
 @pytest.mark.parametrize("settings", [{"rotation": "permute"}, {"compress": "8bit"}], ids=str)
@@ -445,7 +532,11 @@ def test_masks_do_not_go_with_other_operations(settings: dict[str, Any]) -> None
 
 def test_weights_updates_and_answers_add_up() -> None:
     form, rng = Form(d=5, answer=3, clients=4, bound=2.0), np.random.default_rng(0)
-    updates, weights, answers = rng.normal(size=(4, 5)), rng.random(4), rng.uniform(-1, 1, size=(4, 3))
+    updates, weights, answers = (
+        rng.normal(size=(4, 5)),
+        rng.random(4),
+        rng.uniform(-1, 1, size=(4, 3)),
+    )
     total = np.zeros(form.size, dtype=np.uint32)
     for update, weight, answer in zip(updates, weights, answers, strict=True):
         total += form.encode(torch.from_numpy(update), weight, answer)
@@ -460,7 +551,10 @@ def test_slots_of_clients_add_up_and_noise_is_as_large_as_it_says() -> None:
     boundary, n, d = Boundary(masks=True, clip=1.0, noise=3.0, honest=1.0), 200, 40
     noise = Noise.of(boundary, n, True, 1.0, 4)
     assert noise is not None
-    form, rng = Form(d=d, answer=50, clients=n, bound=1.0, slots=3, noise=noise), np.random.default_rng(1)
+    form, rng = (
+        Form(d=d, answer=50, clients=n, bound=1.0, slots=3, noise=noise),
+        np.random.default_rng(1),
+    )
     total, slots = np.zeros(form.size, dtype=np.uint32), rng.integers(0, 3, n)
     for slot in slots:
         update = torch.zeros(d)
@@ -477,14 +571,19 @@ def test_slots_of_clients_add_up_and_noise_is_as_large_as_it_says() -> None:
 
 def test_layers_that_stay_at_a_client_have_no_noise() -> None:
     tried = two_groups()
-    noisy = [over_flower(FedPer(), tried, 1, mods=mods(NOISY), boundary=NOISY)[0], play(FedPer(), tried, 1, boundary=NOISY)[0]]
+    noisy = [
+        over_flower(FedPer(), tried, 1, mods=mods(NOISY), boundary=NOISY)[0],
+        play(FedPer(), tried, 1, boundary=NOISY)[0],
+    ]
     still = play(FedPer(), tried, 1, boundary=replace(NOISY, noise=1e-9))[0]
     for one in noisy:
         same = one.assignment.models[0] == still.assignment.models[0]
         assert 0 < int(same.sum()) < len(same)
 
 
-@pytest.mark.parametrize("change", [{"scale": 1e-31}, {"scale": 1e31}, {"low": 1.0}, {"cost": 0}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"scale": 1e-31}, {"scale": 1e31}, {"low": 1.0}, {"cost": 0}], ids=str
+)
 def test_a_question_whose_answer_may_overflow_is_refused(change: dict[str, float]) -> None:
     """An overflow at some clients alone would say something of each."""
     stated = _stated(Question(ask="norms"))

@@ -59,7 +59,9 @@ def app_of(tried: World, mods: Any = (), **how: Any) -> ClientApp:
     """An app whose nodes are called as their config says."""
 
     def participant(context: Context) -> Participant:
-        return Participant(tried.clients[int(context.node_config["partition-id"])], tried.model, tried.objective)
+        return Participant(
+            tried.clients[int(context.node_config["partition-id"])], tried.model, tried.objective
+        )
 
     return client_app(participant=participant, mods=mods, **how)
 
@@ -73,9 +75,13 @@ def grid_of(tried: World, names: Sequence[Any] = NAMES, **how: Any) -> Here:
     return grid
 
 
-def federated(folder: Path, names: Sequence[Any] = NAMES, rounds: int = 2, method: Any = SPLIT, **how: Any) -> Any:
+def federated(
+    folder: Path, names: Sequence[Any] = NAMES, rounds: int = 2, method: Any = SPLIT, **how: Any
+) -> Any:
     tried = world(IDS)
-    return strategy_of(method, tried, out=folder, **how).start(grid_of(tried, names), num_rounds=rounds)
+    return strategy_of(method, tried, out=folder, **how).start(
+        grid_of(tried, names), num_rounds=rounds
+    )
 
 
 def edited(folder: Path, change: Any) -> None:
@@ -86,7 +92,8 @@ def edited(folder: Path, change: Any) -> None:
     (folder / NODES).write_bytes(checksum.sealed_json(json.dumps(found).encode()))
 
 
-# -- what a node is called ------------------------------------------------------------------------------------------------
+# -- what a node is called
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,11 +102,18 @@ def edited(folder: Path, change: Any) -> None:
      *((name, Claim(id_of(name), name)) for name in (*NAMES, "2_1", "1.5", "²", " a", "x" * 100))],
 )  # fmt: skip
 def test_a_whole_number_is_an_id_and_another_text_a_name(value: Any, expected: Claim) -> None:
-    assert claim_of(value, "client-id") == named({"client-id": value, "partition-id": 5}) == named({"partition-id": value})
+    assert (
+        claim_of(value, "client-id")
+        == named({"client-id": value, "partition-id": 5})
+        == named({"partition-id": value})
+    )
     assert claim_of(value, "client-id") == expected
 
 
-@pytest.mark.parametrize("value", ["", "  ", "x" * 101, "a\nb", "a\x1b[2J", "a\u202eb", "\x7f", "\ud800", "-1", "+1", "9" * 19])
+@pytest.mark.parametrize(
+    "value",
+    ["", "  ", "x" * 101, "a\nb", "a\x1b[2J", "a\u202eb", "\x7f", "\ud800", "-1", "+1", "9" * 19],
+)
 def test_a_text_that_can_be_neither_is_a_mistake_of_one_sentence(value: str) -> None:
     with pytest.raises(SettingError, match=r"^client-id") as found:
         named({"client-id": value})
@@ -114,7 +128,8 @@ def test_the_id_of_a_name_is_the_same_on_every_machine() -> None:
     assert max(ids) < 2 * HASHED
 
 
-# -- a run ----------------------------------------------------------------------------------------------------------------
+# -- a run
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_shows_names_everywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +143,9 @@ def test_a_run_shows_names_everywhere(tmp_path: Path, caplog: pytest.LogCaptureF
             assert_equal(result.arrays_of(name), result.arrays_of(group[0]))
             assert_equal(result.arrays_of(name), result.arrays_of(id_of(name)))
     assert_equal(result.arrays, result.arrays_of(result.groups[0][0]))
-    with pytest.raises(UserError, match=r"the result has no client 'hospital-C'; its clients are .*hospital-A"):
+    with pytest.raises(
+        UserError, match=r"the result has no client 'hospital-C'; its clients are .*hospital-A"
+    ):
         result.arrays_of("hospital-C")
     record = Record(run)
     (description, lines), ids = record.shown(), {id_of(name) for name in NAMES}
@@ -137,14 +154,18 @@ def test_a_run_shows_names_everywhere(tmp_path: Path, caplog: pytest.LogCaptureF
     assert set(description["world"]["clients"]) == set(lines[-1]["clients"]) == set(NAMES)
     assert sorted(map(sorted, lines[-1]["groups"])) == sorted(map(sorted, result.groups))
     assert {name for group in coterie.summary(run)["groups"] for name in group} == set(NAMES)
-    told = json.dumps([explain(run, client="hospital-A"), explain(run), document([run]), caplog.text], default=str)
+    told = json.dumps(
+        [explain(run, client="hospital-A"), explain(run), document([run]), caplog.text], default=str
+    )
     assert "hospital-A" in told
     assert not [id for id in ids if str(id) in told]
 
 
 def assert_equal(one: ArrayRecord, other: ArrayRecord) -> None:
     state = other.to_torch_state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in one.to_torch_state_dict().items())
+    assert all(
+        torch.equal(tensor, state[name]) for name, tensor in one.to_torch_state_dict().items()
+    )
 
 
 def test_exported_models_are_found_by_name(tmp_path: Path) -> None:
@@ -161,14 +182,21 @@ def test_rounds_have_names() -> None:
     tried = world(IDS)
     done = next(strategy_of(SPLIT, tried).rounds(grid_of(tried), 1))
     assert done.names == {id_of(name): name for name in NAMES}
-    assert {name for group in done.groups for name in group} == set(NAMES) == set(done.to_pandas()["client"])
+    assert (
+        {name for group in done.groups for name in group}
+        == set(NAMES)
+        == set(done.to_pandas()["client"])
+    )
 
 
 def test_names_change_nothing_but_the_random_draws_of_clients() -> None:
     """Full batches draw nothing, so that the models are those of the same clients without names."""
     tried = world(IDS)
     tried = replace(tried, training=replace(tried.training, batch=0))
-    one, other = (next(strategy_of(FedAvg(), tried).rounds(grid_of(tried, names), 1)) for names in (NAMES, [None] * 4))
+    one, other = (
+        next(strategy_of(FedAvg(), tried).rounds(grid_of(tried, names), 1))
+        for names in (NAMES, [None] * 4)
+    )
     torch.testing.assert_close(one.assignment.models, other.assignment.models)
     assert other.names == {}
 
@@ -187,7 +215,9 @@ def test_clients_without_a_name_are_numbers_as_text_beside_names(tmp_path: Path)
 
 def test_an_app_may_name_its_client() -> None:
     tried = world(IDS)
-    grid = grid_of(tried, [None] * 4, client=lambda context: f"site {context.node_config['partition-id']}")
+    grid = grid_of(
+        tried, [None] * 4, client=lambda context: f"site {context.node_config['partition-id']}"
+    )
     done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
     assert done.groups == (("site 0", "site 1", "site 2", "site 3"),)
 
@@ -195,14 +225,17 @@ def test_an_app_may_name_its_client() -> None:
 def test_a_world_shows_its_own_names_over_flower(tmp_path: Path) -> None:
     """As in ``--engine flower``: nodes say the numbers, and the world knows the names."""
     tried = world(IDS)
-    tried = replace(tried, clients={i: replace(tried.clients[i], name=name) for i, name in enumerate(NAMES)})
+    tried = replace(
+        tried, clients={i: replace(tried.clients[i], name=name) for i, name in enumerate(NAMES)}
+    )
     grid = grid_of(tried, [None] * 4)
     done = next(strategy_of(FedAvg(), tried).rounds(grid, 1, roster=tried))
     assert done.names == tried.client_names
     assert done.groups == (tuple(sorted(NAMES)),)
 
 
-# -- texts of the server --------------------------------------------------------------------------------------------------
+# -- texts of the server
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_client_that_answers_late_is_noted_by_its_name(
@@ -211,11 +244,15 @@ def test_a_client_that_answers_late_is_noted_by_its_name(
     grid = Timed(clock)
     for i, name in enumerate([*NAMES, "x", "slow"]):
         grid.join(FIRST + i, name, delay=90.0 if name == "slow" else 20.0)
-    flower_identity.strategy(FedAvg(), 6, "claimed", out=tmp_path, wait=100.0).start(grid, num_rounds=3)
+    flower_identity.strategy(FedAvg(), 6, "claimed", out=tmp_path, wait=100.0).start(
+        grid, num_rounds=3
+    )
     _, lines = Record(tmp_path).shown()
     assert lines[0]["silent"] == ["slow"]
     late = "client slow answered late: the other clients continued without it"
-    assert [(note["clients"], note["text"]) for line in lines for note in line["notes"]] == [(["slow"], late)]
+    assert [(note["clients"], note["text"]) for line in lines for note in line["notes"]] == [
+        (["slow"], late)
+    ]
     assert f"node: {late}" in caplog.messages
 
 
@@ -223,7 +260,9 @@ def test_a_refused_task_names_the_client(caplog: pytest.LogCaptureFixture) -> No
     tried = world(IDS)
     odd = RecordDict({"metrics": MetricRecord({"num-examples": 0})})
     grid = grid_of(tried)
-    grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == "train" else None
+    grid.fate = lambda m: (
+        odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == "train" else None
+    )
     strategy_of(FedAvg(), tried).start(grid, num_rounds=1)
     assert "client hospital-A refused: " in caplog.text
     assert str(id_of("hospital-A")) not in caplog.text
@@ -233,13 +272,23 @@ def test_an_app_that_cannot_do_a_task_is_named() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 4, named=False)
     names = [said(claim_of(name, ""), functions=1) for name in NAMES]
-    grid.fate = lambda m: names[(m.metadata.dst_node_id - FIRST) // 7] if m.metadata.message_type == QUERY else None
+    grid.fate = lambda m: (
+        names[(m.metadata.dst_node_id - FIRST) // 7] if m.metadata.message_type == QUERY else None
+    )
     first = min(NAMES, key=id_of)
-    with pytest.raises(SettingError, match=f"^cfl asks a client for a gradient.*, which client {first}'s app does not support"):
-        next(strategy_of(CFL(similarity="gradients", post_split="parent-mean"), tried).rounds(grid, 1))
+    with pytest.raises(
+        SettingError,
+        match=f"^cfl asks a client for a gradient.*, which client {first}'s app does not support",
+    ):
+        next(
+            strategy_of(CFL(similarity="gradients", post_split="parent-mean"), tried).rounds(
+                grid, 1
+            )
+        )
 
 
-# -- identity -------------------------------------------------------------------------------------------------------------
+# -- identity
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_two_nodes_with_a_name_are_the_same_claim(caplog: pytest.LogCaptureFixture) -> None:
@@ -249,7 +298,9 @@ def test_two_nodes_with_a_name_are_the_same_claim(caplog: pytest.LogCaptureFixtu
     strategy.start(grid, num_rounds=1)
     assert strategy.last is not None
     assert strategy.last.groups == (("hospital-A", "north", "south"),)
-    assert "2 nodes claim to be client hospital-A; only the one that came last is used" in caplog.text
+    assert (
+        "2 nodes claim to be client hospital-A; only the one that came last is used" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("known", ["first", "listed"])
@@ -265,11 +316,18 @@ def test_a_name_that_belongs_to_another_key_is_refused(
     grid.join(FIRST + 10, "hospital-C", b"another")
     flower_identity.strategy(FedAvg(), 4, rule, out=tmp_path, wait=100.0).start(grid, num_rounds=2)
     line = Record(tmp_path).shown()[1][-1]
-    told = [note["text"].partition(" with key ")[0] for note in line["notes"] if note["kind"] == "node"]
+    told = [
+        note["text"].partition(" with key ")[0] for note in line["notes"] if note["kind"] == "node"
+    ]
     assert told == [f"node {FIRST + 9}", f"node {FIRST + 10}"][: 2 if known == "listed" else 1]
     assert " claims to be client hospital-A, but " in caplog.text
-    assert ("claims to be client hospital-C, but is not in the list of clients" in caplog.text) == (known == "listed")
-    assert {name for group in line["groups"] for name in group} == {*NAMES, *(["hospital-C"] if known == "first" else [])}
+    assert ("claims to be client hospital-C, but is not in the list of clients" in caplog.text) == (
+        known == "listed"
+    )
+    assert {name for group in line["groups"] for name in group} == {
+        *NAMES,
+        *(["hospital-C"] if known == "first" else []),
+    }
 
 
 def test_a_list_has_names_and_numbers() -> None:
@@ -278,7 +336,8 @@ def test_a_list_has_names_and_numbers() -> None:
     assert found.names == {id_of("hospital-A"): "hospital-A"}
 
 
-# -- answers that are not to be believed ----------------------------------------------------------------------------------
+# -- answers that are not to be believed
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -305,32 +364,46 @@ def test_a_hostile_name_is_refused_in_one_sentence(
 ) -> None:
     tried = world(IDS)
     grid = grid_of(tried)
-    odd = RecordDict({WHO: MetricRecord({} if client is None else {"client": client}), NAME: record})
-    grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == QUERY else None
+    odd = RecordDict(
+        {WHO: MetricRecord({} if client is None else {"client": client}), NAME: record}
+    )
+    grid.fate = lambda m: (
+        odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == QUERY else None
+    )
     strategy = strategy_of(FedAvg(), tried, nodes=3)
     strategy.start(grid, num_rounds=3)
     assert strategy.last is not None
     assert strategy.last.groups == (tuple(sorted(NAMES[1:])),)
     (told,) = [line for line in caplog.messages if f"node {FIRST} " in line]
-    assert told.startswith(f"node: node {FIRST} did not report its client id in 3 queries and does not take part: {why}")
+    assert told.startswith(
+        f"node: node {FIRST} did not report its client id in 3 queries and does not take part: {why}"
+    )
     assert len(told) < 500
     assert told.isprintable()
 
 
 def test_a_config_that_can_be_no_name_is_told_of_to_the_server() -> None:
     tried = world(IDS)
-    with pytest.raises(EngineError, match=r"its app failed: .*names must have at most 100 characters and no control"):
+    with pytest.raises(
+        EngineError,
+        match=r"its app failed: .*names must have at most 100 characters and no control",
+    ):
         next(strategy_of(FedAvg(), tried, wait=500.0).rounds(grid_of(tried, (*NAMES[:3], "\t")), 1))
 
 
 def test_of_two_names_with_the_same_id_the_first_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.engines.flower.names.id_of", lambda name: HASHED + len(name))
     tried = world(IDS)
-    done = next(strategy_of(FedAvg(), tried, nodes=2).rounds(grid_of(tried, ("north", "south", "hill", "lake")), 1))
+    done = next(
+        strategy_of(FedAvg(), tried, nodes=2).rounds(
+            grid_of(tried, ("north", "south", "hill", "lake")), 1
+        )
+    )
     assert done.groups == (("hill", "north"),)
 
 
-# -- restarts and files ---------------------------------------------------------------------------------------------------
+# -- restarts and files
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_restarted_server_knows_the_names(tmp_path: Path) -> None:
@@ -342,7 +415,9 @@ def test_a_restarted_server_knows_the_names(tmp_path: Path) -> None:
     assert strategy.last is not None
     assert strategy.last.names == {id_of(name): name for name in NAMES}
     assert {name for group in strategy.last.groups for name in group} == set(NAMES)
-    again = strategy_of(SPLIT, tried, nodes=3, out=tmp_path).start(grid, num_rounds=2)  # which has nothing to do
+    again = strategy_of(SPLIT, tried, nodes=3, out=tmp_path).start(
+        grid, num_rounds=2
+    )  # which has nothing to do
     assert {name for group in again.groups for name in group} == set(NAMES)
 
 
@@ -354,13 +429,17 @@ def test_a_file_from_before_names_goes_on(tmp_path: Path) -> None:
     assert memory.names == {}
     result = federated(tmp_path, [None] * 4)
     assert sorted(client for group in result.groups for client in group) == list(IDS)
-    assert Record(tmp_path).shown()[1] == [dict(line, shown=line["shown"]) for line in Record(tmp_path).shown()[1]]
+    assert Record(tmp_path).shown()[1] == [
+        dict(line, shown=line["shown"]) for line in Record(tmp_path).shown()[1]
+    ]
 
 
 def test_a_run_without_the_file_of_nodes_shows_ids(tmp_path: Path) -> None:
     federated(tmp_path)
     (tmp_path / NODES).unlink()
-    assert {client for group in coterie.summary(tmp_path)["groups"] for client in group} == {id_of(name) for name in NAMES}
+    assert {client for group in coterie.summary(tmp_path)["groups"] for client in group} == {
+        id_of(name) for name in NAMES
+    }
 
 
 @pytest.mark.parametrize(
@@ -381,7 +460,12 @@ def test_a_run_without_the_file_of_nodes_shows_ids(tmp_path: Path) -> None:
 def test_damaged_names_are_told_of_and_never_shown(names: Any, tmp_path: Path) -> None:
     federated(tmp_path)
     edited(tmp_path, lambda found: found.update(names=names))
-    for reads in (coterie.summary, explain, read_memory, lambda run: coterie.save(run, run / "models")):
+    for reads in (
+        coterie.summary,
+        explain,
+        read_memory,
+        lambda run: coterie.save(run, run / "models"),
+    ):
         with pytest.raises(DamagedError, match=r"nodes\.json is damaged: 'names' has "):
             reads(tmp_path)
     (told,) = coterie.check(tmp_path).damaged
@@ -392,14 +476,18 @@ def test_a_changed_file_of_nodes_is_damage(tmp_path: Path) -> None:
     federated(tmp_path)
     path = tmp_path / NODES
     path.write_text(path.read_text().replace("hospital-A", "hospital-B"))
-    with pytest.raises(DamagedError, match=r"nodes\.json was changed or damaged: its checksum does not match"):
+    with pytest.raises(
+        DamagedError, match=r"nodes\.json was changed or damaged: its checksum does not match"
+    ):
         coterie.summary(tmp_path)
 
 
 def test_a_hostile_name_in_a_file_is_harmless_text(tmp_path: Path) -> None:
     federated(tmp_path)
     edited(tmp_path, lambda found: found["names"].update({A: "a\x1b[2J"}))
-    assert "a\\u001b[2J" in {name for group in coterie.summary(tmp_path)["groups"] for name in group}
+    assert "a\\u001b[2J" in {
+        name for group in coterie.summary(tmp_path)["groups"] for name in group
+    }
 
 
 def test_a_tracker_shows_the_names_of_clients_that_join_later(tmp_path: Path) -> None:
@@ -424,7 +512,8 @@ def test_a_tracker_shows_the_names_of_clients_that_join_later(tmp_path: Path) ->
     assert all("client/hospital-A/accuracy" in found for found in one.seen)
 
 
-# -- boundaries -----------------------------------------------------------------------------------------------------------
+# -- boundaries
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_boundary_lets_the_name_through_and_nothing_else() -> None:
@@ -432,7 +521,11 @@ def test_a_boundary_lets_the_name_through_and_nothing_else() -> None:
     grid = grid_of(tried, mods=[boundary_mod(noise, tried.model)])
     done = next(strategy_of(FedAvg(), tried, boundary=noise).rounds(grid, 1))
     assert done.groups == (tuple(sorted(NAMES)),)
-    replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == QUERY]
+    replies = [
+        reply.content
+        for message, reply in grid.messages
+        if reply and message.metadata.message_type == QUERY
+    ]
     assert {name for content in replies for name in content} == {WHO, NAME, SCHEMA}
     assert [dict(content[NAME]) for content in replies] == [{"name": name} for name in NAMES]
 
@@ -456,7 +549,9 @@ def test_layers_that_stay_are_found_again_by_name(tmp_path: Path) -> None:
         grid = grid_of(tried)
         for context in grid.contexts.values():
             context.node_config.update(settings)
-        strategy_of(coterie.METHODS["fedper"](), tried, out=tmp_path / "run").start(grid, num_rounds=2)
+        strategy_of(coterie.METHODS["fedper"](), tried, out=tmp_path / "run").start(
+            grid, num_rounds=2
+        )
     kept = {path.name for run in (tmp_path / "kept").iterdir() for path in run.iterdir()}
     assert kept == {str(id_of(name)) for name in NAMES}
 
@@ -466,7 +561,12 @@ def test_orders_keep_names_out_of_messages_to_clients() -> None:
     tried = world(IDS)
     grid = grid_of(tried)
     list(strategy_of(IFCA(models=2), tried).rounds(grid, 1))
-    assert not [name for message, _ in grid.messages for name in NAMES if name in str(message.content.config_records)]
+    assert not [
+        name
+        for message, _ in grid.messages
+        for name in NAMES
+        if name in str(message.content.config_records)
+    ]
 
 
 def test_names_do_not_depend_on_the_order_in_which_nodes_come(clock: Clock) -> None:
@@ -475,6 +575,8 @@ def test_names_do_not_depend_on_the_order_in_which_nodes_come(clock: Clock) -> N
         grid = Timed(clock)
         for i in random.Random(seed).sample(range(4), 4):
             grid.join(FIRST + 10 * seed + i, NAMES[i])
-        found.append(next(flower_identity.strategy(FedAvg(), 4, "claimed", wait=100.0).rounds(grid, 1)))
+        found.append(
+            next(flower_identity.strategy(FedAvg(), 4, "claimed", wait=100.0).rounds(grid, 1))
+        )
     assert len({done.groups for done in found}) == 1
     assert len({done.position.members for done in found}) == 1

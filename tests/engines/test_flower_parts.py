@@ -68,7 +68,9 @@ class Told:
     seen: list[Replies] = field(default_factory=list)
 
     def init(self, federation: Federation) -> Script:
-        return Script(clients=federation.clients, models=torch.stack([federation.draw(i) for i in range(2)]))
+        return Script(
+            clients=federation.clients, models=torch.stack([federation.draw(i) for i in range(2)])
+        )
 
     def plan(self, state: Script, cohort: Cohort) -> Plan:
         return self.say(state.exchange, state.models)
@@ -78,7 +80,12 @@ class Told:
         return replace(state, exchange=state.exchange + 1)
 
     def assignment(self, state: Script) -> Assignment:
-        return Assignment(models=state.models, row=dict.fromkeys(state.clients, 0), groups=(state.clients,), **self.serve)
+        return Assignment(
+            models=state.models,
+            row=dict.fromkeys(state.clients, 0),
+            groups=(state.clients,),
+            **self.serve,
+        )
 
     def explain(self, state: Script) -> tuple[Note, ...]:
         return ()
@@ -87,7 +94,9 @@ class Told:
 def owned(replies: Replies) -> Replies:
     """With copies of the updates, whose memory the engine uses again."""
     updates = None if replies.updates is None else replies.updates.clone()
-    return replace(replies, updates=updates, parts={name: owned(part) for name, part in replies.parts.items()})
+    return replace(
+        replies, updates=updates, parts={name: owned(part) for name, part in replies.parts.items()}
+    )
 
 
 def all_do(task: Task, models: Tensor, clients: Sequence[int] = IDS, **plan: Any) -> Plan:
@@ -109,13 +118,25 @@ def some_without(ids: Sequence[int] = IDS) -> World:
 
 
 def tight(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(expected), rtol=1e-5, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(
+        torch.as_tensor(found), torch.as_tensor(expected), rtol=1e-5, atol=1e-6, equal_nan=True
+    )
 
 
 def agree(found: Replies, expected: Replies) -> None:
     assert (found.clients, found.chosen) == (expected.clients, expected.chosen)
     assert dict(found.refused) == dict(expected.refused)
-    for name in ("examples", "losses", "accuracies", "means", "heard", "gram", "updates", "halves", "second_halves"):
+    for name in (
+        "examples",
+        "losses",
+        "accuracies",
+        "means",
+        "heard",
+        "gram",
+        "updates",
+        "halves",
+        "second_halves",
+    ):
         one, other = getattr(found, name), getattr(expected, name)
         assert (one is None) == (other is None)
         if other is not None:
@@ -132,7 +153,11 @@ def agree(found: Replies, expected: Replies) -> None:
 
 
 def both(
-    say: Say, tried: World, rounds: int = 3, serve: Mapping[str, Any] | None = None, boundary: Boundary | None = None
+    say: Say,
+    tried: World,
+    rounds: int = 3,
+    serve: Mapping[str, Any] | None = None,
+    boundary: Boundary | None = None,
 ) -> tuple[Here, MethodStrategy, list[Round], list[Round]]:
     """The same method over Flower and in one process, which agree in all that is shown to it, in tests and in bytes."""
     over, here = Told(say, serve or {}), Told(say, serve or {})
@@ -141,13 +166,19 @@ def both(
     grid = Here(app_of(tried, mods), len(tried.clients))
     strategy = strategy_of(over, tried, boundary=bound)
     found = list(strategy.rounds(grid, rounds))
-    expected = list(inprocess.rounds(here, tried, rounds=rounds, workers=1, robust=AS_PUBLISHED, boundary=bound))
+    expected = list(
+        inprocess.rounds(here, tried, rounds=rounds, workers=1, robust=AS_PUBLISHED, boundary=bound)
+    )
     assert len(over.seen) == rounds
     for one, other in zip(over.seen, here.seen, strict=True):
         agree(one, other)
     for done, other in zip(found, expected, strict=True):
         assert (done.bytes_up, done.bytes_down) == (other.bytes_up, other.bytes_down)
-        assert (done.evaluations, done.asked, done.answered) == (other.evaluations, other.asked, other.answered)
+        assert (done.evaluations, done.asked, done.answered) == (
+            other.evaluations,
+            other.asked,
+            other.answered,
+        )
         assert not [note.text for note in done.notes if note.kind == "node"]
         assert done.scores is not None
         assert other.scores is not None
@@ -156,7 +187,9 @@ def both(
     return grid, strategy, found, expected
 
 
-def stored(grid: Here, strategy: MethodStrategy, tried: World, client: int, part: str = "", since: int = 0) -> Tensor | None:
+def stored(
+    grid: Here, strategy: MethodStrategy, tried: World, client: int, part: str = "", since: int = 0
+) -> Tensor | None:
     assert strategy._conductor is not None
     with seeded(0):
         layout = Layout(tried.model())
@@ -183,7 +216,9 @@ def test_personal_models_are_those_of_one_process(kind: str, model: Any) -> None
     kept = expected[-1].position.kept[""]
     for client in IDS:
         tight(stored(grid, strategy, tried, client), kept[client])
-    assert len(kept[0]) == Layout(mlp()).size + (PERSONAL[kind].mixture is not None) or model is normed
+    assert (
+        len(kept[0]) == Layout(mlp()).size + (PERSONAL[kind].mixture is not None) or model is normed
+    )
 
 
 @seeded(0)
@@ -191,25 +226,45 @@ def test_a_personal_model_costs_no_bytes_and_none_is_sent() -> None:
     tried = world(IDS)
     grid, _, found, _ = both(always(Task(offered=(0,), personal=Personal())), tried, rounds=1)
     assert found[0].bytes_up == len(IDS) * (Layout(mlp()).size + 1) * 4
-    replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == "train"]
+    replies = [
+        reply.content
+        for message, reply in grid.messages
+        if reply and message.metadata.message_type == "train"
+    ]
     assert {name for content in replies for name in content} == {"update", "metrics"}
 
 
 TASKS = {
     "stages": Task(offered=(0,), stages=(Stage(layers=("2",), epochs=2), Stage(layers=("0",)))),
     "one stage": Task(offered=(0,), stages=(Stage(layers=("0",)),)),
-    "stages and layers that stay": Task(offered=(1,), keep=("2",), stages=(Stage(layers=("2",)), Stage(layers=("0",)))),
-    "stages and a personal model": Task(offered=(1,), stages=(Stage(layers=("2",)),), personal=Personal(epochs=1)),
+    "stages and layers that stay": Task(
+        offered=(1,), keep=("2",), stages=(Stage(layers=("2",)), Stage(layers=("0",)))
+    ),
+    "stages and a personal model": Task(
+        offered=(1,), stages=(Stage(layers=("2",)),), personal=Personal(epochs=1)
+    ),
     "held out": Task(offered=(1,), held_out=True),
     "held out of training": Task(offered=(1,), held_out=True, holdout=0.2),
     "held out and not measured": Task(offered=(1,), holdout=0.3),
     "held out of a choice": Task(offered=(0, 1), choose=1, held_out=True, holdout=0.2),
-    "held out and personal": Task(offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["own"]),
-    "held out and mixed": Task(offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["mixture"]),
+    "held out and personal": Task(
+        offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["own"]
+    ),
+    "held out and mixed": Task(
+        offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["mixture"]
+    ),
     "only measured": Task(offered=(0,), epochs=0, held_out=True, holdout=0.2),
-    "halves": Task(offered=(0,), halves=True, held_out=True, holdout=0.2, personal=Personal(start="trained", epochs=1)),
+    "halves": Task(
+        offered=(0,),
+        halves=True,
+        held_out=True,
+        holdout=0.2,
+        personal=Personal(start="trained", epochs=1),
+    ),
     "halves and a pull": Task(offered=(0,), halves=True, personal=PERSONAL["offered"]),
-    "halves and a mixture": Task(offered=(0,), halves=True, held_out=True, personal=PERSONAL["mixture"]),
+    "halves and a mixture": Task(
+        offered=(0,), halves=True, held_out=True, personal=PERSONAL["mixture"]
+    ),
     "only personal": Task(offered=(0,), epochs=0, personal=Personal(start="own", epochs=1)),
 }
 
@@ -228,7 +283,10 @@ def test_held_out_losses_are_no_single_losses() -> None:
         if message.metadata.message_type == "train":
             assert reply is not None
             metrics = reply.content["metrics"]
-            sizes = {name: len(value) if isinstance(value, list) else 1 for name, value in metrics.items()}
+            sizes = {
+                name: len(value) if isinstance(value, list) else 1
+                for name, value in metrics.items()
+            }
             numbers = dict.fromkeys(("num-examples", "chosen", "kept", "personal"), 1)
             assert sizes == {**numbers, "held-out": 1, "held-out-sums": 2, "held-out-products": 3}
 
@@ -238,9 +296,14 @@ def race(exchange: int, models: Tensor) -> Plan:
     task = Task(offered=(0,), held_out=True, holdout=0.2)
     inner = of_parts(
         shared=all_do(replace(task, personal=PERSONAL["own"]), models, need="mean"),
-        mixed=all_do(replace(task, offered=(1,), personal=PERSONAL["mixture"]), models, IDS[1:], need="gram"),
+        mixed=all_do(
+            replace(task, offered=(1,), personal=PERSONAL["mixture"]), models, IDS[1:], need="gram"
+        ),
     )
-    return of_parts(outer=inner, halves=all_do(replace(task, halves=True), models.flip(0), IDS[:3], second_halves=True))
+    return of_parts(
+        outer=inner,
+        halves=all_do(replace(task, halves=True), models.flip(0), IDS[:3], second_halves=True),
+    )
 
 
 @pytest.mark.parametrize("part", ["", "outer/shared", "outer/mixed", "halves"])
@@ -263,7 +326,13 @@ def test_all_models_of_a_client_are_compared_on_the_same_examples() -> None:
     tried = some_without()
     list(strategy_of(over, tried).rounds(Here(app_of(tried), 4), 1))
     shared, mixed, halves = ("outer/shared", 0), ("outer/mixed", 0), ("halves", 0)
-    assert over.seen[0].held[1].models == (shared, ("outer/shared", 1), mixed, ("outer/mixed", 1), halves)
+    assert over.seen[0].held[1].models == (
+        shared,
+        ("outer/shared", 1),
+        mixed,
+        ("outer/mixed", 1),
+        halves,
+    )
     found = over.seen[0].held[1].difference(shared, halves)
     assert found is not None
     assert found[0] != 0
@@ -281,13 +350,18 @@ def test_all_models_of_a_client_are_compared_on_the_same_examples() -> None:
 )
 def test_behind_a_boundary_it_is_the_same(boundary: Boundary) -> None:
     def say(exchange: int, models: Tensor) -> Plan:
-        return of_parts(a=all_do(Task(offered=(0,), personal=PERSONAL["own"]), models), b=all_do(TASKS["held out"], models))
+        return of_parts(
+            a=all_do(Task(offered=(0,), personal=PERSONAL["own"]), models),
+            b=all_do(TASKS["held out"], models),
+        )
 
     tried = some_without()
     over, here = Told(say, {"part": "a"}), Told(say, {"part": "a"})
     grid = Here(app_of(tried, [boundary_mod(boundary, tried.model, simulated=0)]), len(IDS))
     found = list(strategy_of(over, tried, boundary=replace(boundary, secret=None)).rounds(grid, 2))
-    expected = list(inprocess.rounds(here, tried, rounds=2, workers=1, robust=AS_PUBLISHED, boundary=boundary))
+    expected = list(
+        inprocess.rounds(here, tried, rounds=2, workers=1, robust=AS_PUBLISHED, boundary=boundary)
+    )
     for one, other in zip(over.seen, here.seen, strict=True):
         agree(one, other)
     assert found[-1].bytes_up == expected[-1].bytes_up
@@ -332,19 +406,29 @@ def test_under_noise_no_held_out_losses_leave() -> None:
         answered(tried, [order], mods=[boundary_mod(boundary, tried.model)])
 
 
-# -- values that a client keeps ---------------------------------------------------------------------------------------------
+# -- values that a client keeps
+# ---------------------------------------------------------------------------------------------
 
 
-def answered(tried: World, orders: Sequence[Order], context: Context | None = None, mods: Any = ()) -> RecordDict:
+def answered(
+    tried: World, orders: Sequence[Order], context: Context | None = None, mods: Any = ()
+) -> RecordDict:
     """What client 0 replies to these tasks, all from the same model."""
     from flwr.app import ArrayRecord, Message
 
     with seeded(0):
         state = ArrayRecord(tried.model().state_dict())
     names = [messages.name_of(i) for i in range(sum(len(order.task.offered) for order in orders))]
-    content = RecordDict({**{name: ArrayRecord(dict(state)) for name in names}, "config": messages.config_of(*orders)})
+    content = RecordDict(
+        {
+            **{name: ArrayRecord(dict(state)) for name in names},
+            "config": messages.config_of(*orders),
+        }
+    )
     grid = Here(app_of(tried, mods), 1)
-    return grid.app(Message(content, dst_node_id=FIRST, message_type="train"), context or grid.contexts[FIRST]).content
+    return grid.app(
+        Message(content, dst_node_id=FIRST, message_type="train"), context or grid.contexts[FIRST]
+    ).content
 
 
 def ending(exchange: int, models: Tensor) -> Plan:
@@ -369,7 +453,9 @@ def test_values_of_parts_that_ended_are_forgotten(files: bool, tmp_path: Path) -
     found, there = [], []
     for done in strategy.rounds(grid, 5):
         found.append(done)
-        there.append([stored(grid, strategy, tried, 1, name) is not None for name in ("a", "c/b", "d")])
+        there.append(
+            [stored(grid, strategy, tried, 1, name) is not None for name in ("a", "c/b", "d")]
+        )
     expected = list(inprocess.rounds(here, tried, rounds=5, workers=1, robust=AS_PUBLISHED))
     for one, other in zip(over.seen, here.seen, strict=True):
         agree(one, other)
@@ -379,7 +465,8 @@ def test_values_of_parts_that_ended_are_forgotten(files: bool, tmp_path: Path) -
         for client, score in other.scores.items():
             assert done.scores[client] == pytest.approx(score, rel=1e-5, abs=1e-6)
         assert not [note.text for note in done.notes if note.kind == "node"]
-    # They are deleted once the round in which they ended is recorded: a server that goes on may need them.
+    # They are deleted once the round in which they ended is recorded: a server that goes on may
+    # need them.
     assert there == [[True, True, True]] * 3 + [[True, False, True]] * 2
     for client in IDS:
         tight(stored(grid, strategy, tried, client, "a"), expected[-1].position.kept["a"][client])
@@ -403,7 +490,9 @@ def test_a_name_that_is_no_part_ends_alone() -> None:
     tight(stored(grid, strategy, tried, 0, "a"), expected[-1].position.kept["a"][0])
 
 
-def gone_on(folder: Path, grid: Here, tried: World, rounds: int, start: Position | None) -> tuple[Round, list[Replies]]:
+def gone_on(
+    folder: Path, grid: Here, tried: World, rounds: int, start: Position | None
+) -> tuple[Round, list[Replies]]:
     """One round more of a server that has been started again, as its journal has it."""
     told = Told(ending)
     strategy = strategy_of(told, tried)
@@ -427,9 +516,13 @@ def test_a_server_that_goes_on_finds_them_and_tells_of_those_that_are_lost(tmp_p
         position = done.position
         assert [note.text for note in done.notes if note.kind == "node"] == []
         agree(seen[0], whole.seen[number - 1])
-    done, _ = gone_on(tmp_path, Here(app_of(tried), len(IDS)), tried, 6, position)  # nodes that have lost their files
+    done, _ = gone_on(
+        tmp_path, Here(app_of(tried), len(IDS)), tried, 6, position
+    )  # nodes that have lost their files
     lost = "should have its personal model of exchange 4, but has none, and starts anew"
-    assert [note.text for note in done.notes if note.kind == "node"] == [f"client {client} {lost}" for client in IDS] * 2
+    assert [note.text for note in done.notes if note.kind == "node"] == [
+        f"client {client} {lost}" for client in IDS
+    ] * 2
     assert done.answered == len(IDS)
 
 
@@ -448,7 +541,9 @@ def test_no_values_are_stored_if_a_task_of_the_message_fails() -> None:
     training = Training()
     orders = [
         Order(task=task, training=training, lr=0.1, key=(0, 0, 0), client=0, part=part, number=i)
-        for i, (part, task) in enumerate({"a": Task(offered=(0,), personal=Personal()), "b": Task(offered=(0,))}.items())
+        for i, (part, task) in enumerate(
+            {"a": Task(offered=(0,), personal=Personal()), "b": Task(offered=(0,))}.items()
+        )
     ]
     answered(tried, orders, context)
     assert [name for name in context.state if name.startswith("coterie-kept")]
@@ -477,7 +572,8 @@ def test_a_personal_model_that_is_not_finite_is_refused_in_its_part_alone() -> N
     assert not grid.contexts[FIRST].state
 
 
-# -- apps that cannot do such tasks -------------------------------------------------------------------------------------------
+# -- apps that cannot do such tasks
+# -------------------------------------------------------------------------------------------
 
 
 def several(exchange: int, models: Tensor) -> Plan:
@@ -498,7 +594,10 @@ def several(exchange: int, models: Tensor) -> Plan:
 def test_a_plain_app_is_told_before_anybody_trains(say: Say, says: str) -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), len(IDS), named=False)
-    with pytest.raises(SettingError, match=f"^told asks a client {says}, which client 0's app does not support; make the app"):
+    with pytest.raises(
+        SettingError,
+        match=f"^told asks a client {says}, which client 0's app does not support; make the app",
+    ):
         next(strategy_of(Told(say), tried).rounds(grid, 1))
     assert {message.metadata.message_type for message, _ in grid.messages} == {QUERY}
 
@@ -507,13 +606,21 @@ def test_a_plain_app_is_told_before_anybody_trains(say: Say, says: str) -> None:
     ("task", "says"),
     [
         (TASKS["one stage"], "to train its layers in stages"),
-        (Task(offered=(0,), personal=PERSONAL["mixture"]), "to mix a personal model with the shared one"),
-        (Task(offered=(0,), personal=PERSONAL["own"]), "to pull a personal model to the shared one"),
+        (
+            Task(offered=(0,), personal=PERSONAL["mixture"]),
+            "to mix a personal model with the shared one",
+        ),
+        (
+            Task(offered=(0,), personal=PERSONAL["own"]),
+            "to pull a personal model to the shared one",
+        ),
         (TASKS["held out"], "for the losses of single held-out examples"),
     ],
     ids=["stages", "mixture", "pull", "held out"],
 )
-def test_an_app_with_functions_of_its_own_is_told_before_anybody_trains(task: Task, says: str) -> None:
+def test_an_app_with_functions_of_its_own_is_told_before_anybody_trains(
+    task: Task, says: str
+) -> None:
     tried = world(IDS)
     grid = Here(own_functions(tried), len(IDS))
     lacks = f"told asks a client {says}, which client 0's app does not support, because it trains by a function of its own"
@@ -530,7 +637,11 @@ def test_such_an_app_trains_personal_models_and_several_parts() -> None:
         return of_parts(a=all_do(task, models), b=all_do(Task(offered=(1,), holdout=0.3), models))
 
     tried = replace(
-        tried, clients={c: replace(data, validation=a_client(c, validation=0).validation) for c, data in tried.clients.items()}
+        tried,
+        clients={
+            c: replace(data, validation=a_client(c, validation=0).validation)
+            for c, data in tried.clients.items()
+        },
     )
     over, here = Told(say, {"part": "a"}), Told(say, {"part": "a"})
     list(strategy_of(over, tried).rounds(Here(own_functions(tried), len(IDS)), 2))
@@ -560,7 +671,8 @@ def test_the_result_says_that_personal_models_stay() -> None:
         assert ("personal models stay at the clients" in repr(result)) is says
 
 
-# -- what comes from the network ----------------------------------------------------------------------------------------------
+# -- what comes from the network
+# ----------------------------------------------------------------------------------------------
 
 
 HONEST = Held.of([("", 0), ("", 1)], np.array([[1.0, 2.0, 0.5], [1.0, 4.0, 0.25]]))
@@ -576,7 +688,10 @@ def test_held_out_losses_are_read_as_they_were_reported() -> None:
     assert np.array_equal(found.sums, HONEST.sums)
     assert np.array_equal(found.products, HONEST.products)
     nothing = Held.of([("", 0)], np.zeros((1, 0)))
-    assert messages.held_of(MetricRecord(messages.held_metrics(nothing)), nothing.models, 10).count == 0
+    assert (
+        messages.held_of(MetricRecord(messages.held_metrics(nothing)), nothing.models, 10).count
+        == 0
+    )
 
 
 @pytest.mark.parametrize("losses", ["equal", "random", "worst", "zero"])
@@ -618,19 +733,35 @@ def test_losses_that_are_possible_are_taken(losses: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_held_out_losses_that_are_not_possible_are_refused(changes: dict[str, Any], says: str) -> None:
+def test_held_out_losses_that_are_not_possible_are_refused(
+    changes: dict[str, Any], says: str
+) -> None:
     with pytest.raises(Unfit, match=says):
         messages.held_of(told_held(**changes), HONEST.models, 10)
     for name in changes:
         with pytest.raises(Unfit):
-            messages.held_of(MetricRecord({n: v for n, v in told_held().items() if n != name}), HONEST.models, 10)
+            messages.held_of(
+                MetricRecord({n: v for n, v in told_held().items() if n != name}), HONEST.models, 10
+            )
 
 
 def a_task(**changes: Any) -> dict[str, Any]:
     task = Task(
-        offered=(0,), stages=(Stage(layers=("0",)),), personal=Personal(start="own", pull=0.5, layers=("0",)), held_out=True
+        offered=(0,),
+        stages=(Stage(layers=("0",)),),
+        personal=Personal(start="own", pull=0.5, layers=("0",)),
+        held_out=True,
     )
-    order = Order(task=task, training=Training(), lr=0.1, key=(1, 2, 3), client=4, part="a/b", number=1, ended={"c": 2})
+    order = Order(
+        task=task,
+        training=Training(),
+        lr=0.1,
+        key=(1, 2, 3),
+        client=4,
+        part="a/b",
+        number=1,
+        ended={"c": 2},
+    )
     assert Order.of(json.loads(json.dumps(order.to_json()))) == order
     found: dict[str, Any] = json.loads(json.dumps(order.to_json()))
     for name, value in changes.items():
@@ -686,7 +817,10 @@ def test_an_order_without_an_entry_is_no_order(name: str) -> None:
 def test_tasks_of_one_message_are_of_one_client_and_of_different_parts() -> None:
     order = Order(task=Task(offered=(0,)), training=Training(), lr=0.1, key=(1, 2, 3), client=4)
     others = {"client": 5, "key": (1, 2, 4), "run": "ab"}
-    for one, other in [(order, order), *((order, replace(order, part="b", **{n: v})) for n, v in others.items())]:
+    for one, other in [
+        (order, order),
+        *((order, replace(order, part="b", **{n: v})) for n, v in others.items()),
+    ]:
         with pytest.raises(ValueError, match="the tasks of a message must be of one client"):
             messages.orders_of(RecordDict({"config": messages.config_of(one, other)}))
     config = messages.config_of(order)
@@ -696,7 +830,19 @@ def test_tasks_of_one_message_are_of_one_client_and_of_different_parts() -> None
 
 
 @pytest.mark.parametrize(
-    "part", ["../../..", "/etc", "a/../../b", "..", "a//b", "\x00", "x" * 1000, "ü/\u2028", "-3", ".mixture"]
+    "part",
+    [
+        "../../..",
+        "/etc",
+        "a/../../b",
+        "..",
+        "a//b",
+        "\x00",
+        "x" * 1000,
+        "ü/\u2028",
+        "-3",
+        ".mixture",
+    ],
 )
 @pytest.mark.parametrize("files", [True, False])
 def test_the_name_of_a_part_leads_nowhere_else(part: str, files: bool, tmp_path: Path) -> None:
@@ -705,7 +851,9 @@ def test_the_name_of_a_part_leads_nowhere_else(part: str, files: bool, tmp_path:
     context.node_config |= {"keep-dir": str(inside)} if files else {}
     (tmp_path / "deep").mkdir()
     task = Task(offered=(0,), personal=Personal(start="own"))
-    first = Order(task=task, training=Training(), lr=0.1, key=(0, 0, 0), client=0, run="ab", part="mine")
+    first = Order(
+        task=task, training=Training(), lr=0.1, key=(0, 0, 0), client=0, run="ab", part="mine"
+    )
     answered(tried, [first], context)
     answered(tried, [replace(first, part=part)], context)
     (tmp_path / "deep" / "3.safetensors").write_bytes(b"")
@@ -718,7 +866,9 @@ def test_the_name_of_a_part_leads_nowhere_else(part: str, files: bool, tmp_path:
     assert kept("another") is not None
     assert kept(part) is None
     assert (tmp_path / "deep" / "3.safetensors").exists()
-    outside = [path for path in tmp_path.rglob("*") if path.is_file() and inside not in path.parents]
+    outside = [
+        path for path in tmp_path.rglob("*") if path.is_file() and inside not in path.parents
+    ]
     assert outside == [tmp_path / "deep" / "3.safetensors"]
 
 

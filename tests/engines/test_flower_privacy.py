@@ -48,11 +48,16 @@ def test_no_attempt_of_the_campaign_succeeds(seed: int, tmp_path: Path) -> None:
     assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
-# -- tests ------------------------------------------------------------------------------------------------------------------
+# -- tests
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def evaluations(grid: Here) -> list[RecordDict]:
-    return [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == "evaluate"]
+    return [
+        reply.content
+        for message, reply in grid.messages
+        if reply and message.metadata.message_type == "evaluate"
+    ]
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["coterie's app", "another app"])
@@ -63,10 +68,15 @@ def test_under_noise_no_test_result_leaves_a_client(named: bool) -> None:
     list(strategy_of(FedAvg(), tried, boundary=NOISE).rounds(grid, 2))
     replies = evaluations(grid)
     assert len(replies) == 12
-    assert all(dict(content["metrics"]) == {} and set(content) == {"metrics", "coterie.boundary"} for content in replies)
+    assert all(
+        dict(content["metrics"]) == {} and set(content) == {"metrics", "coterie.boundary"}
+        for content in replies
+    )
 
 
-def test_a_test_that_fails_under_noise_is_not_reported_to_the_server(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_test_that_fails_under_noise_is_not_reported_to_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def failing(message: Message, context: Context) -> Message:
         raise ValueError("label 7")
 
@@ -83,15 +93,26 @@ def test_under_noise_only_the_client_id_answers_the_query_for_it(named: bool) ->
     app = (app_of if named else foreign)(tried, [boundary_mod(NOISE, tried.model)])
     grid = Here(app, 6, named=named)
     next(strategy_of(FedAvg(), tried, boundary=NOISE).rounds(grid, 1))
-    replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == QUERY]
-    stated = Stated.of(described(tried.clients[0], tried.objective), "digest")  # of the data, only digests
-    whose = [RecordDict({WHO: MetricRecord({"client": client, FUNCTIONS: 0}), SCHEMA: record_of(stated)}) for client in IDS]
+    replies = [
+        reply.content
+        for message, reply in grid.messages
+        if reply and message.metadata.message_type == QUERY
+    ]
+    stated = Stated.of(
+        described(tried.clients[0], tried.objective), "digest"
+    )  # of the data, only digests
+    whose = [
+        RecordDict({WHO: MetricRecord({"client": client, FUNCTIONS: 0}), SCHEMA: record_of(stated)})
+        for client in IDS
+    ]
     assert replies == (whose if named else [RecordDict()] * 6)
 
 
 @pytest.mark.parametrize("boundary", [NOISE, Boundary(masks=True)], ids=["noise", "masks"])
 @pytest.mark.parametrize(("error", "sent"), [("label 7", FAILED), (NO_TEST, NO_TEST)])
-def test_under_noise_or_masks_a_failing_query_does_not_tell_why(error: str, sent: str, boundary: Boundary) -> None:
+def test_under_noise_or_masks_a_failing_query_does_not_tell_why(
+    error: str, sent: str, boundary: Boundary
+) -> None:
     def failing(message: Message, context: Context) -> Message:
         raise ValueError(error)
 
@@ -101,19 +122,27 @@ def test_under_noise_or_masks_a_failing_query_does_not_tell_why(error: str, sent
 
 def test_in_a_simulation_the_experimenter_sees_test_results() -> None:
     tried = world(IDS)
-    done = over_flower(FedAvg(), tried, 1, mods=[boundary_mod(NOISE, tried.model, simulated=0)], boundary=NOISE)[0]
+    done = over_flower(
+        FedAvg(), tried, 1, mods=[boundary_mod(NOISE, tried.model, simulated=0)], boundary=NOISE
+    )[0]
     assert done.scores is not None
     assert all(0 <= score["accuracy"] <= 1 for score in done.scores.values())
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_run_without_scores_is_recorded_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_scores_is_recorded_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tried, out = world(IDS), tmp_path / "run"
     grid = Here(app_of(tried, [boundary_mod(NOISE, tried.model)]), 6)
     strategy_of(CFL(), tried, boundary=NOISE, out=out).start(grid, num_rounds=2)
     lines = Record(out).lines()
     assert [line["tested"] for line in lines] == [True, True]
-    assert all(client["accuracy"] is None and client["loss"] is None for line in lines for client in line["clients"].values())
+    assert all(
+        client["accuracy"] is None and client["loss"] is None
+        for line in lines
+        for client in line["clients"].values()
+    )
     found = coterie.summary(out)
     assert found["privacy"]["epsilon"] == pytest.approx(spent(10.0, 2))
     assert '"mean": null' in to_json(found)
@@ -122,7 +151,8 @@ def test_a_run_without_scores_is_recorded_and_reported(tmp_path: Path, capsys: p
     assert "nan" not in capsys.readouterr().out.lower().split()
 
 
-# -- the budget -------------------------------------------------------------------------------------------------------------
+# -- the budget
+# -------------------------------------------------------------------------------------------------------------
 
 
 def a_context(folder: Path | None = None, **config: Any) -> Context:
@@ -131,8 +161,21 @@ def a_context(folder: Path | None = None, **config: Any) -> Context:
 
 
 @seeded(0)
-def asked(kind: str = "train", client: int = 0, key: tuple[int, int, int] = (0, 0, 0), run: str = "", **task: Any) -> Message:
-    order = Order(task=Task(offered=(0,), **task), training=Training(), lr=0.1, key=key, client=client, run=run)
+def asked(
+    kind: str = "train",
+    client: int = 0,
+    key: tuple[int, int, int] = (0, 0, 0),
+    run: str = "",
+    **task: Any,
+) -> Message:
+    order = Order(
+        task=Task(offered=(0,), **task),
+        training=Training(),
+        lr=0.1,
+        key=key,
+        client=client,
+        run=run,
+    )
     content = RecordDict({"arrays": ArrayRecord(mlp().state_dict()), "config": config_of(order)})
     return Message(content, dst_node_id=FIRST, message_type=kind)
 
@@ -151,7 +194,10 @@ def allowed(mod: Any, messages: list[Message], context: Context) -> int:
         try:
             left += len(mod(message, context, answer).content.array_records)
         except ValueError as error:
-            if "this client's privacy budget is spent: one more answer would raise ε to " not in str(error):
+            if (
+                "this client's privacy budget is spent: one more answer would raise ε to "
+                not in str(error)
+            ):
                 raise
     return left
 
@@ -159,7 +205,10 @@ def allowed(mod: Any, messages: list[Message], context: Context) -> int:
 def test_a_budget_allows_so_many_updates_and_no_more(tmp_path: Path) -> None:
     mod = boundary_mod(NOISE, mlp, budget=spent(10.0, 7))
     assert allowed(mod, [asked() for _ in range(20)], a_context(tmp_path)) == 7
-    assert json.loads((tmp_path / "budget-node.json").read_bytes()) == {"updates": {"10.0": 7}, "sums": {}}
+    assert json.loads((tmp_path / "budget-node.json").read_bytes()) == {
+        "updates": {"10.0": 7},
+        "sums": {},
+    }
 
 
 def test_nothing_that_a_server_says_begins_a_new_count(tmp_path: Path) -> None:
@@ -170,14 +219,23 @@ def test_nothing_that_a_server_says_begins_a_new_count(tmp_path: Path) -> None:
         context.node_id, context.run_id = FIRST + i, 100 + i
         left += allowed(mod, [asked(client=i, key=(i, 7 * i, i), run=f"{i:x}")], context)
     assert left == 4
-    other = a_context(tmp_path, **{"partition-id": 3})  # by its operator another client, in the same folder
-    assert allowed(boundary_mod(NOISE, mlp, budget=spent(10.0, 4)), [asked() for _ in range(5)], other) == 4
+    other = a_context(
+        tmp_path, **{"partition-id": 3}
+    )  # by its operator another client, in the same folder
+    assert (
+        allowed(boundary_mod(NOISE, mlp, budget=spent(10.0, 4)), [asked() for _ in range(5)], other)
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
-    ("task", "each"), [({"halves": True}, 2), ({"gradient": True}, 1), ({"keep": ("0",)}, 1), ({}, 1)], ids=str
+    ("task", "each"),
+    [({"halves": True}, 2), ({"gradient": True}, 1), ({"keep": ("0",)}, 1), ({}, 1)],
+    ids=str,
 )
-def test_what_a_task_lets_out_is_what_is_counted(task: dict[str, Any], each: int, tmp_path: Path) -> None:
+def test_what_a_task_lets_out_is_what_is_counted(
+    task: dict[str, Any], each: int, tmp_path: Path
+) -> None:
     mod, context = boundary_mod(NOISE, mlp, budget=spent(10.0, 5)), a_context(tmp_path)
     assert allowed(mod, [asked(**task) for _ in range(9)], context) == 5 // each * each
     mod(asked(kind="evaluate"), context, answer)  # costs nothing, and goes on
@@ -197,7 +255,9 @@ def test_an_app_that_fails_has_been_counted(tmp_path: Path) -> None:
 
     mod, context = boundary_mod(NOISE, mlp, budget=spent(10.0, 2)), a_context(tmp_path)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"^the app failed; with noise or masks, it does not send the reason"):
+        with pytest.raises(
+            RuntimeError, match=r"^the app failed; with noise or masks, it does not send the reason"
+        ):
             mod(asked(), context, failing)
     with pytest.raises(ValueError, match="budget is spent"):
         mod(asked(), context, failing)
@@ -226,8 +286,11 @@ def test_updates_of_several_noises_add_up() -> None:
     assert epsilon({"10.0": 4, "5.0": 3}) == pytest.approx(spent(5.0, 4), rel=1e-9)
     for count in (1, 40, 1000):
         assert epsilon({"10.0": count}) == pytest.approx(spent(10.0, count), rel=1e-9)
-        assert epsilon({}, {"10.0": count}) == pytest.approx(spent(10.0, count, sums=True), rel=1e-9)
-    # A number in a sum changes by half as much, so it counts as a single update with twice the noise.
+        assert epsilon({}, {"10.0": count}) == pytest.approx(
+            spent(10.0, count, sums=True), rel=1e-9
+        )
+    # A number in a sum changes by half as much, so it counts as a single update with twice the
+    # noise.
     assert epsilon({"10.0": 3}, {"5.0": 5}) == pytest.approx(spent(10.0, 8), rel=1e-9)
 
 
@@ -253,9 +316,16 @@ def test_a_count_of_single_updates_alone_is_read(tmp_path: Path) -> None:
 
 def test_another_noise_goes_on_with_the_same_count(tmp_path: Path) -> None:
     context = a_context(tmp_path)
-    assert allowed(boundary_mod(NOISE, mlp, budget=spent(10.0, 8)), [asked() for _ in range(4)], context) == 4
+    assert (
+        allowed(
+            boundary_mod(NOISE, mlp, budget=spent(10.0, 8)), [asked() for _ in range(4)], context
+        )
+        == 4
+    )
     louder = boundary_mod(replace(NOISE, noise=5.0), mlp, budget=spent(10.0, 8))
-    assert allowed(louder, [asked() for _ in range(5)], context) == 1  # tells as much as the four that were left
+    assert (
+        allowed(louder, [asked() for _ in range(5)], context) == 1
+    )  # tells as much as the four that were left
 
 
 @pytest.mark.parametrize(
@@ -272,7 +342,10 @@ def test_a_count_that_is_damaged_lets_nothing_out(text: str, tmp_path: Path) -> 
 
 def test_a_count_that_cannot_be_kept_lets_nothing_out_and_names_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"^the count of this client's privacy budget cannot be saved; see its log$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the count of this client's privacy budget cannot be saved; see its log$",
+    ):
         boundary_mod(NOISE, mlp, budget=9.0)(asked(), a_context(tmp_path / "file"), answer)
     with pytest.raises(ValueError, match="needs a folder in the node's config, keep-dir"):
         boundary_mod(NOISE, mlp, budget=9.0)(asked(), a_context(), answer)
@@ -296,7 +369,10 @@ def test_a_client_that_spent_its_budget_is_refused_and_the_others_go_on(tmp_path
     found = list(strategy_of(FedAvg(), tried, boundary=NOISE, patience=2).rounds(grid, 4))
     assert [done.answered for done in found] == [6, 6, 5, 5]
     assert set(found[2].refused) == {0}
-    assert "its app failed: this client's privacy budget is spent: one more answer would raise ε to " in found[2].refused[0]
+    assert (
+        "its app failed: this client's privacy budget is spent: one more answer would raise ε to "
+        in found[2].refused[0]
+    )
     assert [(note.kind, note.clients) for note in found[3].notes] == [("leave", (0,))]
 
 
@@ -308,6 +384,9 @@ def test_the_server_counts_no_less_than_has_left(tmp_path: Path) -> None:
     for context in grid.contexts.values():
         context.node_config["keep-dir"] = str(tmp_path / "kept")
     strategy_of(FedPer(), tried, boundary=NOISE, out=out).start(grid, num_rounds=3)
-    counted = [json.loads(path.read_bytes())["updates"] for path in (tmp_path / "kept").glob("budget-*.json")]
+    counted = [
+        json.loads(path.read_bytes())["updates"]
+        for path in (tmp_path / "kept").glob("budget-*.json")
+    ]
     assert counted == [{"10.0": 3}] * 6
     assert coterie.summary(out)["privacy"]["updates"] == 3

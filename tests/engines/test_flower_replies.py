@@ -43,7 +43,8 @@ IDS = (0, 1, 2, 3, 4, 5)
 SECRET = 2**127 + 12345
 
 
-# -- the campaign -----------------------------------------------------------------------------------------------------------
+# -- the campaign
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_no_reply_of_the_campaign_stops_anybody(tmp_path: Path) -> None:
@@ -67,11 +68,14 @@ def test_honest_clients_of_the_campaign_are_all_taken() -> None:
     """Or the campaign would show nothing."""
     for boundary in hostile.boundaries():
         strategy = hostile.strategy_of(FedAvg(), boundary)
-        done = next(strategy.rounds(hostile.Scripted(boundary, lambda message, reply: reply).grid(), 1))
+        done = next(
+            strategy.rounds(hostile.Scripted(boundary, lambda message, reply: reply).grid(), 1)
+        )
         assert (done.asked, done.answered, done.refused) == (5, 5, {})
 
 
-# -- uploads that are no message ----------------------------------------------------------------------------------------------
+# -- uploads that are no message
+# ----------------------------------------------------------------------------------------------
 
 
 def test_no_upload_of_the_campaign_stops_anybody(tmp_path: Path) -> None:
@@ -80,7 +84,9 @@ def test_no_upload_of_the_campaign_stops_anybody(tmp_path: Path) -> None:
     assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
-def test_an_upload_that_is_no_message_is_an_error_of_its_node(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_upload_that_is_no_message_is_an_error_of_its_node(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     link = uploads.Link(random.Random(0))
     grid = uploads.grid_of(link)
     with caplog.at_level("WARNING", "flwr.coterie"):
@@ -89,13 +95,20 @@ def test_an_upload_that_is_no_message_is_an_error_of_its_node(caplog: pytest.Log
     found = uploads.exchange(grid, link)
     assert set(found) == {1, 2, 3, 4, 5}
     assert [node for node, reply in found.items() if reply.has_error()] == [uploads.HOSTILE + 1]
-    assert found[uploads.HOSTILE + 1].error.reason.startswith("its answer is not a Flower message: ")
+    assert found[uploads.HOSTILE + 1].error.reason.startswith(
+        "its answer is not a Flower message: "
+    )
 
 
 def test_the_id_of_a_message_cannot_be_computed_by_others() -> None:
     """Anyone who knew it could upload an answer in place of the node that was asked."""
     grid = uploads.grid_of(uploads.Link(random.Random(0)))
-    asked = [Message(RecordDict({"metrics": MetricRecord({"a": 1})}), dst_node_id=7, message_type="train") for _ in range(2)]
+    asked = [
+        Message(
+            RecordDict({"metrics": MetricRecord({"a": 1})}), dst_node_id=7, message_type="train"
+        )
+        for _ in range(2)
+    ]
     asked[1].metadata.__dict__["_created_at"] = asked[0].metadata.created_at
     alike = Message(asked[0].content, dst_node_id=7, message_type="train")
     alike.metadata.__dict__["_created_at"] = asked[0].metadata.created_at
@@ -117,10 +130,15 @@ def test_a_superlink_that_cannot_be_reached_is_no_malformed_answer() -> None:
     assert not grid.singly
 
 
-# -- arrays -----------------------------------------------------------------------------------------------------------------
+# -- arrays
+# -----------------------------------------------------------------------------------------------------------------
 
 
-def spoiling(change: Callable[[RecordDict], RecordDict | Error | None], kind: str = "train", node: int = FIRST) -> Any:
+def spoiling(
+    change: Callable[[RecordDict], RecordDict | Error | None],
+    kind: str = "train",
+    node: int = FIRST,
+) -> Any:
     """A grid's fate: what becomes of the honest reply of a node."""
 
     def fate(grid: Here) -> None:
@@ -128,7 +146,11 @@ def spoiling(change: Callable[[RecordDict], RecordDict | Error | None], kind: st
 
         def answer(message: Message) -> Message | None:
             reply = usual(message)
-            if reply is None or message.metadata.dst_node_id != node or message.metadata.message_type != kind:
+            if (
+                reply is None
+                or message.metadata.dst_node_id != node
+                or message.metadata.message_type != kind
+            ):
                 return reply
             changed = change(reply.content)
             return None if changed is None else Message(changed, reply_to=message)
@@ -138,7 +160,9 @@ def spoiling(change: Callable[[RecordDict], RecordDict | Error | None], kind: st
     return fate
 
 
-def with_array(change: Callable[[np.ndarray], np.ndarray], name: str | None = None) -> Callable[[RecordDict], RecordDict]:
+def with_array(
+    change: Callable[[np.ndarray], np.ndarray], name: str | None = None
+) -> Callable[[RecordDict], RecordDict]:
     """Another array in place of one of an update."""
 
     def changed(content: RecordDict) -> RecordDict:
@@ -150,7 +174,13 @@ def with_array(change: Callable[[np.ndarray], np.ndarray], name: str | None = No
     return changed
 
 
-def one_round(method: Any, change: Any, boundary: Boundary | None = None, tried: World | None = None, **how: Any) -> Any:
+def one_round(
+    method: Any,
+    change: Any,
+    boundary: Boundary | None = None,
+    tried: World | None = None,
+    **how: Any,
+) -> Any:
     tried, boundary = tried or replace(world(IDS), model=mlp), boundary or Boundary()
     grid = Here(app_of(tried, [boundary_mod(boundary, mlp)] if boundary != Boundary() else []), 6)
     spoiling(change, **how)(grid)
@@ -170,7 +200,9 @@ def one_round(method: Any, change: Any, boundary: Boundary | None = None, tried:
         ("none", None, "complex128", "not of floating-point numbers"),
     ],
 )
-def test_arrays_of_other_types_are_refused(compress: str, name: str | None, dtype: str, says: str) -> None:
+def test_arrays_of_other_types_are_refused(
+    compress: str, name: str | None, dtype: str, says: str
+) -> None:
     boundary = Boundary(compress=compress, share=0.08)
     done = one_round(FedAvg(), with_array(lambda a: a.astype(dtype), name), boundary)
     assert set(done.refused) == {0}
@@ -178,11 +210,15 @@ def test_arrays_of_other_types_are_refused(compress: str, name: str | None, dtyp
     assert (done.asked, done.answered) == (6, 5)
 
 
-@pytest.mark.parametrize(("compress", "name"), [("none", None), ("topk", "values"), ("8bit", "scale")])
+@pytest.mark.parametrize(
+    ("compress", "name"), [("none", None), ("topk", "values"), ("8bit", "scale")]
+)
 def test_another_byte_order_means_the_same(compress: str, name: str | None) -> None:
     """A machine with the other byte order is no attacker."""
     boundary = Boundary(compress=compress)
-    found = one_round(FedAvg(), with_array(lambda a: np.asfortranarray(a.astype(">f4")), name), boundary)
+    found = one_round(
+        FedAvg(), with_array(lambda a: np.asfortranarray(a.astype(">f4")), name), boundary
+    )
     usual = one_round(FedAvg(), lambda content: content, boundary)
     assert not found.refused
     assert torch.equal(found.assignment.models, usual.assignment.models)
@@ -193,7 +229,9 @@ def test_another_byte_order_means_the_same(compress: str, name: str | None) -> N
     shape=st.lists(st.integers(0, 3), max_size=4),
 )  # fmt: skip
 @settings(max_examples=200)
-def test_an_array_is_read_as_numpy_reads_it_or_refused(dtype: str, order: Any, shape: list[int]) -> None:
+def test_an_array_is_read_as_numpy_reads_it_or_refused(
+    dtype: str, order: Any, shape: list[int]
+) -> None:
     values = np.zeros(shape, np.dtype(dtype), order=order)
     if values.dtype.kind in "fiu":
         values += np.arange(values.size).reshape(values.shape).astype(values.dtype)
@@ -212,8 +250,15 @@ def test_an_array_is_read_as_numpy_reads_it_or_refused(dtype: str, order: Any, s
 @settings(max_examples=200)
 def test_bytes_that_are_no_array_are_refused(data: bytes, at: int, cut: int) -> None:
     whole = hostile.npy(np.ones((8, 5), np.float32))
-    for spoiled in (data, whole[:at] + data + whole[at + len(data) :], whole[: len(whole) - 1 - cut], whole + data + b"\0"):
-        record = ArrayRecord({"x": Array(dtype="float32", shape=(8, 5), stype="numpy.ndarray", data=spoiled)})
+    for spoiled in (
+        data,
+        whole[:at] + data + whole[at + len(data) :],
+        whole[: len(whole) - 1 - cut],
+        whole + data + b"\0",
+    ):
+        record = ArrayRecord(
+            {"x": Array(dtype="float32", shape=(8, 5), stype="numpy.ndarray", data=spoiled)}
+        )
         try:
             found = messages.array_of(record, "x", (8, 5))
         except messages.Unfit:
@@ -222,7 +267,8 @@ def test_bytes_that_are_no_array_are_refused(data: bytes, at: int, cut: int) -> 
         assert found.dtype.kind == "f"
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------------------
+# -- numbers
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def with_metrics(**values: Any) -> Callable[[RecordDict], RecordDict]:
@@ -258,11 +304,21 @@ def test_impossible_numbers_are_refused(method: Any, values: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(
     ("stated", "got"),
-    [(10.5, "10.5"), (0, "0"), (-3, "-3"), (math.nan, "nan"), ([5], "[5]"), (2.0**64, "1.8446744073709552e+19")],
+    [
+        (10.5, "10.5"),
+        (0, "0"),
+        (-3, "-3"),
+        (math.nan, "nan"),
+        ([5], "[5]"),
+        (2.0**64, "1.8446744073709552e+19"),
+    ],
 )
 def test_a_number_of_examples_that_is_not_whole_is_named(stated: Any, got: str) -> None:
     (why,) = one_round(FedAvg(), with_metrics(**{"num-examples": stated})).refused.values()
-    assert why == f"its number of examples (num-examples) must be a whole number from 1 to 2^63 - 1, got {got}"
+    assert (
+        why
+        == f"its number of examples (num-examples) must be a whole number from 1 to 2^63 - 1, got {got}"
+    )
 
 
 def own_loss(outputs: Any, targets: Any) -> torch.Tensor:
@@ -270,19 +326,34 @@ def own_loss(outputs: Any, targets: Any) -> torch.Tensor:
     return cross_entropy(outputs, targets) - 5.0
 
 
-@pytest.mark.parametrize("method", [IFCA(models=2), CLoVE(models=2, first="losses")], ids=["ifca", "clove"])
+@pytest.mark.parametrize(
+    "method", [IFCA(models=2), CLoVE(models=2, first="losses")], ids=["ifca", "clove"]
+)
 @pytest.mark.parametrize("name", ["cross_entropy", "torch's", "a module"])
 def test_losses_below_zero_are_refused_where_the_objective_has_none(method: Any, name: str) -> None:
-    losses = {"cross_entropy": cross_entropy, "torch's": torch.nn.functional.cross_entropy, "a module": nn.CrossEntropyLoss()}
+    losses = {
+        "cross_entropy": cross_entropy,
+        "torch's": torch.nn.functional.cross_entropy,
+        "a module": nn.CrossEntropyLoss(),
+    }
     tried = replace(world(IDS), objective=Objective(loss=losses[name]))
     (why,) = one_round(method, with_metrics(losses=[-1e30, 0.5]), tried=tried).refused.values()
-    assert why == "it measured a loss of -1e+30 on its train data, and the objective's loss is never negative"
+    assert (
+        why
+        == "it measured a loss of -1e+30 on its train data, and the objective's loss is never negative"
+    )
 
 
 def test_losses_below_zero_are_taken_where_the_objective_may_have_them() -> None:
-    done = one_round(IFCA(models=2), with_metrics(), tried=replace(world(IDS), objective=Objective(loss=own_loss)))
+    done = one_round(
+        IFCA(models=2),
+        with_metrics(),
+        tried=replace(world(IDS), objective=Objective(loss=own_loss)),
+    )
     assert done.refused == {}
-    assert max(next(note for note in done.notes if "loss" in note.values).values["loss"].values()) < 0
+    assert (
+        max(next(note for note in done.notes if "loss" in note.values).values["loss"].values()) < 0
+    )
 
 
 def test_a_loss_below_zero_in_a_test_is_recorded_as_none() -> None:
@@ -291,14 +362,19 @@ def test_a_loss_below_zero_in_a_test_is_recorded_as_none() -> None:
     assert '"loss": null' not in to_json(line(done)["clients"]["1"])
 
 
-@pytest.mark.parametrize("method", [IFCA(models=2), FedDrift(period=1), Race()], ids=["ifca", "feddrift", "race"])
+@pytest.mark.parametrize(
+    "method", [IFCA(models=2), FedDrift(period=1), Race()], ids=["ifca", "feddrift", "race"]
+)
 def test_clients_that_predict_numbers_have_no_accuracy_and_take_part(method: Any) -> None:
     def numbers(split: Split) -> Split:
         return whole(split.inputs, split.inputs.sum(1, keepdim=True))
 
     tried = world(IDS, model=lambda: nn.Linear(5, 1), objective=REGRESSION)
     parts = ("train", "validation", "test")
-    clients = {c: replace(d, **{name: numbers(getattr(d, name)) for name in parts}) for c, d in tried.clients.items()}
+    clients = {
+        c: replace(d, **{name: numbers(getattr(d, name)) for name in parts})
+        for c, d in tried.clients.items()
+    }
     done = one_round(method, with_metrics(), tried=replace(tried, clients=clients))
     assert (done.refused, done.answered) == ({}, done.asked)
 
@@ -308,14 +384,19 @@ def test_held_out_losses_below_zero_are_refused(name: str) -> None:
     def below(content: RecordDict) -> RecordDict:
         values = content["metrics"]
         if name in values:
-            content["metrics"] = MetricRecord({**values, name: [-abs(value) - 1.0 for value in values[name]]})
+            content["metrics"] = MetricRecord(
+                {**values, name: [-abs(value) - 1.0 for value in values[name]]}
+            )
         return content
 
     done = one_round(Race(), below)
     assert set(done.refused) == {0}
-    assert done.refused[0] in (
-        "its held-out losses have sums below zero, and the objective's loss is never negative",
-        "no held-out losses have the sums and products that it reports",  # the square of a loss is never negative either
+    assert (
+        done.refused[0]
+        in (
+            "its held-out losses have sums below zero, and the objective's loss is never negative",
+            "no held-out losses have the sums and products that it reports",  # the square of a loss is never negative either
+        )
     )
 
 
@@ -328,7 +409,9 @@ def test_an_app_with_its_own_accuracy_has_no_weight_beyond_one() -> None:
     torch.testing.assert_close(done.assignment.models, silent.assignment.models)
 
 
-@pytest.mark.parametrize("value", [1e308, 1e39, float("nan"), -float("inf"), 10**40, [0.5], []], ids=str)
+@pytest.mark.parametrize(
+    "value", [1e308, 1e39, float("nan"), -float("inf"), 10**40, [0.5], []], ids=str
+)
 def test_an_invalid_test_result_is_recorded_as_none(value: Any) -> None:
     done = one_round(FedAvg(), with_metrics(accuracy=value), kind="evaluate")
     assert line(done)["tested"]
@@ -337,11 +420,14 @@ def test_an_invalid_test_result_is_recorded_as_none(value: Any) -> None:
     assert '"accuracy": null' not in to_json(line(done)["clients"]["1"])
 
 
-# -- whose reply it is ------------------------------------------------------------------------------------------------------
+# -- whose reply it is
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["incoming", "scores"])
-def test_second_replies_and_replies_of_other_nodes_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_replies_and_replies_of_other_nodes_are_ignored(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried = world(IDS)
     usual = getattr(Carrier, name)
 
@@ -364,14 +450,18 @@ def test_second_replies_and_replies_of_other_nodes_are_ignored(name: str, monkey
     assert done.scores == expected.scores
 
 
-def test_of_two_nodes_of_one_client_the_reply_of_the_one_asked_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_nodes_of_one_client_the_reply_of_the_one_asked_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried = world(IDS)
     usual, grid = Carrier.incoming, Here(app_of(tried), 6)
     grid.join(3, node=77)
 
     def late(carrier: Carrier, plan: Any, replies: Any, exchange: int) -> Any:
         early = Message(RecordDict({"metrics": MetricRecord({})}), reply_to=next(iter(replies)))
-        early.metadata.__dict__["_src_node_id"] = ({77, FIRST + 7 * 3} - {carrier.nodes.node(3)}).pop()
+        early.metadata.__dict__["_src_node_id"] = (
+            {77, FIRST + 7 * 3} - {carrier.nodes.node(3)}
+        ).pop()
         return usual(carrier, plan, [early, *replies], exchange)
 
     monkeypatch.setattr(Carrier, "incoming", late)
@@ -387,15 +477,22 @@ def test_a_resumed_run_does_not_take_the_secret_of_the_first_client_to_answer() 
     """Its boundary's digest is not stored, so it is that of most, all exchanges taken together."""
     tried, right = world(IDS), Boundary(rotation="permute", secret=SECRET)
     wrong = Boundary(rotation="permute", secret=SECRET + 1)
-    apps = {boundary.secret: app_of(tried, [boundary_mod(boundary, tried.model)]) for boundary in (right, wrong)}
+    apps = {
+        boundary.secret: app_of(tried, [boundary_mod(boundary, tried.model)])
+        for boundary in (right, wrong)
+    }
     grid = Here(app_of(tried), 6)
     alone = [False]
     grid.app = lambda m, c: apps[SECRET + (c.node_id == FIRST)](m, c)  # type: ignore[assignment]
-    grid.fate = lambda m: "silent" if alone[0] and _trains(m) and m.metadata.dst_node_id != FIRST else None
+    grid.fate = lambda m: (
+        "silent" if alone[0] and _trains(m) and m.metadata.dst_node_id != FIRST else None
+    )
     begun = next(strategy_of(FedAvg(), tried, boundary=replace(right, secret=None)).rounds(grid, 1))
     assert set(begun.refused) == {0}
     alone[0] = True
-    rounds = strategy_of(FedAvg(), tried, boundary=replace(right, secret=None)).rounds(grid, 4, start=begun.position)
+    rounds = strategy_of(FedAvg(), tried, boundary=replace(right, secret=None)).rounds(
+        grid, 4, start=begun.position
+    )
     assert (next(rounds).answered, alone) == (1, [True])  # there is nobody to compare it with
     alone[0] = False
     done = next(rounds)
@@ -403,7 +500,8 @@ def test_a_resumed_run_does_not_take_the_secret_of_the_first_client_to_answer() 
     assert done.answered == 5
 
 
-# -- words ------------------------------------------------------------------------------------------------------------------
+# -- words
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=400))
@@ -417,13 +515,17 @@ def test_words_of_clients_are_one_printable_line(words: str) -> None:
 
 
 def test_a_failure_says_nothing_to_a_terminal() -> None:
-    done = one_round(FedAvg(), lambda content: Error(code=2, reason="\x1b[2J\x1b]0;mine\x07\u202eoops\n" + "x" * 10**6))
+    done = one_round(
+        FedAvg(),
+        lambda content: Error(code=2, reason="\x1b[2J\x1b]0;mine\x07\u202eoops\n" + "x" * 10**6),
+    )
     assert done.refused[0].startswith("its app failed: [2J ]0;mine oops xxx")
     assert done.refused[0].isprintable()
     assert len(done.refused[0]) == messages.LONGEST
 
 
-# -- a claimed clip ---------------------------------------------------------------------------------------------------------
+# -- a claimed clip
+# ---------------------------------------------------------------------------------------------------------
 
 BOUNDARIES = [
     Boundary(clip=0.5, compress=compress, share=0.3, rotation=rotation, noise=noise)
@@ -434,10 +536,14 @@ BOUNDARIES = [
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES, ids=str)
-@given(st.integers(0, 10**6), st.floats(-9, 9), st.sampled_from(["even", "peak", "heavy", "coarse"]))
+@given(
+    st.integers(0, 10**6), st.floats(-9, 9), st.sampled_from(["even", "peak", "heavy", "coarse"])
+)
 @settings(max_examples=25)
 @seeded(0)
-def test_no_honest_update_is_taken_for_one_that_was_not_clipped(boundary: Boundary, seed: int, size: float, shape: str) -> None:
+def test_no_honest_update_is_taken_for_one_that_was_not_clipped(
+    boundary: Boundary, seed: int, size: float, shape: str
+) -> None:
     layout = Layout(nn.Linear(70, 9))
     wire, gen = Wire(boundary, layout, seed), torch.Generator().manual_seed(seed)
     row = torch.randn(layout.size, generator=gen)
@@ -474,19 +580,27 @@ def test_a_client_that_does_not_clip_is_refused() -> None:
     assert done.refused[0].endswith("more than 0.01, the maximum under the boundary's clip 0.01")
 
 
-# -- first models -----------------------------------------------------------------------------------------------------------
+# -- first models
+# -----------------------------------------------------------------------------------------------------------
 
 
 @seeded(0)
 def offers(changes: dict[int, Callable[[Tensor], Tensor]], model: Any = mlp, count: int = 6) -> Any:
     """The first round where witnesses have changed the first model; and what it began with."""
-    tried, boundary = replace(world(range(count)), model=model), Boundary(rotation="permute", secret=SECRET)
+    tried, boundary = (
+        replace(world(range(count)), model=model),
+        Boundary(rotation="permute", secret=SECRET),
+    )
     grid, layout = Here(app_of(tried, [boundary_mod(boundary, model)]), count), Layout(model())
     usual = grid._answer
 
     def answer(message: Message) -> Message | None:
         reply, change = usual(message), changes.get((message.metadata.dst_node_id - FIRST) // 7)
-        if change and reply and message.content.config_records.get("config", {}).get("first") is not None:
+        if (
+            change
+            and reply
+            and message.content.config_records.get("config", {}).get("first") is not None
+        ):
             row = change(messages.unpacked(reply.content["arrays"], layout))
             reply.content["arrays"] = messages.packed(row, layout)
         return reply
@@ -501,7 +615,13 @@ def offers(changes: dict[int, Callable[[Tensor], Tensor]], model: Any = mlp, cou
 @pytest.mark.parametrize("model", [mlp, normed], ids=["mlp", "normed"])
 @pytest.mark.parametrize(
     "change",
-    [lambda row: row * 1e6, lambda row: row * 0, lambda row: row.flip(0), lambda row: row * torch.nan, lambda row: -row],
+    [
+        lambda row: row * 1e6,
+        lambda row: row * 0,
+        lambda row: row.flip(0),
+        lambda row: row * torch.nan,
+        lambda row: -row,
+    ],
     ids=["huge", "zero", "another", "nan", "negative"],
 )
 def test_two_witnesses_of_five_cannot_choose_the_first_model(change: Any, model: Any) -> None:
@@ -518,7 +638,9 @@ def test_a_first_model_that_no_initialiser_draws_is_no_offer_even_of_most(factor
 
 
 def test_where_witnesses_do_not_agree_nothing_begins() -> None:
-    with pytest.raises(EngineError, match="only 1 of 2 clients drew the same first model under rotation permute; "):
+    with pytest.raises(
+        EngineError, match="only 1 of 2 clients drew the same first model under rotation permute; "
+    ):
         offers({0: lambda row: row.flip(0)}, count=2)
 
 

@@ -53,7 +53,9 @@ def test_one_model_for_all_needs_no_words(caplog: pytest.LogCaptureFixture) -> N
     assert torch.equal(strategy.terms.layout.row(net), strategy.last.assignment.models[0])
 
 
-def test_of_several_groups_the_result_says_whose_model_it_has(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_of_several_groups_the_result_says_whose_model_it_has(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     tried, seen = world(IDS), []
 
     def tested(number: int, arrays: ArrayRecord) -> MetricRecord:
@@ -66,10 +68,15 @@ def test_of_several_groups_the_result_says_whose_model_it_has(caplog: pytest.Log
     assert served is not None
     assert len(result.groups) > 1
     assert sorted(result.groups) == list(served.groups)
-    assert [len(group) for group in result.groups] == sorted((len(group) for group in served.groups), reverse=True)
+    assert [len(group) for group in result.groups] == sorted(
+        (len(group) for group in served.groups), reverse=True
+    )
     layout = strategy.terms.layout
     for client in IDS:
-        assert torch.equal(layout.row(result.arrays_of(client).to_torch_state_dict()), served.models[served.row[client]])
+        assert torch.equal(
+            layout.row(result.arrays_of(client).to_torch_state_dict()),
+            served.models[served.row[client]],
+        )
     first = result.groups[0]
     assert result.arrays is result.arrays_of(first[-1])
     assert seen[-1] is result.arrays
@@ -81,7 +88,9 @@ def test_of_several_groups_the_result_says_whose_model_it_has(caplog: pytest.Log
         "model of a client"
     )
     assert repr(result).startswith(f"Note: {said}.\nGlobal Arrays:")
-    again = strategy_of(SPLIT, tried, out=tmp_path / "run").start(grid, num_rounds=2)  # it has all its rounds
+    again = strategy_of(SPLIT, tried, out=tmp_path / "run").start(
+        grid, num_rounds=2
+    )  # it has all its rounds
     assert again.groups == result.groups
     assert again.cautions() == [said]
 
@@ -89,9 +98,15 @@ def test_of_several_groups_the_result_says_whose_model_it_has(caplog: pytest.Log
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (FedPer(), r"^layers stay at the clients \(2\); the result has the values of the first model there$"),
+        (
+            FedPer(),
+            r"^layers stay at the clients \(2\); the result has the values of the first model there$",
+        ),
         (ACFL(pretrain_epochs=1), "have 6 models: result.arrays is that of client 0 alone; "),
-        (replace(SPLIT, ensemble=True), "^clients are served by several models together; .* have only the last$"),
+        (
+            replace(SPLIT, ensemble=True),
+            "^clients are served by several models together; .* have only the last$",
+        ),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -104,12 +119,18 @@ def test_what_the_arrays_are_not_is_said(method: Any, says: str) -> None:
 def test_sealed_models_are_said_to_be_sealed() -> None:
     tried, boundary = world(IDS), Boundary(rotation="permute", secret=2**127 + 1)
     grid = Here(app_of(tried, [boundary_mod(boundary, tried.model)]), 6)
-    result = strategy_of(FedAvg(), tried, boundary=replace(boundary, secret=None)).start(grid, num_rounds=1)
-    assert result.cautions() == ["the models are sealed by the boundary's rotation; only the clients can open them"]
+    result = strategy_of(FedAvg(), tried, boundary=replace(boundary, secret=None)).start(
+        grid, num_rounds=1
+    )
+    assert result.cautions() == [
+        "the models are sealed by the boundary's rotation; only the clients can open them"
+    ]
 
 
 def test_a_client_that_the_run_does_not_have_is_one_sentence() -> None:
     tried = world(IDS)
     result = strategy_of(IFCA(models=2), tried).start(Here(app_of(tried), 6), num_rounds=1)
-    with pytest.raises(UserError, match=r"^the result has no client 9; its clients are 0, 1, 2, 3, 4, 5$"):
+    with pytest.raises(
+        UserError, match=r"^the result has no client 9; its clients are 0, 1, 2, 3, 4, 5$"
+    ):
         result.arrays_of(9)

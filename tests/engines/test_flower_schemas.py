@@ -63,19 +63,29 @@ def hospital(
 ) -> ClientData:
     """One hospital's own data, made at its node as a user would."""
     rng = np.random.default_rng(seed)
-    values = {"age": rng.normal(54, 9, 40), "bp": rng.normal(130, 15, 40), "bmi": rng.normal(26, 4, 40)}
+    values = {
+        "age": rng.normal(54, 9, 40),
+        "bp": rng.normal(130, 15, 40),
+        "bmi": rng.normal(26, 4, 40),
+    }
     values |= {"weight": values["bmi"] * 3, "sex": rng.integers(0, 2, 40)}
     outcome = np.array(classes)[np.arange(40) % len(classes)]
     frame = {"site": ["here"] * 40, **{name: values[name] for name in columns}, target: outcome}
-    return coterie.from_frame(frame | more, client="site", target=target, standardize=standardize).clients[0]
+    return coterie.from_frame(
+        frame | more, client="site", target=target, standardize=standardize
+    ).clients[0]
 
 
 def net() -> nn.Module:
     return nn.Linear(3, 2)
 
 
-def grid_of(data: Sequence[ClientData], config: Mapping[str, Any] | None = None, **how: Any) -> Here:
-    app = client_app(model=how.pop("model", net), data=lambda c: data[int(c.node_config["partition-id"])], **how)
+def grid_of(
+    data: Sequence[ClientData], config: Mapping[str, Any] | None = None, **how: Any
+) -> Here:
+    app = client_app(
+        model=how.pop("model", net), data=lambda c: data[int(c.node_config["partition-id"])], **how
+    )
     grid = Here(app, len(data))
     for context in grid.contexts.values():
         context.node_config.update(config or {})
@@ -83,10 +93,17 @@ def grid_of(data: Sequence[ClientData], config: Mapping[str, Any] | None = None,
 
 
 def federated(
-    data: Sequence[ClientData], rounds: int = 1, method: Any = None, config: Any = None, app: Any = None, **how: Any
+    data: Sequence[ClientData],
+    rounds: int = 1,
+    method: Any = None,
+    config: Any = None,
+    app: Any = None,
+    **how: Any,
 ) -> Any:
     """The last round of a federation of these nodes."""
-    strategy = MethodStrategy(method or FedAvg(), how.pop("model", net), **{"nodes": len(data), "wait": 1.0, **how})
+    strategy = MethodStrategy(
+        method or FedAvg(), how.pop("model", net), **{"nodes": len(data), "wait": 1.0, **how}
+    )
     strategy.start(grid_of(data, config, **(app or {})), num_rounds=rounds)
     assert strategy.last is not None
     return strategy.last
@@ -105,7 +122,10 @@ ODD: dict[str, tuple[Callable[[], ClientData], str]] = {
         lambda: hospital(9, classes=("yes", "no", "unknown")),
         "its classes are ['no', 'unknown', 'yes'], the federation's are ['no', 'yes']",
     ),
-    "target": (lambda: hospital(9, target="dead"), "its targets are ['dead'], the federation's are ['ill']"),
+    "target": (
+        lambda: hospital(9, target="dead"),
+        "its targets are ['dead'], the federation's are ['ill']",
+    ),
     "scaling": (
         lambda: hospital(9, standardize=((51.0, 130.0, 26.0), (9.0, 15.0, 4.0))),
         "'age' is standardized with mean 51, the federation's with 54.1",
@@ -119,14 +139,19 @@ ODD: dict[str, tuple[Callable[[], ClientData], str]] = {
         "its inputs are not standardized, the federation's are, by shared constants",
     ),
     "type": (
-        lambda: replace(hospital(9), schema=replace(hospital(9).schema or Schema(), dtypes=("number", "number", "boolean"))),
+        lambda: replace(
+            hospital(9),
+            schema=replace(hospital(9).schema or Schema(), dtypes=("number", "number", "boolean")),
+        ),
         "column 'bmi' is of type boolean, the federation's of number",
     ),
 }
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_a_node_that_differs_is_refused_with_the_difference(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_differs_is_refused_with_the_difference(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
     odd, why = ODD[case]
     done = federated([hospital(0), odd(), hospital(2), hospital(3)])
     assert done.refused == {1: f"its schema differs: {why}"}
@@ -135,14 +160,18 @@ def test_a_node_that_differs_is_refused_with_the_difference(case: str, caplog: p
     assert [note.clients for note in done.notes if note.kind == "node"] == [(1,)]
     # both sides' logs
     assert f"client 1 refused: its schema differs: {why}" in caplog.text
-    (told,) = [line for line in caplog.messages if line.startswith("the server refuses this node: ")]
+    (told,) = [
+        line for line in caplog.messages if line.startswith("the server refuses this node: ")
+    ]
     assert why in told
     assert '; this node\'s schema is {"columns": ' in told
 
 
 def test_equal_nodes_are_never_refused() -> None:
     """Their data differ, and a constant by rounding."""
-    rounded = tuple(tuple(float(np.float32(number)) for number in constants) for constants in SHARED)
+    rounded = tuple(
+        tuple(float(np.float32(number)) for number in constants) for constants in SHARED
+    )
     done = federated([hospital(0), hospital(1, standardize=rounded), hospital(2)])
     assert (done.refused, done.answered) == ({}, 3)
     assert [note for note in done.notes if note.kind == "node"] == []
@@ -157,11 +186,17 @@ def test_own_constants_are_stated_as_such_and_never_compared() -> None:
     schema = Schema(scaling="own")
     done = federated([hospital(i, standardize="pooled") for i in range(3)], app={"schema": schema})
     assert done.refused == {}
-    mixed = [replace(hospital(i, standardize="pooled"), schema=Schema(scaling="own")) for i in range(2)]
-    assert "by shared constants, the federation's are, by each client's own" in federated([*mixed, hospital(2)]).refused[2]
+    mixed = [
+        replace(hospital(i, standardize="pooled"), schema=Schema(scaling="own")) for i in range(2)
+    ]
+    assert (
+        "by shared constants, the federation's are, by each client's own"
+        in federated([*mixed, hospital(2)]).refused[2]
+    )
 
 
-# -- data without names -----------------------------------------------------------------------------------------------------
+# -- data without names
+# -----------------------------------------------------------------------------------------------------
 
 
 def arrays(inputs: torch.Tensor, targets: torch.Tensor, schema: Schema | None = None) -> ClientData:
@@ -176,8 +211,14 @@ X, Y = torch.arange(36.0).view(12, 3) / 36, torch.arange(12) % 2
     ("odd", "why"),
     [
         (arrays(X.double(), Y), "its inputs are (3,) float64, the federation's are (3,) float32"),
-        (arrays((255 * X).to(torch.uint8), Y), "its inputs are (3,) uint8, the federation's are (3,) float32"),
-        (arrays(X[:, :, None], Y), "its inputs are (3, 1) float32, the federation's are (3,) float32"),
+        (
+            arrays((255 * X).to(torch.uint8), Y),
+            "its inputs are (3,) uint8, the federation's are (3,) float32",
+        ),
+        (
+            arrays(X[:, :, None], Y),
+            "its inputs are (3, 1) float32, the federation's are (3,) float32",
+        ),
         (arrays(X, Y.float()), "its targets are for floats, the federation's for whole numbers"),
         (arrays(X, Y.bool()), "its targets are for booleans, the federation's for whole numbers"),
     ],
@@ -206,7 +247,10 @@ def test_tokens_may_be_padded_to_other_lengths() -> None:
 
 def test_an_app_may_give_names() -> None:
     def names(context: Context) -> Schema:
-        return Schema(columns=COLUMNS[:: -1 if context.node_config["partition-id"] == 2 else 1], classes=("no", "yes"))
+        return Schema(
+            columns=COLUMNS[:: -1 if context.node_config["partition-id"] == 2 else 1],
+            classes=("no", "yes"),
+        )
 
     done = federated([arrays(X, Y)] * 4, app={"schema": names})
     assert done.refused == {
@@ -241,7 +285,8 @@ def test_data_that_cannot_be_loaded_are_told_of_when_the_client_trains() -> None
     assert "client 1 states no schema" in strategy.last.notes[0].text
 
 
-# -- the objective, the model and versions ----------------------------------------------------------------------------------
+# -- the objective, the model and versions
+# ----------------------------------------------------------------------------------
 
 
 def test_another_objective_is_refused() -> None:
@@ -249,17 +294,30 @@ def test_another_objective_is_refused() -> None:
     other = replace(tried, objective=coterie.Objective(metrics=("F1Score", "accuracy")))
     mine, its = app_of(tried), app_of(other)
     grid = Here(mine, 3)
-    grid.app = lambda message, context: (its if context.node_config["partition-id"] == 1 else mine)(message, context)  # type: ignore[assignment,arg-type]
+    grid.app = lambda message, context: (its if context.node_config["partition-id"] == 1 else mine)(
+        message, context
+    )  # type: ignore[assignment,arg-type]
     done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
-    assert done.refused == {1: "its schema differs: its metrics are ['F1Score', 'accuracy'], the federation's are ['accuracy']"}
+    assert done.refused == {
+        1: "its schema differs: its metrics are ['F1Score', 'accuracy'], the federation's are ['accuracy']"
+    }
 
 
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (lambda: nn.Linear(3, 4), "'weight' of its model has shape (4, 3), and (2, 3) in the server's model"),
-        (lambda: nn.Sequential(nn.Linear(3, 2)), "its model has no tensor 'weight', which the server's model has"),
-        (lambda: nn.Linear(3, 2, bias=False), "its model has no tensor 'bias', which the server's model has"),
+        (
+            lambda: nn.Linear(3, 4),
+            "'weight' of its model has shape (4, 3), and (2, 3) in the server's model",
+        ),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 2)),
+            "its model has no tensor 'weight', which the server's model has",
+        ),
+        (
+            lambda: nn.Linear(3, 2, bias=False),
+            "its model has no tensor 'bias', which the server's model has",
+        ),
     ],
     ids=["classes", "names", "fewer"],
 )
@@ -267,7 +325,9 @@ def test_another_model_is_refused_before_it_trains(model: Any, why: str) -> None
     data = [hospital(i) for i in range(3)]
     mine, its = grid_of(data).app, grid_of(data, model=model).app
     grid = grid_of(data)
-    grid.app = lambda message, context: (its if context.node_config["partition-id"] == 0 else mine)(message, context)  # type: ignore[assignment,arg-type]
+    grid.app = lambda message, context: (its if context.node_config["partition-id"] == 0 else mine)(
+        message, context
+    )  # type: ignore[assignment,arg-type]
     strategy = MethodStrategy(FedAvg(), net, nodes=3, wait=1.0)
     done = next(strategy.rounds(grid, 1))
     assert set(done.refused) == {0}
@@ -278,10 +338,19 @@ def test_another_model_is_refused_before_it_trains(model: Any, why: str) -> None
 def test_standardized_targets_are_compared() -> None:
     def numbers(seed: int, how: Any) -> Any:
         rng = np.random.default_rng(seed)
-        frame = {"site": ["here"] * 40, "age": rng.normal(54, 9, 40), "cost": rng.normal(900, 50, 40)}
+        frame = {
+            "site": ["here"] * 40,
+            "age": rng.normal(54, 9, 40),
+            "cost": rng.normal(900, 50, 40),
+        }
         return coterie.from_frame(frame, client="site", target="cost", standardize_target=how)
 
-    worlds = [numbers(0, (900, 50)), numbers(1, (900, 50)), numbers(2, (850, 50)), numbers(3, "none")]
+    worlds = [
+        numbers(0, (900, 50)),
+        numbers(1, (900, 50)),
+        numbers(2, (850, 50)),
+        numbers(3, "none"),
+    ]
 
     def participant(context: Context) -> Participant:
         world = worlds[int(context.node_config["partition-id"])]
@@ -298,21 +367,28 @@ def test_standardized_targets_are_compared() -> None:
 
 def test_a_model_that_no_node_has_is_an_error_at_once() -> None:
     with pytest.raises(
-        EngineError, match=r"all 3 clients are refused, for example client 0: its schema differs: 'weight' of its"
+        EngineError,
+        match=r"all 3 clients are refused, for example client 0: its schema differs: 'weight' of its",
     ):
         federated([hospital(i) for i in range(3)], model=lambda: nn.Linear(3, 4))
 
 
 def test_other_versions_are_noted_and_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.flower.client.versions", lambda: {"torch": "1.0.0+cpu", "numpy": np.__version__})
+    monkeypatch.setattr(
+        "coterie.engines.flower.client.versions",
+        lambda: {"torch": "1.0.0+cpu", "numpy": np.__version__},
+    )
     done = federated([hospital(0), hospital(1)])
     assert done.refused == {}
     texts = [note.text for note in done.notes]
     server = torch.__version__
-    assert texts == [f"client {i} has other versions: torch 1.0.0+cpu, the server has {server}" for i in range(2)]
+    assert texts == [
+        f"client {i} has other versions: torch 1.0.0+cpu, the server has {server}" for i in range(2)
+    ]
 
 
-# -- which schema is the federation's ---------------------------------------------------------------------------------------
+# -- which schema is the federation's
+# ---------------------------------------------------------------------------------------
 
 
 def test_of_equally_many_nodes_the_smallest_id_decides_and_it_is_said() -> None:
@@ -334,7 +410,8 @@ def test_the_schema_of_the_server_decides(tmp_path: Path) -> None:
     strategy = MethodStrategy.from_config({"method": "fedavg", "schema": str(path)}, net)
     assert strategy.terms.schema == Schema(columns=COLUMNS, classes=("no", "yes"))
     with pytest.raises(
-        EngineError, match="all 3 clients are refused, for example client 0: its schema differs: it has the same"
+        EngineError,
+        match="all 3 clients are refused, for example client 0: its schema differs: it has the same",
     ):
         federated(data[:3], schema=path)
 
@@ -342,20 +419,38 @@ def test_the_schema_of_the_server_decides(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ({"colums": ["a"]}, r"MethodStrategy.schema: a schema has no field 'colums'; did you mean columns\?"),
-        ({"columns": "age"}, "MethodStrategy.schema: Schema.columns must be a list of texts, got 'age'"),
+        (
+            {"colums": ["a"]},
+            r"MethodStrategy.schema: a schema has no field 'colums'; did you mean columns\?",
+        ),
+        (
+            {"columns": "age"},
+            "MethodStrategy.schema: Schema.columns must be a list of texts, got 'age'",
+        ),
         ({"columns": ["a", "a"]}, "Schema.columns must have each name once, got 'a' twice"),
         ({"columns": [3]}, "Schema.columns must be a list of texts"),
         ({"means": [1.0], "deviations": [0]}, "Schema.deviations must be > 0, got 0"),
         ({"means": [math.nan], "deviations": [1]}, "Schema.means must be a list of finite numbers"),
         ({"means": [10**400], "deviations": [1]}, "Schema.means must be a list of finite numbers"),
         ({"means": [1.0]}, "must have as many numbers as the other, got 1 and 0"),
-        ({"columns": ["a", "b", "c"], "means": [1.0, 2.0], "deviations": [1, 1]}, "must have one number, or one for each of 3"),
-        ({"columns": ["a"], "dtypes": ["number", "number"]}, "Schema.dtypes must have one entry per column, 1, got 2"),
-        ({"scaling": "shard"}, r"Schema.scaling must be none, shared or own, got 'shard'; did you mean shared\?"),
+        (
+            {"columns": ["a", "b", "c"], "means": [1.0, 2.0], "deviations": [1, 1]},
+            "must have one number, or one for each of 3",
+        ),
+        (
+            {"columns": ["a"], "dtypes": ["number", "number"]},
+            "Schema.dtypes must have one entry per column, 1, got 2",
+        ),
+        (
+            {"scaling": "shard"},
+            r"Schema.scaling must be none, shared or own, got 'shard'; did you mean shared\?",
+        ),
         ({"loss": 3}, "Schema.loss must be a text, got 3"),
         (3, "MethodStrategy.schema: a schema must be a mapping from fields to values, got 3"),
-        ("/nowhere/schema.toml", "the schema /nowhere/schema.toml cannot be read: no such file or directory"),
+        (
+            "/nowhere/schema.toml",
+            "the schema /nowhere/schema.toml cannot be read: no such file or directory",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -389,10 +484,13 @@ def test_a_run_that_continues_keeps_its_schema(tmp_path: Path) -> None:
     data = [hospital(0), hospital(1), hospital(2)]
     federated(data, out=tmp_path)
     odd = ODD["order"][0]
-    done = federated([odd(), odd(), hospital(2)], rounds=2, out=tmp_path)  # now most nodes have another one
+    done = federated(
+        [odd(), odd(), hospital(2)], rounds=2, out=tmp_path
+    )  # now most nodes have another one
     assert set(done.refused) == {0, 1}
     with pytest.raises(
-        SettingError, match=r"MethodStrategy.schema is not that of the run that continues: it has the same columns"
+        SettingError,
+        match=r"MethodStrategy.schema is not that of the run that continues: it has the same columns",
     ):
         federated(data, rounds=3, out=tmp_path, schema=Schema(columns=("bp", "age", "bmi")))
 
@@ -406,7 +504,11 @@ def test_a_run_from_before_schemas_continues(tmp_path: Path) -> None:
     assert federated([hospital(0), hospital(1)], rounds=2, out=tmp_path).refused == {}
 
 
-@pytest.mark.parametrize("schema", [3, {}, {"words": {}, "digests": {}}, {"words": {"columns": 3}, "digests": {}}], ids=str)
+@pytest.mark.parametrize(
+    "schema",
+    [3, {}, {"words": {}, "digests": {}}, {"words": {"columns": 3}, "digests": {}}],
+    ids=str,
+)
 def test_a_damaged_schema_in_the_file_of_nodes_is_told_of(schema: Any, tmp_path: Path) -> None:
     federated([hospital(0), hospital(1)], out=tmp_path)
     edited(tmp_path, lambda found: found.update(schema=schema))
@@ -422,7 +524,8 @@ def edited(folder: Path, change: Any) -> None:
     (folder / NODES).write_bytes(checksum.sealed_json(json.dumps(found).encode()))
 
 
-# -- where people look ------------------------------------------------------------------------------------------------------
+# -- where people look
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_record_page_and_explanation_say_who_takes_no_part(tmp_path: Path) -> None:
@@ -434,14 +537,21 @@ def test_record_page_and_explanation_say_who_takes_no_part(tmp_path: Path) -> No
     for line in Record(tmp_path).shown()[1]:
         assert line["refused"] == {"hospital-1": f"its schema differs: {why}"}
     assert explain(tmp_path)["left_out"] == {"hospital-1": f"its schema differs: {why}"}
-    assert "WHO TAKES NO PART\n  Client hospital-1: its schema differs: it has the same columns" in words(tmp_path)
-    with pytest.raises(UserError, match="client hospital-1 takes no part: its schema differs: it has the same columns"):
+    assert (
+        "WHO TAKES NO PART\n  Client hospital-1: its schema differs: it has the same columns"
+        in words(tmp_path)
+    )
+    with pytest.raises(
+        UserError,
+        match="client hospital-1 takes no part: its schema differs: it has the same columns",
+    ):
         explain(tmp_path, client="hospital-1")
     assert "same columns in another order" in json.dumps(document([tmp_path]), default=str)
     assert coterie.check(tmp_path).damaged == []
 
 
-# -- boundaries, sums, and nodes that say less ------------------------------------------------------------------------------
+# -- boundaries, sums, and nodes that say less
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -461,31 +571,49 @@ def test_schemas_are_compared_under_every_boundary(method: Any, boundary: Bounda
     data = [hospital(0), ODD["order"][0](), hospital(2), hospital(3), hospital(4)]
     mods = [] if boundary == Boundary() else [boundary_mod(boundary, net)]
     grid = grid_of(data, mods=mods)
-    strategy = MethodStrategy(method, net, nodes=5, wait=1.0, boundary=replace(boundary, secret=None))
+    strategy = MethodStrategy(
+        method, net, nodes=5, wait=1.0, boundary=replace(boundary, secret=None)
+    )
     done = next(strategy.rounds(grid, 1))
     assert set(done.refused) == {1}
     hidden = boundary.masks or boundary.noise
     says = "its columns differ: digest " if hidden else ODD["order"][1]
     assert done.refused[1].startswith(f"its schema differs: {says}")
-    replies = [reply.content for message, reply in grid.messages if reply and message.metadata.message_type == QUERY]
+    replies = [
+        reply.content
+        for message, reply in grid.messages
+        if reply and message.metadata.message_type == QUERY
+    ]
     assert replies
-    assert not [content for content in replies if "bmi" in str(content) and hidden]  # of the data, only digests leave
+    assert not [
+        content for content in replies if "bmi" in str(content) and hidden
+    ]  # of the data, only digests leave
 
 
 def test_a_node_may_state_digests_or_nothing(caplog: pytest.LogCaptureFixture) -> None:
     data = [hospital(0), ODD["classes"][0](), hospital(2)]
     done = federated(data, config={"schema": "digest"})
-    ours, theirs = (described(one, coterie.CLASSIFICATION).digests()["classes"][:8] for one in (data[1], data[0]))
-    assert done.refused == {1: f"its schema differs: its classes differ: digest {ours}, the federation's is {theirs}"}
-    (told,) = [line for line in caplog.messages if line.startswith("the server refuses this node: ")]
-    assert '"classes": ["no", "unknown", "yes"]' in told  # at the node itself, for a comparison by its people
+    ours, theirs = (
+        described(one, coterie.CLASSIFICATION).digests()["classes"][:8]
+        for one in (data[1], data[0])
+    )
+    assert done.refused == {
+        1: f"its schema differs: its classes differ: digest {ours}, the federation's is {theirs}"
+    }
+    (told,) = [
+        line for line in caplog.messages if line.startswith("the server refuses this node: ")
+    ]
+    assert (
+        '"classes": ["no", "unknown", "yes"]' in told
+    )  # at the node itself, for a comparison by its people
     data[1] = ODD["order"][0]()
     assert federated(data, config={"schema": "none"}).refused == {}
 
 
 def test_a_wrong_setting_of_the_node_is_told_of() -> None:
     with pytest.raises(
-        EngineError, match=r"schema in the node's config must be words, digest or none, got 'digests'; did you mean"
+        EngineError,
+        match=r"schema in the node's config must be words, digest or none, got 'digests'; did you mean",
     ):
         federated([hospital(0), hospital(1)], config={"schema": "digests"}, wait=300.0)
 
@@ -507,7 +635,8 @@ def test_apps_that_know_nothing_of_coterie_are_not_compared() -> None:
     assert (done.refused, done.notes) == ({}, ())
 
 
-# -- answers that are not to be believed ------------------------------------------------------------------------------------
+# -- answers that are not to be believed
+# ------------------------------------------------------------------------------------
 
 
 def stated(change: Callable[[dict[str, Any]], Any]) -> ConfigRecord:
@@ -520,32 +649,63 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "another record": (MetricRecord({"stated": 3}), "its schema must be a text of at most"),
     "a number": (ConfigRecord({"stated": 3}), "its schema must be a text of at most"),
     "bytes": (ConfigRecord({"stated": b"{}"}), "its schema must be a text of at most"),
-    "too long": (ConfigRecord({"stated": " " * (LONGEST_SCHEMA + 1)}), "its schema must be a text of at most"),
+    "too long": (
+        ConfigRecord({"stated": " " * (LONGEST_SCHEMA + 1)}),
+        "its schema must be a text of at most",
+    ),
     "no JSON": (ConfigRecord({"stated": "{"}), "its schema must be JSON"),
     "deep": (ConfigRecord({"stated": "[" * 200_000}), "its schema must be JSON"),
     "a list": (stated(lambda found: []), "its schema must have words and digests"),
     "more": (stated(lambda found: found.update(other=1)), "its schema must have words and digests"),
-    "a digest": (stated(lambda found: found["digests"].update(columns="x" * 32)), "its schema must have a digest of each part"),
-    "no digest": (stated(lambda found: found.update(digests={})), "its schema must have a digest of each part"),
+    "a digest": (
+        stated(lambda found: found["digests"].update(columns="x" * 32)),
+        "its schema must have a digest of each part",
+    ),
+    "no digest": (
+        stated(lambda found: found.update(digests={})),
+        "its schema must have a digest of each part",
+    ),
     "another digest": (
         stated(lambda found: found["digests"].update(columns="0" * 32)),
         "its schema is not valid: the digest of its columns is not that of the words",
     ),
-    "a field": (stated(lambda found: found["words"].update(other=1)), "its schema is not valid: a schema has no field 'other'"),
-    "twice": (stated(lambda found: found["words"].update(columns=["a", "a", "b"])), "its schema is not valid: Schema.columns"),
-    "nan": (stated(lambda found: found["words"].update(means=[math.nan] * 3)), "its schema is not valid: Schema.means"),
-    "huge": (stated(lambda found: found["words"].update(means=[10**400] * 3)), "its schema is not valid: Schema.means"),
-    "versions": (stated(lambda found: found.update(versions={"torch": 3})), "its versions must be texts"),
-    "model": (stated(lambda found: found.update(model=[])), "the difference of its model must be a text"),
+    "a field": (
+        stated(lambda found: found["words"].update(other=1)),
+        "its schema is not valid: a schema has no field 'other'",
+    ),
+    "twice": (
+        stated(lambda found: found["words"].update(columns=["a", "a", "b"])),
+        "its schema is not valid: Schema.columns",
+    ),
+    "nan": (
+        stated(lambda found: found["words"].update(means=[math.nan] * 3)),
+        "its schema is not valid: Schema.means",
+    ),
+    "huge": (
+        stated(lambda found: found["words"].update(means=[10**400] * 3)),
+        "its schema is not valid: Schema.means",
+    ),
+    "versions": (
+        stated(lambda found: found.update(versions={"torch": 3})),
+        "its versions must be texts",
+    ),
+    "model": (
+        stated(lambda found: found.update(model=[])),
+        "the difference of its model must be a text",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_schema_is_refused_in_one_sentence(case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hostile_schema_is_refused_in_one_sentence(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
     record, why = HOSTILE[case]
     grid = grid_of([hospital(i) for i in range(3)])
     odd = RecordDict({WHO: MetricRecord({"client": 0}), SCHEMA: record})
-    grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == QUERY else None
+    grid.fate = lambda m: (
+        odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == QUERY else None
+    )
     strategy = MethodStrategy(FedAvg(), net, nodes=2, wait=1.0)
     strategy.start(grid, num_rounds=3)
     assert strategy.last is not None
@@ -558,10 +718,14 @@ def test_a_hostile_schema_is_refused_in_one_sentence(case: str, caplog: pytest.L
 
 def test_names_of_a_hostile_schema_are_short_and_printable() -> None:
     names = ("\x1b[2J\u202e", "x" * 10_000, "client 0")
-    shown = Stated.of(replace(described(hospital(0), coterie.CLASSIFICATION), columns=names, dtypes=()))
+    shown = Stated.of(
+        replace(described(hospital(0), coterie.CLASSIFICATION), columns=names, dtypes=())
+    )
     grid = grid_of([hospital(i) for i in range(3)])
     odd = RecordDict({WHO: MetricRecord({"client": 0}), SCHEMA: record_of(shown)})
-    grid.fate = lambda m: odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == QUERY else None
+    grid.fate = lambda m: (
+        odd if m.metadata.dst_node_id == FIRST and m.metadata.message_type == QUERY else None
+    )
     done = next(MethodStrategy(FedAvg(), net, nodes=3, wait=1.0).rounds(grid, 1))
     assert done.refused[0].isprintable()
     assert len(done.refused[0]) <= 300
@@ -575,7 +739,8 @@ def test_a_schema_with_very_many_columns_is_stated_as_digests() -> None:
     assert len(told.text()) < 1_000
 
 
-# -- real processes ------------------------------------------------------------------------------------------------------
+# -- real processes
+# ------------------------------------------------------------------------------------------------------
 
 NAMED = """
 from coterie import Schema
@@ -595,7 +760,9 @@ app = client_app(model=net, data=load, schema=names)
 @pytest.mark.slow
 def test_over_a_network_who_differs_is_refused_and_told_so(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    shutil.copytree(ROOT / "examples" / "flower", made, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "examples" / "flower", made, ignore=shutil.ignore_patterns("__pycache__")
+    )
     (made / "digits_app" / "client_app.py").write_text(NAMED)
     with federation(tmp_path / "here", made, 3, Federation) as here:
         for i in range(3):
@@ -603,7 +770,11 @@ def test_over_a_network_who_differs_is_refused_and_told_so(tmp_path: Path) -> No
         here.run("run", nodes=3, rounds=1, out=str(tmp_path / "run"))
         until(lambda: len(rounds_of(tmp_path / "run")) == 1, "a round is recorded", here.failed)
         (line,) = rounds_of(tmp_path / "run")
-        until(lambda: "the server refuses this node" in here.log("node1"), "the node logs why", here.failed)
+        until(
+            lambda: "the server refuses this node" in here.log("node1"),
+            "the node logs why",
+            here.failed,
+        )
     assert line["groups"] == [[0, 2]]
     assert set(line["refused"]) == {"1"}
     why = "its schema differs: it has the same classes in another order: class 0 is '9', the federation's is '0'"

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
 BLOCKS = re.findall(r"^```bash\n# ([^\n]*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-"""(where, what) of the page's blocks, in order. Everything a reader copies is ```bash; outputs are ```text."""
+"""(where, what) of the page's blocks, in order. Everything a reader copies is ```bash; outputs are
+```text."""
 
 COMMANDS = {
     "coterie": f'exec {sys.executable} -c "import sys; from coterie.cli import main; sys.exit(main())" "$@"',
@@ -42,21 +43,31 @@ class Terminal:
         told["PATH"] = f"{home.parent / 'bin'}:{told['PATH']}"
         told.pop("FLWR_HOME", None)
         self.shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "-e"], stdin=subprocess.PIPE, cwd=ROOT, env=told, start_new_session=True
+            ["bash", "--norc", "--noprofile", "-e"],
+            stdin=subprocess.PIPE,
+            cwd=ROOT,
+            env=told,
+            start_new_session=True,
         )
 
     def __call__(self, text: str) -> str:
         """Copy a text there; what it printed, once it is done. The variables of the page that are a reader's own are set."""
         own = {"SERVER": "localhost", "PORT": self.port, "CLIENT": self.number}
         for name, value in own.items():
-            text = re.sub(rf"^export {name}=\S+$", f"export {name}={value}", text, flags=re.MULTILINE)
+            text = re.sub(
+                rf"^export {name}=\S+$", f"export {name}={value}", text, flags=re.MULTILINE
+            )
         self.count += 1
         script, said, done = (self.home / f"{self.count}.{what}" for what in ("sh", "out", "done"))
         script.write_text(text)
         assert self.shell.stdin is not None
         self.shell.stdin.write(f". {script} < /dev/null > {said} 2>&1; touch {done}\n".encode())
         self.shell.stdin.flush()
-        until(done.exists, f"this is done:\n{text}", lambda: f"{text}\n{said.read_text()}" if self.shell.poll() else None)
+        until(
+            done.exists,
+            f"this is done:\n{text}",
+            lambda: f"{text}\n{said.read_text()}" if self.shell.poll() else None,
+        )
         return said.read_text()
 
     def log(self, name: str) -> str:
@@ -74,17 +85,27 @@ def hosts(tmp_path: Path) -> Iterator[dict[str, Terminal]]:
     with alone(), ended(tmp_path):
         port = free_ports(6, together=True)[0]
         names = ("server", "client0", "client1", "stranger", "unsure", "impostor")
-        made = {name: Terminal(tmp_path / name, max(0, i - 1), port) for i, name in enumerate(names)}
+        made = {
+            name: Terminal(tmp_path / name, max(0, i - 1), port) for i, name in enumerate(names)
+        }
         yield made
     for terminal in made.values():
         terminal.shell.communicate()
 
 
-def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str, Terminal]) -> None:
-    server, stranger, unsure, impostor = (hosts[name] for name in ("server", "stranger", "unsure", "impostor"))
+def test_the_page_leads_to_a_federation_that_keeps_strangers_out(
+    hosts: dict[str, Terminal],
+) -> None:
+    server, stranger, unsure, impostor = (
+        hosts[name] for name in ("server", "stranger", "unsure", "impostor")
+    )
     said = []
     for where, what in BLOCKS:
-        places = {"server": ["server"], "each client": ["client0", "client1"], "every host": ["server", "client0", "client1"]}
+        places = {
+            "server": ["server"],
+            "each client": ["client0", "client1"],
+            "every host": ["server", "client0", "client1"],
+        }
         if "pip install" in what:
             continue
         if what.startswith("flwr supernode list\nflwr run"):
@@ -97,7 +118,11 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
     lines = rounds_of(run)
     print(*said, sep="\n-----\n")
 
-    assert [(line["round"], line["asked"], line["answered"]) for line in lines] == [(1, 2, 2), (2, 2, 2), (3, 2, 2)]
+    assert [(line["round"], line["asked"], line["answered"]) for line in lines] == [
+        (1, 2, 2),
+        (2, 2, 2),
+        (3, 2, 2),
+    ]
     assert [line["groups"] for line in lines] == [[[0, 1]]] * 3
     assert sorted(json.loads((run / "nodes.json").read_text())["nodes"].values()) == [0, 1]
     assert (server.home / "federation" / "models" / "models.json").exists()
@@ -107,10 +132,15 @@ def test_the_page_leads_to_a_federation_that_keeps_strangers_out(hosts: dict[str
     notes = {note["text"] for line in lines for note in line["notes"] if note["kind"] == "node"}
     who = rf"node \d+ with key {re.escape(key)}"
     (told,) = (note for note in notes if note.endswith("does not take part"))
-    assert re.fullmatch(rf"{who} claims to be client 1, but is not in the list of clients; it does not take part", told)
+    assert re.fullmatch(
+        rf"{who} claims to be client 1, but is not in the list of clients; it does not take part",
+        told,
+    )
 
     for terminal, reason in ((stranger, "Exit Code: 305"), (unsure, "certificate verify failed")):
-        assert "ended with 1" in terminal('wait "$(cat supernode-$CLIENT.pid)" || echo "ended with $?"')
+        assert "ended with 1" in terminal(
+            'wait "$(cat supernode-$CLIENT.pid)" || echo "ended with $?"'
+        )
         assert reason in terminal.log(f"supernode-{terminal.number}.log")
     assert "unavailable" in unsure("flwr supernode list || true")
 

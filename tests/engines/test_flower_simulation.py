@@ -52,14 +52,23 @@ def test_a_simulation_is_the_run_of_one_process_and_goes_on_from_any_round() -> 
         found = [next(running), next(running)]  # and it is left early
     found += simulation.rounds(CFL(), maker, rounds=4, start=found[-1].position, boundary=boundary)
     for one, other in zip(found, expected, strict=True):
-        assert (one.asked, one.answered, one.bytes_up) == (other.asked, other.answered, other.bytes_up)
+        assert (one.asked, one.answered, one.bytes_up) == (
+            other.asked,
+            other.answered,
+            other.bytes_up,
+        )
         assert one.assignment.groups == other.assignment.groups
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6
+        )
 
 
 def named(seed: int) -> World:
     made = small(4, 0.1)
-    return replace(made, clients={id: replace(data, name=f"hospital {9 - id}") for id, data in made.clients.items()})
+    return replace(
+        made,
+        clients={id: replace(data, name=f"hospital {9 - id}") for id, data in made.clients.items()},
+    )
 
 
 def test_clients_of_a_simulation_have_the_names_of_the_world(tmp_path: Path) -> None:
@@ -77,8 +86,14 @@ def test_on_ray_a_method_finds_what_it_finds_in_one_process(name: str) -> None:
     found = simulation.rounds(method, maker, rounds=2)
     for one, other in zip(found, rounds.rounds(method, maker(), rounds=2, workers=1), strict=True):
         assert one.assignment.groups == other.assignment.groups
-        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+        assert (one.asked, one.answered, one.exchanges) == (
+            other.asked,
+            other.answered,
+            other.exchanges,
+        )
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6
+        )
 
 
 def failing() -> World:
@@ -86,7 +101,10 @@ def failing() -> World:
 
 
 def test_a_simulation_that_fails_says_so() -> None:
-    with pytest.raises(EngineError, match="Flower's simulation failed: ValueError: a world needs at least one client"):
+    with pytest.raises(
+        EngineError,
+        match="Flower's simulation failed: ValueError: a world needs at least one client",
+    ):
         next(simulation.rounds(CFL(), failing, rounds=1))
 
 
@@ -101,12 +119,17 @@ def test_layers_that_ended_with_a_simulation_are_not_gone_on_with() -> None:
     ("method", "what"),
     [
         (SplitHalfSums(level=0.9, probe_every=1, review_every=3, smallest=3, sketch=8), "sketches"),
-        (Tuned(method=SplitHalf(level=0.9, probe_every=1, review_every=1), epochs=1), "personal models"),
+        (
+            Tuned(method=SplitHalf(level=0.9, probe_every=1, review_every=1), epochs=1),
+            "personal models",
+        ),
         (Race(methods=("split-half", "fedper"), patience=9), "layers"),
     ],
     ids=["sketches", "personal models", "layers of an arm"],
 )
-def test_what_ended_with_a_simulation_is_not_gone_on_with_in_any_round(method: Any, what: str) -> None:
+def test_what_ended_with_a_simulation_is_not_gone_on_with_in_any_round(
+    method: Any, what: str
+) -> None:
     """Also where the next exchange, a review for example, uses nothing of it."""
     maker = partial(small, 8, 0.1)
     for done in rounds.rounds(method, maker(), rounds=5):
@@ -114,7 +137,9 @@ def test_what_ended_with_a_simulation_is_not_gone_on_with_in_any_round(method: A
             next(simulation.rounds(method, maker, rounds=7, start=done.position))
 
 
-def test_the_command_line_runs_a_scenario_under_flower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_runs_a_scenario_under_flower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call = ["run", "--method", "cfl", "--set", "scenario.clients=4", "--rounds", "2", "--json"]
     results: list[Any] = []
     for engine in ("inprocess", "flower"):
@@ -126,7 +151,12 @@ def test_the_command_line_runs_a_scenario_under_flower(tmp_path: Path, capsys: p
 
 
 def test_what_a_simulation_has_no_use_for_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"Experiment.precision needs engine inprocess, got bf16 with engine flower"):
+    with pytest.raises(
+        SettingError,
+        match=r"Experiment.precision needs engine inprocess, got bf16 with engine flower",
+    ):
         make({"engine": "flower", "precision": "bf16"})
-    with pytest.raises(SettingError, match=r"Experiment.engine must be one of inprocess, flower, ray"):
+    with pytest.raises(
+        SettingError, match=r"Experiment.engine must be one of inprocess, flower, ray"
+    ):
         make({"engine": "dask"})

@@ -27,7 +27,13 @@ from timed import Clock
 
 
 def play(
-    made: Trial, count: int, mute: Any = (), *, kinds: Any = ("train", "evaluate"), stop: float = math.inf, **how: Any
+    made: Trial,
+    count: int,
+    mute: Any = (),
+    *,
+    kinds: Any = ("train", "evaluate"),
+    stop: float = math.inf,
+    **how: Any,
 ) -> None:
     state = {"round": 0}
     for i in mute:
@@ -54,7 +60,12 @@ def test_one_mute_of_twenty_costs_two_graces_and_then_nothing(clock: Clock) -> N
     assert made.seconds[2] == pytest.approx(140, abs=4)
     assert made.seconds[3:] == pytest.approx([20.0] * 3, abs=2)
     assert [done.silent for done in made.rounds] == [(), *[(3,)] * 5]
-    notes = [(done.number, note.clients, note.text) for done in made.rounds for note in done.notes if note.kind == "node"]
+    notes = [
+        (done.number, note.clients, note.text)
+        for done in made.rounds
+        for note in done.notes
+        if note.kind == "node"
+    ]
     texts = "client 3 did not answer 2 {} in a row; the server no longer waits for it"
     assert notes == [(3, (3,), texts.format("tasks")), (3, (3,), texts.format("tests"))]
 
@@ -74,13 +85,19 @@ def test_the_grace_time_and_the_share_are_settings(clock: Clock) -> None:
     assert made.rounds[0].silent == (5, 6, 7, 8, 9)
 
 
-def test_of_a_few_clients_the_last_one_has_the_grace_time_after_what_it_usually_takes(clock: Clock) -> None:
+def test_of_a_few_clients_the_last_one_has_the_grace_time_after_what_it_usually_takes(
+    clock: Clock,
+) -> None:
     made = trial([20.0, 200.0], clock)
     play(made, 3)
-    assert [done.silent for done in made.rounds] == [()] * 3  # ten times as slow, and never left out
+    assert [done.silent for done in made.rounds] == [
+        ()
+    ] * 3  # ten times as slow, and never left out
     play(made := trial([20.0, 200.0], clock), 4, [1])
     assert [done.silent for done in made.rounds] == [(), (1,), (1,), (1,)]
-    assert made.seconds[1:3] == pytest.approx([1200.0] * 2, abs=5)  # for a task and for a test, of the timeout of an hour
+    assert made.seconds[1:3] == pytest.approx(
+        [1200.0] * 2, abs=5
+    )  # for a task and for a test, of the timeout of an hour
     assert made.seconds[3] == pytest.approx(40.0, abs=3)
 
 
@@ -99,7 +116,12 @@ def test_a_silent_client_is_no_member_again_because_it_is_connected(clock: Clock
     assert members[:9] == [True, True, *[False] * 7]
     assert members[-1]
     assert made.rounds[-1].silent == ()
-    joined = [done.number for done in made.rounds for note in done.notes if note.kind == "arrive" and note.clients == (2,)]
+    joined = [
+        done.number
+        for done in made.rounds
+        for note in done.notes
+        if note.kind == "arrive" and note.clients == (2,)
+    ]
     assert len(joined) == 1
 
 
@@ -147,5 +169,11 @@ def test_wrong_settings_are_told(how: dict[str, Any], says: str) -> None:
 
 
 def test_a_run_config_has_them_too() -> None:
-    terms = MethodStrategy.from_config({"method": "fedavg", "min-replies": 0.5, "grace": 4, "timeout": 60}, mlp).terms
-    assert (terms.waiting.min_replies, terms.waiting.grace, terms.waiting.timeout) == (0.5, 4.0, 60.0)
+    terms = MethodStrategy.from_config(
+        {"method": "fedavg", "min-replies": 0.5, "grace": 4, "timeout": 60}, mlp
+    ).terms
+    assert (terms.waiting.min_replies, terms.waiting.grace, terms.waiting.timeout) == (
+        0.5,
+        4.0,
+        60.0,
+    )

@@ -33,7 +33,9 @@ METHODS = [FedAvg(), FedAvg(fraction=0.7, weighting="uniform"), FedPer(), IFCA(m
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("width", [1, 16])
-def test_a_narrow_window_changes_no_bit(method: Any, width: int, tried: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_window_changes_no_bit(
+    method: Any, width: int, tried: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wide = outcome(play(method, tried, 2, 2, width=width, eval_every=9))
     monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
     narrow = play(method, tried, 2, 2, width=width, eval_every=9)
@@ -42,7 +44,9 @@ def test_a_narrow_window_changes_no_bit(method: Any, width: int, tried: Any, mon
     assert narrow[-1].answered == wide[-1][5]
 
 
-def test_no_more_replies_are_held_than_the_window(tried: Any, narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_replies_are_held_than_the_window(
+    tried: Any, narrow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     most = []
     train = rounds.ClientPool.train
 
@@ -59,13 +63,17 @@ def test_no_more_replies_are_held_than_the_window(tried: Any, narrow: None, monk
 
 
 def test_what_is_needed_decides_the_window() -> None:
-    plan = Plan(models=torch.zeros(1, 10), tasks={c: Task(offered=(0,)) for c in range(1000)}, need="mean")
+    plan = Plan(
+        models=torch.zeros(1, 10), tasks={c: Task(offered=(0,)) for c in range(1000)}, need="mean"
+    )
     assert window(plan, 50_000) == 1280  # 256 MiB hold 1342 rows of 200 kB; in multiples of 64
     assert window(plan, 10**9) == CHUNK
     assert all(window(replace(plan, need=need), 10**9) == 1000 for need in ("gram", "rows"))  # type: ignore[arg-type]
 
 
-def test_refused_replies_leave_the_means_whatever_the_window(tried: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_replies_leave_the_means_whatever_the_window(
+    tried: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = {
         c: replace(d, train=replace(d.train, inputs=d.train.inputs * torch.nan))
         for c, d in tried.clients.items()

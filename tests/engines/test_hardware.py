@@ -38,15 +38,25 @@ def test_small_dense_nets_train_in_blocks_on_a_cpu() -> None:
     assert width(mlp, tried) == WIDEST
     assert width(dropped, tried) == width(normed, tried) == 1
     assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean()))) == WIDEST
-    assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean() * o[0, 0].item()))) == 1
-    assert width(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), tried) == 1
+    assert (
+        width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean() * o[0, 0].item())))
+        == 1
+    )
+    assert (
+        width(lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)), tried) == 1
+    )
     assert width(mlp, tried, width=3) == 3
     assert width(normed, tried, width=3) == 3
 
 
 @seeded(0)
 def test_blocks_fit_a_cache_and_long_steps_need_none() -> None:
-    tried, make = world(), lambda hidden: lambda: nn.Sequential(nn.Linear(100, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+    tried, make = (
+        world(),
+        lambda hidden: (
+            lambda: nn.Sequential(nn.Linear(100, hidden), nn.ReLU(), nn.Linear(hidden, 3))
+        ),
+    )
     sizes = [width(make(hidden), tried) for hidden in (10, 100, 1000, 10_000)]
     parameters = sum(p.numel() for p in make(1000)().parameters())
     assert sizes == [WIDEST, WIDEST, BLOCK_BYTES // (4 * parameters), 1]
@@ -73,7 +83,9 @@ def test_wrong_settings(how: dict[str, Any], says: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_told_before_anything_trains() -> None:
-    with pytest.raises(SettingError, match="device 'cuda' cannot be used: this PyTorch finds no CUDA GPU"):
+    with pytest.raises(
+        SettingError, match="device 'cuda' cannot be used: this PyTorch finds no CUDA GPU"
+    ):
         next(rounds(FedAvg(), world(), rounds=1, device="cuda"))
 
 
@@ -103,7 +115,9 @@ def test_every_width_gives_the_same_models_up_to_rounding(method: Any) -> None:
     for size in (2, 4, 100):
         for one, other in zip(plain, play(method, tried, 2, width=size), strict=True):
             assert one.assignment.groups == other.assignment.groups
-            torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(
+                one.assignment.models, other.assignment.models, rtol=1e-3, atol=1e-5
+            )
 
 
 def test_a_run_in_blocks_may_stop_and_go_on() -> None:
@@ -116,7 +130,9 @@ def test_a_run_in_blocks_may_stop_and_go_on() -> None:
 @pytest.mark.parametrize("model", [mlp, normed], ids=lambda m: m.__name__)
 def test_a_client_that_breaks_down_in_a_block_is_refused_alone(model: Any) -> None:
     clients = {c: client(c) for c in IDS}
-    clients[7] = replace(clients[7], train=replace(clients[7].train, inputs=clients[7].train.inputs * torch.nan))
+    clients[7] = replace(
+        clients[7], train=replace(clients[7].train, inputs=clients[7].train.inputs * torch.nan)
+    )
     done = play(FedAvg(), world(IDS, model=model, clients=clients), 1, width=6)[0]
     assert set(done.refused) == {7}
     assert done.assignment.models.isfinite().all()
@@ -130,7 +146,10 @@ def test_a_failing_block_names_a_way_out() -> None:
 
     tried = world(IDS, objective=Objective(loss=refuse))
     assert play(FedAvg(), tried, 1, width=1)[0].answered == len(IDS)
-    with pytest.raises(RuntimeError, match=r"a block of 6 clients failed in its task: .*; --width 1 trains each client alone"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"a block of 6 clients failed in its task: .*; --width 1 trains each client alone",
+    ):
         play(FedAvg(), tried, 1, width=6)
 
 
@@ -140,10 +159,16 @@ def test_clients_of_a_block_make_the_same_steps() -> None:
     with ClientPool(tried, wire, Hardware(workers=1, width=2)) as pool:
         seen: list[list[int]] = []
         jobs = pool._jobs
-        pool._jobs = lambda client_jobs: seen.extend([e.client for e in job] for job in jobs(client_jobs)) or jobs(client_jobs)  # type: ignore
+        pool._jobs = lambda client_jobs: (
+            seen.extend([e.client for e in job] for job in jobs(client_jobs)) or jobs(client_jobs)
+        )  # type: ignore
         plan = FedAvg().plan(FedAvg().init(federation), _cohort(federation))
         pool.train(plan, list(plan.tasks), {}, (0, 0, 0))
-    assert sorted(sorted(block) for block in seen) == [[2, 20], [3, 7], [11, 12]]  # one, two, three batches
+    assert sorted(sorted(block) for block in seen) == [
+        [2, 20],
+        [3, 7],
+        [11, 12],
+    ]  # one, two, three batches
 
 
 def _cohort(federation: Any) -> Any:
@@ -152,7 +177,8 @@ def _cohort(federation: Any) -> Any:
     return Cohort(present=federation.clients, exchange=0, seed=0)
 
 
-# -- precision --------------------------------------------------------------------------------------------------------
+# -- precision
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -161,7 +187,12 @@ def test_groups_are_the_same_in_every_width_and_precision(method: Any) -> None:
     tried = SCENARIOS["digits/label-permutation"].build(0)
     results = [
         play(method, tried, 22, 2, eval_every=30, **how)[-1].assignment
-        for how in ({"width": 1}, {"width": 5}, {"precision": "bf16", "width": 1}, {"precision": "bf16"})
+        for how in (
+            {"width": 1},
+            {"width": 5},
+            {"precision": "bf16", "width": 1},
+            {"precision": "bf16"},
+        )
     ]
     assert len(results[0].groups) > 1
     assert all(found.groups == results[0].groups for found in results)
@@ -170,7 +201,9 @@ def test_groups_are_the_same_in_every_width_and_precision(method: Any) -> None:
 
 def test_bf16_is_the_same_bits_with_any_number_of_workers() -> None:
     tried = world(IDS, sizes=SIZES)
-    alone, two = (outcome(play(FedAvg(), tried, 2, workers, precision="bf16")) for workers in (1, 2))
+    alone, two = (
+        outcome(play(FedAvg(), tried, 2, workers, precision="bf16")) for workers in (1, 2)
+    )
     assert alone == two
     assert alone != outcome(play(FedAvg(), tried, 2))
     rows = play(FedAvg(), tried, 1, precision="bf16")[0].assignment.models

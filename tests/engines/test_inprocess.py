@@ -22,12 +22,18 @@ from small import dropped, noisy, normed, spoiled, trained, world
 SIZES = (20, 3, 50, 9)
 
 
-# -- the same bits ----------------------------------------------------------------------------------------------------
+# -- the same bits
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [dropped, normed], ids=lambda m: m.__name__)
 def test_the_number_of_workers_changes_no_bit(method: Any, model: Any) -> None:
-    tried = world(model=model, sizes=SIZES, augment=noisy, training=Training(lr=0.1, batch=8, momentum=0.5, epochs=2))
+    tried = world(
+        model=model,
+        sizes=SIZES,
+        augment=noisy,
+        training=Training(lr=0.1, batch=8, momentum=0.5, epochs=2),
+    )
     alone, two, three = (outcome(play(method, tried, 3, workers)) for workers in (1, 2, 3))
     assert alone == two == three
 
@@ -54,7 +60,8 @@ def test_a_run_leaves_global_randomness_and_threads_alone() -> None:
     assert torch.get_num_threads() == threads
 
 
-# -- by hand ----------------------------------------------------------------------------------------------------------
+# -- by hand
+# ----------------------------------------------------------------------------------------------------------
 
 
 def first_model(tried: World, seed: int) -> tuple[Layout, Tensor]:
@@ -64,12 +71,16 @@ def first_model(tried: World, seed: int) -> tuple[Layout, Tensor]:
     return layout, layout.row(module)
 
 
-def by_hand(tried: World, layout: Layout, row: Tensor, client: int, exchange: int, lr: float, seed: int = 0) -> Tensor:
+def by_hand(
+    tried: World, layout: Layout, row: Tensor, client: int, exchange: int, lr: float, seed: int = 0
+) -> Tensor:
     """A client's trained row, by the slow loop."""
     module = tried.model()
     layout.load(module, row)
     key = (seed, Purpose.TRAIN, exchange, client)
-    return layout.row(trained(module, tried.clients[client].train, tried.training, lr, generator(*key)))
+    return layout.row(
+        trained(module, tried.clients[client].train, tried.training, lr, generator(*key))
+    )
 
 
 @seeded(0)
@@ -94,23 +105,35 @@ def test_scores_are_of_each_clients_model_on_its_own_test_data(method: Any) -> N
         module, row = tried.model(), done.assignment.models[done.assignment.row[c]]
         own = done.position.own(done.assignment, c)
         if own is not None:  # a mixture, a model or some layers
-            row = own[-1] * own[:-1] + (1 - own[-1]) * row if len(own) > len(row) else torch.where(own.isnan(), row, own)
+            row = (
+                own[-1] * own[:-1] + (1 - own[-1]) * row
+                if len(own) > len(row)
+                else torch.where(own.isnan(), row, own)
+            )
         layout.load(module, row)
         with torch.no_grad():
             near = done.assignment.neighbours is not None
             outputs = (done.model(c) if near else module.eval())(data.test.inputs)
-        assert done.scores[c]["loss"] == pytest.approx(float(nn.functional.cross_entropy(outputs, data.test.targets)), rel=1e-4)
-        assert done.scores[c]["accuracy"] == pytest.approx(float((outputs.argmax(1) == data.test.targets).float().mean()))
+        assert done.scores[c]["loss"] == pytest.approx(
+            float(nn.functional.cross_entropy(outputs, data.test.targets)), rel=1e-4
+        )
+        assert done.scores[c]["accuracy"] == pytest.approx(
+            float((outputs.argmax(1) == data.test.targets).float().mean())
+        )
 
 
 @seeded(0)
 def test_learning_rates_go_by_rounds_and_randomness_by_exchanges() -> None:
     tried = world(training=Training(lr=0.2, lr_decay=0.5, batch=8))
-    method = Scripted(lambda e, clients: {"tasks": {7: Task(offered=(0,))}, "ends_round": e % 2 == 1})
+    method = Scripted(
+        lambda e, clients: {"tasks": {7: Task(offered=(0,))}, "ends_round": e % 2 == 1}
+    )
     play(method, tried, 2)
     layout, model = first_model(tried, 0)
     for exchange, seen in enumerate(method.seen):
-        expected = by_hand(tried, layout, model, 7, exchange, lr=0.2 * 0.5 ** (exchange // 2)) - model
+        expected = (
+            by_hand(tried, layout, model, 7, exchange, lr=0.2 * 0.5 ** (exchange // 2)) - model
+        )
         assert seen.updates is not None
         torch.testing.assert_close(seen.updates[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -123,27 +146,42 @@ def test_a_task_may_bring_its_own_training() -> None:
     play(method, tried, 2)
     layout, model = first_model(tried, 0)
     for number, seen in enumerate(method.seen):
-        expected = by_hand(replace(tried, training=own), layout, model, 2, number, lr=0.5 * 0.1**number) - model
+        expected = (
+            by_hand(replace(tried, training=own), layout, model, 2, number, lr=0.5 * 0.1**number)
+            - model
+        )
         assert seen.updates is not None
         torch.testing.assert_close(seen.updates[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("every", "tested"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (9, [5])])
+@pytest.mark.parametrize(
+    ("every", "tested"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (9, [5])]
+)
 def test_the_last_round_is_always_tested(every: int, tested: list[int]) -> None:
     done = play(FedAvg(), world(), 5, eval_every=every)
     assert [r.number for r in done if r.scores is not None] == tested
     assert bits(done[-1].position) == bits(play(FedAvg(), world(), 5)[-1].position)
 
 
-# -- what step sees ---------------------------------------------------------------------------------------------------
+# -- what step sees
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_means_and_grams_are_those_of_the_rows() -> None:
     tried, at = world(sizes=SIZES), slice(0, 40)
-    tasks = {2: Task(offered=(0,)), 3: Task(offered=(1,)), 7: Task(offered=(0, 1)), 11: Task(offered=(0, 1), choose=2)}
+    tasks = {
+        2: Task(offered=(0,)),
+        3: Task(offered=(1,)),
+        7: Task(offered=(0, 1)),
+        11: Task(offered=(0, 1), choose=2),
+    }
     rows, mean, some = (
         shown([{"tasks": tasks, "need": need, **more}], tried)[0]
-        for need, more in (("rows", {}), ("mean", {}), ("gram", {"columns": at, "weighting": "uniform"}))
+        for need, more in (
+            ("rows", {}),
+            ("mean", {}),
+            ("gram", {"columns": at, "weighting": "uniform"}),
+        )
     )
     assert rows.updates is not None
     assert rows.means is None
@@ -158,7 +196,9 @@ def test_means_and_grams_are_those_of_the_rows() -> None:
         assert mean.heard is not None
         assert some.means is not None
         torch.testing.assert_close(mean.means[row], by_data, rtol=1e-5, atol=1e-7)
-        torch.testing.assert_close(some.means[row], rows.updates[from_it].mean(0), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            some.means[row], rows.updates[from_it].mean(0), rtol=1e-5, atol=1e-7
+        )
         assert mean.heard[row] == len(from_it)
     assert mean.gram is None
     assert some.gram is not None
@@ -176,7 +216,9 @@ def test_clients_that_only_measure_are_in_no_mean() -> None:
     assert all(len(loss) == 1 for loss in second.losses)
     mixed = {2: train, 3: measure, 7: measure, 11: train}
     for need in ("mean", "rows"):
-        _, found = shown([{"tasks": dict.fromkeys(tried.clients, train)}, {"tasks": mixed, "need": need}], tried)
+        _, found = shown(
+            [{"tasks": dict.fromkeys(tried.clients, train)}, {"tasks": mixed, "need": need}], tried
+        )
         _, only = shown([plans[0], {"tasks": {2: train, 11: train}, "need": need}], tried)
         if found.means is None:
             assert found.updates is not None

@@ -99,7 +99,9 @@ def test_the_last_client_is_waited_for() -> None:
 
 
 def test_a_method_without_admit_takes_no_newcomers_and_waits_for_those_away() -> None:
-    with pytest.raises(SettingError, match="closed cannot take newcomers: it has no methods admit and retire"):
+    with pytest.raises(
+        SettingError, match="closed cannot take newcomers: it has no methods admit and retire"
+    ):
         play(Closed(), Attendance(joins={7: 2}), 1)
     done = play(Closed(), Attendance(away={7: [(2, 30)]}), Attendance().patience + 3)
     assert 7 in done[-1].assignment.row
@@ -139,13 +141,20 @@ def test_newcomers_and_leavers_by_name_and_the_others_by_number() -> None:
         made = drawn(range(6), seed, newcomers=3, leavers=("B", "E"), **how)
         assert len(made.joins) == 3
         assert not {1, 4} & set(made.joins)
-    with pytest.raises(SettingError, match=r"Scenario\.leavers has client 'a', which does not exist; did you mean A\?$"):
+    with pytest.raises(
+        SettingError,
+        match=r"Scenario\.leavers has client 'a', which does not exist; did you mean A\?$",
+    ):
         drawn(range(6), 0, leavers=("a",), **how)
     with pytest.raises(SettingError, match=r"'North', which does not exist; did you mean Nord\?"):
         drawn(range(1), 0, newcomers=("North",), ids={"Nord": 0})
-    with pytest.raises(SettingError, match=r"'A', which does not exist: the clients of this data set have no names"):
+    with pytest.raises(
+        SettingError, match=r"'A', which does not exist: the clients of this data set have no names"
+    ):
         drawn(range(6), 0, newcomers=("A",))
-    with pytest.raises(SettingError, match=r"newcomers \('A', 'B', 'C'\) and leavers 3 must leave at least one"):
+    with pytest.raises(
+        SettingError, match=r"newcomers \('A', 'B', 'C'\) and leavers 3 must leave at least one"
+    ):
         drawn(range(6), 0, newcomers=("A", "B", "C"), leavers=3, **how)
 
 

@@ -11,7 +11,9 @@ from coterie.core import Training, as_groups
 from coterie.data.scenario import Scenario
 from coterie.methods import CFL
 
-METHOD = CFL(eps2=0.25)  # the last of seven splits separates clients whose updates have come to a third of their peak
+METHOD = CFL(
+    eps2=0.25
+)  # the last of seven splits separates clients whose updates have come to a third of their peak
 ROUNDS = 24  # all seven splits are made by then
 
 BASE = Scenario(
@@ -25,7 +27,9 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ten_newcomers_and_one_who_returns_reach_their_true_leaves(seed: int) -> None:
     away = BASE.patience + 2
-    scenario = replace(BASE, newcomers=10, join_round=ROUNDS + 1, leavers=1, leave=(ROUNDS + 1 - away, ROUNDS))
+    scenario = replace(
+        BASE, newcomers=10, join_round=ROUNDS + 1, leavers=1, leave=(ROUNDS + 1 - away, ROUNDS)
+    )
     truth, present = scenario.build(seed).truth, scenario.build(seed).attendance
     assert truth is not None
     done = list(coterie.run(METHOD, scenario, rounds=ROUNDS + 8, seed=seed, eval_every=100))
@@ -34,8 +38,16 @@ def test_ten_newcomers_and_one_who_returns_reach_their_true_leaves(seed: int) ->
     assert before.assignment.groups == as_groups([c for c in g if c not in gone] for g in truth)
     tree = before.position.state.tree
     assert sum(node.model is not None for node in tree.nodes) == 7
-    assert max(len(tree.path(leaf.node)) for leaf in before.position.state.leaves) >= 4  # three levels below the root
-    arrived = {c for one in done[ROUNDS:] for n in one.notes if n.kind == "join" and "node" in n.numbers for c in n.clients}
+    assert (
+        max(len(tree.path(leaf.node)) for leaf in before.position.state.leaves) >= 4
+    )  # three levels below the root
+    arrived = {
+        c
+        for one in done[ROUNDS:]
+        for n in one.notes
+        if n.kind == "join" and "node" in n.numbers
+        for c in n.clients
+    }
     assert arrived == gone  # all of them walked
     assert after.assignment.groups == truth
 
@@ -57,7 +69,18 @@ def test_three_who_join_in_the_round_their_leaf_splits_reach_their_true_leaves()
     assert len(splits) >= 3
     for number in (min(splits), sorted(splits)[len(splits) // 2], max(splits)):
         joining = replace(scenario, join_round=number)
-        rest = list(coterie.run(METHOD, joining, rounds=ROUNDS + 8, seed=0, eval_every=100, start=done[number - 2].position))
+        rest = list(
+            coterie.run(
+                METHOD,
+                joining,
+                rounds=ROUNDS + 8,
+                seed=0,
+                eval_every=100,
+                start=done[number - 2].position,
+            )
+        )
         assert any(note.kind == "split" for note in rest[0].notes)
-        assert {c for note in rest[0].notes if note.kind == "arrive" for c in note.clients} >= set(new)
+        assert {c for note in rest[0].notes if note.kind == "arrive" for c in note.clients} >= set(
+            new
+        )
         assert rest[-1].assignment.groups == truth, number

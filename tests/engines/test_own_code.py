@@ -55,7 +55,9 @@ def with_items(tried: World, make: Callable[[Split], Any], collate: Any = None) 
 
     clients = {}
     for c, data in tried.clients.items():
-        clients[c] = ClientData(train=wrapped(data.train), validation=wrapped(data.validation), test=wrapped(data.test))
+        clients[c] = ClientData(
+            train=wrapped(data.train), validation=wrapped(data.validation), test=wrapped(data.test)
+        )
     return replace(tried, clients=clients)
 
 
@@ -81,9 +83,13 @@ def drawing_world(where: str, source: str, ids: tuple[int, ...] = (2, 3, 7, 11))
     if where == "collate":
 
         def collate(rows: list[Any]) -> tuple[Tensor, Tensor]:
-            return torch.stack([x for x, _ in rows]) * (1 + SOURCES[source]()), torch.stack([y for _, y in rows])
+            return torch.stack([x for x, _ in rows]) * (1 + SOURCES[source]()), torch.stack(
+                [y for _, y in rows]
+            )
 
-        return with_items(made, lambda split: list(zip(split.inputs, split.targets, strict=True)), collate)
+        return with_items(
+            made, lambda split: list(zip(split.inputs, split.targets, strict=True)), collate
+        )
     if where == "model":
         return replace(made, model=lambda: Noisy(source))
     if where == "loss":
@@ -94,9 +100,14 @@ def drawing_world(where: str, source: str, ids: tuple[int, ...] = (2, 3, 7, 11))
         return replace(made, objective=Objective(loss=loss))
     if where == "metric":
         drawn = Metric(lambda outputs, targets: SOURCES[source](), share=False)
-        part = Metric(lambda outputs, targets: torch.full((len(targets),), SOURCES[source]()), whole=False)
+        part = Metric(
+            lambda outputs, targets: torch.full((len(targets),), SOURCES[source]()), whole=False
+        )
         return replace(
-            made, objective=Objective(metrics={"accuracy": coterie.METRICS["accuracy"], "drawn": drawn, "part": part})
+            made,
+            objective=Objective(
+                metrics={"accuracy": coterie.METRICS["accuracy"], "drawn": drawn, "part": part}
+            ),
         )
     return replace(made, augment=lambda x, gen: x + SOURCES[source]())
 
@@ -111,7 +122,9 @@ def global_states() -> list[Any]:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("where", PLACES)
 @seeded(0)
-def test_numbers_do_not_depend_on_generators_workers_or_interruptions(where: str, source: str) -> None:
+def test_numbers_do_not_depend_on_generators_workers_or_interruptions(
+    where: str, source: str
+) -> None:
     tried, before = drawing_world(where, source), global_states()
     done = play(FedAvg(), tried, 3)
     assert global_states() == before
@@ -144,7 +157,9 @@ def test_a_block_of_clients_draws_as_each_alone(where: str, source: str) -> None
     alone = play(FedAvg(), tried, 2, width=1)
     together = play(FedAvg(), tried, 2, width=4)
     for one, other in zip(alone, together, strict=True):
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-5, atol=1e-6
+        )
         for c, scores in other.scores.items():  # type: ignore[union-attr]
             assert one.scores[c] == pytest.approx(scores, rel=1e-5)  # type: ignore[index]
 
@@ -156,7 +171,9 @@ def test_flower_draws_the_same_numbers(where: str) -> None:
     done = play(FedAvg(), tried, 2)
     with a_run():
         for one, other in zip(over_flower(FedAvg(), tried, 2), done, strict=True):
-            torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(
+                one.assignment.models, other.assignment.models, rtol=1e-6, atol=1e-7
+            )
             for c, scores in other.scores.items():  # type: ignore[union-attr]
                 shown = {name: scores[name] for name in one.scores[c]}  # type: ignore[index]
                 assert one.scores[c] == pytest.approx(shown, rel=1e-5)  # type: ignore[index]
@@ -174,7 +191,10 @@ def test_torchs_numbers_are_those_of_a_scope_of_torch_alone() -> None:
 @seeded(0)
 def test_neighbours_of_drawing_data_sets(source: str) -> None:
     tried, method = (
-        replace(drawing_world("data set", source), model=lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES))),
+        replace(
+            drawing_world("data set", source),
+            model=lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES)),
+        ),
         KNNPer(),
     )
     done = play(method, tried, 2)
@@ -215,7 +235,8 @@ def test_a_nodes_data_are_the_same_each_time_and_others_at_another_node() -> Non
     assert len(set(found)) == 2
 
 
-# -- generators of its own ------------------------------------------------------------------------------------------------
+# -- generators of its own
+# ------------------------------------------------------------------------------------------------
 
 
 class WithGenerator(Drawing):
@@ -225,7 +246,9 @@ class WithGenerator(Drawing):
 
     def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
         noise = (
-            self.generator.random() if hasattr(self.generator, "random") else float(torch.rand((), generator=self.generator))
+            self.generator.random()
+            if hasattr(self.generator, "random")
+            else float(torch.rand((), generator=self.generator))
         )
         return self.split.inputs[at] + noise, self.split.targets[at]
 
@@ -244,13 +267,17 @@ RNG = np.random.default_rng(0)
     ids=lambda g: type(g).__name__,
 )
 def test_a_data_set_that_draws_from_its_own_generator_is_refused(generator: Any) -> None:
-    with pytest.raises(UserError, match=r"client 2: the data set draws from .* generator, whose numbers"):
+    with pytest.raises(
+        UserError, match=r"client 2: the data set draws from .* generator, whose numbers"
+    ):
         trial(with_items(world(model=linear), lambda split: WithGenerator(split, generator)))
     trial(with_items(world(model=linear), lambda split: Unused(split, generator)))
 
 
 def test_an_augmentation_that_draws_from_a_global_generator_object_is_refused() -> None:
-    with pytest.raises(UserError, match="the augmentation draws from a random generator of its own, RNG"):
+    with pytest.raises(
+        UserError, match="the augmentation draws from a random generator of its own, RNG"
+    ):
         trial(world(augment=lambda x, gen: x + RNG.random()))
     with pytest.raises(UserError, match="the augmentation fails"):
         trial(world(augment=lambda x, gen: x.nothing))

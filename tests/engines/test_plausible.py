@@ -31,9 +31,21 @@ from small import world
         (Objective(metrics={"accuracy": lambda outputs, targets: 7.0}), True, False),
         (Objective(metrics=["perplexity"]), True, False),
     ],
-    ids=["classes", "numbers", "labels", "torch's function", "a module", "may be negative", "own", "own metric", "perplexity"],
+    ids=[
+        "classes",
+        "numbers",
+        "labels",
+        "torch's function",
+        "a module",
+        "may be negative",
+        "own",
+        "own metric",
+        "perplexity",
+    ],
 )
-def test_what_an_objective_says_about_its_numbers(objective: Objective, nonnegative: bool, share: bool) -> None:
+def test_what_an_objective_says_about_its_numbers(
+    objective: Objective, nonnegative: bool, share: bool
+) -> None:
     assert Plausible.of_objective(objective) == Plausible(nonnegative=nonnegative, share=share)
 
 
@@ -46,9 +58,13 @@ def test_rounding_and_what_is_no_number_is_no_negative_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "refused"), [(cross_entropy, {2}), (lambda o, t: cross_entropy(o, t) - 5.0, set())], ids=["", "own"]
+    ("loss", "refused"),
+    [(cross_entropy, {2}), (lambda o, t: cross_entropy(o, t) - 5.0, set())],
+    ids=["", "own"],
 )
-def test_in_one_process_as_over_flower(loss: Any, refused: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_one_process_as_over_flower(
+    loss: Any, refused: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried = world(objective=Objective(loss=loss))
     target, usual = tried.clients[2].train.inputs, Learner.sums
 
@@ -63,4 +79,7 @@ def test_in_one_process_as_over_flower(loss: Any, refused: set[int], monkeypatch
     (done,) = rounds.rounds(IFCA(models=2), replace(tried), rounds=1, workers=1)
     assert set(done.refused) == refused
     if refused:
-        assert done.refused[2] == "it measured a loss of -1e+30 on its train data, and the objective's loss is never negative"
+        assert (
+            done.refused[2]
+            == "it measured a loss of -1e+30 on its train data, and the objective's loss is never negative"
+        )

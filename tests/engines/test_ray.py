@@ -45,7 +45,8 @@ from coterie.runs.experiment import make  # noqa: E402
 from coterie.settings import SettingError, UserError  # noqa: E402
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-6}
-"""Sums in another order: float32 rounding of each exchange, which further training may make larger."""
+"""Sums in another order: float32 rounding of each exchange, which further training may make larger.
+"""
 
 HALVES = CFL(sketch=16, post_split="parent-mean", gamma_max=None)
 """Asks for sketches of the updates of both halves, and for means."""
@@ -55,8 +56,16 @@ def same(found: list[Round], expected: list[Round], exact: bool) -> None:
     """The rounds are those of one process, bit for bit or to rounding."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        assert (one.asked, one.answered, one.exchanges) == (other.asked, other.answered, other.exchanges)
-        assert (one.bytes_up, one.bytes_down, one.evaluations) == (other.bytes_up, other.bytes_down, other.evaluations)
+        assert (one.asked, one.answered, one.exchanges) == (
+            other.asked,
+            other.answered,
+            other.exchanges,
+        )
+        assert (one.bytes_up, one.bytes_down, one.evaluations) == (
+            other.bytes_up,
+            other.bytes_down,
+            other.evaluations,
+        )
         assert one.assignment.groups == other.assignment.groups
         assert one.refused.keys() == other.refused.keys()
         assert one.scaled.keys() == other.scaled.keys()
@@ -66,14 +75,19 @@ def same(found: list[Round], expected: list[Round], exact: bool) -> None:
         for part, own in other.position.kept.items():
             assert one.position.kept[part].keys() == own.keys()
             for client, row in own.items():
-                torch.testing.assert_close(one.position.kept[part][client], row, equal_nan=True, **close)
+                torch.testing.assert_close(
+                    one.position.kept[part][client], row, equal_nan=True, **close
+                )
         assert one.scores is not None
         assert other.scores is not None
         for client, scores in other.scores.items():
-            assert one.scores[client] == (scores if exact else pytest.approx(scores, rel=1e-3, abs=1e-5))
+            assert one.scores[client] == (
+                scores if exact else pytest.approx(scores, rel=1e-3, abs=1e-5)
+            )
 
 
-# -- the arithmetic -------------------------------------------------------------------------------------------------------
+# -- the arithmetic
+# -------------------------------------------------------------------------------------------------------
 
 
 @given(st.data())
@@ -81,17 +95,28 @@ def test_means_of_parts_are_the_mean_of_all(data: st.DataObject) -> None:
     """For every division of the updates among nodes, some of which may have none of a group."""
     n, k = data.draw(st.integers(1, 150)), data.draw(st.integers(1, 4))
     nodes = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    groups = data.draw(st.lists(st.lists(st.integers(0, k - 1), unique=True, max_size=k), min_size=n, max_size=n))
+    groups = data.draw(
+        st.lists(st.lists(st.integers(0, k - 1), unique=True, max_size=k), min_size=n, max_size=n)
+    )
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    rows, amounts = torch.from_numpy(rng.standard_normal((n, 5), dtype=np.float32)), rng.integers(1, 100, n).astype(float)
+    rows, amounts = (
+        torch.from_numpy(rng.standard_normal((n, 5), dtype=np.float32)),
+        rng.integers(1, 100, n).astype(float),
+    )
     means = Means(k, 5)
     for node in sorted(set(nodes)):
         at = [i for i in range(n) if nodes[i] == node]
-        for group, mean, weight in zip(*means_of(rows, at, amounts[at], [groups[i] for i in at]), strict=True):
+        for group, mean, weight in zip(
+            *means_of(rows, at, amounts[at], [groups[i] for i in at]), strict=True
+        ):
             means.join(group, torch.from_numpy(mean), weight, sum(group in groups[i] for i in at))
     for group in range(k):
         at = [i for i in range(n) if group in groups[i]]
-        expected = np.average(rows[at].double().numpy(), axis=0, weights=amounts[at]) if at else np.zeros(5)
+        expected = (
+            np.average(rows[at].double().numpy(), axis=0, weights=amounts[at])
+            if at
+            else np.zeros(5)
+        )
         np.testing.assert_allclose(means.means[group], expected, rtol=0, atol=2e-6)
         assert means.heard[group] == len(at)
         assert means.weight[group] == pytest.approx(amounts[at].sum())
@@ -99,7 +124,10 @@ def test_means_of_parts_are_the_mean_of_all(data: st.DataObject) -> None:
 
 def test_one_node_adds_up_in_the_order_of_one_process() -> None:
     rng = np.random.default_rng(0)
-    rows, amounts = torch.from_numpy(rng.standard_normal((200, 7), dtype=np.float32)), rng.integers(1, 9, 200).astype(float)
+    rows, amounts = (
+        torch.from_numpy(rng.standard_normal((200, 7), dtype=np.float32)),
+        rng.integers(1, 9, 200).astype(float),
+    )
     groups, whole_means, joined = [[i % 3] for i in range(200)], Means(3, 7), Means(3, 7)
     whole_means.add(rows, amounts, groups)
     for group, mean, weight in zip(*means_of(rows, range(200), amounts, groups), strict=True):
@@ -107,17 +135,27 @@ def test_one_node_adds_up_in_the_order_of_one_process() -> None:
     assert torch.equal(joined.means, whole_means.means)
 
 
-@given(st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 8), min_size=1, max_size=5))
-def test_every_job_goes_to_one_node_and_none_waits_for_long(costs: list[int], speeds: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 50), max_size=30), st.lists(st.integers(1, 8), min_size=1, max_size=5)
+)
+def test_every_job_goes_to_one_node_and_none_waits_for_long(
+    costs: list[int], speeds: list[int]
+) -> None:
     found = list(divided(costs, speeds))
     assert [job for job, _ in found] == list(range(len(costs)))
     assert found == list(divided(costs, speeds))
-    loads = [sum(costs[job] for job, node in found if node == one) / speed for one, speed in enumerate(speeds)]
+    loads = [
+        sum(costs[job] for job, node in found if node == one) / speed
+        for one, speed in enumerate(speeds)
+    ]
     fair, longest = sum(costs) / sum(speeds), max(costs, default=0)
-    assert max(loads) <= fair + longest + 1e-9  # of list scheduling: the node that ends last had the best end for its last job
+    assert (
+        max(loads) <= fair + longest + 1e-9
+    )  # of list scheduling: the node that ends last had the best end for its last job
 
 
-# -- without Ray's processes: nodes of this process, that may be lost at any call ------------------------------------------
+# -- without Ray's processes: nodes of this process, that may be lost at any call
+# ------------------------------------------
 
 
 class Nearby:
@@ -158,9 +196,15 @@ def nearby(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Cluster, list
     monkeypatch.setattr(engine.ray, "put", lambda value: value)
     monkeypatch.setattr(engine.ray, "get", get)
     monkeypatch.setattr(engine.ray, "kill", lambda actor: None)
-    monkeypatch.setattr(engine.ray, "wait", lambda calls, num_returns: (calls[-1:], calls[:-1]))  # the last one first
+    monkeypatch.setattr(
+        engine.ray, "wait", lambda calls, num_returns: (calls[-1:], calls[:-1])
+    )  # the last one first
 
-    def made(maker: Callable[[], World], dies: tuple[int | None, ...] = (None, None), boundary: Boundary | None = None) -> Any:
+    def made(
+        maker: Callable[[], World],
+        dies: tuple[int | None, ...] = (None, None),
+        boundary: Boundary | None = None,
+    ) -> Any:
         actors = [Nearby(at) for at in dies]
         nodes = [Node(f"node {i}", actor, 1) for i, actor in enumerate(actors)]
         monkeypatch.setattr(Cluster, "_placed", lambda *_: nodes)
@@ -173,7 +217,9 @@ def world_of_six() -> World:
     return small.world(ids=(1, 2, 4, 7, 8, 11), sizes=(20, 16, 24, 20, 9, 31))
 
 
-def both(cluster: Cluster, method: Any, world: World, number: int = 3, **more: Any) -> tuple[list[Round], list[Round]]:
+def both(
+    cluster: Cluster, method: Any, world: World, number: int = 3, **more: Any
+) -> tuple[list[Round], list[Round]]:
     """The rounds on the cluster, and those of one process."""
     found = list(inprocess.rounds(method, world, rounds=number, remote=cluster, **more))
     return found, list(inprocess.rounds(method, world, rounds=number, workers=1, **more))
@@ -189,8 +235,14 @@ def test_every_method_finds_what_it_finds_in_one_process(method: Any, nearby: An
     same(*both(cluster, method, world_of_six()), exact=False)
 
 
-@pytest.mark.parametrize("method", [CFL(eps1=10.0, eps2=0.0, gamma_max=0.0), HCCT(), FLHC(warmup=0)], ids=lambda m: m.name)
-def test_methods_that_need_every_update_have_the_bits_of_one_process(method: Any, nearby: Any) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [CFL(eps1=10.0, eps2=0.0, gamma_max=0.0), HCCT(), FLHC(warmup=0)],
+    ids=lambda m: m.name,
+)
+def test_methods_that_need_every_update_have_the_bits_of_one_process(
+    method: Any, nearby: Any
+) -> None:
     cluster, actors = nearby(world_of_six)
     same(*both(cluster, method, world_of_six()), exact=True)
     assert rows_sent(actors)
@@ -222,7 +274,9 @@ def test_models_are_put_once_for_all_nodes(nearby: Any, monkeypatch: pytest.Monk
     sent: list[Any] = []
     monkeypatch.setattr(engine.ray, "put", lambda value: sent.append(value) or value)
     list(inprocess.rounds(FedAvg(), world_of_six(), rounds=2, remote=cluster))
-    assert [value.shape[0] for value in sent] == [1] * 4  # the model of each round, before and after
+    assert [value.shape[0] for value in sent] == [
+        1
+    ] * 4  # the model of each round, before and after
 
 
 @pytest.mark.parametrize(
@@ -236,9 +290,14 @@ def test_models_are_put_once_for_all_nodes(nearby: Any, monkeypatch: pytest.Monk
     ids=["clip", "rotation", "median", "norms"],
 )
 @pytest.mark.parametrize("method", [FedAvg(), FedPer()], ids=["fedavg", "fedper"])
-def test_bounds_and_the_boundary_are_those_of_one_process(method: Any, more: Any, nearby: Any) -> None:
+def test_bounds_and_the_boundary_are_those_of_one_process(
+    method: Any, more: Any, nearby: Any
+) -> None:
     cluster, _ = nearby(world_of_six, boundary=more.get("boundary"))
-    same(*both(cluster, method, world_of_six(), **more), exact=more == {"robust": Robust(mean="median")})
+    same(
+        *both(cluster, method, world_of_six(), **more),
+        exact=more == {"robust": Robust(mean="median")},
+    )
 
 
 def of_liars(kind: str) -> World:
@@ -249,7 +308,9 @@ def of_liars(kind: str) -> World:
 def test_adversaries_lie_as_in_one_process(kind: str, nearby: Any) -> None:
     cluster, actors = nearby(partial(of_liars, kind))
     same(*both(cluster, FedAvg(), of_liars(kind)), exact=kind == "little-is-enough")
-    assert bool(rows_sent(actors)) == (kind == "little-is-enough")  # who colludes knows the updates of the others
+    assert bool(rows_sent(actors)) == (
+        kind == "little-is-enough"
+    )  # who colludes knows the updates of the others
 
 
 def of_broken() -> World:
@@ -280,16 +341,22 @@ def test_a_node_lost_before_the_first_round_is_not_used(nearby: Any) -> None:
     cluster, _ = nearby(world_of_six, dies=(1, None))
     found, expected = both(cluster, CFL(), world_of_six())
     same(found, expected, exact=True)
-    assert [(note.kind, note.clients) for note in found[0].notes if note.kind == "node"] == [("node", ())]
+    assert [(note.kind, note.clients) for note in found[0].notes if note.kind == "node"] == [
+        ("node", ())
+    ]
 
 
 def test_without_a_node_the_run_fails_in_one_sentence(nearby: Any) -> None:
     cluster, _ = nearby(world_of_six, dies=(3, 4))
-    with pytest.raises(EngineError, match=r"no node of the Ray cluster is left; the last was node [01]: The actor"):
+    with pytest.raises(
+        EngineError, match=r"no node of the Ray cluster is left; the last was node [01]: The actor"
+    ):
         both(cluster, FedAvg(), world_of_six())
 
 
-def test_a_dead_worker_process_makes_its_node_a_lost_one(nearby: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_worker_process_makes_its_node_a_lost_one(
+    nearby: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster, actors = nearby(world_of_six)
 
     def dead(*_: Any, **__: Any) -> Any:
@@ -316,8 +383,12 @@ def failure_of(run: Callable[[], Any]) -> str:
 
 def test_the_failure_of_a_client_is_that_of_one_process_and_is_not_tried_again(nearby: Any) -> None:
     cluster, actors = nearby(of_failing)
-    found = failure_of(lambda: list(inprocess.rounds(FedAvg(), of_failing(), rounds=1, remote=cluster, width=1)))
-    assert found == failure_of(lambda: list(inprocess.rounds(FedAvg(), of_failing(), rounds=1, workers=1, width=1)))
+    found = failure_of(
+        lambda: list(inprocess.rounds(FedAvg(), of_failing(), rounds=1, remote=cluster, width=1))
+    )
+    assert found == failure_of(
+        lambda: list(inprocess.rounds(FedAvg(), of_failing(), rounds=1, workers=1, width=1))
+    )
     assert found.startswith("client 7 failed in its task")
     assert sum(name == "work" for actor in actors for name, _ in actor.seen) == 2
 
@@ -336,7 +407,10 @@ def unknown() -> World:
 
 
 def test_a_world_that_cannot_be_made_on_a_node_is_a_mistake_of_the_user(nearby: Any) -> None:
-    with pytest.raises(UserError, match=r"node node 0 of the Ray cluster cannot make the world: the scenario 'mine:world'"):
+    with pytest.raises(
+        UserError,
+        match=r"node node 0 of the Ray cluster cannot make the world: the scenario 'mine:world'",
+    ):
         nearby(unknown)
 
 
@@ -345,19 +419,28 @@ def test_a_node_needs_this_version_of_coterie(nearby: Any) -> None:
     (node, _), here = cluster.nodes, engine.version("coterie")
     assert engine._obstacle(node, Call(here)) is None
     assert "The actor" in str(engine._obstacle(node, Call(RayActorError())))
-    with pytest.raises(UserError, match=f"node node 0 of the Ray cluster has Coterie 9, this machine has {here}"):
+    with pytest.raises(
+        UserError, match=f"node node 0 of the Ray cluster has Coterie 9, this machine has {here}"
+    ):
         engine._obstacle(node, Call("9"))
 
 
-# -- settings -------------------------------------------------------------------------------------------------------------
+# -- settings
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"device": "cuda"}, "Experiment.device needs engine inprocess, got cuda with engine ray"),
-        ({"address": "ray://there:10001"}, r"Experiment.address must be HOST:PORT, auto or local, got 'ray://there:10001'"),
-        ({"engine": "inprocess", "address": "auto"}, "Experiment.address needs engine ray, got 'auto' with engine inprocess"),
+        (
+            {"address": "ray://there:10001"},
+            r"Experiment.address must be HOST:PORT, auto or local, got 'ray://there:10001'",
+        ),
+        (
+            {"engine": "inprocess", "address": "auto"},
+            "Experiment.address needs engine ray, got 'auto' with engine inprocess",
+        ),
     ],
 )
 def test_what_ray_has_no_use_for_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -366,7 +449,10 @@ def test_what_ray_has_no_use_for_is_refused(settings: dict[str, Any], message: s
 
 
 def test_a_world_without_a_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="engine ray needs a function that makes the world, in a module that can be imported"):
+    with pytest.raises(
+        UserError,
+        match="engine ray needs a function that makes the world, in a module that can be imported",
+    ):
         coterie.begin(world_of_six(), tmp_path / "run", "fedavg", rounds=1, engine="ray")
     assert not (tmp_path / "run").exists()
 
@@ -383,31 +469,45 @@ def test_a_cluster_out_of_reach_is_one_sentence_and_leaves_no_file(
     address: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert main(["run", "--engine", "ray", "--address", address, "--rounds", "1", "--out", str(out)]) == 2
+    assert (
+        main(["run", "--engine", "ray", "--address", address, "--rounds", "1", "--out", str(out)])
+        == 2
+    )
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
     assert re.search(message, error)
     assert not out.exists()
 
 
-def test_an_address_is_not_recorded_and_not_taken_from_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    experiment = make({"engine": "ray", "address": "auto", "scenario": {"name": "digits/iid", "clients": 4}})
+def test_an_address_is_not_recorded_and_not_taken_from_a_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = make(
+        {"engine": "ray", "address": "auto", "scenario": {"name": "digits/iid", "clients": 4}}
+    )
     assert experiment.address == "auto"
     assert "address" not in experiment.spec()
     file = tmp_path / "experiment.toml"
-    file.write_bytes(sealed_toml(to_toml({"schema": SCHEMA, **experiment.spec(), "address": "there:6379"})))
+    file.write_bytes(
+        sealed_toml(to_toml({"schema": SCHEMA, **experiment.spec(), "address": "there:6379"}))
+    )
     assert main(["resume", str(tmp_path)]) == 2
-    assert "has an address of a Ray cluster, which Coterie does not record" in capsys.readouterr().err
+    assert (
+        "has an address of a Ray cluster, which Coterie does not record" in capsys.readouterr().err
+    )
 
 
-# -- two real nodes -------------------------------------------------------------------------------------------------------
+# -- two real nodes
+# -------------------------------------------------------------------------------------------------------
 
 real = [
     pytest.mark.slow,
     # Ray's own: files and processes that it leaves to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
     pytest.mark.filterwarnings(r"ignore:subprocess \d+ is still running:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning"
+    ),
     pytest.mark.filterwarnings("ignore:Tip. In future versions of Ray:FutureWarning"),
 ]
 
@@ -516,7 +616,9 @@ def broken_by(harm: Callable[[], None], rounds: Iterator[Round]) -> list[Round]:
 
 @pytest.mark.parametrize("what", ["actor", "actor that holds updates", "node"])
 @on_nodes
-def test_clients_of_a_lost_node_run_on_the_other(what: str, two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_of_a_lost_node_run_on_the_other(
+    what: str, two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = two.nodes()
 
     def harm() -> None:
@@ -526,7 +628,12 @@ def test_clients_of_a_lost_node_run_on_the_other(what: str, two: Two, monkeypatc
             ray.kill(cluster.nodes[0].actor)
         else:  # after it has trained, before it is asked for means
             add, actor = cluster.add_means, cluster.nodes[0].actor
-            monkeypatch.setattr(cluster, "add_means", lambda *arguments: (ray.kill(actor), add(*arguments))[1], raising=False)
+            monkeypatch.setattr(
+                cluster,
+                "add_means",
+                lambda *arguments: (ray.kill(actor), add(*arguments))[1],
+                raising=False,
+            )
 
     running = inprocess.rounds(FedAvg(), world_of_six(), rounds=3, remote=cluster)
     found = broken_by(harm, running)
@@ -540,17 +647,36 @@ def test_clients_of_a_lost_node_run_on_the_other(what: str, two: Two, monkeypatc
 @on_nodes
 def test_a_client_that_fails_on_a_node_is_the_error_of_one_process(two: Two) -> None:
     cluster = two.nodes()
-    cluster._begin(of_failing, Boundary(), 0, Hardware())  # in the same actors, which take seconds to start
-    found = failure_of(lambda: next(inprocess.rounds(FedAvg(), of_failing(), rounds=1, remote=cluster, width=1)))
+    cluster._begin(
+        of_failing, Boundary(), 0, Hardware()
+    )  # in the same actors, which take seconds to start
+    found = failure_of(
+        lambda: next(inprocess.rounds(FedAvg(), of_failing(), rounds=1, remote=cluster, width=1))
+    )
     two.free()
-    assert found == failure_of(lambda: next(inprocess.rounds(FedAvg(), of_failing(), rounds=1, workers=1, width=1)))
+    assert found == failure_of(
+        lambda: next(inprocess.rounds(FedAvg(), of_failing(), rounds=1, workers=1, width=1))
+    )
 
 
 @on_nodes
-def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_runs_on_a_cluster(
+    two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     two.complete()
     two.free()
-    call = ["run", "--method", "cfl", "--set", "scenario.clients=4", "--rounds", "2", "--width", "1", "--json"]
+    call = [
+        "run",
+        "--method",
+        "cfl",
+        "--set",
+        "scenario.clients=4",
+        "--rounds",
+        "2",
+        "--width",
+        "1",
+        "--json",
+    ]
     out = tmp_path / "ray"
     assert main([*call, "--engine", "ray", "--address", two.address, "--out", str(out)]) == 0
     (found,) = json.loads(capsys.readouterr().out)
@@ -570,24 +696,51 @@ def test_the_command_line_runs_on_a_cluster(two: Two, tmp_path: Path, capsys: py
 def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
     """Not even by the processes of a cluster that the command starts; the user's own net is found there all the same."""
     (tmp_path / "coterie").mkdir()
-    (tmp_path / "coterie" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n")
+    (tmp_path / "coterie" / "__init__.py").write_text(
+        f"open({str(tmp_path / 'imported')!r}, 'w').close()\nraise ImportError\n"
+    )
     net = "from torch import nn\n\n\ndef Net(shape, classes):\n    return nn.Linear(*shape, classes)\n"
     (tmp_path / "users_net_on_nodes.py").write_text(net)
-    scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "model": "users_net_on_nodes:Net"}
+    scenario = {
+        "name": "synthetic/groups",
+        "clients": 4,
+        "groups": 2,
+        "examples": 200,
+        "model": "users_net_on_nodes:Net",
+    }
     spec = {"scenario": scenario, "methods": ["fedavg"], "rounds": 1, "engine": "ray", "workers": 1}
     (tmp_path / "mine.toml").write_text(to_toml(spec))
-    command = [Path(sys.executable).with_name("coterie"), "run", "mine.toml", "--address", "local", "--out", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        Path(sys.executable).with_name("coterie"),
+        "run",
+        "mine.toml",
+        "--address",
+        "local",
+        "--out",
+        "run",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert not (tmp_path / "imported").exists()
     assert done.returncode == 0, done.stderr
 
 
 @on_nodes
-def test_a_run_that_was_stopped_continues_on_a_cluster(two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_stopped_continues_on_a_cluster(
+    two: Two, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     two.complete()
     two.free()
-    settings = {"methods": ["cfl"], "scenario": {"name": "digits/label-permutation", "clients": 4}, "rounds": 4, "width": 1}
-    (stopped,) = coterie.begin(make({**settings, "engine": "ray", "address": two.address}), tmp_path / "ray")
+    settings = {
+        "methods": ["cfl"],
+        "scenario": {"name": "digits/label-permutation", "clients": 4},
+        "rounds": 4,
+        "width": 1,
+    }
+    (stopped,) = coterie.begin(
+        make({**settings, "engine": "ray", "address": two.address}), tmp_path / "ray"
+    )
     rounds = stopped.rounds()
     for _ in range(2):
         next(rounds)

@@ -40,8 +40,14 @@ def test_all_replies_of_a_round_refused_is_an_error(workers: int) -> None:
 
 @pytest.mark.usefixtures("flower_run")
 def test_over_flower_it_is_the_same_error() -> None:
-    with pytest.raises(RefusedError, match="round 1: all 4 replies were refused, for example that of client "):
-        over_flower(FedAvg(), world((0, 1, 2, 3), clients={c: spoiled(client(c), "train") for c in range(4)}), 2)
+    with pytest.raises(
+        RefusedError, match="round 1: all 4 replies were refused, for example that of client "
+    ):
+        over_flower(
+            FedAvg(),
+            world((0, 1, 2, 3), clients={c: spoiled(client(c), "train") for c in range(4)}),
+            2,
+        )
 
 
 def test_one_good_reply_is_enough() -> None:
@@ -74,7 +80,9 @@ def test_one_refused_client_of_a_federation_may_be_hostile() -> None:
     check_refusals(1, {0: why[0]}, set(), range(4), roster, range(4))
     check_refusals(1, why, {3}, range(4), roster, range(3))
     check_refusals(1, {}, set(), range(4), roster, range(4))
-    with pytest.raises(RefusedError, match="all 3 replies were refused, for example that of client north"):
+    with pytest.raises(
+        RefusedError, match="all 3 replies were refused, for example that of client north"
+    ):
         check_refusals(1, why, set(), range(4), roster, range(3))
     with pytest.raises(RefusedError, match="the only reply was refused"):
         check_refusals(1, {0: why[0]}, set(), range(1), roster, range(1))
@@ -83,9 +91,18 @@ def test_one_refused_client_of_a_federation_may_be_hostile() -> None:
 @pytest.mark.parametrize(
     ("why", "remedy"),
     [
-        ("its update has norm 1.3e+04, more than 1000 times its model's 1.2", "standardize the inputs"),
-        ("its update has norm 30, more than 40 times the median 0.5 (robust.norms)", "or a larger robust.norms"),
-        ("it claims 2,000 examples, more than 1,000 (robust.most_examples)", "use a larger robust.most_examples"),
+        (
+            "its update has norm 1.3e+04, more than 1000 times its model's 1.2",
+            "standardize the inputs",
+        ),
+        (
+            "its update has norm 30, more than 40 times the median 0.5 (robust.norms)",
+            "or a larger robust.norms",
+        ),
+        (
+            "it claims 2,000 examples, more than 1,000 (robust.most_examples)",
+            "use a larger robust.most_examples",
+        ),
         ("its app failed: no file", "no model can learn from such replies"),
     ],
 )
@@ -98,8 +115,13 @@ def test_the_sentence_names_the_remedy(why: str, remedy: str) -> None:
 def test_the_run_stays_resumable(tmp_path: Path) -> None:
     """Each round multiplies the model, until no number holds it: that round is refused, and those before are kept."""
     rng = np.random.default_rng(0)
-    clients = [(1e3 * rng.normal(size=(40, 3)).astype("f"), rng.normal(size=40).astype("f")) for _ in range(3)]
-    made = coterie.from_lists(clients, model="linear", training=Training(lr=3.5e-6, batch=32, epochs=2))
+    clients = [
+        (1e3 * rng.normal(size=(40, 3)).astype("f"), rng.normal(size=40).astype("f"))
+        for _ in range(3)
+    ]
+    made = coterie.from_lists(
+        clients, model="linear", training=Training(lr=3.5e-6, batch=32, epochs=2)
+    )
     runs = coterie.begin(made, tmp_path / "run", "fedavg", rounds=50, workers=1)
     with pytest.raises(RefusedError, match="all 3 replies were refused"):
         runs.finish()
@@ -110,13 +132,26 @@ def test_the_run_stays_resumable(tmp_path: Path) -> None:
     assert not check(runs[0].folder).damaged
 
 
-def test_the_command_ends_with_one_sentence_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_one_sentence_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(0)
     rows = 300
-    frame = pd.DataFrame({"site": np.arange(rows) % 3, "x": 1e3 * rng.normal(size=rows), "y": rng.normal(size=rows)})
-    frame.assign(site=[f"s{site}" for site in frame["site"]]).to_csv(tmp_path / "sites.csv", index=False)
+    frame = pd.DataFrame(
+        {"site": np.arange(rows) % 3, "x": 1e3 * rng.normal(size=rows), "y": rng.normal(size=rows)}
+    )
+    frame.assign(site=[f"s{site}" for site in frame["site"]]).to_csv(
+        tmp_path / "sites.csv", index=False
+    )
     data, lr = f"--data={tmp_path / 'sites.csv'}", "training.lr=3.5e-6"
-    options = ["--scenario=table/clients", data, "--method=fedavg", "--rounds=50", "--workers=1", f"--out={tmp_path / 'run'}"]
+    options = [
+        "--scenario=table/clients",
+        data,
+        "--method=fedavg",
+        "--rounds=50",
+        "--workers=1",
+        f"--out={tmp_path / 'run'}",
+    ]
     sets = ["client=site", "target=y", "model=linear", lr, "training.batch=32", "training.epochs=2"]
     assert main(["run", *options, *(f"--set={one}" for one in sets)]) == 2
     said = capsys.readouterr().err

@@ -30,9 +30,13 @@ def seen(task: Task, tried: Any, **plan: Any) -> Any:
 
 @pytest.mark.parametrize("columns", [None, slice(0, 48), slice(10, 60)], ids=str)
 @pytest.mark.parametrize(
-    "task", [TASK, replace(TASK, gradient=True), Task(offered=(0, 1), choose=1)], ids=["train", "gradient", "choose"]
+    "task",
+    [TASK, replace(TASK, gradient=True), Task(offered=(0, 1), choose=1)],
+    ids=["train", "gradient", "choose"],
 )
-def test_what_a_step_sees_is_the_sketch_of_what_it_would_have_seen(task: Task, columns: slice | None) -> None:
+def test_what_a_step_sees_is_the_sketch_of_what_it_would_have_seen(
+    task: Task, columns: slice | None
+) -> None:
     tried = world(IDS, sizes=(20, 3, 50, 9))
     rows = seen(task, tried, need="rows", columns=columns)
     short = seen(task, tried, need="rows", columns=columns, sketch=16)
@@ -45,16 +49,27 @@ def test_what_a_step_sees_is_the_sketch_of_what_it_would_have_seen(task: Task, c
     for found in (short, matrix):
         assert torch.equal(found.means, means.means)
         assert found.heard.tolist() == means.heard.tolist()
-        assert (found.clients, found.chosen, found.examples.tolist()) == (rows.clients, rows.chosen, rows.examples.tolist())
+        assert (found.clients, found.chosen, found.examples.tolist()) == (
+            rows.clients,
+            rows.chosen,
+            rows.examples.tolist(),
+        )
 
 
 def test_scripted_worlds_see_the_same() -> None:
     tried = world(IDS)
-    plan = Plan(models=torch.zeros(2, 75), tasks=dict.fromkeys(IDS, TASK), columns=slice(0, 60), sketch=16)
+    plan = Plan(
+        models=torch.zeros(2, 75), tasks=dict.fromkeys(IDS, TASK), columns=slice(0, 60), sketch=16
+    )
     rows = seen(TASK, tried, need="rows")
     for need in ("rows", "gram"):
-        found, expected = seen(TASK, tried, need=need, columns=plan.columns, sketch=16), needed(replace(plan, need=need), rows)
-        assert found.updates is expected.updates is None or torch.equal(found.updates, expected.updates)
+        found, expected = (
+            seen(TASK, tried, need=need, columns=plan.columns, sketch=16),
+            needed(replace(plan, need=need), rows),
+        )
+        assert found.updates is expected.updates is None or torch.equal(
+            found.updates, expected.updates
+        )
         assert found.gram is expected.gram is None or (found.gram == expected.gram).all()
         assert torch.equal(found.means, expected.means)
 
@@ -79,7 +94,9 @@ def test_refused_and_untrained_replies_have_no_sketch() -> None:
     assert found.clients == (2, 3, 11)
     assert found.updates.shape == (3, 16)
     assert set(found.refused) == {7}
-    measured = seen(Task(offered=(0,), epochs=0, measure="train"), world(IDS), need="rows", sketch=16)
+    measured = seen(
+        Task(offered=(0,), epochs=0, measure="train"), world(IDS), need="rows", sketch=16
+    )
     assert measured.updates is measured.means is measured.gram is None
 
 
@@ -115,7 +132,9 @@ def test_no_update_is_held_beyond_the_window(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gather.ClientPool, "train", counted)
     narrow = seen(TASK, tried, need="rows", sketch=16)
     assert held == [CHUNK] * 3
-    torch.testing.assert_close(narrow.updates, wide.updates, rtol=1e-4, atol=1e-6)  # other blocks, other rounding
+    torch.testing.assert_close(
+        narrow.updates, wide.updates, rtol=1e-4, atol=1e-6
+    )  # other blocks, other rounding
     torch.testing.assert_close(narrow.means, wide.means, rtol=1e-4, atol=1e-6)
 
 
@@ -143,32 +162,48 @@ def test_methods_find_the_groups_in_sketches(method: Any) -> None:
 def test_methods_with_sketches_as_wide_as_a_model_are_the_methods(method: Any, model: Any) -> None:
     """Then sketches are the updates, and only what is averaged where differs: rounding."""
     tried = world(range(6), model=model, sizes=(20, 3, 50, 9, 17, 18))
-    eager: dict[str, Any] = {"eps1": 10.0, "eps2": 0.0, "gamma_max": 0.0, "persistence": 1} if isinstance(method, CFL) else {}
+    eager: dict[str, Any] = (
+        {"eps1": 10.0, "eps2": 0.0, "gamma_max": 0.0, "persistence": 1}
+        if isinstance(method, CFL)
+        else {}
+    )
     if isinstance(method, FLHC):
         eager = {"warmup": 1, "threshold": None, "groups": 2}
     whole = play(replace(method, sketch=None, **eager), tried, 4)
     short = play(replace(method, sketch=4096, **eager), tried, 4)
     for one, other in zip(whole, short, strict=True):
         assert one.assignment.groups == other.assignment.groups
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-3, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("method", [*METHODS[:4], HCCTE(sketch=64), HCCTE(sketch=8)], ids=str)
 def test_late_clients_find_their_place_by_sketches(method: Any) -> None:
     """They come, are silent, and go, with sketches on the edges of the tree."""
     setup = replace(
-        SCENARIOS["digits/label-permutation"], clients=10, newcomers=2, join_round=6, silent=0.2, leavers=1, leave=(8, 9)
+        SCENARIOS["digits/label-permutation"],
+        clients=10,
+        newcomers=2,
+        join_round=6,
+        silent=0.2,
+        leavers=1,
+        leave=(8, 9),
     )
     rounds = 3 if isinstance(method, FLHC) else None
     method = replace(method, warmup=2) if rounds else method
     done = play(method, setup.build(0), 12, 2, eval_every=99)
-    assert sorted(c for g in done[-1].assignment.groups for c in g) == sorted(done[-1].position.members)
+    assert sorted(c for g in done[-1].assignment.groups for c in g) == sorted(
+        done[-1].position.members
+    )
 
 
 def test_a_sketch_is_refused_where_it_cannot_do() -> None:
     with pytest.raises(SettingError, match=r"FLHC.sketch needs metric l2 or cosine, got l1"):
         FLHC(metric="l1", linkage="complete", sketch=64)
-    with pytest.raises(SettingError, match=r"CFL.sketch needs post_split parent-mean, got child-mean"):
+    with pytest.raises(
+        SettingError, match=r"CFL.sketch needs post_split parent-mean, got child-mean"
+    ):
         CFL(sketch=64)
     for method in (CFL, FLHC, HCCT):
         with pytest.raises(SettingError, match=r"sketch must be a positive multiple of 4, got 63"):
@@ -185,11 +220,36 @@ def test_the_number_of_workers_changes_no_bit_of_sketches() -> None:
 @pytest.mark.parametrize(
     ("method", "unsure"),
     [
-        (CFL(sketch=16, post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1), True),
+        (
+            CFL(
+                sketch=16,
+                post_split="parent-mean",
+                eps1=10.0,
+                eps2=0.0,
+                gamma_max=0.0,
+                persistence=1,
+            ),
+            True,
+        ),
         (FLHC(warmup=1, threshold=None, groups=2, sketch=16), True),
-        (FLHC(warmup=1, threshold=None, groups=2, sketch=16, metric="cosine", linkage="complete"), True),
-        (FLHC(warmup=1, threshold=None, groups=2, sketch=4096, metric="cosine", linkage="complete"), False),
-        (FLHC(warmup=1, threshold=None, groups=6, sketch=16, metric="cosine", linkage="complete"), False),
+        (
+            FLHC(
+                warmup=1, threshold=None, groups=2, sketch=16, metric="cosine", linkage="complete"
+            ),
+            True,
+        ),
+        (
+            FLHC(
+                warmup=1, threshold=None, groups=2, sketch=4096, metric="cosine", linkage="complete"
+            ),
+            False,
+        ),
+        (
+            FLHC(
+                warmup=1, threshold=None, groups=6, sketch=16, metric="cosine", linkage="complete"
+            ),
+            False,
+        ),
     ],
     ids=str,
 )

@@ -55,19 +55,34 @@ class Probing:
 
     name = "probing"
 
-    def __init__(self, spared: tuple[int, ...] = (), sketch: int | None = None, keep: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, spared: tuple[int, ...] = (), sketch: int | None = None, keep: tuple[str, ...] = ()
+    ) -> None:
         self.spared, self.sketch, self.keep = spared, sketch, keep
 
     def init(self, federation: Federation) -> Seen:
         return Seen(model=federation.draw(0), clients=federation.clients)
 
     def plan(self, state: Seen, cohort: Cohort) -> Plan:
-        tasks = {c: Task(offered=(0,), halves=c not in self.spared, keep=self.keep) for c in cohort.present}
+        tasks = {
+            c: Task(offered=(0,), halves=c not in self.spared, keep=self.keep)
+            for c in cohort.present
+        }
         need: Need = "mean" if self.sketch else "rows"
-        return Plan(models=state.model[None], tasks=tasks, need=need, sketch=self.sketch, second_halves=not self.sketch)
+        return Plan(
+            models=state.model[None],
+            tasks=tasks,
+            need=need,
+            sketch=self.sketch,
+            second_halves=not self.sketch,
+        )
 
     def step(self, state: Seen, replies: Replies) -> Seen:
-        mean = replies.means[0] if replies.means is not None else average(replies.updates, weights(replies, "data"))  # type: ignore[arg-type]
+        mean = (
+            replies.means[0]
+            if replies.means is not None
+            else average(replies.updates, weights(replies, "data"))
+        )  # type: ignore[arg-type]
         updates = None if replies.updates is None else replies.updates.clone()
         return replace(
             state,
@@ -80,7 +95,9 @@ class Probing:
         )
 
     def assignment(self, state: Seen) -> Assignment:
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,))
+        return Assignment(
+            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=(state.clients,)
+        )
 
     def explain(self, state: Seen) -> tuple[Note, ...]:
         return ()
@@ -90,7 +107,9 @@ def played(method: Probing, tried: World, rounds: int = 2, **how: Any) -> list[i
     return list(inprocess.rounds(method, tried, rounds=rounds, **{"workers": 1, "width": 1, **how}))
 
 
-def by_hand(tried: World, model: Tensor, client: int, exchange: int = 0, seed: int = 0) -> list[Tensor]:
+def by_hand(
+    tried: World, model: Tensor, client: int, exchange: int = 0, seed: int = 0
+) -> list[Tensor]:
     """Both updates of a client, from the definition."""
     learner = Learner(tried.model(), tried.objective, tried.augment)
     split, key = tried.clients[client].train, (seed, Purpose.TRAIN, exchange, client)
@@ -100,7 +119,9 @@ def by_hand(tried: World, model: Tensor, client: int, exchange: int = 0, seed: i
         at = order[half * (len(split) // 2) : (half + 1) * (len(split) // 2)]
         part = Split(split.inputs, split.index[at], split.targets[at])
         gen = generator(*key, 2, half)
-        found.append(learner.train(model, part, tried.training, tried.training.lr, gen).clone() - model)
+        found.append(
+            learner.train(model, part, tried.training, tried.training.lr, gen).clone() - model
+        )
     return found
 
 
@@ -125,23 +146,45 @@ def test_the_two_halves_share_no_example_and_leave_out_one_at_most() -> None:
     data = world((3,)).clients[3]
     for size in (2, 5, 8):
         train = Split(data.train.inputs, data.train.index[:size], data.train.targets[:size])
-        job = Job(Task(offered=(0,), halves=True), [], replace(data, train=train), Training(), 0.1, (0, 6, 1, 3))
+        job = Job(
+            Task(offered=(0,), halves=True),
+            [],
+            replace(data, train=train),
+            Training(),
+            0.1,
+            (0, 6, 1, 3),
+        )
         first, second = (set(part.data.train.index.tolist()) for part in training.halved(job))
         assert len(first) == len(second) == size // 2
         assert not first & second
         assert first | second <= set(train.index.tolist())
         others = training.halved(replace(job, key=(0, 6, 2, 3)))
-        assert size == 2 or others[0].data.train.index.tolist() != training.halved(job)[0].data.train.index.tolist()
+        assert (
+            size == 2
+            or others[0].data.train.index.tolist()
+            != training.halved(job)[0].data.train.index.tolist()
+        )
     with pytest.raises(ValueError, match="1 training example cannot be halved"):
-        training.halved(replace(job, data=replace(data, train=Split(train.inputs, train.index[:1], train.targets[:1]))))
+        training.halved(
+            replace(
+                job,
+                data=replace(data, train=Split(train.inputs, train.index[:1], train.targets[:1])),
+            )
+        )
 
 
 @pytest.mark.parametrize("how", [{"workers": 2}, {"width": 3}, {"width": 8, "workers": 2}], ids=str)
 def test_workers_and_blocks_change_no_half(how: dict[str, int]) -> None:
     tried = world(IDS)
-    for one, other in zip(played(Probing(), tried, 3), played(Probing(), tried, 3, **how), strict=True):
-        np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6)
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
+    for one, other in zip(
+        played(Probing(), tried, 3), played(Probing(), tried, 3, **how), strict=True
+    ):
+        np.testing.assert_allclose(
+            one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6
+        )
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_who_is_not_asked_for_halves_has_none() -> None:
@@ -158,7 +201,9 @@ def test_sketches_stand_in_for_halves() -> None:
     tried = world(IDS)
     exact = played(Probing(), tried, 1)[0]
     short = played(Probing(sketch=512), tried, 1)[0]
-    torch.testing.assert_close(short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6
+    )
     scale = np.sqrt(np.diag(exact.position.state.halves))
     off = (short.position.state.halves - exact.position.state.halves) / np.outer(scale, scale)
     assert np.abs(off).max() < 6 / 512**0.5
@@ -170,7 +215,9 @@ def test_an_orthonormal_map_leaves_their_products() -> None:
     for rotation in ("permute", "blocks"):
         mapped = played(Probing(), tried, boundary=Boundary(rotation=rotation))
         for one, other in zip(plain, mapped, strict=True):
-            np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(
+                one.position.state.halves, other.position.state.halves, rtol=1e-3, atol=1e-6
+            )
 
 
 @seeded(0)
@@ -192,7 +239,9 @@ def test_layers_that_stay_move_by_the_mean_of_both_and_are_in_no_product() -> No
     model, mask = first_model(tried), layout.mask((last,))
     for client, place in zip(IDS, range(4), strict=True):
         first, second = by_hand(tried, model, client)
-        torch.testing.assert_close(done.position.kept[""][client][mask], (model + (first + second) / 2)[mask])
+        torch.testing.assert_close(
+            done.position.kept[""][client][mask], (model + (first + second) / 2)[mask]
+        )
         own = float((first[~mask].double() ** 2).sum())
         assert done.position.state.halves[place, place] == pytest.approx(own, rel=1e-5)
 
@@ -200,20 +249,29 @@ def test_layers_that_stay_move_by_the_mean_of_both_and_are_in_no_product() -> No
 def cut(tried: World, client: int, size: int) -> World:
     """With but so many training examples of one client."""
     data = tried.clients[client]
-    few = replace(data, train=Split(data.train.inputs, data.train.index[:size], data.train.targets[:size]))
+    few = replace(
+        data, train=Split(data.train.inputs, data.train.index[:size], data.train.targets[:size])
+    )
     return replace(tried, clients={**tried.clients, client: few})
 
 
 def whole_update(tried: World, client: int) -> Tensor:
     learner, model = Learner(tried.model(), tried.objective, tried.augment), first_model(tried)
     gen = generator(0, Purpose.TRAIN, 0, client)
-    return learner.train(model, tried.clients[client].train, tried.training, tried.training.lr, gen).clone() - model
+    return (
+        learner.train(
+            model, tried.clients[client].train, tried.training, tried.training.lr, gen
+        ).clone()
+        - model
+    )
 
 
 @pytest.mark.parametrize(("model", "size"), [(mlp, 1), (normed, 3)])
 @pytest.mark.parametrize("how", [{}, {"workers": 2}, {"width": 4}], ids=str)
 @seeded(0)
-def test_who_has_too_few_examples_sends_its_whole_update(model: Any, size: int, how: dict[str, int]) -> None:
+def test_who_has_too_few_examples_sends_its_whole_update(
+    model: Any, size: int, how: dict[str, int]
+) -> None:
     tried = world(IDS, model=model)
     few = cut(tried, 4, size)
     done = played(Probing(), few, 1, **how)[0]
@@ -229,8 +287,12 @@ def test_who_has_too_few_examples_sends_its_whole_update(model: Any, size: int, 
 
 
 def test_sketches_of_halves_and_of_whole_updates_go_together() -> None:
-    exact, short = (played(Probing(sketch=size), cut(world(IDS), 4, 1), 1)[0] for size in (None, 512))
-    torch.testing.assert_close(short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6)
+    exact, short = (
+        played(Probing(sketch=size), cut(world(IDS), 4, 1), 1)[0] for size in (None, 512)
+    )
+    torch.testing.assert_close(
+        short.assignment.models, exact.assignment.models, rtol=1e-4, atol=1e-6
+    )
     assert short.position.state.halved == exact.position.state.halved == (*IDS[:2], IDS[3])
 
 
@@ -239,19 +301,25 @@ def test_where_nobody_can_be_halved_there_are_no_halves() -> None:
     found = played(Probing(), tried, 1)[0]
     assert found.position.state.halves is None
     assert found.position.state.second_halves is None
-    torch.testing.assert_close(found.assignment.models, played(Probing(spared=IDS), tried, 1)[0].assignment.models)
+    torch.testing.assert_close(
+        found.assignment.models, played(Probing(spared=IDS), tried, 1)[0].assignment.models
+    )
 
 
 @seeded(0)
 def test_one_update_costs_and_releases_as_one() -> None:
     tried, boundary = world(IDS), Boundary(clip=1.0, noise=1.0)
-    halved, single = (played(Probing(), cut(tried, 4, size), 1, boundary=boundary)[0] for size in (2, 1))
+    halved, single = (
+        played(Probing(), cut(tried, 4, size), 1, boundary=boundary)[0] for size in (2, 1)
+    )
     assert halved.bytes_up - single.bytes_up == 4 * Layout(tried.model()).size
     assert single.released == {**halved.released, 4: 1}
 
 
 def test_replies_tell_whose_halves_they_have() -> None:
-    replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6))
+    replies = Replies(
+        clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6)
+    )
     assert replies.halved == (3, 5, 9)
     assert replace(replies, halves=None).halved == ()
     two = replace(replies, halved=(3, 9), halves=np.arange(16.0).reshape(4, 4))
@@ -273,7 +341,9 @@ def test_twice_the_bytes_go_up_and_no_more_come_down() -> None:
 
 
 def test_replies_of_some_have_the_halves_of_some() -> None:
-    replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6))
+    replies = Replies(
+        clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6)
+    )
     some = replies.of([9, 3]).halves
     assert some is not None
     assert some.tolist() == replies.halves[np.ix_([0, 2, 3, 5], [0, 2, 3, 5])].tolist()  # type: ignore[index]
@@ -291,12 +361,20 @@ def test_silence_changes_nobodys_halves() -> None:
 
 @pytest.mark.parametrize("task", [{"gradient": True}, {"epochs": 0}])
 def test_halves_are_of_training(task: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Task.halves needs a task that trains on updates, not gradients"):
+    with pytest.raises(
+        ValueError, match=r"Task.halves needs a task that trains on updates, not gradients"
+    ):
         Task(offered=(0,), halves=True, **task)
 
 
-@pytest.mark.parametrize("personal", [Personal(epochs=2), Personal(start="offered", pull=0.3), Personal(start="own")], ids=str)
-def test_a_personal_model_beside_halves_is_that_of_a_task_without_halves(personal: Personal) -> None:
+@pytest.mark.parametrize(
+    "personal",
+    [Personal(epochs=2), Personal(start="offered", pull=0.3), Personal(start="own")],
+    ids=str,
+)
+def test_a_personal_model_beside_halves_is_that_of_a_task_without_halves(
+    personal: Personal,
+) -> None:
     """It is trained on all examples; one that starts from the trained model starts from that of all examples."""
     kept, plain = [], Task(offered=(0,), personal=personal, held_out=True)
     for task in (replace(plain, halves=True), plain):
@@ -314,29 +392,49 @@ def flower() -> Any:
 
 
 @pytest.mark.usefixtures("flower_run")
-@pytest.mark.parametrize("how", [{}, {"sketch": 256}, {"spared": (2,)}], ids=["rows", "sketches", "some"])
-@pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1), Boundary(compress="8bit")], ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"sketch": 256}, {"spared": (2,)}], ids=["rows", "sketches", "some"]
+)
+@pytest.mark.parametrize(
+    "boundary", [Boundary(), Boundary(clip=0.2, noise=0.1), Boundary(compress="8bit")], ids=str
+)
 def test_over_flower_halves_are_the_same(how: dict[str, Any], boundary: Boundary) -> None:
     same_over_flower(world(IDS), how, boundary)
 
 
-def same_over_flower(tried: World, how: dict[str, Any], boundary: Boundary) -> list[inprocess.Round]:
+def same_over_flower(
+    tried: World, how: dict[str, Any], boundary: Boundary
+) -> list[inprocess.Round]:
     """Rounds over Flower, after a check that they are those of one process."""
     from coterie.engines.flower import boundary_mod
 
     mods = [] if boundary == Boundary() else [boundary_mod(boundary, tried.model, simulated=0)]
-    found: list[inprocess.Round] = flower().over_flower(Probing(**how), tried, 2, mods=mods, boundary=boundary)
+    found: list[inprocess.Round] = flower().over_flower(
+        Probing(**how), tried, 2, mods=mods, boundary=boundary
+    )
     for one, other in zip(found, played(Probing(**how), tried, boundary=boundary), strict=True):
-        np.testing.assert_allclose(one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7)
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6)
-        assert (one.bytes_up, one.bytes_down, one.released) == (other.bytes_up, other.bytes_down, other.released)
+        np.testing.assert_allclose(
+            one.position.state.halves, other.position.state.halves, rtol=1e-4, atol=1e-7
+        )
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-4, atol=1e-6
+        )
+        assert (one.bytes_up, one.bytes_down, one.released) == (
+            other.bytes_up,
+            other.bytes_down,
+            other.released,
+        )
     return found
 
 
 @pytest.mark.usefixtures("flower_run")
 @pytest.mark.parametrize("how", [{}, {"sketch": 256}], ids=["rows", "sketches"])
-@pytest.mark.parametrize("boundary", [Boundary(), Boundary(clip=0.2, noise=0.1, compress="8bit")], ids=str)
-def test_over_flower_who_has_too_few_examples_sends_its_whole_update(how: dict[str, Any], boundary: Boundary) -> None:
+@pytest.mark.parametrize(
+    "boundary", [Boundary(), Boundary(clip=0.2, noise=0.1, compress="8bit")], ids=str
+)
+def test_over_flower_who_has_too_few_examples_sends_its_whole_update(
+    how: dict[str, Any], boundary: Boundary
+) -> None:
     found = same_over_flower(cut(world(IDS), 4, 1), how, boundary)
     assert [one.position.state.heard for one in found] == [IDS, IDS]
 
@@ -345,5 +443,7 @@ def test_over_flower_who_has_too_few_examples_sends_its_whole_update(how: dict[s
 def test_an_app_that_would_ignore_halves_is_refused() -> None:
     flowered, tried = flower(), world(IDS)
     grid = flowered.Here(flowered.foreign(tried), 4, named=False)
-    with pytest.raises(ValueError, match="probing asks a client for updates of both halves of its data"):
+    with pytest.raises(
+        ValueError, match="probing asks a client for updates of both halves of its data"
+    ):
         list(flowered.strategy_of(Probing(), tried).rounds(grid, 1))

@@ -91,7 +91,8 @@ def test_shared_matrices_are_seen_by_both_sides() -> None:
     assert shared_matrix(0, 3).shape == (0, 3)
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
+# -- failures
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -130,7 +131,9 @@ def test_a_worker_that_dies_at_work_is_an_error_at_once(end: Callable[[], None])
 
     with workers(die, 2) as crew:
         began = time.monotonic()
-        with pytest.raises(EngineError, match=r"a worker process ended with exit code (-9 \(killed; was there|3)"):
+        with pytest.raises(
+            EngineError, match=r"a worker process ended with exit code (-9 \(killed; was there|3)"
+        ):
             crew.run(range(2))
         assert time.monotonic() - began < 15  # the other one, busy for 30 s, is not waited for
 
@@ -146,11 +149,16 @@ def test_a_worker_that_died_between_two_runs_is_an_error() -> None:
             crew.run([1, 2])
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
+# -- the end
+# ----------------------------------------------------------------------------------------------------------
 
 
-def test_idle_workers_end_by_themselves_even_if_a_later_crew_holds_copies_of_the_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "GRACE", 60.0)  # a busy machine is no failure; a killed process has another exit code
+def test_idle_workers_end_by_themselves_even_if_a_later_crew_holds_copies_of_the_pipes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        engine, "GRACE", 60.0
+    )  # a busy machine is no failure; a killed process has another exit code
     first, second = Workers(abs, 3), Workers(abs, 2)
     try:
         processes = list(first.processes)
@@ -195,7 +203,9 @@ time.sleep(100)
 def test_workers_end_when_their_parent_is_killed(state: str) -> None:
     script = [sys.executable, "-c", PARENT, state]
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(
+        script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
@@ -213,7 +223,9 @@ def test_default_workers_are_the_cores_but_one_within_a_worker() -> None:
         assert set(crew.run(range(4))) == {1}
 
 
-def test_a_matrix_larger_than_memory_lies_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_matrix_larger_than_memory_lies_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(engine, "available_memory", lambda: 100.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     matrix = shared_matrix(4, 5)

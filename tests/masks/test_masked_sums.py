@@ -25,18 +25,30 @@ NAME = b"sum 1"
 class Played:
     """One masked sum of clients, some of which fall silent before a step; every message is kept as the server sees it."""
 
-    def __init__(self, numbers: Mapping[int, np.ndarray], silent: Mapping[int, int] | None = None, **how: float) -> None:
+    def __init__(
+        self,
+        numbers: Mapping[int, np.ndarray],
+        silent: Mapping[int, int] | None = None,
+        **how: float,
+    ) -> None:
         self.silent, size = silent or {}, len(next(iter(numbers.values())))
         self.numbers, self.clients = numbers, {c: Masker(c, NAME) for c in numbers}
         self.server = MaskedSum(NAME, size, **how)
         self.keys = self.server.keys({c: self.clients[c].keys() for c in self.there(numbers, 1)})
         least = self.server.graph.threshold
-        self.sealed = {c: self.clients[c].shares(self.keys[c], least) for c in self.there(self.keys, 2)}
+        self.sealed = {
+            c: self.clients[c].shares(self.keys[c], least) for c in self.there(self.keys, 2)
+        }
         self.shares = self.server.shares(self.sealed)
-        self.masked = {c: self.clients[c].masked(self.shares[c], numbers[c]) for c in self.there(self.shares, 3)}
+        self.masked = {
+            c: self.clients[c].masked(self.shares[c], numbers[c])
+            for c in self.there(self.shares, 3)
+        }
         for client, words in self.masked.items():
             self.server.add(client, words)
-        self.unmaskings = {c: self.clients[c].unmask(self.server.arrived) for c in self.there(self.masked, 4)}
+        self.unmaskings = {
+            c: self.clients[c].unmask(self.server.arrived) for c in self.there(self.masked, 4)
+        }
 
     def there(self, clients: Iterable[int], step: int) -> list[int]:
         return [c for c in clients if self.silent.get(c, 5) > step]
@@ -55,7 +67,8 @@ def words(clients: Iterable[int], size: int = 40, seed: int = 0) -> dict[int, np
     return {c: draw.integers(0, 2**32, size, dtype=np.uint32) for c in clients}
 
 
-# -- the sum ------------------------------------------------------------------------------------------------------------
+# -- the sum
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [3, 4, 8, 25])
@@ -84,7 +97,9 @@ def test_the_sum_is_that_of_those_whose_numbers_arrived(n: int, steps: list[int]
 def test_a_sum_of_two_is_not_unmasked() -> None:
     with pytest.raises(ProtocolError):
         _ = Played(words(range(3)), {2: 3}).found
-    np.testing.assert_array_equal((played := Played(words(range(3)), {2: 4})).found, played.expected)
+    np.testing.assert_array_equal(
+        (played := Played(words(range(3)), {2: 4})).found, played.expected
+    )
 
 
 def test_a_client_may_be_stored_between_any_two_steps() -> None:
@@ -93,7 +108,9 @@ def test_a_client_may_be_stored_between_any_two_steps() -> None:
     again = {c: Masker.restored(each.saved()) for c, each in maskers.items()}
     near = server.keys({c: each.keys() for c, each in again.items()})
     again = {c: Masker.restored(each.saved()) for c, each in again.items()}
-    ready = server.shares({c: each.shares(near[c], server.graph.threshold) for c, each in again.items()})
+    ready = server.shares(
+        {c: each.shares(near[c], server.graph.threshold) for c, each in again.items()}
+    )
     again = {c: Masker.restored(each.saved()) for c, each in again.items()}
     for c in (0, 1, 3):
         server.add(c, again[c].masked(ready[c], numbers[c]))
@@ -125,10 +142,13 @@ def test_real_numbers_are_summed_to_half_a_step_each() -> None:
     code, draw = FixedPoint(bound=3.0, clients=8), np.random.default_rng(1)
     values = {c: draw.uniform(-3, 3, 100) for c in range(8)}
     played = Played({c: code.encode(v) for c, v in values.items()})
-    np.testing.assert_allclose(code.decode(played.found), sum(values.values()), atol=8 * code.step / 2)
+    np.testing.assert_allclose(
+        code.decode(played.found), sum(values.values()), atol=8 * code.step / 2
+    )
 
 
-# -- what the server sees ------------------------------------------------------------------------------------------------
+# -- what the server sees
+# ------------------------------------------------------------------------------------------------
 
 
 def objects_of(thing: Any, seen: set[int]) -> Iterable[Any]:
@@ -186,12 +206,15 @@ def test_never_both_secrets_of_a_client() -> None:
         assert set(one.keys) == {2, 4}
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------------
+# -- what is refused
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_sum_of_few_is_not_unmasked() -> None:
     client = Played(words(range(7)), dict.fromkeys(range(7), 4)).clients[0]
-    with pytest.raises(ProtocolError, match="a sum of 3 of the clients that client 0 knows is not unmasked"):
+    with pytest.raises(
+        ProtocolError, match="a sum of 3 of the clients that client 0 knows is not unmasked"
+    ):
         client.unmask({0, 1, 2})
 
 
@@ -240,11 +263,17 @@ def test_a_key_that_is_none_is_refused() -> None:
 
 def test_the_server_takes_numbers_once_and_of_the_right_shape() -> None:
     played = Played(words(range(4), size=3), {3: 2})
-    for client, row in ((0, np.zeros(3, dtype=WORD)), (3, np.zeros(3, dtype=WORD)), (9, np.zeros(3, dtype=WORD))):
+    for client, row in (
+        (0, np.zeros(3, dtype=WORD)),
+        (3, np.zeros(3, dtype=WORD)),
+        (9, np.zeros(3, dtype=WORD)),
+    ):
         with pytest.raises(ProtocolError, match="not wanted"):
             played.server.add(client, row)
     with pytest.raises(ProtocolError, match="not wanted"):
-        Played(words(range(4), size=3), dict.fromkeys(range(4), 3)).server.add(0, np.zeros(4, dtype=WORD))
+        Played(words(range(4), size=3), dict.fromkeys(range(4), 3)).server.add(
+            0, np.zeros(4, dtype=WORD)
+        )
 
 
 def test_two_clients_are_too_few() -> None:
@@ -252,7 +281,8 @@ def test_two_clients_are_too_few() -> None:
         Played(words(range(2)))
 
 
-# -- its parts -----------------------------------------------------------------------------------------------------------
+# -- its parts
+# -----------------------------------------------------------------------------------------------------------
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 4), st.randoms())
@@ -267,7 +297,10 @@ def test_fewer_shares_say_nothing() -> None:
     shares = split(bytes(32), 3, (1, 2, 3))
     with pytest.raises(ValueError, match="3 shares are needed to give back a secret, got 2"):
         join({1: shares[1], 2: shares[2]}, 3)
-    found = {join({1: shares[1], 2: shares[2], 3: (value % PRIME).to_bytes(33, "big")}, 3) for value in (5, 6, 7)}
+    found = {
+        join({1: shares[1], 2: shares[2], 3: (value % PRIME).to_bytes(33, "big")}, 3)
+        for value in (5, 6, 7)
+    }
     assert len(found) == 3
 
 
@@ -289,14 +322,20 @@ def test_wrong_shares_are_refused(how: tuple[bytes, int, tuple[int, ...]], messa
 def test_no_sum_of_so_many_clients_overflows(clients: int, bound: float, size: int) -> None:
     code = FixedPoint(bound, clients)
     row = code.encode(np.full(size, bound))
-    np.testing.assert_allclose(code.decode((row.astype(np.uint64) * clients).astype(WORD)), clients * bound, rtol=1e-9)
-    np.testing.assert_allclose(code.decode((-row.astype(np.int64) * clients & 0xFFFFFFFF).astype(WORD)), -clients * bound)
+    np.testing.assert_allclose(
+        code.decode((row.astype(np.uint64) * clients).astype(WORD)), clients * bound, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        code.decode((-row.astype(np.int64) * clients & 0xFFFFFFFF).astype(WORD)), -clients * bound
+    )
 
 
 def test_numbers_beyond_the_bound_are_clipped_and_counted() -> None:
     code = FixedPoint(1.0, 10)
     values = np.array([0.5, -3.0, 1.0, 1.5])
-    np.testing.assert_allclose(code.decode(code.encode(values)), [0.5, -1.0, 1.0, 1.0], atol=code.step)
+    np.testing.assert_allclose(
+        code.decode(code.encode(values)), [0.5, -1.0, 1.0, 1.0], atol=code.step
+    )
     assert code.clipped(values) == 2
     for bad in (np.nan, np.inf):
         with pytest.raises(ValueError, match="must be finite"):
@@ -313,17 +352,24 @@ def test_masks_are_the_key_stream_of_their_seed() -> None:
     one, other = mask(bytes(32), 1000), mask(b"\1" * 32, 1000)
     np.testing.assert_array_equal(one[:10], mask(bytes(32), 10))
     assert (one != other).mean() > 0.99
-    assert one[:2].tobytes().hex() == "76b8e0ada0f13d90"  # RFC 7539, appendix A.1, the first test vector
+    assert (
+        one[:2].tobytes().hex() == "76b8e0ada0f13d90"
+    )  # RFC 7539, appendix A.1, the first test vector
 
 
 def test_both_ends_agree_on_a_key_for_each_purpose() -> None:
     one, other = KeyPair.new(), KeyPair.new()
-    assert one.agree(other.public, b"a") == other.agree(one.public, b"a") != one.agree(other.public, b"b")
+    assert (
+        one.agree(other.public, b"a")
+        == other.agree(one.public, b"a")
+        != one.agree(other.public, b"b")
+    )
     assert KeyPair.of(one.secret).public == one.public
     assert opened(b"k" * 32, sealed(b"k" * 32, b"text", b"about"), b"about") == b"text"
 
 
-# -- who masks with whom -------------------------------------------------------------------------------------------------
+# -- who masks with whom
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [3, 50, COMPLETE])
@@ -338,7 +384,9 @@ def test_many_clients_have_some_neighbours_each() -> None:
     k = degree(1000, 0.1, 0.1)
     assert k < 80
     assert {len(near) for near in graph.neighbours.values()} == {k}
-    assert all(c in graph.neighbours[o] and c != o for c, near in graph.neighbours.items() for o in near)
+    assert all(
+        c in graph.neighbours[o] and c != o for c, near in graph.neighbours.items() for o in near
+    )
     assert 2 * graph.threshold > k + 1
     assert graph.neighbours != Graph.of(range(1000)).neighbours  # nobody can choose its neighbours
 
@@ -346,4 +394,6 @@ def test_many_clients_have_some_neighbours_each() -> None:
 def test_the_degree_grows_slowly_and_with_the_danger() -> None:
     assert degree(200, 0.1, 0.1) <= degree(2000, 0.1, 0.1) <= 2 * degree(200, 0.1, 0.1)
     assert degree(500, 0.1, 0.2) > degree(500, 0.1, 0.05)
-    assert degree(500, 0.6, 0.4) == 499  # not even the complete graph is safe enough, but there is none better
+    assert (
+        degree(500, 0.6, 0.4) == 499
+    )  # not even the complete graph is safe enough, but there is none better

@@ -35,9 +35,14 @@ def mean(world: Pull, rows: Mapping[int, Tensor]) -> Tensor:
     return torch.stack([row * world.examples.get(c, 1) / total for c, row in rows.items()]).sum(0)
 
 
-def as_printed(world: Pull, first: Tensor, epochs: int, mixing: Mapping[int, float], rounds: int) -> dict[int, Tensor]:
+def as_printed(
+    world: Pull, first: Tensor, epochs: int, mixing: Mapping[int, float], rounds: int
+) -> dict[int, Tensor]:
     """Lines 1 to 25 of the paper's algorithm, given the right clusters, in a world without noise: what clients are served."""
-    after = lambda start, client, e: start + (1 - (1 - world.rate) ** e) * (world.targets[client] - start)  # noqa: E731
+
+    def after(start, client, e):
+        return start + (1 - (1 - world.rate) ** e) * (world.targets[client] - start)
+
     out: dict[int, Tensor] = {}
     for group in TRUTH:
         h = mean(world, {k: after(first, k, epochs) for k in group})
@@ -54,12 +59,19 @@ def jittered() -> Pull:
     """Three groups whose members pull towards places that differ a little, so that mixing matters."""
     world = grouped(THREE, noise=0.0, examples={2: 5, 17: 2, 50: 7})
     gen = torch.Generator().manual_seed(5)
-    return replace(world, targets={c: t + 0.05 * torch.randn(len(t), generator=gen) for c, t in world.targets.items()})
+    return replace(
+        world,
+        targets={
+            c: t + 0.05 * torch.randn(len(t), generator=gen) for c, t in world.targets.items()
+        },
+    )
 
 
 @given(st.lists(st.floats(0, 1), min_size=12, max_size=12), st.integers(1, 4), st.integers(1, 3))
 @settings(max_examples=25, deadline=None)
-def test_rounds_are_those_of_the_printed_algorithm(mixing: list[float], rounds: int, epochs: int) -> None:
+def test_rounds_are_those_of_the_printed_algorithm(
+    mixing: list[float], rounds: int, epochs: int
+) -> None:
     world = jittered()
     method = ACFL(mixing_per_client=tuple(mixing), pretrain_epochs=epochs)
     end = last(method, world, 1 + rounds)
@@ -86,8 +98,12 @@ def test_the_clustering_exchange_is_no_round_and_serves_the_means_of_what_was_tr
 
 
 @pytest.mark.parametrize("how", [{}, {"fraction": 0.3}])
-@pytest.mark.parametrize("mixing", [{"mixing": 0.0}, {"mixing": 0.9, "mixing_per_client": (0.0,) * 12}])
-def test_without_clusters_and_mixing_it_is_fedavg_bit_for_bit(how: dict[str, Any], mixing: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "mixing", [{"mixing": 0.0}, {"mixing": 0.9, "mixing_per_client": (0.0,) * 12}]
+)
+def test_without_clusters_and_mixing_it_is_fedavg_bit_for_bit(
+    how: dict[str, Any], mixing: dict[str, Any]
+) -> None:
     world = grouped(THREE, examples={2: 9, 51: 4})
     silence = np.random.default_rng(3).random((20, 100)) < 0.3
     silent = lambda e, c: bool(silence[e, c])  # noqa: E731
@@ -143,14 +159,18 @@ def test_an_absent_clients_own_model_stays_and_its_served_model_follows_the_cent
     assert not torch.equal(served(history[3])[away], served(history[4])[away])
 
 
-# -- what is compared ------------------------------------------------------------------------------------------------------
+# -- what is compared
+# ------------------------------------------------------------------------------------------------------
 
 
 def angles(*degrees: float, first: float = 0.0) -> Pull:
     """Clients 10, 20, ... that pull in these directions; the dense columns are the two in which they point."""
     turned = [np.deg2rad(a) for a in degrees]
     return Pull(
-        targets={10 * (i + 1): torch.tensor([first, np.cos(a), np.sin(a), 0, 0]).float() for i, a in enumerate(turned)},
+        targets={
+            10 * (i + 1): torch.tensor([first, np.cos(a), np.sin(a), 0, 0]).float()
+            for i, a in enumerate(turned)
+        },
         rate=1.0,
     )
 
@@ -162,20 +182,29 @@ def test_the_threshold_is_a_similarity(threshold: float, groups: int) -> None:
 
 
 def test_at_the_threshold_nothing_is_merged() -> None:
-    world = Pull(targets={1: torch.tensor([0.0, 1, 0, 0]), 2: torch.tensor([0.0, 0, 1, 0])}, rate=1.0)  # cosine 0
+    world = Pull(
+        targets={1: torch.tensor([0.0, 1, 0, 0]), 2: torch.tensor([0.0, 0, 1, 0])}, rate=1.0
+    )  # cosine 0
     assert len(last(ACFL(threshold=0.0), world, 1).groups) == 2
     assert len(last(ACFL(threshold=-0.01), world, 1).groups) == 1
 
 
 def test_the_linkage_is_the_mean_of_pairs() -> None:
-    # 0 and 20 merge first (0.94); then 60 is at (cos 60 + cos 40) / 2 = 0.633 on average, 0.766 at best, 0.5 at worst.
+    # 0 and 20 merge first (0.94); then 60 is at (cos 60 + cos 40) / 2 = 0.633 on average, 0.766 at
+    # best, 0.5 at worst.
     for linkage, at in (("average", 0.633), ("single", 0.766), ("complete", 0.5)):
-        assert len(last(ACFL(linkage=linkage, threshold=at - 0.01), angles(0, 20, 60), 1).groups) == 1
-        assert len(last(ACFL(linkage=linkage, threshold=at + 0.01), angles(0, 20, 60), 1).groups) == 2
+        assert (
+            len(last(ACFL(linkage=linkage, threshold=at - 0.01), angles(0, 20, 60), 1).groups) == 1
+        )
+        assert (
+            len(last(ACFL(linkage=linkage, threshold=at + 0.01), angles(0, 20, 60), 1).groups) == 2
+        )
 
 
 def test_only_the_dense_layers_count_unless_others_are_named() -> None:
-    world = Pull(targets={1: torch.tensor([9.0, 1, 0, 0]), 2: torch.tensor([9.0, 0, 1, 0])}, rate=1.0)
+    world = Pull(
+        targets={1: torch.tensor([9.0, 1, 0, 0]), 2: torch.tensor([9.0, 0, 1, 0])}, rate=1.0
+    )
     assert len(last(ACFL(), world, 1).groups) == 2
     assert len(last(ACFL(layers=("first", "rest")), world, 1).groups) == 1  # cos = 81 / 82
     note = last(ACFL(), world, 1).notes[0]
@@ -206,7 +235,8 @@ def test_late_silent_clients_are_left_out_of_the_matrices() -> None:
     assert "2 silent clients wait" in note.text
 
 
-# -- silence, newcomers ----------------------------------------------------------------------------------------------------
+# -- silence, newcomers
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_below_the_quorum_a_round_passes_and_all_are_asked_again() -> None:
@@ -220,7 +250,13 @@ def test_a_client_that_was_silent_trains_as_the_others_did_and_joins_its_like() 
     world = grouped(THREE)
     history = list(play(ACFL(pretrain_epochs=4), world, 5, silent=lambda e, c: e < 3 and c == 2))
     asked = [p.plan.tasks[2] for p in history]
-    assert [(task.epochs, task.lr_round) for task in asked] == [(4, None), (4, 0), (4, 0), (4, 0), (None, None)]
+    assert [(task.epochs, task.lr_round) for task in asked] == [
+        (4, None),
+        (4, 0),
+        (4, 0),
+        (4, 0),
+        (None, None),
+    ]
     offered = history[1].plan.models[asked[1].offered[0]]
     assert torch.equal(offered, torch.zeros(world.size))
     assert [p.groups == TRUTH for p in history] == [False, False, False, True, True]
@@ -269,7 +305,9 @@ def test_until_they_are_heard_newcomers_have_the_first_model() -> None:
     told = method.assignment(state)
     assert (60, 61) in told.groups
     assert torch.equal(told.models[told.row[60]], torch.zeros(12))
-    plan = method.plan(state, Cohort(present=tuple(c for c in told.row if c != 61), exchange=3, seed=0))
+    plan = method.plan(
+        state, Cohort(present=tuple(c for c in told.row if c != 61), exchange=3, seed=0)
+    )
     assert 60 in plan.tasks
     assert 61 not in plan.tasks
 
@@ -286,7 +324,8 @@ def test_a_whole_group_that_left_finds_its_model_again() -> None:
     assert torch.equal(served(end)[3], before.state.centres[before.state.home[3]])
 
 
-# -- mistakes --------------------------------------------------------------------------------------------------------------
+# -- mistakes
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,7 +335,10 @@ def test_a_whole_group_that_left_finds_its_model_again() -> None:
         ({"threshold": None}, r"exactly one of ACFL\.threshold and ACFL\.groups must be set"),
         ({"threshold": 1.5}, r"ACFL\.threshold must be >= -1 and <= 1, got 1\.5"),
         ({"mixing": 1.1}, r"ACFL\.mixing must be >= 0 and <= 1, got 1\.1"),
-        ({"mixing_per_client": (0.5, 2.0)}, r"ACFL\.mixing_per_client must be >= 0 and <= 1, got 2\.0"),
+        (
+            {"mixing_per_client": (0.5, 2.0)},
+            r"ACFL\.mixing_per_client must be >= 0 and <= 1, got 2\.0",
+        ),
         ({"linkage": "ward"}, "must be one of single, complete, average, got 'ward'"),
     ],
 )
@@ -310,10 +352,15 @@ def test_contradictions_are_refused_at_birth(wrong: dict[str, Any], sentence: st
     [
         ({"threshold": None, "groups": 13}, r"ACFL\.groups must be at most the 12 clients, got 13"),
         ({"mixing_per_client": (0.5,)}, r"one number for each of the 12 clients, got 1"),
-        ({"layers": ("frist",)}, r"the model has no layer 'frist'; did you mean first\? \(layers: first, rest\)"),
+        (
+            {"layers": ("frist",)},
+            r"the model has no layer 'frist'; did you mean first\? \(layers: first, rest\)",
+        ),
     ],
 )
-def test_what_does_not_fit_the_federation_is_refused_before_the_first_round(wrong: dict[str, Any], sentence: str) -> None:
+def test_what_does_not_fit_the_federation_is_refused_before_the_first_round(
+    wrong: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(SettingError, match=sentence):
         ACFL(**wrong).init(grouped(THREE).federation())
 
@@ -326,7 +373,8 @@ def test_a_model_without_dense_layers_needs_names() -> None:
     assert ACFL(cluster=False).init(none).round == 0
 
 
-# -- handwritten digits ----------------------------------------------------------------------------------------------------
+# -- handwritten digits
+# ----------------------------------------------------------------------------------------------------
 
 
 def digits(seed: int, name: str = "digits/label-permutation", **changed: Any) -> World:
@@ -338,7 +386,8 @@ PAIRS = {"name": "digits/class-groups", "clients": 8, "groups": 4, "classes_per_
 
 @pytest.mark.parametrize(("epochs", "groups"), [(1, 1), (2, 4)])
 def test_two_epochs_tell_disjoint_classes_apart_by_weights(epochs: int, groups: int) -> None:
-    # The paper's finding: dense layers at 0.9 after two epochs. After one the least alike are at 0.92.
+    # The paper's finding: dense layers at 0.9 after two epochs. After one the least alike are at
+    # 0.92.
     world = digits(0, **PAIRS)
     (done,) = run(ACFL(pretrain_epochs=epochs), world, 1)
     assert len(done.assignment.groups) == groups
@@ -346,13 +395,26 @@ def test_two_epochs_tell_disjoint_classes_apart_by_weights(epochs: int, groups: 
         assert done.assignment.groups == world.truth
     matrices = done.notes[0].similarity
     assert world.truth is not None
-    across = [(a, b) for one in world.truth for other in world.truth if one < other for a in one for b in other]
-    highest = {layer: max(float(matrix[a, b]) for a, b in across) for layer, matrix in matrices.items()}
+    across = [
+        (a, b)
+        for one in world.truth
+        for other in world.truth
+        if one < other
+        for a in one
+        for b in other
+    ]
+    highest = {
+        layer: max(float(matrix[a, b]) for a, b in across) for layer, matrix in matrices.items()
+    }
     assert highest["fc2"] < highest["all"] < highest["fc1"]  # the classifier tells the most
 
 
-@pytest.mark.parametrize(("similarity", "threshold", "right"), [("weights", 0.9, False), ("updates", 0.5, True)])
-def test_weights_do_not_tell_label_permutations_apart_and_updates_do(similarity: str, threshold: float, right: bool) -> None:
+@pytest.mark.parametrize(
+    ("similarity", "threshold", "right"), [("weights", 0.9, False), ("updates", 0.5, True)]
+)
+def test_weights_do_not_tell_label_permutations_apart_and_updates_do(
+    similarity: str, threshold: float, right: bool
+) -> None:
     world = digits(0, clients=12, groups=3)
     (done,) = run(ACFL(similarity=similarity, threshold=threshold), world, 1)
     assert (done.assignment.groups == world.truth) == right

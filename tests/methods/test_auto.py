@@ -42,7 +42,8 @@ def notes(done: Sequence[Round], kind: str) -> list[tuple[int, Note]]:
     return [(one.number, note) for one in done for note in one.notes if note.kind == kind]
 
 
-# -- clients that leave or are silent -----------------------------------------------------------------------------------------
+# -- clients that leave or are silent
+# -----------------------------------------------------------------------------------------
 
 
 def test_all_may_leave() -> None:
@@ -53,12 +54,17 @@ def test_all_may_leave() -> None:
 
 
 def test_nobody_answers_and_all_goes_on() -> None:
-    done = run(Auto(patience=1), small.world(attendance=Attendance(away={c: [(1, 5)] for c in (2, 3, 7, 11)})), 7)
+    done = run(
+        Auto(patience=1),
+        small.world(attendance=Attendance(away={c: [(1, 5)] for c in (2, 3, 7, 11)})),
+        7,
+    )
     assert done[4].answered == 0
     assert done[6].answered == 4
 
 
-# -- tiny federations and clients ---------------------------------------------------------------------------------------------
+# -- tiny federations and clients
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ids", [(7,), (2, 7)])
@@ -98,7 +104,8 @@ def test_one_client_with_few_examples_beside_others() -> None:
     assert {client for reports in state.seen.values() for client in reports} == {2, 3, 11}
 
 
-# -- held-out examples --------------------------------------------------------------------------------------------------------
+# -- held-out examples
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_held_out_examples_are_in_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,18 +145,25 @@ def test_held_out_examples_are_in_no_training(monkeypatch: pytest.MonkeyPatch) -
 def test_with_validation_data_every_training_example_is_trained_on() -> None:
     world = small.world()
     ours, alone = (run(method, world, 1)[-1] for method in (Auto(), FedAvg(weighting="uniform")))
-    torch.testing.assert_close(ours.assignment.models[0], alone.assignment.models[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        ours.assignment.models[0], alone.assignment.models[0], rtol=0, atol=1e-6
+    )
 
 
-# -- another start ------------------------------------------------------------------------------------------------------------
+# -- another start
+# ------------------------------------------------------------------------------------------------------------
 
 
 def turned(world: World) -> World:
     """The same clients, half of whom now mean other classes."""
     clients = dict(world.clients)
     for c in list(clients)[::2]:
-        splits: dict[str, Any] = {part: getattr(clients[c], part) for part in ("train", "validation", "test")}
-        shifted: dict[str, Any] = {k: whole(s.inputs[s.index], (s.targets + 3) % 10) for k, s in splits.items()}
+        splits: dict[str, Any] = {
+            part: getattr(clients[c], part) for part in ("train", "validation", "test")
+        }
+        shifted: dict[str, Any] = {
+            k: whole(s.inputs[s.index], (s.targets + 3) % 10) for k, s in splits.items()
+        }
         clients[c] = replace(clients[c], **shifted)
     return replace(world, clients=clients)
 
@@ -180,15 +194,44 @@ def test_newcomers_start_dropped_arms_again() -> None:
     assert done[8].position.state.leader == done[9].position.state.leader == HALVES
 
 
-# -- recorded, saved, loaded, and from the command line -----------------------------------------------------------------------
+# -- recorded, saved, loaded, and from the command line
+# -----------------------------------------------------------------------
 
-SMALL = ("--set", "scenario.clients=4", "--set", "scenario.groups=2", "--rounds", "3", "--workers", "1")
+SMALL = (
+    "--set",
+    "scenario.clients=4",
+    "--set",
+    "scenario.groups=2",
+    "--rounds",
+    "3",
+    "--workers",
+    "1",
+)
 
 
 def test_a_saved_model_is_the_one_that_serves(tmp_path: Path) -> None:
-    settings = {"clients": 4, "groups": 2, "shift": "label-permutation", "name": "digits/label-permutation"}
+    settings = {
+        "clients": 4,
+        "groups": 2,
+        "shift": "label-permutation",
+        "name": "digits/label-permutation",
+    }
     world = replace(SCENARIOS["digits/label-permutation"], clients=4, groups=2).build(0)
-    assert main(("run", "--method", "auto", "--set", "auto.tuning=5", "--out", str(tmp_path / "run"), *SMALL)) == 0
+    assert (
+        main(
+            (
+                "run",
+                "--method",
+                "auto",
+                "--set",
+                "auto.tuning=5",
+                "--out",
+                str(tmp_path / "run"),
+                *SMALL,
+            )
+        )
+        == 0
+    )
     position = Record(tmp_path / "run").lines()[-1]
     models = coterie.save(tmp_path / "run", tmp_path / "models")
     entries = json.loads((models / "models.json").read_text())["clients"]
@@ -208,9 +251,14 @@ def test_a_saved_model_is_the_one_that_serves(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.nn.utils.parameters_to_vector(net.parameters()), served)
 
 
-def test_methods_within_methods_are_recorded_and_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_within_methods_are_recorded_and_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     inner = 'tuned.method={name = "race", methods = ["fedavg", {name = "ifca", models = 3}], patience = 2}'
-    assert main(("run", "--method", "tuned", "--set", inner, "--out", str(tmp_path / "one"), *SMALL)) == 0
+    assert (
+        main(("run", "--method", "tuned", "--set", inner, "--out", str(tmp_path / "one"), *SMALL))
+        == 0
+    )
     text = (tmp_path / "one" / "run.toml").read_text()
     assert "[methods.method]" in text
     assert "models = 3" in text
@@ -231,14 +279,26 @@ def test_methods_within_methods_are_recorded_and_run_again(tmp_path: Path, capsy
         ('["fedavg",{name="ifca",modles=3}]', "IFCA has no setting 'modles'; did you mean models?"),
         ('["fedavg",{name="ifca",models=-3}]', "IFCA.models must be >= "),
         ('["fedavg",{models=3}]', "a method's table needs a name"),
-        ("[1]", "a method is a name, a table with a name, or an object with the five functions, got 1"),
+        (
+            "[1]",
+            "a method is a name, a table with a name, or an object with the five functions, got 1",
+        ),
         ("[]", "race.methods must name at least one method"),
     ],
 )
 def test_a_mistake_within_a_method_is_one_sentence_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, said: str
 ) -> None:
-    call = ("run", "--method", "race", "--set", f"race.methods={value}", "--out", str(tmp_path / "run"), *SMALL)
+    call = (
+        "run",
+        "--method",
+        "race",
+        "--set",
+        f"race.methods={value}",
+        "--out",
+        str(tmp_path / "run"),
+        *SMALL,
+    )
     assert main(call) == 2
     out, err = capsys.readouterr()
     assert out == ""

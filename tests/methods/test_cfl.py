@@ -24,7 +24,8 @@ def two(left: float, right: float, **world: object) -> Pull:
     return Pull(targets=targets, rate=1.0, **world)  # type: ignore[arg-type]
 
 
-# -- the criteria -------------------------------------------------------------------------------------------------------
+# -- the criteria
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_criteria_are_the_norm_of_the_mean_and_the_greatest_norm() -> None:
@@ -37,17 +38,24 @@ def test_criteria_are_the_norm_of_the_mean_and_the_greatest_norm() -> None:
 
 
 def test_the_norm_of_the_mean_is_not_the_mean_of_norms() -> None:
-    # Published slip: the mean of ‖Δ‖ is 2 here and would never be below eps1 = 0.1, though the group is stationary.
+    # Published slip: the mean of ‖Δ‖ is 2 here and would never be below eps1 = 0.1, though the
+    # group is stationary.
     assert last(CFL(eps1=0.1, eps2=1.0, **PAPER), two(2.0, -2.0), 1).groups == ((4,), (9,))
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"eps1": 1.0, "eps2": 2.0}, "not stationary: mean update 1 >= eps1 1"),  # strict: 1 is not below 1
+        (
+            {"eps1": 1.0, "eps2": 2.0},
+            "not stationary: mean update 1 >= eps1 1",
+        ),  # strict: 1 is not below 1
         ({"eps1": 1.5, "eps2": 3.1}, "in agreement: largest update 3 < eps2 3.1"),
         ({"eps1": 1.5, "eps2": 2.0, "warmup": 1}, "round 1 is within the warm-up of 1"),
-        ({"eps1": 1.5, "eps2": 2.0, "min_cluster_size": 2}, "a side is too small: smaller side 1 < min_cluster_size 2"),
+        (
+            {"eps1": 1.5, "eps2": 2.0, "min_cluster_size": 2},
+            "a side is too small: smaller side 1 < min_cluster_size 2",
+        ),
     ],
 )
 def test_each_criterion_alone_keeps_a_group_together(settings: dict[str, float], why: str) -> None:
@@ -79,11 +87,15 @@ def test_relative_criteria_do_not_depend_on_the_scale_of_updates() -> None:
 
 def test_all_criteria_must_hold_for_as_many_rounds_as_asked() -> None:
     world = two(2.0, -2.0)
-    kinds = [p.notes[0].kind for p in play(CFL(eps1=0.1, eps2=1.0, scale="absolute", persistence=3), world, 3)]
+    kinds = [
+        p.notes[0].kind
+        for p in play(CFL(eps1=0.1, eps2=1.0, scale="absolute", persistence=3), world, 3)
+    ]
     assert kinds == ["hold", "hold", "split"]
 
 
-# -- what the children get ------------------------------------------------------------------------------------------------
+# -- what the children get
+# ------------------------------------------------------------------------------------------------
 
 
 def test_child_mean_and_parent_mean() -> None:
@@ -91,24 +103,31 @@ def test_child_mean_and_parent_mean() -> None:
         last(CFL(eps1=1.5, eps2=2.0, post_split=how, **PAPER), two(3.0, -1.0), 1).assignment
         for how in ("child-mean", "parent-mean")
     )
-    assert child.models[:, 0].tolist() == [3.0, -1.0, 0.0]  # the last is the model at the split, on both paths
+    assert child.models[:, 0].tolist() == [
+        3.0,
+        -1.0,
+        0.0,
+    ]  # the last is the model at the split, on both paths
     assert parent.models[:, 0].tolist() == [1.0, 1.0, 0.0]  # (3 - 1) / 2 for both
 
 
 def test_weighting() -> None:
     world = two(3.0, -1.0, examples={4: 30, 9: 10})
     uniform, data = (
-        last(CFL(eps1=0.0, weighting=w, **PAPER), world, 1).assignment.models[0, 0].item() for w in ("uniform", "data")
+        last(CFL(eps1=0.0, weighting=w, **PAPER), world, 1).assignment.models[0, 0].item()
+        for w in ("uniform", "data")
     )
     assert uniform == pytest.approx((3 - 1) / 2)
     assert data == pytest.approx((30 * 3 - 10 * 1) / 40)
 
 
-# -- recursion ------------------------------------------------------------------------------------------------------------
+# -- recursion
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_alpha_cross_is_corrected_for_few_clients_where_criteria_are_relative() -> None:
-    # Two orthogonal updates: α_cross = 0, and corrected ((2 - 1) * 0 + 1) / 2 = 0.5, so gamma may be up to sqrt(0.25).
+    # Two orthogonal updates: α_cross = 0, and corrected ((2 - 1) * 0 + 1) / 2 = 0.5, so gamma may
+    # be up to sqrt(0.25).
     world = Pull(targets={0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 1.0])}, rate=1.0)
     loose = {"eps1": 1.0, "eps2": 0.0, "persistence": 1}
     assert len(last(CFL(gamma_max=0.49, **loose), world, 1).groups) == 2
@@ -119,8 +138,9 @@ def test_alpha_cross_is_corrected_for_few_clients_where_criteria_are_relative() 
 
 
 def test_positions_are_never_taken_for_ids() -> None:
-    # In the authors' notebook and its descendants (KarhouTam/FL-bench issue 20) the sides of the second and third split,
-    # positions inside a cluster, become the clusters. Four groups take three levels; every client stays in one group.
+    # In the authors' notebook and its descendants (KarhouTam/FL-bench issue 20) the sides of the
+    # second and third split, positions inside a cluster, become the clusters. Four groups take
+    # three levels; every client stays in one group.
     groups = [[0, 7, 8], [1, 5, 9], [2, 4, 11], [3, 6, 10]]
     world = grouped(groups, noise=0.01, seed=3)
     splits = []
@@ -149,18 +169,23 @@ def test_the_tree_keeps_the_model_that_was_offered_at_the_split() -> None:
 
 
 def test_buffers_do_not_count_as_similarity() -> None:
-    # The last entry is a buffer that all clients move alike and far; with it in the cosine nobody would look different.
-    targets = {c: torch.tensor([x, 0.0, 1000.0]) for c, x in ((1, 1.0), (2, 1.0), (3, -1.0), (4, -1.0))}
+    # The last entry is a buffer that all clients move alike and far; with it in the cosine nobody
+    # would look different.
+    targets = {
+        c: torch.tensor([x, 0.0, 1000.0]) for c, x in ((1, 1.0), (2, 1.0), (3, -1.0), (4, -1.0))
+    }
     world = Pull(targets=targets, buffers=1)
     assert last(CFL(), world, 10).groups == ((1, 2), (3, 4))
 
 
-# -- silence and partial participation --------------------------------------------------------------------------------------
+# -- silence and partial participation
+# --------------------------------------------------------------------------------------
 
 
 def test_an_absent_client_is_not_a_zero() -> None:
-    # Published slip: absent clients enter the similarity as zero rows and end on a side of their own. Here client 40 is
-    # silent when the others split: the sides are those of the others, and it walks to its own when it speaks again.
+    # Published slip: absent clients enter the similarity as zero rows and end on a side of their
+    # own. Here client 40 is silent when the others split: the sides are those of the others, and it
+    # walks to its own when it speaks again.
     world = grouped(THREE)
     split = None
     speaks: list[int] = []
@@ -173,7 +198,10 @@ def test_an_absent_client_is_not_a_zero() -> None:
             assert (40,) in played.groups
             heard = as_groups([[c for c in g if c != 40] for g in TRUTH])
             assert all(any(set(g) <= set(part) for part in parts) for g in heard)
-            assert torch.equal(played.assignment.models[played.assignment.row[40]], played.state.tree.nodes[0].model)
+            assert torch.equal(
+                played.assignment.models[played.assignment.row[40]],
+                played.state.tree.nodes[0].model,
+            )
     assert played.groups == TRUTH
 
 
@@ -189,14 +217,19 @@ def test_a_split_needs_a_quorum() -> None:
 def test_with_a_client_fraction_a_group_is_asked_in_full_before_it_splits() -> None:
     asked_before_split = []
     for played in play(CFL(fraction=0.5), grouped(THREE), 60):
-        asked_before_split += [set(note.clients) <= set(played.plan.tasks) for note in played.notes if note.kind == "split"]
+        asked_before_split += [
+            set(note.clients) <= set(played.plan.tasks)
+            for note in played.notes
+            if note.kind == "split"
+        ]
         if all(note.kind == "keep" for note in played.notes):
             assert len(played.plan.tasks) <= math.ceil(0.5 * 12) + len(played.groups)
     assert asked_before_split == [True, True]
     assert played.groups == TRUTH
 
 
-# -- other modes --------------------------------------------------------------------------------------------------------------
+# -- other modes
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_scheduled_splits_take_the_least_alike_group() -> None:
@@ -209,20 +242,38 @@ def test_scheduled_splits_take_the_least_alike_group() -> None:
 def test_scheduled_splits_allow_for_the_size_of_a_group() -> None:
     """Three who agree and differ by noise alone have lower cosines than eight of two kinds, and yet are not less alike."""
     rng = np.random.default_rng(0)
-    alike = np.array([[1.0, 0.0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]])  # they sum to zero: cosines of -1/2
-    kinds = np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0) @ np.eye(2, 20) + rng.normal(0, 0.2, (8, 20))
+    alike = np.array(
+        [[1.0, 0.0], [-0.5, 0.75**0.5], [-0.5, -(0.75**0.5)]]
+    )  # they sum to zero: cosines of -1/2
+    kinds = np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0) @ np.eye(2, 20) + rng.normal(
+        0, 0.2, (8, 20)
+    )
     kinds[:, 2:] -= kinds[:, 2:].mean(0)
     rows = np.zeros((11, 20))
     rows[:3, :2], rows[3:] = alike, kinds
     method = CFL(split_rounds=(1,))
-    federation = Federation(clients=tuple(range(11)), draw=lambda i: torch.zeros(20), columns={"all": (0, 20)})
+    federation = Federation(
+        clients=tuple(range(11)), draw=lambda i: torch.zeros(20), columns={"all": (0, 20)}
+    )
     state = method.init(federation)
     leaf = state.leaves[0]
-    state = replace(state, leaves=(replace(leaf, clients=(0, 1, 2)), replace(leaf, node=1, clients=tuple(range(3, 11)))))
-    replies = Replies(
-        clients=federation.clients, examples=np.full(11, 5), chosen=((0,),) * 11, updates=torch.tensor(rows).float()
+    state = replace(
+        state,
+        leaves=(
+            replace(leaf, clients=(0, 1, 2)),
+            replace(leaf, node=1, clients=tuple(range(3, 11))),
+        ),
     )
-    said = {leaf.node: method.group_updates(state, row, replies) for row, leaf in enumerate(state.leaves)}
+    replies = Replies(
+        clients=federation.clients,
+        examples=np.full(11, 5),
+        chosen=((0,),) * 11,
+        updates=torch.tensor(rows).float(),
+    )
+    said = {
+        leaf.node: method.group_updates(state, row, replies)
+        for row, leaf in enumerate(state.leaves)
+    }
     few, many = said[0], said[1]
     assert few
     assert many
@@ -237,7 +288,9 @@ def test_scheduled_splits_respect_the_smallest_size() -> None:
     # One odd client: the least alike cut would be a group of one.
     world = grouped([[1, 2, 3, 4, 5], [6]])
     assert last(CFL(split_rounds=(4,)), world, 5).groups == ((1, 2, 3, 4, 5), (6,))
-    assert last(CFL(split_rounds=(4,), min_cluster_size=2), world, 5).groups == ((1, 2, 3, 4, 5, 6),)
+    assert last(CFL(split_rounds=(4,), min_cluster_size=2), world, 5).groups == (
+        (1, 2, 3, 4, 5, 6),
+    )
 
 
 def test_a_split_by_gradients_keeps_the_losses_of_the_model_it_stores() -> None:
@@ -246,7 +299,9 @@ def test_a_split_by_gradients_keeps_the_losses_of_the_model_it_stores() -> None:
     end = last(method, world, 40)
     for node in end.state.tree.nodes:
         for client, loss in node.losses.items():
-            assert loss == pytest.approx(float(((node.model - world.targets[client]) ** 2).sum()) / 2, rel=1e-4)
+            assert loss == pytest.approx(
+                float(((node.model - world.targets[client]) ** 2).sum()) / 2, rel=1e-4
+            )
     assert end.groups == TRUTH
 
 
@@ -267,7 +322,8 @@ def test_gradients_are_an_exchange_of_their_own_and_move_no_model() -> None:
 
 
 def test_fallback_serves_the_ancestor_that_was_better() -> None:
-    # A split by schedule of clients who agree, and then noise: the root's model at the split served them better.
+    # A split by schedule of clients who agree, and then noise: the root's model at the split served
+    # them better.
     world = grouped([[1, 2, 3, 4]], noise=0.0)
     method = CFL(split_rounds=(8,), fallback=True)
     state = last(method, world, 9).state
@@ -294,13 +350,18 @@ def test_no_reply_leaves_everything_as_it_is() -> None:
     method, world = CFL(), two(1.0, -1.0)
     state = method.init(world.federation())
     none = Replies(clients=(), examples=np.zeros(0, dtype=np.int64), updates=torch.zeros(0, 2))
-    assert torch.equal(method.assignment(method.step(state, none)).models, method.assignment(state).models)
+    assert torch.equal(
+        method.assignment(method.step(state, none)).models, method.assignment(state).models
+    )
 
 
-# -- reductions ---------------------------------------------------------------------------------------------------------------
+# -- reductions
+# ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("never_splits", [{"eps2": math.inf}, {"eps1": 0.0}, {"split_rounds": ()}, {"warmup": 10**6}])
+@pytest.mark.parametrize(
+    "never_splits", [{"eps2": math.inf}, {"eps1": 0.0}, {"split_rounds": ()}, {"warmup": 10**6}]
+)
 @pytest.mark.parametrize("weighting", ["uniform", "data"])
 def test_cfl_that_never_splits_is_fedavg(never_splits: dict[str, float], weighting: str) -> None:
     world = grouped(THREE, examples={2: 9, 51: 4})

@@ -34,7 +34,8 @@ def steps(method: CFLGP, world: Pull, count: int) -> list[tuple[Plan, CFLGPState
     return found
 
 
-# -- one round by hand --------------------------------------------------------------------------------------------------------
+# -- one round by hand
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_models_take_turns_as_the_criterion() -> None:
@@ -42,7 +43,9 @@ def test_models_take_turns_as_the_criterion() -> None:
     asked = [plan.parts[PROFILE].models[0].tolist() if plan.parts else None for plan, _ in done]
     before = [CFLGP(models=2).init(grouped(THREE).federation()), *(state for _, state in done)]
     for round, criterion in enumerate([0, None, 1, None, 0, None, None, None]):
-        assert asked[round] == (None if criterion is None else before[round].models[criterion].tolist())
+        assert asked[round] == (
+            None if criterion is None else before[round].models[criterion].tolist()
+        )
     # Who has the criterion as its own model trains once.
     third, state = done[2][0], done[1][1]
     assert set(third.parts[TRAIN].tasks) == {c for c, row in state.row.items() if row != 1}
@@ -51,7 +54,10 @@ def test_models_take_turns_as_the_criterion() -> None:
 
 def test_a_profile_is_the_mean_of_a_clients_updates_from_each_model() -> None:
     world = replace(grouped(THREE), noise=0.1)
-    method, sums = CFLGP(models=2, period=1, until=9), dict[tuple[Client, int], list[torch.Tensor]]()
+    method, sums = (
+        CFLGP(models=2, period=1, until=9),
+        dict[tuple[Client, int], list[torch.Tensor]](),
+    )
     state = method.init(world.federation())
     for exchange, (plan, after) in enumerate(steps(method, world, 5)):
         replies = world.replies(plan, exchange, silent_never).parts[PROFILE]
@@ -61,13 +67,17 @@ def test_a_profile_is_the_mean_of_a_clients_updates_from_each_model() -> None:
     assert state.counts.tolist() == [[3, 2]] * len(world.clients)
     for i, client in enumerate(state.known):
         for model in (0, 1):
-            torch.testing.assert_close(state.profiles[i, model], torch.stack(sums[client, model]).mean(0))
+            torch.testing.assert_close(
+                state.profiles[i, model], torch.stack(sums[client, model]).mean(0)
+            )
 
 
 def test_a_model_is_the_mean_of_what_its_clients_trained() -> None:
     world = replace(grouped(THREE), noise=0.0, rate=0.5)
     (plan, first), (_, second) = steps(CFLGP(models=3, period=2), world, 2)
-    trained = (plan.parts[PROFILE].models[0] + torch.stack([world.targets[c] for c in world.clients])) / 2
+    trained = (
+        plan.parts[PROFILE].models[0] + torch.stack([world.targets[c] for c in world.clients])
+    ) / 2
     for row in set(first.row.values()):
         members = [world.clients.index(c) for c, at in first.row.items() if at == row]
         torch.testing.assert_close(first.models[row], trained[members].mean(0))
@@ -76,26 +86,36 @@ def test_a_model_is_the_mean_of_what_its_clients_trained() -> None:
     assert second.row == first.row
 
 
-# -- groups -------------------------------------------------------------------------------------------------------------------
+# -- groups
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_groups_of_equal_clients_are_found_after_one_round() -> None:
     world = grouped(THREE)
     state = last(CFLGP(models=3), world, 1).state
-    assert {frozenset(c for c, at in state.row.items() if at == row) for row in range(3)} == set(map(frozenset, THREE))
+    assert {frozenset(c for c, at in state.row.items() if at == row) for row in range(3)} == set(
+        map(frozenset, THREE)
+    )
 
 
 def test_singular_directions_are_those_of_the_matrix() -> None:
     rows = torch.randn(8, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    left, values, _ = np.linalg.svd(rows.numpy().T, full_matrices=False)  # columns are profiles, as in the paper
+    left, values, _ = np.linalg.svd(
+        rows.numpy().T, full_matrices=False
+    )  # columns are profiles, as in the paper
     points = (left[:, :3].T @ rows.numpy().T).T
     labels, singular = clusters(rows, 3)
     np.testing.assert_allclose(singular, values[:3], rtol=1e-9)
 
     def within(groups: np.ndarray) -> float:
-        return sum(((points[groups == g] - points[groups == g].mean(0)) ** 2).sum() for g in set(groups.tolist()))
+        return sum(
+            ((points[groups == g] - points[groups == g].mean(0)) ** 2).sum()
+            for g in set(groups.tolist())
+        )
 
-    assert within(labels) == pytest.approx(min(within(np.array(way)) for way in np.ndindex(*(3,) * 8)))
+    assert within(labels) == pytest.approx(
+        min(within(np.array(way)) for way in np.ndindex(*(3,) * 8))
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3)), min_size=1, max_size=12))
@@ -131,7 +151,8 @@ def test_groups_of_digits_are_right_after_the_first_round(layer: str) -> None:
     assert [one.exchanges for one in done] == [1, 1, 1]
 
 
-# -- clients that join and leave ----------------------------------------------------------------------------------------------
+# -- clients that join and leave
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_newcomer_has_the_largest_groups_model_until_it_is_grouped() -> None:
@@ -142,6 +163,8 @@ def test_a_newcomer_has_the_largest_groups_model_until_it_is_grouped() -> None:
     state = method.admit(before, (away,))
     rows = list(state.row.values())
     assert method.assignment(state).row[away] == max(sorted(set(rows)), key=rows.count)
-    end = last(method, world, 2, state=state, first=1).state  # the third round is a clustering round
+    end = last(
+        method, world, 2, state=state, first=1
+    ).state  # the third round is a clustering round
     group = next(group for group in THREE if away in group)
     assert {end.row[c] for c in group} == {end.row[away]}

@@ -25,19 +25,28 @@ def silent_never(exchange: int, client: Client) -> bool:
     return False
 
 
-def steps(method: CLoVE, world: Pull, count: int, state: CLoVEState | None = None) -> list[tuple[Plan, CLoVEState]]:
+def steps(
+    method: CLoVE, world: Pull, count: int, state: CLoVEState | None = None
+) -> list[tuple[Plan, CLoVEState]]:
     """The plan of each exchange, and the state after it."""
     state, found = state or method.init(world.federation()), []
     for exchange in range(count):
         plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=0))
-        state = method.step(state, replace(world.replies(plan, exchange, silent_never), ends_round=plan.ends_round))
+        state = method.step(
+            state, replace(world.replies(plan, exchange, silent_never), ends_round=plan.ends_round)
+        )
         found.append((plan, state))
     return found
 
 
-# -- groups by losses, and their models --------------------------------------------------------------------------------------
+# -- groups by losses, and their models
+# --------------------------------------------------------------------------------------
 
-LOSSES = arrays(np.float64, st.tuples(st.integers(1, 8), st.integers(1, 3)), elements=st.integers(0, 40).map(lambda i: i / 8))
+LOSSES = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 8), st.integers(1, 3)),
+    elements=st.integers(0, 40).map(lambda i: i / 8),
+)
 
 
 @given(LOSSES)
@@ -60,7 +69,10 @@ def test_groups_are_those_of_k_means(losses: np.ndarray) -> None:
     found = np.array(grouped_by_losses(losses))
 
     def within(labels: np.ndarray) -> float:
-        return sum(((losses[labels == g] - losses[labels == g].mean(0)) ** 2).sum() for g in set(labels.tolist()))
+        return sum(
+            ((losses[labels == g] - losses[labels == g].mean(0)) ** 2).sum()
+            for g in set(labels.tolist())
+        )
 
     if len(losses) <= 5:
         least = min(within(np.array(way)) for way in np.ndindex(*(losses.shape[1],) * len(losses)))
@@ -79,12 +91,15 @@ def test_the_number_of_groups_is_estimated(k: int) -> None:
     rng = np.random.default_rng(k)
     centres = 10 * np.eye(6)[:k]
     losses = np.repeat(centres, 5, axis=0) + 0.1 * rng.standard_normal((5 * k, 6))
-    assert estimated(losses, 6) == k if k > 1 else estimated(losses, 6) in range(1, 7)  # a silhouette cannot tell one group
+    assert (
+        estimated(losses, 6) == k if k > 1 else estimated(losses, 6) in range(1, 7)
+    )  # a silhouette cannot tell one group
     assert len(set(grouped_by_losses(losses, estimate=True))) == estimated(losses, 6)
     assert estimated(losses[:2], 6) == 1
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------------------
+# -- rounds
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_round_measures_and_then_trains() -> None:
@@ -95,7 +110,9 @@ def test_a_round_measures_and_then_trains() -> None:
         assert train.ends_round
         assert {task.offered for task in measure.tasks.values()} == {(0, 1, 2)}
         assert {task.epochs for task in measure.tasks.values()} == {0}
-        assert {c: task.offered for c, task in train.tasks.items()} == {c: (at,) for c, at in grouped_state.row.items()}
+        assert {c: task.offered for c, task in train.tasks.items()} == {
+            c: (at,) for c, at in grouped_state.row.items()
+        }
         assert after.row == grouped_state.row
     assert [state.round for _, state in done] == [0, 1, 1, 2]
 
@@ -113,13 +130,17 @@ def test_the_first_groups_are_random_and_none_is_empty() -> None:
     seen = set()
     for seed in range(5):
         method = CLoVE(models=3)
-        plan = method.plan(method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=seed))
+        plan = method.plan(
+            method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=seed)
+        )
         rows = [plan.tasks[c].offered[0] for c in world.clients]
         assert plan.ends_round
         assert set(rows) == {0, 1, 2}
         seen.add(tuple(rows))
     assert len(seen) > 1
-    few = method.plan(method.init(world.federation()), Cohort(present=world.clients[:2], exchange=0, seed=0))
+    few = method.plan(
+        method.init(world.federation()), Cohort(present=world.clients[:2], exchange=0, seed=0)
+    )
     assert len({task.offered for task in few.tasks.values()}) == 2
 
 
@@ -147,8 +168,15 @@ def test_a_client_without_finite_losses_is_not_grouped() -> None:
     assert not {*lost} & {*after.row}
     assert len(after.row) == len(world.clients) - 2
     train = method.plan(after, Cohort(present=world.clients, exchange=1, seed=0))
-    assert {train.tasks[c].offered for c in lost} == {(0, 1, 2)}  # it trains the model of its least loss
-    nobody = method.step(state, replace(replies, losses=tuple([(float("nan"),) * 3] * len(replies.clients)), ends_round=False))
+    assert {train.tasks[c].offered for c in lost} == {
+        (0, 1, 2)
+    }  # it trains the model of its least loss
+    nobody = method.step(
+        state,
+        replace(
+            replies, losses=tuple([(float("nan"),) * 3] * len(replies.clients)), ends_round=False
+        ),
+    )
     assert not nobody.row
     assert method.assignment(nobody).groups == (world.clients,)
 
@@ -164,7 +192,8 @@ def test_a_loss_far_above_all_others_does_not_take_a_model() -> None:
     assert len(honest) > 1
 
 
-# -- reductions, and whole runs ----------------------------------------------------------------------------------------------
+# -- reductions, and whole runs
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["random", "losses"])
@@ -187,7 +216,8 @@ def test_groups_are_found_where_ifca_has_one() -> None:
     assert len(theirs.assignment.groups) == 1
 
 
-# -- clients that join and leave ---------------------------------------------------------------------------------------------
+# -- clients that join and leave
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_newcomer_after_the_last_grouping_gets_the_model_of_its_least_loss() -> None:

@@ -30,7 +30,8 @@ def sums_to_one(name: str) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if sums_to_one(name)])
 def test_weights_sum_to_one_whoever_answers(name: str) -> None:
-    # All clients train to the same model from wherever they start: so does every average of some of them.
+    # All clients train to the same model from wherever they start: so does every average of some of
+    # them.
     everyone = sorted(c for group in THREE for c in group)
     world = replace(grouped([everyone], noise=0.0, examples={2: 5, 17: 1, 3: 7, 99: 2}), rate=1.0)
     target, before = world.targets[2], None
@@ -48,8 +49,16 @@ def test_weights_sum_to_one_whoever_answers(name: str) -> None:
 
 def _kept(method: Any, world: Pull) -> set[str]:
     """Layers that stay at the clients, and those that no stage of training changes."""
-    tasks = method.plan(method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=0)).tasks.values()
-    still = {layer for t in tasks if t.stages for layer in world.columns if not any(layer in s.layers for s in t.stages)}
+    tasks = method.plan(
+        method.init(world.federation()), Cohort(present=world.clients, exchange=0, seed=0)
+    ).tasks.values()
+    still = {
+        layer
+        for t in tasks
+        if t.stages
+        for layer in world.columns
+        if not any(layer in s.layers for s in t.stages)
+    }
     return still | {layer for task in tasks for layer in task.keep}
 
 
@@ -57,12 +66,15 @@ def served(played: Any) -> dict[int, torch.Tensor]:
     return {client: played.assignment.models[row] for client, row in played.assignment.row.items()}
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("flsc")])  # its groups overlap
+@pytest.mark.parametrize(
+    "name", [name for name in EXAMPLES if not name.startswith("flsc")]
+)  # its groups overlap
 def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) -> None:
     before = None
     for played in play(EXAMPLES[name], grouped(THREE), 40, silent=at_random(2)):
         after, heard = served(played), set(played.replies.clients)
-        # After another start, or when another arm takes the lead, the models of all clients are others.
+        # After another start, or when another arm takes the lead, the models of all clients are
+        # others.
         another_lead = any(note.kind in ("lead", "arms") for note in played.notes)
         another_start = another_lead or ("restarts" in name and not played.plan.ends_round)
         for group in played.groups if before is not None and not another_start else ():
@@ -72,9 +84,14 @@ def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) ->
         before = after
 
 
-@pytest.mark.parametrize("name", [name for name in FINDS_GROUPS if "private" not in name])  # it probes once, with too few here
+@pytest.mark.parametrize(
+    "name", [name for name in FINDS_GROUPS if "private" not in name]
+)  # it probes once, with too few here
 def test_finds_the_groups_with_three_in_ten_silent(name: str) -> None:
-    found = [last(EXAMPLES[name], grouped(THREE, seed=s), 100, silent=at_random(s)).groups == TRUTH for s in range(5)]
+    found = [
+        last(EXAMPLES[name], grouped(THREE, seed=s), 100, silent=at_random(s)).groups == TRUTH
+        for s in range(5)
+    ]
     assert sum(found) >= 4
 
 
@@ -89,7 +106,11 @@ def test_clients_join_leave_and_come_back(name: str) -> None:
     founders = tuple(c for c in whole.clients if c not in (5, 17, 29))
     state, first = method.init(of(founders).federation()), 0
     members = founders
-    for change, clients in ((method.admit, (5, 17)), (method.retire, (17, 2, 3, 5, 50, 51)), (method.admit, (2, 29))):
+    for change, clients in (
+        (method.admit, (5, 17)),
+        (method.retire, (17, 2, 3, 5, 50, 51)),
+        (method.admit, (2, 29)),
+    ):
         for played in play(method, of(members), 20, state=state, first=first):
             check_assignment(played.assignment, members)
         state, first = change(played.state, clients), first + 20

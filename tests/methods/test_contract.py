@@ -58,11 +58,15 @@ def test_settings_survive_a_round_trip(method: Any) -> None:
     assert build(type(method), plain(method)) == method
 
 
-def test_every_exchange_leaves_a_partition_and_a_model_for_everyone(method: Any, world: Pull) -> None:
+def test_every_exchange_leaves_a_partition_and_a_model_for_everyone(
+    method: Any, world: Pull
+) -> None:
     for played in play(method, world, 25):
         check_assignment(played.assignment, world.clients)
         assert set(played.plan.tasks) <= set(world.clients)
-        assert all(0 <= r < len(played.plan.models) for t in played.plan.tasks.values() for r in t.offered)
+        assert all(
+            0 <= r < len(played.plan.models) for t in played.plan.tasks.values() for r in t.offered
+        )
         assert all(note.text and set(note.clients) <= set(world.clients) for note in played.notes)
         for note in played.notes:
             if note.parts:
@@ -100,7 +104,10 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(method: Any, world: P
     worlds = [
         dataclasses.replace(world, sketches=dict(world.sketches)) for _ in range(2)
     ]  # each with what clients have kept so far
-    on, again = (last(method, w, 9, state=s, first=9).state for w, s in zip(worlds, (halfway, restored), strict=True))
+    on, again = (
+        last(method, w, 9, state=s, first=9).state
+        for w, s in zip(worlds, (halfway, restored), strict=True)
+    )
     assert same(on, again)
     assert type(halfway) in STATES.values()
 
@@ -155,9 +162,17 @@ def test_groups_do_not_depend_on_ids_or_their_order(name: str) -> None:
     ids = dict(zip(world.clients, (70, 4, 66, 12, 0, 91, 33, 5, 28, 45, 1, 13), strict=True))
     renamed = Pull(targets={ids[c]: t for c, t in world.targets.items()}, noise=0.0)
     there = last(EXAMPLES[name], renamed, 40).groups
-    assert there == as_groups([ids[c] for c in group] for group in last(EXAMPLES[name], world, 40).groups)
+    assert there == as_groups(
+        [ids[c] for c in group] for group in last(EXAMPLES[name], world, 40).groups
+    )
 
 
 def test_plans_and_replies_are_told_apart_by_type() -> None:
     assert {f.name for f in dataclasses.fields(Plan)} >= {"models", "tasks", "need", "ends_round"}
-    assert {f.name for f in dataclasses.fields(Replies)} >= {"clients", "examples", "updates", "gram", "means"}
+    assert {f.name for f in dataclasses.fields(Replies)} >= {
+        "clients",
+        "examples",
+        "updates",
+        "gram",
+        "means",
+    }

@@ -16,24 +16,42 @@ from coterie.engines.rounds import rounds
 from coterie.methods import FedAvg, FedDrift
 from coterie.methods.feddrift import FedDriftState, cluster_distances, drifted
 
-FEDERATION = Federation(clients=(2, 5, 8), draw=lambda i: torch.full((2,), float(i)), columns={"all": (0, 2)})
+FEDERATION = Federation(
+    clients=(2, 5, 8), draw=lambda i: torch.full((2,), float(i)), columns={"all": (0, 2)}
+)
 
 
-def measured(losses: Sequence[Sequence[float]], examples: Sequence[int] = (10, 10, 10), **more: object) -> Replies:
+def measured(
+    losses: Sequence[Sequence[float]], examples: Sequence[int] = (10, 10, 10), **more: object
+) -> Replies:
     rows = tuple(map(tuple, losses))
-    return Replies(clients=(2, 5, 8), examples=np.array(examples), losses=rows, chosen=((0,),) * 3, **more)  # type: ignore[arg-type]
+    return Replies(
+        clients=(2, 5, 8), examples=np.array(examples), losses=rows, chosen=((0,),) * 3, **more
+    )  # type: ignore[arg-type]
 
 
-def state(models: Sequence[Sequence[float]], row: dict[int, int], last: dict[int, float], **more: object) -> FedDriftState:
+def state(
+    models: Sequence[Sequence[float]], row: dict[int, int], last: dict[int, float], **more: object
+) -> FedDriftState:
     k = len(models)
     used = tuple(0 if i in row.values() else -1 for i in range(k))
-    fields = {"seen": (0.0,) * k, "used": used, "round": 2, "examples": dict.fromkeys((2, 5, 8), 10), **more}
-    return FedDriftState(clients=(2, 5, 8), models=torch.tensor(models), phase="detect", row=row, last=last, **fields)  # type: ignore[arg-type]
+    fields = {
+        "seen": (0.0,) * k,
+        "used": used,
+        "round": 2,
+        "examples": dict.fromkeys((2, 5, 8), 10),
+        **more,
+    }
+    return FedDriftState(
+        clients=(2, 5, 8), models=torch.tensor(models), phase="detect", row=row, last=last, **fields
+    )  # type: ignore[arg-type]
 
 
 def test_a_rise_of_more_than_delta_is_a_drift() -> None:
     losses = {2: np.array([0.5, 0.4]), 5: np.array([0.3, 0.9]), 8: np.array([0.9, 0.9])}
-    assert drifted(losses, {2: 0.25, 5: 0.25}, delta=0.1) == (2,)  # 0.15 more, 0.05 more, and not known
+    assert drifted(losses, {2: 0.25, 5: 0.25}, delta=0.1) == (
+        2,
+    )  # 0.15 more, 0.05 more, and not known
 
 
 def test_drifted_clients_are_isolated_for_a_time_step() -> None:
@@ -47,9 +65,13 @@ def test_drifted_clients_are_isolated_for_a_time_step() -> None:
     (note,) = after.notes
     assert note.criteria[0].held
     assert note.criteria[0].value == pytest.approx(0.8)
-    # A time step later both are well served by the other's model, within delta: they merge, weighted by examples.
+    # A time step later both are well served by the other's model, within delta: they merge,
+    # weighted by examples.
     later = state(
-        [[1.0, 2.0], [3.0, 0.0], [5.0, 0.0]], {2: 0, 5: 1, 8: 2}, dict.fromkeys((2, 5, 8), 0.1), seen=(0.0, 20.0, 0.0)
+        [[1.0, 2.0], [3.0, 0.0], [5.0, 0.0]],
+        {2: 0, 5: 1, 8: 2},
+        dict.fromkeys((2, 5, 8), 0.1),
+        seen=(0.0, 20.0, 0.0),
     )
     merged = method.step(later, measured([[0.1, 0.9, 0.9], [0.9, 0.1, 0.15], [0.9, 0.15, 0.1]]))
     assert merged.row == {2: 0, 5: 1, 8: 1}
@@ -61,7 +83,9 @@ def test_drifted_clients_are_isolated_for_a_time_step() -> None:
 
 def test_a_recurring_concept_finds_its_model() -> None:
     method = FedDrift(period=2, delta=0.1)
-    before = state([[1.0, 2.0], [3.0, 0.0]], {2: 0, 5: 0, 8: 0}, dict.fromkeys((2, 5, 8), 0.1), used=(0, 0))
+    before = state(
+        [[1.0, 2.0], [3.0, 0.0]], {2: 0, 5: 0, 8: 0}, dict.fromkeys((2, 5, 8), 0.1), used=(0, 0)
+    )
     after = method.step(before, measured([[0.1, 0.9], [0.9, 0.12], [0.1, 0.9]]))
     assert after.row == {2: 0, 5: 1, 8: 0}
     assert len(after.models) == 2
@@ -92,7 +116,11 @@ def brute(matrix: np.ndarray, delta: float) -> list[tuple[int, ...]]:
     """Merge the two nearest clusters, by the greatest distance of a pair, as long as that is below delta."""
     parts = [(i,) for i in range(len(matrix))]
     while len(parts) > 1:
-        far = {(a, b): max(matrix[i, j] for i in a for j in b) for n, a in enumerate(parts) for b in parts[n + 1 :]}
+        far = {
+            (a, b): max(matrix[i, j] for i in a for j in b)
+            for n, a in enumerate(parts)
+            for b in parts[n + 1 :]
+        }
         a, b = min(far, key=lambda pair: far[pair])
         if far[a, b] >= delta:
             break
@@ -100,14 +128,22 @@ def brute(matrix: np.ndarray, delta: float) -> list[tuple[int, ...]]:
     return sorted(parts)
 
 
-@given(st.integers(2, 6).flatmap(lambda n: st.lists(st.lists(st.floats(0, 3), min_size=n, max_size=n), min_size=n, max_size=n)))
+@given(
+    st.integers(2, 6).flatmap(
+        lambda n: st.lists(
+            st.lists(st.floats(0, 3), min_size=n, max_size=n), min_size=n, max_size=n
+        )
+    )
+)
 def test_merges_by_brute_force_from_the_definition(rows: list[list[float]]) -> None:
     losses = np.array(rows)
     n = len(losses)
     apart = cluster_distances(losses)
     for i in range(n):
         for j in range(n):
-            assert apart[i, j] == pytest.approx(max(losses[i, j] - losses[i, i], losses[j, i] - losses[j, j], 0.0))
+            assert apart[i, j] == pytest.approx(
+                max(losses[i, j] - losses[i, i], losses[j, i] - losses[j, j], 0.0)
+            )
     off = sorted(apart[np.triu_indices(n, 1)])
     if any(b - a < 1e-9 for a, b in pairwise(off)):
         return  # with equal distances there are several answers
@@ -117,7 +153,8 @@ def test_merges_by_brute_force_from_the_definition(rows: list[list[float]]) -> N
 
 def test_a_loss_that_is_not_a_number_is_infinite() -> None:
     after = FedDrift(period=2).step(
-        state([[1.0, 2.0]], dict.fromkeys((2, 5, 8), 0), {2: 0.1}), measured([[np.nan], [0.1], [0.1]])
+        state([[1.0, 2.0]], dict.fromkeys((2, 5, 8), 0), {2: 0.1}),
+        measured([[np.nan], [0.1], [0.1]]),
     )
     assert after.row == {2: 1, 5: 0, 8: 0}
 
@@ -138,12 +175,26 @@ def test_exchanges_of_a_time_step() -> None:
         found.append((now.phase, plan.ends_round, now.round))
         trained = {"means": torch.zeros(len(plan.models), 2)} if now.phase == "train" else {}
         now = method.step(now, measured([[0.1]] * 3, **trained))
-    wanted = [("train", True, 0), ("train", False, 1), ("remember", True, 1), ("detect", False, 2), ("train", True, 2)]
+    wanted = [
+        ("train", True, 0),
+        ("train", False, 1),
+        ("remember", True, 1),
+        ("detect", False, 2),
+        ("train", True, 2),
+    ]
     assert found == [*wanted, ("train", False, 3)]
 
 
 def test_with_infinite_delta_it_is_fedavg() -> None:
-    world = Scenario(dataset="sine", shift="concept", groups=2, clients=4, examples=400, drift="recurring", period=2).build(0)
+    world = Scenario(
+        dataset="sine",
+        shift="concept",
+        groups=2,
+        clients=4,
+        examples=400,
+        drift="recurring",
+        period=2,
+    ).build(0)
     for one, two in zip(
         rounds(FedDrift(delta=float("inf"), period=2), world, rounds=5, workers=1),
         rounds(FedAvg(), world, rounds=5, workers=1),

@@ -17,7 +17,9 @@ from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 def line(*places: float) -> Pull:
     """Clients 10, 20, ... whose first update from 0 moves the first parameter to their place."""
-    return Pull(targets={10 * (i + 1): torch.tensor([p, 0.0]) for i, p in enumerate(places)}, rate=1.0)
+    return Pull(
+        targets={10 * (i + 1): torch.tensor([p, 0.0]) for i, p in enumerate(places)}, rate=1.0
+    )
 
 
 def test_the_clustering_exchange_asks_all_and_moves_nothing() -> None:
@@ -37,7 +39,9 @@ def test_the_clustering_exchange_asks_all_and_moves_nothing() -> None:
 
 
 def test_the_first_round_tells_when_the_clients_will_be_clustered() -> None:
-    first, second = list(play(FLHC(warmup=3, fraction=0.25, groups=3, threshold=None), grouped(THREE), 2))
+    first, second = list(
+        play(FLHC(warmup=3, fraction=0.25, groups=3, threshold=None), grouped(THREE), 2)
+    )
     assert [(note.kind, note.text) for note in first.notes] == [
         ("keep", "not clustered yet: this is done after round 3 (warmup)")
     ]
@@ -71,7 +75,11 @@ def test_every_metric_and_linkage_finds_the_groups(metric: str, linkage: str) ->
 
 def test_a_mean_is_renormalised_over_those_who_answered() -> None:
     world = Pull(
-        targets={1: torch.tensor([8.0, 0.0]), 2: torch.tensor([2.0, 0.0]), 3: torch.tensor([100.0, 0.0])},
+        targets={
+            1: torch.tensor([8.0, 0.0]),
+            2: torch.tensor([2.0, 0.0]),
+            3: torch.tensor([100.0, 0.0]),
+        },
         examples={1: 10, 2: 30, 3: 1000},
         rate=1.0,
     )
@@ -91,12 +99,23 @@ def test_below_the_quorum_a_round_is_one_more_of_fedavg() -> None:
     few = lambda e, c: e < 5 and c > 10  # noqa: E731
     history = list(play(FLHC(warmup=1, threshold=1.0, fraction=1.0), grouped(THREE), 8, silent=few))
     # FedAvg; asked in vain and FedAvg, twice; heard at last; then the clusters' rounds.
-    assert [p.plan.ends_round for p in history] == [True, False, True, False, True, False, True, True]
+    assert [p.plan.ends_round for p in history] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
     assert "not clustered yet: 4 of 12 clients answered" in history[1].notes[0].text
     assert [len(p.groups) for p in history] == [1, 1, 1, 1, 1, 3, 3, 3]
 
 
-@pytest.mark.parametrize("whole", [{"threshold": math.inf}, {"threshold": None, "groups": 1}, {"warmup": 10**6}])
+@pytest.mark.parametrize(
+    "whole", [{"threshold": math.inf}, {"threshold": None, "groups": 1}, {"warmup": 10**6}]
+)
 def test_one_cluster_is_fedavg(whole: dict[str, float]) -> None:
     world = grouped(THREE, examples={2: 9, 51: 4}, fresh=False)
     method = FLHC(**{"warmup": 3, "fraction": 1.0, **whole})  # type: ignore[arg-type]
@@ -134,7 +153,8 @@ def test_more_groups_than_clients_are_refused_before_the_first_round() -> None:
         FLHC(threshold=None, groups=3).init(line(0.0, 1.0).federation())
 
 
-# -- late clients ---------------------------------------------------------------------------------------------------------
+# -- late clients
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,7 +168,9 @@ def test_late_clients_join_the_cluster_of_the_nearest_update(how: dict[str, Any]
     founders = replace(world, targets={c: t for c, t in world.targets.items() if c not in (5, 29)})
     early = last(method, founders, 9, silent=lambda e, c: c == 17)
     assert (17,) in early.groups
-    assert torch.equal(early.assignment.models[early.assignment.row[17]], early.state.tree.nodes[0].model)
+    assert torch.equal(
+        early.assignment.models[early.assignment.row[17]], early.state.tree.nodes[0].model
+    )
     state = method.admit(early.state, (5, 29))
     assert (5, 17, 29) in method.assignment(state).groups
     after = last(method, world, 2, state=state, first=9)
@@ -163,7 +185,9 @@ def test_a_late_client_unlike_all_is_a_cluster_of_its_own() -> None:
     after = last(method, odd, 3, state=method.admit(end.state, (7,)), first=6)
     assert after.groups == as_groups([*TRUTH, (7,)])
     joined = last(method, odd, 30, state=after.state, first=9)
-    assert torch.allclose(joined.assignment.models[joined.assignment.row[7]], odd.targets[7], atol=0.2)
+    assert torch.allclose(
+        joined.assignment.models[joined.assignment.row[7]], odd.targets[7], atol=0.2
+    )
 
 
 @pytest.mark.parametrize(("threshold", "groups"), [(3.0, 2), (3.001, 1)])
@@ -185,13 +209,18 @@ def test_late_clients_train_with_the_learning_rate_of_the_clustering() -> None:
 
 def test_nobody_walks_through_a_round_of_the_others() -> None:
     # While one waits, the others' means are what they would be without it.
-    world, method = grouped(THREE, examples={2: 9, 51: 4}), FLHC(warmup=2, fraction=1.0, threshold=1.0)
+    world, method = (
+        grouped(THREE, examples={2: 9, 51: 4}),
+        FLHC(warmup=2, fraction=1.0, threshold=1.0),
+    )
     end = last(method, world, 6)
     odd = replace(world, targets={**world.targets, 7: -world.targets[2]})
     with_one = last(method, odd, 1, state=method.admit(end.state, (7,)), first=6).assignment
     without = last(method, world, 1, state=end.state, first=6).assignment
     for client in world.clients:
-        assert torch.equal(with_one.models[with_one.row[client]], without.models[without.row[client]])
+        assert torch.equal(
+            with_one.models[with_one.row[client]], without.models[without.row[client]]
+        )
 
 
 def test_a_group_that_all_have_left_waits_for_them() -> None:

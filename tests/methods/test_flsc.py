@@ -21,7 +21,9 @@ from worlds import THREE, TRUTH, grouped, last, play
 SIZES = {2: 5, 17: 1, 3: 7, 99: 2}
 
 
-@pytest.mark.parametrize("how", [{"models": 4}, {"models": 3, "initial": "kmeans++", "restarts": 2}, {"fraction": 0.4}])
+@pytest.mark.parametrize(
+    "how", [{"models": 4}, {"models": 3, "initial": "kmeans++", "restarts": 2}, {"fraction": 0.4}]
+)
 def test_without_overlap_it_is_ifca_weighted_by_data(how: dict[str, Any]) -> None:
     world = grouped(THREE, examples=SIZES)
     silence = np.random.default_rng(0).random((30, 100)) < 0.2
@@ -42,7 +44,11 @@ def test_without_overlap_it_is_ifca_through_the_engine() -> None:
     how: dict[str, Any] = {"models": 3, "initial": "kmeans++"}
     ways = (run(FLSC(overlap=1, **how), tried, 3), run(IFCA(weighting="data", **how), tried, 3))
     for ours, theirs in zip(*ways, strict=True):
-        assert (ours.scores, ours.bytes_up, ours.bytes_down) == (theirs.scores, theirs.bytes_up, theirs.bytes_down)
+        assert (ours.scores, ours.bytes_up, ours.bytes_down) == (
+            theirs.scores,
+            theirs.bytes_up,
+            theirs.bytes_down,
+        )
         assert ours.assignment.groups == theirs.assignment.groups
 
 
@@ -53,7 +59,8 @@ def test_one_model_is_fedavg() -> None:
         assert torch.equal(ours.assignment.models, theirs.assignment.models)
 
 
-# -- a round ----------------------------------------------------------------------------------------------------------
+# -- a round
+# ----------------------------------------------------------------------------------------------------------
 
 
 @given(data=st.data(), n=st.integers(1, 8), k=st.integers(2, 5), seed=st.integers(0, 99))
@@ -62,7 +69,9 @@ def test_models_are_means_of_trained_models(data: st.DataObject, n: int, k: int,
     """θ_j = Σ N_i w_i / Σ N_i over i with j in J_i, with w_i the mean of the chosen models and the update."""
     overlap = data.draw(st.integers(1, k - 1))
     rng = np.random.default_rng(seed)
-    models, updates = (torch.tensor(rng.standard_normal((m, 6)), dtype=torch.float32) for m in (k, n))
+    models, updates = (
+        torch.tensor(rng.standard_normal((m, 6)), dtype=torch.float32) for m in (k, n)
+    )
     sizes = rng.integers(1, 9, n)
     chosen = tuple(tuple(int(r) for r in rng.permutation(k)[:overlap]) for _ in range(n))
     trained = [models[list(rows)].mean(0) + updates[i] for i, rows in enumerate(chosen)]
@@ -74,7 +83,9 @@ def test_models_are_means_of_trained_models(data: st.DataObject, n: int, k: int,
             share = sizes[members] / sizes[members].sum()
             means[row] = sum(float(s) * updates[i] for s, i in zip(share, members, strict=True))  # type: ignore[assignment]
             expected[row] = sum(float(s) * trained[i] for s, i in zip(share, members, strict=True))  # type: ignore[assignment]
-    replies = Replies(clients=tuple(range(n)), examples=sizes, chosen=chosen, means=means, heard=heard)
+    replies = Replies(
+        clients=tuple(range(n)), examples=sizes, chosen=chosen, means=means, heard=heard
+    )
     found = FLSC(models=k, overlap=overlap).aggregate(models, replies)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     for row in np.flatnonzero(heard == 0):
@@ -88,7 +99,9 @@ def test_a_round_from_the_definition() -> None:
     models = before.state.starts[0].models
     for client in world.clients:
         losses = ((models - world.targets[client]) ** 2).sum(1)
-        assert after.state.starts[0].chosen[client] == tuple(sorted(range(5), key=lambda row: float(losses[row]))[:2])
+        assert after.state.starts[0].chosen[client] == tuple(
+            sorted(range(5), key=lambda row: float(losses[row]))[:2]
+        )
     for row in range(5):
         parts = [
             (SIZES.get(c, 1), start + world.rate * (world.targets[c] - start))
@@ -131,12 +144,19 @@ def test_the_first_choice_may_be_random() -> None:
     world, method = grouped(THREE), FLSC(models=4, first="random", initial="same")
     first, second = play(method, world, 2)
     offered = {task.offered for task in first.plan.tasks.values()}
-    assert all(len(set(rows)) == 2 and task.measure is None for rows in offered for task in first.plan.tasks.values())
+    assert all(
+        len(set(rows)) == 2 and task.measure is None
+        for rows in offered
+        for task in first.plan.tasks.values()
+    )
     assert len(offered) > 3
     assert dict(zip(first.replies.clients, first.replies.chosen, strict=True)) == {
         c: task.offered for c, task in first.plan.tasks.items()
     }
-    assert all(task.offered == (0, 1, 2, 3) and task.measure == "train" for task in second.plan.tasks.values())
+    assert all(
+        task.offered == (0, 1, 2, 3) and task.measure == "train"
+        for task in second.plan.tasks.values()
+    )
     assert "loss" not in first.notes[0].values
     again = next(play(method, world, 1))
     assert first.plan.tasks == again.plan.tasks
@@ -146,7 +166,9 @@ def test_the_first_choice_may_be_random() -> None:
 def test_random_sets_are_all_as_likely() -> None:
     world, counts = grouped(THREE), dict.fromkeys(combinations(range(4), 2), 0)
     for seed in range(100):
-        for task in next(play(FLSC(models=4, first="random"), world, 1, seed=seed)).plan.tasks.values():
+        for task in next(
+            play(FLSC(models=4, first="random"), world, 1, seed=seed)
+        ).plan.tasks.values():
             counts[tuple(sorted(task.offered))] += 1  # type: ignore[index]
     assert sum(counts.values()) == 1200
     assert all(140 < count < 260 for count in counts.values())
@@ -160,7 +182,12 @@ def test_one_draw_for_all_models_and_choices_by_loss_gathers_everyone() -> None:
     assert len(last(FLSC(initial="same", first="random"), grouped(THREE), 6).groups) > 1
 
 
-@pytest.mark.parametrize("wrong", [{"models": 3, "overlap": 3}, {"models": 2, "overlap": 5}, {"models": 1, "overlap": 2}])
+@pytest.mark.parametrize(
+    "wrong", [{"models": 3, "overlap": 3}, {"models": 2, "overlap": 5}, {"models": 1, "overlap": 2}]
+)
 def test_overlap_must_leave_a_choice(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match=r"FLSC\.overlap must be less than the . models, got .*did you mean fedavg"):
+    with pytest.raises(
+        SettingError,
+        match=r"FLSC\.overlap must be less than the . models, got .*did you mean fedavg",
+    ):
         FLSC(**wrong)

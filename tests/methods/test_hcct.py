@@ -36,11 +36,14 @@ def following(played: Played) -> object:
     return played.state.next
 
 
-# -- the partition ----------------------------------------------------------------------------------------------------
+# -- the partition
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("c", "critical"), [(0.5, 0.267949), (0.0, 0.585786), (-0.5, 1.0)])
-def test_two_clients_merge_above_the_critical_share_of_their_size(c: float, critical: float) -> None:
+def test_two_clients_merge_above_the_critical_share_of_their_size(
+    c: float, critical: float
+) -> None:
     world = directions((1.0, 0.0), (c, math.sqrt(1 - c * c)), examples=(70, 70))
     for share, groups in ((critical - 1e-4, 2), (critical + 1e-4, 1)):
         end = after(HCCT(tradeoff=share), world, 2)
@@ -60,11 +63,14 @@ def test_the_first_epoch_is_one_group_and_each_later_one_a_new_partition() -> No
 
 
 def test_no_tradeoff_leaves_everyone_alone() -> None:
-    assert after(HCCT(tradeoff=0.0), grouped(THREE), 2).groups == as_groups((c,) for group in THREE for c in group)
+    assert after(HCCT(tradeoff=0.0), grouped(THREE), 2).groups == as_groups(
+        (c,) for group in THREE for c in group
+    )
 
 
 def test_two_orthogonal_blocks_have_the_utility_of_the_definition() -> None:
-    # 6 (1 - 10/300) = 5.8. The published report counts own data twice, 1 - λ/(N_n + N_G), and would say 5.85.
+    # 6 (1 - 10/300) = 5.8. The published report counts own data twice, 1 - λ/(N_n + N_G), and would
+    # say 5.85.
     world = directions(*[(1.0, 0.0)] * 3, *[(0.0, 1.0)] * 3, examples=(100,) * 6)
     note = after(HCCT(tradeoff=10.0, scale="absolute"), world).notes[-1]
     assert note.parts == ((10, 20, 30), (40, 50, 60))
@@ -89,16 +95,28 @@ def test_identical_gradients_are_one_group_worth_k_less_the_price() -> None:
 @given(st.integers(0, 10_000), st.sampled_from(["mean-size", "absolute", "per-client"]))
 def test_the_partition_is_that_of_the_updates_heard(seed: int, scale: str) -> None:
     rng = np.random.default_rng(seed)
-    examples = {c: int(n) for c, n in zip((c for g in THREE for c in g), rng.integers(1, 9, size=12), strict=True)}
-    world, silent = grouped(THREE, noise=2.0, seed=seed, examples=examples), set(rng.choice(list(examples), 4))
+    examples = {
+        c: int(n)
+        for c, n in zip((c for g in THREE for c in g), rng.integers(1, 9, size=12), strict=True)
+    }
+    world, silent = (
+        grouped(THREE, noise=2.0, seed=seed, examples=examples),
+        set(rng.choice(list(examples), 4)),
+    )
     method = HCCT(tradeoff=0.8 if scale != "absolute" else 2.0, scale=scale, **PAPER)
     end = after(method, world, silent=lambda e, c: c in silent)
-    shown = world.replies(method.plan(method.init(world.federation()), cohort(world)), 0, lambda e, c: c in silent)
+    shown = world.replies(
+        method.plan(method.init(world.federation()), cohort(world)), 0, lambda e, c: c in silent
+    )
     sizes = np.array([examples[c] for c in shown.clients])
     price = {"mean-size": 0.8 * sizes.mean(), "absolute": 2.0, "per-client": 0.8 * sizes}[scale]
     assert shown.gram is not None
-    expected = [[shown.clients[i] for i in part] for part in utility_merge(shown.gram, sizes, price)]
-    assert as_groups([c for c in group if c not in silent] for group in following(end)) == as_groups(expected)
+    expected = [
+        [shown.clients[i] for i in part] for part in utility_merge(shown.gram, sizes, price)
+    ]
+    assert as_groups(
+        [c for c in group if c not in silent] for group in following(end)
+    ) == as_groups(expected)
 
 
 def cohort(world: Pull) -> Cohort:
@@ -110,7 +128,8 @@ def test_a_fixed_number_of_groups(m: int) -> None:
     assert len(after(HCCT(groups=m), grouped(THREE), 2).groups) == m
 
 
-# -- models -----------------------------------------------------------------------------------------------------------
+# -- models
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_group_starts_from_the_mean_of_its_members_models_by_their_data() -> None:
@@ -126,7 +145,11 @@ def test_a_group_starts_from_the_mean_of_its_members_models_by_their_data() -> N
     torch.testing.assert_close(plan.models[1], (2 * of[20] + 5 * of[30]) / 7)
 
 
-WHOLE: list[dict[str, float]] = [{"tradeoff": math.inf}, {"tradeoff": 1e6}, {"tradeoff": 100.0, "memory": 0.0}]
+WHOLE: list[dict[str, float]] = [
+    {"tradeoff": math.inf},
+    {"tradeoff": 1e6},
+    {"tradeoff": 100.0, "memory": 0.0},
+]
 
 
 @pytest.mark.parametrize("whole", WHOLE)
@@ -143,15 +166,19 @@ def test_a_large_tradeoff_is_fedavg_bit_for_bit(whole: dict[str, float], fractio
 
 
 def test_buffers_are_averaged_by_data_but_no_similarity() -> None:
-    # Published slip: counters that move alike in all clients drown the cosine, and statistics are those of client 0.
-    targets = {c: torch.tensor([1.0 - (c > 2), 0.0 + (c > 2), 0.0, 0.0, 1000.0 + c]) for c in (1, 2, 3, 4)}
+    # Published slip: counters that move alike in all clients drown the cosine, and statistics are
+    # those of client 0.
+    targets = {
+        c: torch.tensor([1.0 - (c > 2), 0.0 + (c > 2), 0.0, 0.0, 1000.0 + c]) for c in (1, 2, 3, 4)
+    }
     world = Pull(targets=targets, examples={3: 3}, buffers=1, rate=1.0)
     end = after(HCCT(tradeoff=0.1), world, 2)
     assert end.groups == ((1, 2), (3, 4))
     assert end.assignment.models[:, 4].tolist() == [1001.5, 1003.25]
 
 
-# -- settings ---------------------------------------------------------------------------------------------------------
+# -- settings
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,7 +201,9 @@ def test_more_than_there_is_is_refused_before_the_first_round() -> None:
     world = directions((1.0, 0.0), (0.0, 1.0))
     with pytest.raises(SettingError, match=r"HCCT\.groups must be at most the 2 clients, got 3"):
         HCCT(groups=3).init(world.federation())
-    with pytest.raises(SettingError, match=r"HCCT\.personal must be at most the 2 layers of the model, got 3"):
+    with pytest.raises(
+        SettingError, match=r"HCCT\.personal must be at most the 2 layers of the model, got 3"
+    ):
         HCCT(personal=3).init(world.federation())
 
 

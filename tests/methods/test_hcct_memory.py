@@ -19,7 +19,8 @@ def test_without_memory_noise_dissolves_a_group_at_its_optimum() -> None:
 
 
 def test_memory_by_hand() -> None:
-    # Norms 2 and 1, cosine 1/2; then 1 and 1, cosine -1. β = 1/2: (1/2 · 1 - 1) / (1/2 · 2 + 1) = -1/4.
+    # Norms 2 and 1, cosine 1/2; then 1 and 1, cosine -1. β = 1/2: (1/2 · 1 - 1) / (1/2 · 2 + 1) =
+    # -1/4.
     first = remember(None, (7, 3), np.array([[4.0, 1.0], [1.0, 1.0]]), 0.5)
     clients, matrix = recall(first, (3, 7))
     assert clients == (3, 7)
@@ -63,4 +64,8 @@ def test_a_first_update_is_compared_with_first_updates() -> None:
 def test_memory_of_one_epoch_is_its_gram_matrix() -> None:
     rows = np.random.default_rng(0).normal(size=(6, 4))
     rows[2] = 0.0
-    np.testing.assert_allclose(recall(remember(None, tuple(range(6)), gram(rows), 0.9), range(6))[1], gram(rows), atol=1e-12)
+    np.testing.assert_allclose(
+        recall(remember(None, tuple(range(6)), gram(rows), 0.9), range(6))[1],
+        gram(rows),
+        atol=1e-12,
+    )

@@ -16,7 +16,14 @@ from coterie.clustering import gram, halves_gram
 from coterie.core import Cohort, Federation, Replies, Training
 from coterie.methods import HCCT, HCCTE, HCCTP
 from coterie.methods._half_steps import of_equal_steps
-from coterie.methods.hcct import noise_in, remember, share_of_signal, shared, signal_in, without_noise
+from coterie.methods.hcct import (
+    noise_in,
+    remember,
+    share_of_signal,
+    shared,
+    signal_in,
+    without_noise,
+)
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, grouped, last, play
 
@@ -24,9 +31,11 @@ EACH: dict[str, Any] = {"cosines": "signals", "partition_every": 1}
 EVERYONE = tuple(sorted(c for group in THREE for c in group))
 
 
-# -- by hand ----------------------------------------------------------------------------------------------------------
+# -- by hand
+# ----------------------------------------------------------------------------------------------------------
 
-# Two clients agree in the first column. Each has noise of its own in the mean of its halves, and as much between them.
+# Two clients agree in the first column. Each has noise of its own in the mean of its halves, and as
+# much between them.
 A = torch.tensor([[1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 1.0]])
 B = torch.tensor([[1.0, 1.0, 0.0, -1.0], [1.0, 0.0, 1.0, -1.0]])
 
@@ -51,7 +60,8 @@ def groups(method: HCCT, replies: Replies) -> Any:
 
 @pytest.mark.parametrize("memory", [0.0, 0.9])
 def test_two_clients_merge_by_the_cosine_of_their_signals(memory: float) -> None:
-    # Of whole updates it is 1/2, so λ/N > 0.268 merges; half of ‖g‖² = 2 is noise, so that of signals is 1, and any λ does.
+    # Of whole updates it is 1/2, so λ/N > 0.268 merges; half of ‖g‖² = 2 is noise, so that of
+    # signals is 1, and any λ does.
     for share, plain in ((0.26, 2), (0.28, 1)):
         assert len(groups(HCCT(tradeoff=share, memory=memory), heard(halves=False)).next) == plain
         end = groups(HCCT(tradeoff=share, memory=memory, **EACH), heard())
@@ -86,17 +96,23 @@ def test_memory_adds_up_what_is_noise() -> None:
 def test_what_is_left_is_the_gram_matrix_of_some_vectors(seed: int, signal: float) -> None:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(8, 5)) * rng.choice([0.0, 0.1, 1.0], size=(8, 1))
-    rows -= rng.choice([0.0, 1.0]) * rows.mean(axis=0)  # a group at its optimum: they add up to nothing
+    rows -= rng.choice([0.0, 1.0]) * rows.mean(
+        axis=0
+    )  # a group at its optimum: they add up to nothing
     left = without_noise(rows @ rows.T, signal)
     np.testing.assert_allclose(np.diagonal(left), signal * (rows**2).sum(axis=1), rtol=1e-9)
     assert np.linalg.eigvalsh(left).min() > -1e-9
     np.testing.assert_array_equal(without_noise(rows @ rows.T, 1.0), rows @ rows.T)
 
 
-# -- where it is HCCT by updates --------------------------------------------------------------------------------------
+# -- where it is HCCT by updates
+# --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{}, {"memory": 0.0}, {"one_shot": True}, {"personal": 1}, {"fraction": 0.5}, {"sketch": 8}])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"memory": 0.0}, {"one_shot": True}, {"personal": 1}, {"fraction": 0.5}, {"sketch": 8}],
+)
 def test_without_noise_it_is_hcct_by_updates(how: dict[str, Any]) -> None:
     silent = lambda e, c: (3 * e + c) % 5 == 0  # noqa: E731
     for seed in range(3):
@@ -114,11 +130,16 @@ def test_an_infinite_tradeoff_asks_for_no_halves() -> None:
         assert played.groups == (EVERYONE,)
 
 
-# -- epochs -----------------------------------------------------------------------------------------------------------
+# -- epochs
+# -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("how", "every"), [({"cosines": "signals"}, 4), ({"partition_every": 3}, 3), (EACH, 1), ({}, 1)])
-def test_groups_are_made_in_some_epochs_and_halves_asked_in_these_alone(how: dict[str, Any], every: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "every"), [({"cosines": "signals"}, 4), ({"partition_every": 3}, 3), (EACH, 1), ({}, 1)]
+)
+def test_groups_are_made_in_some_epochs_and_halves_asked_in_these_alone(
+    how: dict[str, Any], every: int
+) -> None:
     history = list(play(HCCT(**how), grouped(THREE, examples=dict.fromkeys(EVERYONE, 100)), 9))
     for epoch, played in enumerate(history):
         due = epoch % every == 0
@@ -131,13 +152,19 @@ def test_groups_are_made_in_some_epochs_and_halves_asked_in_these_alone(how: dic
 
 def test_an_epoch_in_which_nobody_was_heard_does_not_count() -> None:
     method = HCCT(cosines="signals")
-    halves = [bool(p.replies.halves is not None) for p in play(method, grouped(THREE), 8, silent=lambda e, c: e in (0, 2))]
+    halves = [
+        bool(p.replies.halves is not None)
+        for p in play(method, grouped(THREE), 8, silent=lambda e, c: e in (0, 2))
+    ]
     assert halves == [False, True, False, False, False, False, True, False]
 
 
 def test_groups_are_made_until_everybody_has_been_heard_once() -> None:
     silent = lambda e, c: c == 50 and e < 3  # noqa: E731
-    halves = [p.replies.halves is not None for p in play(HCCT(cosines="signals"), grouped(THREE), 9, silent=silent)]
+    halves = [
+        p.replies.halves is not None
+        for p in play(HCCT(cosines="signals"), grouped(THREE), 9, silent=silent)
+    ]
     assert halves == [True, True, True, True, True, False, False, False, True]
 
 
@@ -159,13 +186,16 @@ def test_half_the_work_of_a_client_of_median_size() -> None:
     assert of_equal_steps(usual, []) is of_equal_steps(usual, [1, 1, 1]) is None
 
 
-# -- what it is for ---------------------------------------------------------------------------------------------------
+# -- what it is for
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_noise_breaks_a_group_by_updates_and_not_by_signals() -> None:
     def whole(**how: Any) -> int:
         worlds = (grouped([EVERYONE], d=300, noise=0.12, seed=seed) for seed in range(10))
-        return sum(last(HCCT(tradeoff=0.3, **how), world, 4).groups == (EVERYONE,) for world in worlds)
+        return sum(
+            last(HCCT(tradeoff=0.3, **how), world, 4).groups == (EVERYONE,) for world in worlds
+        )
 
     assert whole() <= 1
     assert whole(**EACH) >= 9
@@ -180,7 +210,8 @@ def test_three_groups_stay_three_in_noise() -> None:
     assert found(**EACH) == 6
 
 
-# -- newcomers, layers ------------------------------------------------------------------------------------------------
+# -- newcomers, layers
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_newcomer_finds_its_group_in_the_next_epoch_whichever_that_is() -> None:
@@ -205,7 +236,9 @@ def test_hcct_e_chooses_its_layer_by_whole_updates_and_compares_the_signals_of_t
 
 def test_hcct_p_keeps_its_layers_in_halves_too() -> None:
     for played in play(HCCTP(**EACH), grouped(THREE), 3):
-        assert {(task.halves, task.keep) for task in played.plan.tasks.values()} == {(True, ("rest",))}
+        assert {(task.halves, task.keep) for task in played.plan.tasks.values()} == {
+            (True, ("rest",))
+        }
 
 
 def test_groups_of_those_who_are_heard() -> None:

@@ -30,10 +30,13 @@ SIZES = (20, 9, 31, 14)
 def federation_of(module: nn.Module) -> Federation:
     layout = Layout(module)
     row = layout.row(module)
-    return Federation(clients=(0, 1), draw=lambda i: row, columns=layout.columns, tensors=layout.tensors)
+    return Federation(
+        clients=(0, 1), draw=lambda i: row, columns=layout.columns, tensors=layout.tensors
+    )
 
 
-# -- HCCT-E -----------------------------------------------------------------------------------------------------------
+# -- HCCT-E
+# -----------------------------------------------------------------------------------------------------------
 
 LAYERS = {"a": ((0, 3), (3, 5)), "b": ((5, 9),), "c": ((9, 12), (12, 13))}
 
@@ -60,7 +63,10 @@ def test_relative_variance_has_no_unit() -> None:
     still[:, 5:9] = 0.0
     assert relative_variances(still, LAYERS)["b"] == 0.0
     opposed = torch.tensor([[1.0, 1.0], [-1.0, 1.0]])
-    assert relative_variances(opposed, {"x": ((0, 1),), "y": ((1, 2),)}) == {"x": pytest.approx(1e12), "y": 0.0}
+    assert relative_variances(opposed, {"x": ((0, 1),), "y": ((1, 2),)}) == {
+        "x": pytest.approx(1e12),
+        "y": 0.0,
+    }
 
 
 def test_the_papers_code_takes_gradients_and_adds_weight_and_bias() -> None:
@@ -89,13 +95,17 @@ def test_the_layer_is_chosen_once_and_compared_from_then_on(how: str) -> None:
     shown = world.replies(replace(first.plan, need="rows"), 0, lambda e, c: False)
     assert first.plan.need == "rows"
     assert shown.updates is not None
-    ratios = (relative_variances if how == "robust" else paper_code_ratios)(shown.updates, first.state.layers)
+    ratios = (relative_variances if how == "robust" else paper_code_ratios)(
+        shown.updates, first.state.layers
+    )
     best = max(ratios, key=lambda layer: ratios[layer])
     assert first.state.layer == best
     note = next(n for n in first.notes if n.kind == "layer")
     assert dict(note.numbers) == pytest.approx(ratios)
     assert repr(best) in note.text
-    assert all(p.plan.need == "gram" and p.plan.columns == slice(*world.columns[best]) for p in later)
+    assert all(
+        p.plan.need == "gram" and p.plan.columns == slice(*world.columns[best]) for p in later
+    )
     assert all(n.kind != "layer" for p in later for n in p.notes)
 
 
@@ -113,7 +123,8 @@ def test_one_client_alone_chooses_no_layer() -> None:
 
 
 def test_what_was_heard_before_the_layer_was_chosen_is_not_remembered() -> None:
-    # Updates of all layers are no first updates to compare those of one layer with: a newcomer's would not even fit.
+    # Updates of all layers are no first updates to compare those of one layer with: a newcomer's
+    # would not even fit.
     world, method = grouped(THREE, noise=0.0), HCCTE()
     founders = replace(world, targets={c: t for c, t in world.targets.items() if c != 99})
     alone, *_, end = play(method, founders, 3, silent=lambda e, c: e < 1 and c != 8)
@@ -125,7 +136,8 @@ def test_what_was_heard_before_the_layer_was_chosen_is_not_remembered() -> None:
     assert after.state.memory.firsts.shape == (len(after.state.memory.began), width)
 
 
-# -- HCCT-P and FedPer ------------------------------------------------------------------------------------------------
+# -- HCCT-P and FedPer
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_last_layers_stay_and_similarity_is_of_those_that_travel() -> None:
@@ -135,7 +147,9 @@ def test_the_last_layers_stay_and_similarity_is_of_those_that_travel() -> None:
     assert {task.keep for p in history for task in p.plan.tasks.values()} == {("rest",)}
     signs = [[c for c in world.clients if (world.targets[c][0] > 0) == up] for up in (True, False)]
     assert history[-1].groups == tuple(sorted(tuple(group) for group in signs if group))
-    assert torch.equal(history[-1].assignment.models[:, 1:], torch.zeros_like(history[-1].assignment.models[:, 1:]))
+    assert torch.equal(
+        history[-1].assignment.models[:, 1:], torch.zeros_like(history[-1].assignment.models[:, 1:])
+    )
 
 
 def outcomes(method: Any, count: int = 3, **how: Any) -> list[Any]:
@@ -151,7 +165,9 @@ def test_every_layer_personal_is_independent_training() -> None:
 def test_no_layer_personal_is_fedavg() -> None:
     for weighting in ("data", "uniform"):
         how = {"weighting": weighting, "fraction": 0.5}
-        ours, theirs = (run(m, small_world(sizes=SIZES), 3) for m in (FedPer(personal=0, **how), FedAvg(**how)))
+        ours, theirs = (
+            run(m, small_world(sizes=SIZES), 3) for m in (FedPer(personal=0, **how), FedAvg(**how))
+        )
         for one, other in zip(ours, theirs, strict=True):
             assert one.scores == other.scores
             assert torch.equal(one.assignment.models, other.assignment.models)
@@ -160,7 +176,9 @@ def test_no_layer_personal_is_fedavg() -> None:
 
 def test_one_group_is_fedavg_on_real_nets_with_batchnorm() -> None:
     for method in (HCCT(tradeoff=math.inf), HCCT(tradeoff=1e5), HCCTE(tradeoff=1e5)):
-        ours, theirs = (run(m, small_world(sizes=SIZES, model=normed), 3) for m in (method, FedAvg()))
+        ours, theirs = (
+            run(m, small_world(sizes=SIZES, model=normed), 3) for m in (method, FedAvg())
+        )
         assert [r.scores for r in ours] == [r.scores for r in theirs]
         assert torch.equal(ours[-1].assignment.models, theirs[-1].assignment.models)
 
@@ -173,8 +191,9 @@ def test_one_group_with_personal_layers_is_fedper() -> None:
 @pytest.mark.parametrize("method", [HCCTP(tradeoff=1e5), FedPer()])
 @seeded(0)
 def test_heads_are_never_averaged_and_cost_nothing(method: Any) -> None:
-    # Published slip: the heads of a group's members are averaged before each epoch. Without a learning rate nothing
-    # moves, so each client's head must be the one it had, and they must differ after a round with one.
+    # Published slip: the heads of a group's members are averaged before each epoch. Without a
+    # learning rate nothing moves, so each client's head must be the one it had, and they must
+    # differ after a round with one.
     world = small_world(sizes=SIZES)
     layout = Layout(mlp())
     done = run(method, world, 1)
@@ -184,7 +203,9 @@ def test_heads_are_never_averaged_and_cost_nothing(method: Any) -> None:
     still = replace(world, training=replace(world.training, lr=1e-12))
     again = run(method, still, 3, start=replace(done[0].position, round=0))
     for client, before in heads.items():
-        torch.testing.assert_close(again[-1].position.kept[""][client][head], before, rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            again[-1].position.kept[""][client][head], before, rtol=0, atol=1e-9
+        )
     base = layout.size - (head.stop - head.start)
     assert done[0].bytes_down == len(SIZES) * base * 4
     assert base == FEATURES * 8 + 8
@@ -194,7 +215,10 @@ def test_heads_are_never_averaged_and_cost_nothing(method: Any) -> None:
 def test_fedpers_silent_clients_and_those_that_come_and_go() -> None:
     method, world = FedPer(personal=0), grouped(THREE, examples={2: 5})
     state = last(method, world, 2).state
-    assert method.step(state, world.replies(method.plan(state, everyone(world)), 2, lambda e, c: True)) is state
+    assert (
+        method.step(state, world.replies(method.plan(state, everyone(world)), 2, lambda e, c: True))
+        is state
+    )
     fewer = method.retire(state, (2, 99))
     assert sorted(method.assignment(fewer).row) == sorted(set(world.clients) - {2, 99})
     back = method.admit(fewer, (99, 2, 5))
@@ -210,11 +234,15 @@ def everyone(world: Any) -> Cohort:
 
 def test_more_personal_layers_than_there_are_are_refused() -> None:
     for method, name in ((FedPer(personal=3), "FedPer"), (HCCTP(personal=3), "HCCTP")):
-        with pytest.raises(SettingError, match=rf"{name}\.personal must be at most the 2 layers of the model, got 3"):
+        with pytest.raises(
+            SettingError,
+            match=rf"{name}\.personal must be at most the 2 layers of the model, got 3",
+        ):
             method.init(grouped(THREE).federation())
 
 
-# -- real data --------------------------------------------------------------------------------------------------------
+# -- real data
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_five_disjoint_pairs_of_classes_are_five_groups() -> None:
@@ -234,5 +262,12 @@ def test_three_permutations_of_labels_are_three_groups(silent: float) -> None:
 
 def test_three_permutations_in_a_world_of_arithmetic() -> None:
     for seed in range(5):
-        for method in (HCCT(), HCCT(memory=0.0), HCCT(newcomers="partition"), HCCT(scale="per-client")):
-            assert {p.groups for p in list(play(method, grouped(THREE, seed=seed), 5))[1:]} == {TRUTH}
+        for method in (
+            HCCT(),
+            HCCT(memory=0.0),
+            HCCT(newcomers="partition"),
+            HCCT(scale="per-client"),
+        ):
+            assert {p.groups for p in list(play(method, grouped(THREE, seed=seed), 5))[1:]} == {
+                TRUTH
+            }

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from coterie.core import Cohort, Replies, Task, Training
 from coterie.methods import IFCA, FedAvg
-from coterie.methods._model_choice import ATTEMPTS, MOST_CENTRES, Centres, Start, mean_losses, of_all, plan_centre, step_centre
+from coterie.methods._model_choice import (
+    ATTEMPTS,
+    MOST_CENTRES,
+    Centres,
+    Start,
+    mean_losses,
+    of_all,
+    plan_centre,
+    step_centre,
+)
 from coterie.settings import SettingError
 from scripted import play as run
 from small import world as small_world
@@ -24,7 +33,9 @@ def loss(world: Pull, client: int, model: torch.Tensor) -> float:
     return float(((model - world.targets[client]) ** 2).sum()) / 2
 
 
-def replies(models: torch.Tensor, chosen: list[int], means: torch.Tensor, examples: list[int] | None = None) -> Replies:
+def replies(
+    models: torch.Tensor, chosen: list[int], means: torch.Tensor, examples: list[int] | None = None
+) -> Replies:
     return Replies(
         clients=tuple(range(len(chosen))),
         examples=np.array(examples or [1] * len(chosen)),
@@ -34,7 +45,8 @@ def replies(models: torch.Tensor, chosen: list[int], means: torch.Tensor, exampl
     )
 
 
-# -- reductions -------------------------------------------------------------------------------------------------------
+# -- reductions
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "data"])
@@ -42,7 +54,9 @@ def replies(models: torch.Tensor, chosen: list[int], means: torch.Tensor, exampl
 def test_one_model_is_fedavg(weighting: str, fraction: float) -> None:
     world = grouped(THREE, examples={2: 5, 17: 1, 3: 7, 99: 2})
     one = play(IFCA(models=1, weighting=weighting, fraction=fraction), world, 10)
-    for ours, theirs in zip(one, play(FedAvg(weighting=weighting, fraction=fraction), world, 10), strict=True):
+    for ours, theirs in zip(
+        one, play(FedAvg(weighting=weighting, fraction=fraction), world, 10), strict=True
+    ):
         assert set(ours.plan.tasks) == set(theirs.plan.tasks)
         assert torch.equal(ours.assignment.models, theirs.assignment.models)
         assert ours.groups == theirs.groups
@@ -50,12 +64,15 @@ def test_one_model_is_fedavg(weighting: str, fraction: float) -> None:
 
 def test_one_model_is_fedavg_through_the_engine() -> None:
     tried = small_world(sizes=(20, 3, 50, 9), training=Training(lr=0.2, lr_decay=0.5, batch=8))
-    for ours, theirs in zip(run(IFCA(models=1), tried, 3), run(FedAvg(weighting="uniform"), tried, 3), strict=True):
+    for ours, theirs in zip(
+        run(IFCA(models=1), tried, 3), run(FedAvg(weighting="uniform"), tried, 3), strict=True
+    ):
         assert torch.equal(ours.assignment.models, theirs.assignment.models)
         assert ours.scores == theirs.scores
 
 
-# -- a round ----------------------------------------------------------------------------------------------------------
+# -- a round
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "data"])
@@ -66,13 +83,22 @@ def test_a_round_from_the_definition(weighting: str) -> None:
     before = last(IFCA(initial="kmeans++", models=4), world, 7).state
     assert before.starts[0].centres is None
     models = before.starts[0].models
-    after = last(IFCA(initial="kmeans++", models=4, weighting=weighting), world, 1, state=before, first=8)
+    after = last(
+        IFCA(initial="kmeans++", models=4, weighting=weighting), world, 1, state=before, first=8
+    )
     chosen = {c: int(np.argmin([loss(world, c, w) for w in models])) for c in world.clients}
     for row in range(4):
         members = [c for c, r in chosen.items() if r == row]
-        trained = torch.stack([models[row] + world.rate * (world.targets[c] - models[row]) for c in members] or [models[row]])
-        weights = torch.tensor([float(sizes.get(c, 1)) if weighting == "data" else 1.0 for c in members] or [1.0])
-        torch.testing.assert_close(after.state.starts[0].models[row], weights @ trained / weights.sum())
+        trained = torch.stack(
+            [models[row] + world.rate * (world.targets[c] - models[row]) for c in members]
+            or [models[row]]
+        )
+        weights = torch.tensor(
+            [float(sizes.get(c, 1)) if weighting == "data" else 1.0 for c in members] or [1.0]
+        )
+        torch.testing.assert_close(
+            after.state.starts[0].models[row], weights @ trained / weights.sum()
+        )
     assert after.assignment.row == chosen
 
 
@@ -96,9 +122,13 @@ def test_a_model_that_nobody_chose_stays_bit_for_bit() -> None:
     seed=st.integers(0, 99),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_gradients_are_divided_by_all_participants(chosen: list[int], weighting: str, seed: int) -> None:
+def test_gradients_are_divided_by_all_participants(
+    chosen: list[int], weighting: str, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    models, gradients = (torch.tensor(rng.standard_normal((n, 5)), dtype=torch.float32) for n in (4, len(chosen)))
+    models, gradients = (
+        torch.tensor(rng.standard_normal((n, 5)), dtype=torch.float32) for n in (4, len(chosen))
+    )
     sizes = rng.integers(1, 9, len(chosen))
     share = sizes / sizes.sum() if weighting == "data" else np.full(len(chosen), 1 / len(chosen))
     means, expected = torch.zeros(4, 5), models.clone()
@@ -136,7 +166,9 @@ def test_one_draw_for_all_models_gathers_everyone_at_the_first() -> None:
 
 def test_clients_that_rest_keep_their_choice_and_those_never_heard_get_the_most_frequent() -> None:
     world = grouped(THREE)
-    quiet = play(IFCA(initial="kmeans++", models=3), world, 7, silent=lambda e, c: e == 6 and c % 2 == 1)
+    quiet = play(
+        IFCA(initial="kmeans++", models=3), world, 7, silent=lambda e, c: e == 6 and c % 2 == 1
+    )
     first, second = list(quiet)[5:]
     odd = [c for c in world.clients if c % 2]
     assert {c: second.assignment.row[c] for c in odd} == {c: first.assignment.row[c] for c in odd}
@@ -144,7 +176,8 @@ def test_clients_that_rest_keep_their_choice_and_those_never_heard_get_the_most_
     assert of_all((1, 2), {}, (0,)) == {1: (0,), 2: (0,)}
 
 
-# -- starts -----------------------------------------------------------------------------------------------------------
+# -- starts
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_restart_is_chosen_by_training_loss_over_the_same_clients() -> None:
@@ -153,10 +186,17 @@ def test_a_restart_is_chosen_by_training_loss_over_the_same_clients() -> None:
     for played in play(method, world, 60, silent=lambda e, c: bool(silence[e, c])):
         if all(task.epochs == 0 and len(task.offered) == 12 for task in played.plan.tasks.values()):
             heard = played.replies.clients
-            means = [np.mean([min(loss(world, c, w) for w in rows) for c in heard]) for rows in played.plan.models.split(3)]
+            means = [
+                np.mean([min(loss(world, c, w) for w in rows) for c in heard])
+                for rows in played.plan.models.split(3)
+            ]
             best = int(np.argmin(means))
-            assert torch.equal(played.assignment.models, played.plan.models[3 * best : 3 * best + 3])
-            np.testing.assert_allclose([played.notes[0].numbers[f"start{i + 1}"] for i in range(4)], means, rtol=1e-5)
+            assert torch.equal(
+                played.assignment.models, played.plan.models[3 * best : 3 * best + 3]
+            )
+            np.testing.assert_allclose(
+                [played.notes[0].numbers[f"start{i + 1}"] for i in range(4)], means, rtol=1e-5
+            )
             assert len(heard) < 12
             rows = torch.cat(played.plan.models.split(3)[best : best + 1])
             for c in heard:  # a measurement is a choice
@@ -170,10 +210,15 @@ def test_starts_are_trained_for_as_many_rounds_and_the_first_serves_meanwhile() 
     played = list(play(method, world, 8))
     assert [p.plan.ends_round for p in played] == [True] * 6 + [False, True]
     draws = [world.federation().draw(i) for i in range(6)]
-    assert all(torch.equal(played[2 * i].plan.models, torch.stack(draws[2 * i : 2 * i + 2])) for i in range(3))
+    assert all(
+        torch.equal(played[2 * i].plan.models, torch.stack(draws[2 * i : 2 * i + 2]))
+        for i in range(3)
+    )
     for p in played[1:6]:
         assert torch.equal(p.assignment.models, played[1].assignment.models)
-    assert [task.lr_round for p in played for task in p.plan.tasks.values() if p.plan.ends_round][::12] == [0, 1] * 3 + [2]
+    assert [task.lr_round for p in played for task in p.plan.tasks.values() if p.plan.ends_round][
+        ::12
+    ] == [0, 1] * 3 + [2]
     assert len(played[7].state.starts) == 1
 
 
@@ -195,7 +240,9 @@ def drawn(least: dict[int, float], seeds: int = 600) -> dict[int, float]:
     found = dict.fromkeys(least, 0.0)
     for seed in range(seeds):
         cohort = Cohort(present=tuple(least), exchange=3, seed=seed)
-        (client,) = plan_centre(centres, torch.zeros(2, 1), tuple(least), tuple(least), cohort, 4).tasks
+        (client,) = plan_centre(
+            centres, torch.zeros(2, 1), tuple(least), tuple(least), cohort, 4
+        ).tasks
         found[client] += 1 / seeds
     return found
 
@@ -205,7 +252,9 @@ def test_the_next_model_comes_from_clients_in_proportion_to_their_excess_loss() 
     assert found[3] == 0.0
     assert found[8] == pytest.approx(1 / 3, abs=0.06)
     assert found[20] == pytest.approx(2 / 3, abs=0.06)
-    assert drawn({3: 0.5, 8: 1.5, 20: 3e38}) == found  # no more than twice the second greatest, whatever it claims
+    assert (
+        drawn({3: 0.5, 8: 1.5, 20: 3e38}) == found
+    )  # no more than twice the second greatest, whatever it claims
     assert drawn({3: 0.5, 8: 0.5})[8] == pytest.approx(0.5, abs=0.06)  # all alike: uniformly
 
 
@@ -216,8 +265,14 @@ def test_kmeans_takes_turns_training_and_measuring_what_is_new() -> None:
     assert [len(p.plan.tasks) for p in played] == [1, 12, 1, 12, 1, 12]
     for step, p in enumerate(played[:5]):
         row = step // 2
-        expected = {"offered": (row,), "epochs": 0 if step % 2 else 7, "measure": "train" if step % 2 else None}
-        assert all({name: getattr(t, name) for name in expected} == expected for t in p.plan.tasks.values())
+        expected = {
+            "offered": (row,),
+            "epochs": 0 if step % 2 else 7,
+            "measure": "train" if step % 2 else None,
+        }
+        assert all(
+            {name: getattr(t, name) for name in expected} == expected for t in p.plan.tasks.values()
+        )
     first = played[5].plan.models
     trainers = [next(iter(p.plan.tasks)) for p in played[:5:2]]
     assert {next(i for i, g in enumerate(THREE) if c in g) for c in trainers} == {0, 1, 2}
@@ -252,7 +307,9 @@ def test_an_infinite_loss_is_not_known() -> None:
 def test_a_start_up_is_in_the_bill() -> None:
     """Exchanges and bytes of a first round with two starts: 2 · (k trainings, k - 1 measurements), and the comparison."""
     tried, k, n, number = small_world(), 3, 4, 4
-    first, second, third = run(IFCA(models=k, initial="kmeans++", restarts=2, restart_rounds=1), tried, 3)
+    first, second, third = run(
+        IFCA(models=k, initial="kmeans++", restarts=2, restart_rounds=1), tried, 3
+    )
     d = first.assignment.models.shape[1]
     assert [r.exchanges for r in (first, second, third)] == [2 * k, 2 * k, 2]
     of_round = {"down": n * k * d, "up": n * (d + 1 + 2 * k + 1)}
@@ -264,12 +321,15 @@ def test_a_start_up_is_in_the_bill() -> None:
     assert first.asked == k + (k - 1) * n + n
 
 
-# -- comings and goings -----------------------------------------------------------------------------------------------
+# -- comings and goings
+# -----------------------------------------------------------------------------------------------
 
 
 def test_newcomers_choose_when_first_asked_and_leavers_are_forgotten() -> None:
     world, method = grouped(THREE), IFCA(models=3, initial="kmeans++")
-    some = Pull(targets={c: t for c, t in world.targets.items() if c not in (40, 51)}, noise=world.noise)
+    some = Pull(
+        targets={c: t for c, t in world.targets.items() if c not in (40, 51)}, noise=world.noise
+    )
     state = last(method, some, 20).state
     state = method.admit(state, (51, 40))
     assert state.clients == world.clients
@@ -277,7 +337,9 @@ def test_newcomers_choose_when_first_asked_and_leavers_are_forgotten() -> None:
     joined = last(method, world, 1, state=state, first=20)
     assert joined.groups == TRUTH
     left = method.retire(joined.state, (2, 99))
-    assert sorted(c for g in method.assignment(left).groups for c in g) == [c for c in world.clients if c not in (2, 99)]
+    assert sorted(c for g in method.assignment(left).groups for c in g) == [
+        c for c in world.clients if c not in (2, 99)
+    ]
     assert torch.equal(method.assignment(left).models, joined.assignment.models)
 
 
@@ -285,7 +347,9 @@ def test_newcomers_choose_when_first_asked_and_leavers_are_forgotten() -> None:
 def test_comings_and_goings_in_the_midst_of_a_start_up(exchange: int) -> None:
     world, method = grouped(THREE), IFCA(models=3, initial="kmeans++", restarts=2, restart_rounds=1)
     state = method.admit(method.retire(last(method, world, exchange).state, (2, 3, 8)), (3,))
-    here = Pull(targets={c: t for c, t in world.targets.items() if c not in (2, 8)}, noise=world.noise)
+    here = Pull(
+        targets={c: t for c, t in world.targets.items() if c not in (2, 8)}, noise=world.noise
+    )
     end = last(method, here, 20, state=state, first=exchange)
     assert sorted(end.assignment.row) == list(here.clients)
     assert 2 not in end.state.starts[0].chosen
@@ -301,7 +365,8 @@ def test_nobody_is_left() -> None:
         assert method.assignment(state).groups == ()
 
 
-# -- reasons and settings ---------------------------------------------------------------------------------------------
+# -- reasons and settings
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_note_tells_the_choices_and_groups_only_where_they_changed() -> None:
@@ -311,9 +376,17 @@ def test_a_note_tells_the_choices_and_groups_only_where_they_changed() -> None:
     assert first.parts == TRUTH
     assert second.kind == "keep"
     assert second.parts == ()
-    assert "12 clients answered, 0 changed their choice; models are chosen by 4, 4, 4 clients" in second.text
-    assert dict(second.values["model"]) == {c: float(row) for c, row in played[6].assignment.row.items()}
-    least = {c: min(values) for c, values in zip(played[6].replies.clients, played[6].replies.losses, strict=True)}
+    assert (
+        "12 clients answered, 0 changed their choice; models are chosen by 4, 4, 4 clients"
+        in second.text
+    )
+    assert dict(second.values["model"]) == {
+        c: float(row) for c, row in played[6].assignment.row.items()
+    }
+    least = {
+        c: min(values)
+        for c, values in zip(played[6].replies.clients, played[6].replies.losses, strict=True)
+    }
     assert dict(second.values["loss"]) == least
     assert second.numbers["loss"] == pytest.approx(np.mean(list(least.values())))
 
@@ -323,14 +396,22 @@ def test_a_note_tells_the_least_loss_that_is_a_number(losses: tuple[float, float
     method, world = IFCA(models=2), grouped([[7]])
     state = method.init(world.federation())
     means = torch.zeros(2, world.size)
-    replies = Replies(clients=(7,), examples=np.ones(1), chosen=((losses.index(0.5),),), losses=(losses,), means=means)
+    replies = Replies(
+        clients=(7,),
+        examples=np.ones(1),
+        chosen=((losses.index(0.5),),),
+        losses=(losses,),
+        means=means,
+    )
     (note,) = method.explain(method.step(state, replies))
     assert note.values["loss"] == {7: 0.5}
     assert note.numbers["loss"] == 0.5
 
 
 def test_a_start_that_serves_nobody_tells_no_groups() -> None:
-    played = list(play(IFCA(models=3, initial="kmeans++", restarts=2, restart_rounds=1), grouped(THREE), 14))
+    played = list(
+        play(IFCA(models=3, initial="kmeans++", restarts=2, restart_rounds=1), grouped(THREE), 14)
+    )
     notes = [n for p in played for n in p.notes]
     assert [bool(n.parts) for n in notes[:3]] == [True, False, True]
     assert notes[1].text.startswith("start 2 of 2: ")
@@ -342,7 +423,10 @@ def test_a_start_that_serves_nobody_tells_no_groups() -> None:
     [
         ({"models": 0}, "IFCA.models must be >= 1"),
         ({"initial": "kmeans"}, "did you mean kmeans"),
-        ({"models": MOST_CENTRES + 1, "initial": "kmeans++"}, f"must be at most {MOST_CENTRES} with initial kmeans"),
+        (
+            {"models": MOST_CENTRES + 1, "initial": "kmeans++"},
+            f"must be at most {MOST_CENTRES} with initial kmeans",
+        ),
         ({"averaging": "gradient"}, "did you mean gradients"),
         ({"step_size": 0}, "IFCA.step_size must be > 0"),
     ],

@@ -17,7 +17,9 @@ COMMITTED = make(read(Path(__file__).parents[2] / "experiments" / "ifca-digits.t
 METHODS: dict[str, Any] = {method.name: method for method in COMMITTED.methods}
 
 
-def ended(method: Any, seed: int, silent: float = 0.0, count: int = COMMITTED.rounds) -> tuple[World, Round]:
+def ended(
+    method: Any, seed: int, silent: float = 0.0, count: int = COMMITTED.rounds
+) -> tuple[World, Round]:
     world = replace(COMMITTED.setup, silent=silent).build(seed)
     *_, done = rounds(method, world, rounds=count, seed=seed, workers=1, eval_every=count)
     return world, done

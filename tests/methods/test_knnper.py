@@ -37,11 +37,16 @@ GRID = tuple(i / 10 for i in range(11))
 
 def tried_world(**more: Any) -> World:
     """Clients that agree on what the classes are, but not on their names; the last one has no classes to learn."""
-    tried = small_world(IDS, **{"sizes": SIZES, "training": Training(lr=0.3, batch=8, epochs=3), **more})
+    tried = small_world(
+        IDS, **{"sizes": SIZES, "training": Training(lr=0.3, batch=8, epochs=3), **more}
+    )
 
     def named(data: ClientData, shift: int) -> ClientData:
         splits = {part: getattr(data, part) for part in ("train", "validation", "test")}
-        found = {part: whole(s.inputs, (s.inputs[:, :CLASSES].argmax(1) + shift) % CLASSES) for part, s in splits.items()}
+        found = {
+            part: whole(s.inputs, (s.inputs[:, :CLASSES].argmax(1) + shift) % CLASSES)
+            for part, s in splits.items()
+        }
         return replace(data, **found)
 
     renamed = {c: named(tried.clients[c], shift) for shift, c in enumerate(IDS[:-1])}
@@ -50,7 +55,10 @@ def tried_world(**more: Any) -> World:
 
 def without_validation(tried: World) -> World:
     empty = torch.arange(0)
-    return replace(tried, clients={c: replace(d, validation=d.train.at(empty)) for c, d in tried.clients.items()})
+    return replace(
+        tried,
+        clients={c: replace(d, validation=d.train.at(empty)) for c, d in tried.clients.items()},
+    )
 
 
 def seen(net: nn.Module, split: Split) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,7 +69,9 @@ def seen(net: nn.Module, split: Split) -> tuple[Tensor, Tensor, Tensor]:
         return features, net[-1](features).softmax(-1), split.targets
 
 
-def by_hand(net: nn.Module, train: Split, asked: Split, k: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+def by_hand(
+    net: nn.Module, train: Split, asked: Split, k: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """p_knn and p_model of each example, and its class: one distance after the other."""
     known, _, labels = seen(net, train)
     features, model, targets = seen(net, asked)
@@ -90,10 +100,13 @@ def scores(done: Round) -> Mapping[Client, Mapping[str, float]]:
     return done.scores
 
 
-# -- the definition ---------------------------------------------------------------------------------------------------
+# -- the definition
+# ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [KNNPer(), KNNPer(neighbours=1, scale=0.2), KNNPer(neighbours=50, scale=3.0)], ids=str)
+@pytest.mark.parametrize(
+    "method", [KNNPer(), KNNPer(neighbours=1, scale=0.2), KNNPer(neighbours=50, scale=3.0)], ids=str
+)
 @pytest.mark.parametrize("held", [True, False])
 @seeded(0)
 def test_it_is_its_definition(method: KNNPer, held: bool) -> None:
@@ -115,9 +128,13 @@ def test_it_is_its_definition(method: KNNPer, held: bool) -> None:
         with torch.no_grad():
             found = served(data.test.inputs[data.test.index]).softmax(-1)
         torch.testing.assert_close(found.double(), mixed, rtol=1e-4, atol=1e-6)
-        assert scores(done)[c]["accuracy"] == pytest.approx(float((mixed.argmax(1) == targets).double().mean()))
+        assert scores(done)[c]["accuracy"] == pytest.approx(
+            float((mixed.argmax(1) == targets).double().mean())
+        )
         if best < 1:
-            assert scores(done)[c]["loss"] == pytest.approx(losses(p_knn, p_model, targets, best), rel=1e-4)
+            assert scores(done)[c]["loss"] == pytest.approx(
+                losses(p_knn, p_model, targets, best), rel=1e-4
+            )
         taken.add(best)
     assert len(taken) > 1  # clients differ in what they choose
 
@@ -126,15 +143,23 @@ def test_it_is_its_definition(method: KNNPer, held: bool) -> None:
 def test_validation_examples_that_were_held_out_are_trained_by_nobody() -> None:
     tried = without_validation(tried_world())
     kept = {c: replace(d, train=halves(d, 0.2, c)[0]) for c, d in tried.clients.items()}
-    ours, theirs = play(KNNPer(), tried, 2)[-1], play(FedAvg(weighting="uniform"), replace(tried, clients=kept), 2)[-1]
+    ours, theirs = (
+        play(KNNPer(), tried, 2)[-1],
+        play(FedAvg(weighting="uniform"), replace(tried, clients=kept), 2)[-1],
+    )
     uniform = play(KNNPer(weighting="uniform"), tried, 2)[-1]
     torch.testing.assert_close(uniform.assignment.models, theirs.assignment.models)
-    assert not torch.allclose(ours.assignment.models, play(FedAvg(), tried, 2)[-1].assignment.models)
+    assert not torch.allclose(
+        ours.assignment.models, play(FedAvg(), tried, 2)[-1].assignment.models
+    )
 
 
 def test_without_neighbours_it_is_fedavg() -> None:
     for tried in (tried_world(), without_validation(tried_world())):
-        ours, theirs = play(KNNPer(weight=0.0, fraction=0.5), tried, 3), play(FedAvg(fraction=0.5), tried, 3)
+        ours, theirs = (
+            play(KNNPer(weight=0.0, fraction=0.5), tried, 3),
+            play(FedAvg(fraction=0.5), tried, 3),
+        )
         for one, other in zip(ours, theirs, strict=True):
             assert torch.equal(one.assignment.models, other.assignment.models)
             assert one.scores == other.scores
@@ -158,7 +183,9 @@ def test_with_neighbours_alone_it_is_nearest_neighbours() -> None:
         known, _, labels = seen(net, data.train)
         features, _, targets = seen(net, data.test)
         nearest = labels[(features[:, None] - known).norm(dim=2).argmin(1)]
-        assert scores(done)[c]["accuracy"] == pytest.approx(float((nearest == targets).double().mean()))
+        assert scores(done)[c]["accuracy"] == pytest.approx(
+            float((nearest == targets).double().mean())
+        )
         assert np.isfinite(scores(done)[c]["loss"])
 
 
@@ -173,7 +200,10 @@ def test_workers_and_stopping_change_nothing(method: KNNPer) -> None:
 
 def test_clients_that_were_never_asked_are_served_by_their_neighbours_too() -> None:
     """The paper's clients that take no part in training."""
-    ours, theirs = (play(method, tried_world(), 1)[-1] for method in (KNNPer(weight=0.5, fraction=0.25), FedAvg(fraction=0.25)))
+    ours, theirs = (
+        play(method, tried_world(), 1)[-1]
+        for method in (KNNPer(weight=0.5, fraction=0.25), FedAvg(fraction=0.25))
+    )
     assert torch.equal(ours.assignment.models, theirs.assignment.models)
     assert ours.asked == 1
     for c in IDS:
@@ -209,12 +239,15 @@ def test_a_model_that_is_no_number_has_no_score() -> None:
     for weights in (GRID, (1.0,), (0.5,)):
         how = Neighbours(layer="2", k=3, scale=1.0, weights=weights)
         row = torch.full((layout.size,), torch.nan)
-        sums = training.sums_with_neighbours(Learner(mlp(), tried.objective), row, tried.clients[7], how)
+        sums = training.sums_with_neighbours(
+            Learner(mlp(), tried.objective), row, tried.clients[7], how
+        )
         assert np.isnan(tried.objective.scores(sums)["loss"])
         assert np.isnan(tried.objective.scores(sums)["accuracy"])
 
 
-# -- sequences, time and memory -------------------------------------------------------------------------------------------
+# -- sequences, time and memory
+# -------------------------------------------------------------------------------------------
 
 
 class Tagger(nn.Module):
@@ -249,20 +282,26 @@ def test_of_sequences_every_place_that_counts_is_an_example() -> None:
         assert served.features.shape == (size * (FEATURES - 1), 4)
         data = tried.clients[c].test
         with torch.no_grad():
-            loss = nn.functional.cross_entropy(served(data.inputs).flatten(0, 1), data.targets.flatten())
+            loss = nn.functional.cross_entropy(
+                served(data.inputs).flatten(0, 1), data.targets.flatten()
+            )
         assert scores(done)[c]["loss"] == pytest.approx(float(loss), rel=1e-4)
 
 
 @pytest.mark.parametrize("known", [1, 7, 8, 100])
 @seeded(0)
-def test_blocks_find_the_same_neighbours_and_bound_what_is_compared(known: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_find_the_same_neighbours_and_bound_what_is_compared(
+    known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = near.Memory(torch.randn(50, 6), torch.randint(0, 4, (50,)), 8, 0.7)
     asked = torch.randn(23, 6)
     at_once = memory.probabilities(asked, 4)
     sizes, compare = [], torch.cdist
     monkeypatch.setattr(near, "KNOWN", known)
     monkeypatch.setattr(near, "ASKED", 5)
-    monkeypatch.setattr(torch, "cdist", lambda a, b, **how: sizes.append((len(a), len(b))) or compare(a, b, **how))
+    monkeypatch.setattr(
+        torch, "cdist", lambda a, b, **how: sizes.append((len(a), len(b))) or compare(a, b, **how)
+    )
     torch.testing.assert_close(memory.probabilities(asked, 4), at_once)
     assert max(a for a, _ in sizes) <= 5
     assert max(b for _, b in sizes) <= known
@@ -270,7 +309,9 @@ def test_blocks_find_the_same_neighbours_and_bound_what_is_compared(known: int, 
 
 
 @seeded(0)
-def test_the_features_of_a_client_are_computed_once_for_each_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_features_of_a_client_are_computed_once_for_each_example(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried, counts, plain = tried_world(), [0], Learner.outputs
 
     def counted(self: Learner, x: Tensor) -> Any:
@@ -284,7 +325,8 @@ def test_the_features_of_a_client_are_computed_once_for_each_example(monkeypatch
     assert counts == [len(data.train) + len(data.validation) + len(data.test)]
 
 
-# -- the choice of λ ------------------------------------------------------------------------------------------------------
+# -- the choice of λ
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_of_equal_weights_the_first_is_chosen() -> None:
@@ -303,33 +345,54 @@ def test_without_examples_or_numbers_the_model_serves_alone() -> None:
         assert scores(ours)[c]["loss"] == pytest.approx(scores(theirs)[c]["loss"], rel=1e-5)
 
 
-# -- what is refused, and what is stored ------------------------------------------------------------------------------------
+# -- what is refused, and what is stored
+# ------------------------------------------------------------------------------------
 
 
 def test_it_needs_class_labels_and_a_fully_connected_last_layer() -> None:
     normed_last = lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.LayerNorm(CLASSES))  # noqa: E731
-    with pytest.raises(SettingError, match=r"^knn-per needs a model whose last layer is fully connected .* and '1' is not$"):
+    with pytest.raises(
+        SettingError,
+        match=r"^knn-per needs a model whose last layer is fully connected .* and '1' is not$",
+    ):
         play(KNNPer(), tried_world(model=normed_last), 1)
-    with pytest.raises(SettingError, match=r"^knn-per needs clients that predict a class, and these predict several labels"):
+    with pytest.raises(
+        SettingError,
+        match=r"^knn-per needs clients that predict a class, and these predict several labels",
+    ):
         play(KNNPer(), tried_world(objective=MULTILABEL), 1)
 
 
 def test_targets_that_are_no_classes_are_told_at_the_first_test() -> None:
-    tried = tried_world(objective=Objective(loss=lambda outputs, targets: (outputs[:, 0] - targets).square().mean()))
-    floats = {c: replace(d, train=whole(d.train.inputs, d.train.targets.float())) for c, d in tried.clients.items()}
-    with pytest.raises(coterie.engines.workers.EngineError, match="the nearest examples need a class label for each input"):
+    tried = tried_world(
+        objective=Objective(loss=lambda outputs, targets: (outputs[:, 0] - targets).square().mean())
+    )
+    floats = {
+        c: replace(d, train=whole(d.train.inputs, d.train.targets.float()))
+        for c, d in tried.clients.items()
+    }
+    with pytest.raises(
+        coterie.engines.workers.EngineError,
+        match="the nearest examples need a class label for each input",
+    ):
         play(KNNPer(), replace(tried, clients=floats), 1)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"neighbours": 0}, {"scale": 0.0}, {"weight": 1.5}, {"holdout": 0.6}, {"holdout": 0.0}], ids=str
+    "wrong",
+    [{"neighbours": 0}, {"scale": 0.0}, {"weight": 1.5}, {"holdout": 0.6}, {"holdout": 0.0}],
+    ids=str,
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=f"^KNNPer.{next(iter(wrong))} must be"):
         KNNPer(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"k": 0}, {"scale": 0.0}, {"weights": ()}, {"weights": (2.0,)}, {"holdout": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [{"k": 0}, {"scale": 0.0}, {"weights": ()}, {"weights": (2.0,)}, {"holdout": 1.0}],
+    ids=str,
+)
 def test_neighbours_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^Neighbours"):
         Neighbours(**{"layer": "2", "k": 3, "scale": 1.0, "weights": (0.5,), **wrong})
@@ -338,7 +401,9 @@ def test_neighbours_are_checked(wrong: dict[str, Any]) -> None:
 def test_an_ensemble_has_no_neighbours() -> None:
     how = Neighbours(layer="2", k=3, scale=1.0, weights=(0.5,))
     with pytest.raises(ValueError, match="served by one model each"):
-        Assignment(models=torch.zeros(1, 2), row={0: 0}, groups=((0,),), ensemble=True, neighbours=how)
+        Assignment(
+            models=torch.zeros(1, 2), row={0: 0}, groups=((0,),), ensemble=True, neighbours=how
+        )
 
 
 def test_neighbours_can_be_stored() -> None:
@@ -354,7 +419,9 @@ def test_an_export_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
         (run,) = begin(make({**how, "methods": [settings]}), tmp_path / name)
         for _ in run.rounds():
             pass
-    with pytest.raises(UserError, match=r"^knn-per also serves each client by its own training examples") as told:
+    with pytest.raises(
+        UserError, match=r"^knn-per also serves each client by its own training examples"
+    ) as told:
         coterie.save(tmp_path / "run", tmp_path / "to")
     assert "\n" not in str(told.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alone", "run"]

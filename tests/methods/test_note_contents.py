@@ -16,15 +16,28 @@ def test_cfl_tells_nodes_peaks_and_rounds_in_a_row() -> None:
     splits = [note for note in told if note.kind == "split"]
     assert splits[0].numbers["node"] == 0
     assert splits[0].numbers["first_part"] == 1
-    nodes = {int(note.numbers["first_part"]) + i: part for note in splits for i, part in enumerate(note.parts)}
+    nodes = {
+        int(note.numbers["first_part"]) + i: part
+        for note in splits
+        for i, part in enumerate(note.parts)
+    }
     assert set(TRUTH) <= set(nodes.values())
     assert all(nodes.get(int(note.numbers["node"]), note.clients) == note.clients for note in told)
-    rows = {kind: {note.criteria[-1].value for note in told if note.kind == kind} for kind in ("split", "hold")}
+    rows = {
+        kind: {note.criteria[-1].value for note in told if note.kind == kind}
+        for kind in ("split", "hold")
+    }
     assert rows == {"split": {2}, "hold": {1}}
     assert all(all(one.held for one in note.criteria) for note in splits)
-    assert all(not all(one.held for one in note.criteria) for note in told if note.kind in ("hold", "keep") and note.criteria)
+    assert all(
+        not all(one.held for one in note.criteria)
+        for note in told
+        if note.kind in ("hold", "keep") and note.criteria
+    )
     peaks = [note.numbers["peak"] for note in told if note.numbers["node"] == 0]
-    assert peaks == [max(note.numbers["client_norm"] for note in told[: i + 1]) for i in range(len(peaks))]
+    assert peaks == [
+        max(note.numbers["client_norm"] for note in told[: i + 1]) for i in range(len(peaks))
+    ]
 
 
 def test_split_half_tells_its_signals_cosines_by_both_probes() -> None:
@@ -38,8 +51,13 @@ def test_split_half_tells_its_signals_cosines_by_both_probes() -> None:
     assert note.order == played[at].replies.clients
     assert note.numbers["heard"] == 12
     assert note.numbers["p"] == pytest.approx(congruence(second).p)
-    near = [min(range(len(note.parts)), key=lambda j: note.values[f"distance to part {j}"][c]) for c in note.order]
-    assert [client in note.parts[j] for client, j in zip(note.order, near, strict=True)] == [True] * 12
+    near = [
+        min(range(len(note.parts)), key=lambda j: note.values[f"distance to part {j}"][c])
+        for c in note.order
+    ]
+    assert [client in note.parts[j] for client, j in zip(note.order, near, strict=True)] == [
+        True
+    ] * 12
 
 
 def test_distances_are_those_of_the_definition() -> None:
@@ -62,7 +80,12 @@ def test_distances_are_those_of_the_definition() -> None:
 
 def test_a_review_tells_the_cosines_once_or_how_near_the_nearest_groups_are() -> None:
     method = SplitHalf(first_probe=2, probe_every=1, review_every=1, level=1e-3)
-    calm = [n for p in play(method, grouped(THREE, d=60, noise=0.3), 12) for n in p.notes if "other_node" in n.numbers]
+    calm = [
+        n
+        for p in play(method, grouped(THREE, d=60, noise=0.3), 12)
+        for n in p.notes
+        if "other_node" in n.numbers
+    ]
     assert calm
     assert all(0 <= note.criteria[0].value <= 0.01 == note.criteria[0].bound for note in calm)
     assert all(not note.similarity for note in calm)

@@ -74,19 +74,35 @@ def trained(
     pull: float = 0.0,
 ) -> Tensor:
     """The model ``(d,)`` after stages of (layers, epochs), by autograd of the whole loss and torch.optim."""
-    module, layout, gen = tried.model(), layout_of(tried), generator(*key_of(client, exchange), *draws)
+    module, layout, gen = (
+        tried.model(),
+        layout_of(tried),
+        generator(*key_of(client, exchange), *draws),
+    )
     layout.load(module, row)
     parameters = dict(module.named_parameters())
-    goal = None if toward is None else {name: toward[slice(*layout.tensors[name])].view_as(p) for name, p in parameters.items()}
+    goal = (
+        None
+        if toward is None
+        else {
+            name: toward[slice(*layout.tensors[name])].view_as(p) for name, p in parameters.items()
+        }
+    )
     for layers, epochs in stages:
         optimizer = torch.optim.SGD(
-            [p for name, p in parameters.items() if name.rpartition(".")[0] in layers], lr=rate(exchange)
+            [p for name, p in parameters.items() if name.rpartition(".")[0] in layers],
+            lr=rate(exchange),
         )
         for x, y in batches(tried.clients[client].train, epochs, gen):
             optimizer.zero_grad()
             loss = cross_entropy(module(x), y)
             if goal is not None:
-                loss = loss + pull / 2 * torch.stack([((p - goal[n]) ** 2).sum() for n, p in parameters.items()]).sum()
+                loss = (
+                    loss
+                    + pull
+                    / 2
+                    * torch.stack([((p - goal[n]) ** 2).sum() for n, p in parameters.items()]).sum()
+                )
             loss.backward()
             optimizer.step()
     return layout.row(module)
@@ -105,11 +121,18 @@ def kept(done: Round) -> Mapping[Client, Tensor]:
     return done.position.kept.get("", {})
 
 
-# -- Ditto ------------------------------------------------------------------------------------------------------------
+# -- Ditto
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "method", [Ditto(pull=0.7), Ditto(pull=2.0, epochs=3, fraction=0.5), Ditto(pull=0.0, weighting="uniform")], ids=str
+    "method",
+    [
+        Ditto(pull=0.7),
+        Ditto(pull=2.0, epochs=3, fraction=0.5),
+        Ditto(pull=0.0, weighting="uniform"),
+    ],
+    ids=str,
 )
 @seeded(0)
 def test_ditto_is_its_algorithm(method: Ditto) -> None:
@@ -121,7 +144,9 @@ def test_ditto_is_its_algorithm(method: Ditto) -> None:
         stages = (((BODY, HEAD), method.epochs or TRAINING.epochs),)
         for c in clients:
             start = own.get(c, model)
-            own[c] = trained(tried, start, c, exchange, draws=(3,), stages=stages, toward=model, pull=method.pull)
+            own[c] = trained(
+                tried, start, c, exchange, draws=(3,), stages=stages, toward=model, pull=method.pull
+            )
         model = mean_of(rows, method.weighting)
         close(done.assignment.models[0], model)
         assert set(kept(done)) == set(own)
@@ -130,7 +155,9 @@ def test_ditto_is_its_algorithm(method: Ditto) -> None:
 
 
 def test_ditto_without_a_pull_is_fedavg_and_independent_training() -> None:
-    tried = tried_world(training=replace(TRAINING, batch=0))  # whole batches: their order has no effect
+    tried = tried_world(
+        training=replace(TRAINING, batch=0)
+    )  # whole batches: their order has no effect
     ours, shared, alone = (play(m, tried, 3) for m in (Ditto(pull=0.0), FedAvg(), Independent()))
     for one, average, own in zip(ours, shared, alone, strict=True):
         assert torch.equal(one.assignment.models, average.assignment.models)
@@ -145,7 +172,9 @@ def test_a_strong_pull_keeps_a_client_at_the_model_that_it_was_offered() -> None
     tried = tried_world(training=replace(TRAINING, lr=0.05, epochs=8))
     first = first_model(tried)
     (seen,) = shown([everyone(Task(offered=(0,)))(0, IDS)], tried)
-    (done,) = play(Ditto(pull=20.0), tried, 1)  # lr λ = 1: a step ends one gradient step from the model it is pulled to
+    (done,) = play(
+        Ditto(pull=20.0), tried, 1
+    )  # lr λ = 1: a step ends one gradient step from the model it is pulled to
     (strong,) = play(Ditto(pull=1e5), replace(tried, training=replace(tried.training, lr=1e-5)), 1)
     assert seen.updates is not None
     for c, update in zip(seen.clients, seen.updates, strict=True):
@@ -159,23 +188,35 @@ def test_own_models_are_nearer_to_the_shared_one_the_stronger_the_pull(pull: flo
     tried = tried_world()
     loose, tight = (play(Ditto(pull=weight), tried, 4)[-1] for weight in (pull, 5 * pull))
     for c in IDS:
-        apart = [float((kept(done)[c] - done.assignment.models[0]).norm()) for done in (loose, tight)]
+        apart = [
+            float((kept(done)[c] - done.assignment.models[0]).norm()) for done in (loose, tight)
+        ]
         assert apart[1] < apart[0]
 
 
 def test_a_pull_that_diverges_is_refused() -> None:
     tried = tried_world()
-    with pytest.raises(SettingError, match=r"Ditto.pull must be at most 2 / lr = 10, got 11: each step would move") as told:
+    with pytest.raises(
+        SettingError, match=r"Ditto.pull must be at most 2 / lr = 10, got 11: each step would move"
+    ) as told:
         play(Ditto(pull=11.0), tried, 1)
     assert "\n" not in str(told.value)
     play(Ditto(pull=11.0), tried_world(training=replace(TRAINING, optimizer="adam", lr=0.01)), 1)
 
 
-# -- APFL -------------------------------------------------------------------------------------------------------------
+# -- APFL
+# -------------------------------------------------------------------------------------------------------------
 
 
 def mixed(
-    tried: World, w: Tensor, v: Tensor, alpha: float, client: Client, exchange: int, adapt: bool, slip: bool = False
+    tried: World,
+    w: Tensor,
+    v: Tensor,
+    alpha: float,
+    client: Client,
+    exchange: int,
+    adapt: bool,
+    slip: bool = False,
 ) -> tuple[Tensor, Tensor, float]:
     """Local training of APFL: every gradient is autograd's, by w, v and α themselves.
 
@@ -194,13 +235,17 @@ def mixed(
             alpha = min(max(alpha - lr * float(slope), 0.0), 1.0)
         w, v = (row.detach().requires_grad_() for row in (w, v))
         (of_w,) = torch.autograd.grad(loss(w, x, y), w)
-        (of_v,) = torch.autograd.grad(loss(v if slip else alpha * v + (1 - alpha) * w.detach(), x, y), v)
+        (of_v,) = torch.autograd.grad(
+            loss(v if slip else alpha * v + (1 - alpha) * w.detach(), x, y), v
+        )
         w, v = (w - lr * of_w).detach(), (v - lr * of_v).detach()
     return w, (alpha * v + (1 - alpha) * w if slip else v), alpha
 
 
 @pytest.mark.parametrize(
-    "method", [APFL(), APFL(mixture=0.3, adapt=False, weighting="data"), APFL(mixture=0.8, fraction=0.5)], ids=str
+    "method",
+    [APFL(), APFL(mixture=0.3, adapt=False, weighting="data"), APFL(mixture=0.8, fraction=0.5)],
+    ids=str,
 )
 @seeded(0)
 def test_apfl_is_its_algorithm(method: APFL) -> None:
@@ -238,7 +283,9 @@ def test_apfls_own_values_move_by_the_mixture_and_stay_apart_from_it() -> None:
 def test_apfls_weight_does_not_change_while_both_models_are_equal() -> None:
     """Published slip: each step of the weight also subtracts a fiftieth of it, whatever the data say."""
     (done,) = play(APFL(mixture=0.7), tried_world(), 1)
-    assert [float(row[-1]) for row in kept(done).values()] == [pytest.approx(0.7, abs=1e-7)] * len(IDS)
+    assert [float(row[-1]) for row in kept(done).values()] == [pytest.approx(0.7, abs=1e-7)] * len(
+        IDS
+    )
 
 
 def test_apfls_weight_stays_between_0_and_1() -> None:
@@ -250,7 +297,10 @@ def test_apfls_weight_stays_between_0_and_1() -> None:
 
 def test_apfl_without_own_values_is_fedavg() -> None:
     tried = tried_world()
-    ours, theirs = play(APFL(mixture=0.0, adapt=False), tried, 3), play(FedAvg(weighting="uniform"), tried, 3)
+    ours, theirs = (
+        play(APFL(mixture=0.0, adapt=False), tried, 3),
+        play(FedAvg(weighting="uniform"), tried, 3),
+    )
     for one, other in zip(ours, theirs, strict=True):
         close(one.assignment.models, other.assignment.models)
         assert one.scores is not None
@@ -272,12 +322,17 @@ def test_apfl_without_the_shared_model_is_independent_training(model: Any) -> No
             assert one.scores[c] == pytest.approx(other.scores[c], rel=1e-3)
 
 
-# -- FedRep -----------------------------------------------------------------------------------------------------------
+# -- FedRep
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "method",
-    [FedRep(head_epochs=3), FedRep(head_epochs=None, body_epochs=4, weighting="data"), FedRep(head_epochs=1, fraction=0.5)],
+    [
+        FedRep(head_epochs=3),
+        FedRep(head_epochs=None, body_epochs=4, weighting="data"),
+        FedRep(head_epochs=1, fraction=0.5),
+    ],
     ids=str,
 )
 @seeded(0)
@@ -286,10 +341,15 @@ def test_fedrep_is_its_algorithm(method: FedRep) -> None:
     head = layout_of(tried).mask([HEAD])
     model = first = first_model(tried)
     own = dict[Client, Tensor]()
-    stages = ((HEAD,), method.head_epochs or TRAINING.epochs), ((BODY,), method.body_epochs or TRAINING.epochs)
+    stages = (
+        ((HEAD,), method.head_epochs or TRAINING.epochs),
+        ((BODY,), method.body_epochs or TRAINING.epochs),
+    )
     for exchange, done in enumerate(play(method, tried, 3, workers=2)):
         rows = {
-            c: trained(tried, torch.where(head, own.get(c, first), model), c, exchange, stages=stages)
+            c: trained(
+                tried, torch.where(head, own.get(c, first), model), c, exchange, stages=stages
+            )
             for c in asked(method, exchange)
         }
         own |= rows
@@ -315,7 +375,9 @@ def test_fedreps_heads_are_trained_under_the_offered_representation() -> None:
 def test_fedrep_without_a_head_is_fedavg() -> None:
     for weighting in ("data", "uniform"):
         how = {"weighting": weighting, "fraction": 0.5}
-        ours, theirs = (play(m, tried_world(), 3) for m in (FedRep(personal=0, **how), FedAvg(**how)))
+        ours, theirs = (
+            play(m, tried_world(), 3) for m in (FedRep(personal=0, **how), FedAvg(**how))
+        )
         for one, other in zip(ours, theirs, strict=True):
             close(one.assignment.models, other.assignment.models)
             assert (one.bytes_up, one.bytes_down) == (other.bytes_up, other.bytes_down)
@@ -323,14 +385,18 @@ def test_fedrep_without_a_head_is_fedavg() -> None:
 
 
 def test_fedrep_with_all_layers_in_the_head_is_independent_training() -> None:
-    ours, theirs = play(FedRep(personal=2, head_epochs=None), tried_world(), 3), play(Independent(), tried_world(), 3)
+    ours, theirs = (
+        play(FedRep(personal=2, head_epochs=None), tried_world(), 3),
+        play(Independent(), tried_world(), 3),
+    )
     for one, other in zip(ours, theirs, strict=True):
         for c in IDS:
             close(kept(one)[c], kept(other)[c])
         assert (one.bytes_up, one.bytes_down) == (0, 0)
 
 
-# -- FedBABU ----------------------------------------------------------------------------------------------------------
+# -- FedBABU
+# ----------------------------------------------------------------------------------------------------------
 
 TUNED = {"full": (BODY, HEAD), "head": (HEAD,), "body": (BODY,)}
 
@@ -352,7 +418,10 @@ def test_fedbabu_is_its_algorithm(method: FedBABU) -> None:
     own = dict[Client, Tensor]()
     for exchange, done in enumerate(play(method, tried, 3, workers=2)):
         clients = asked(method, exchange)
-        rows = {c: trained(tried, model, c, exchange, stages=(((BODY,), TRAINING.epochs),)) for c in clients}
+        rows = {
+            c: trained(tried, model, c, exchange, stages=(((BODY,), TRAINING.epochs),))
+            for c in clients
+        }
         tuning = ((TUNED[method.tune], method.tune_epochs),)
         own |= {c: trained(tried, model, c, exchange, draws=(3,), stages=tuning) for c in clients}
         model = mean_of(rows, method.weighting)
@@ -386,7 +455,10 @@ def test_fedbabus_head_never_moves(boundary: Boundary) -> None:
 
 
 def test_fedbabu_without_a_head_and_fine_tuning_is_fedavg() -> None:
-    ours, theirs = play(FedBABU(head=0, tune_epochs=0), tried_world(), 3), play(FedAvg(), tried_world(), 3)
+    ours, theirs = (
+        play(FedBABU(head=0, tune_epochs=0), tried_world(), 3),
+        play(FedAvg(), tried_world(), 3),
+    )
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one.assignment.models, other.assignment.models)
         assert one.scores == other.scores
@@ -404,7 +476,10 @@ def test_fedbabu_with_all_layers_in_the_head_fine_tunes_the_first_model() -> Non
 def test_running_statistics_follow_the_examples_in_stages() -> None:
     tried = tried_world(model=normed)
     layout = layout_of(tried)
-    first, names = first_model(tried), [piece for piece in layout.pieces if piece.name in layout.statistics]
+    first, names = (
+        first_model(tried),
+        [piece for piece in layout.pieces if piece.name in layout.statistics],
+    )
     for method in (FedBABU(), FedRep()):
         (done,) = play(method, tried, 1)
         for piece in names:
@@ -412,7 +487,8 @@ def test_running_statistics_follow_the_examples_in_stages() -> None:
             assert not torch.allclose(done.assignment.models[0][part], first[part])
 
 
-# -- all of them ------------------------------------------------------------------------------------------------------
+# -- all of them
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", [mlp, normed], ids=lambda m: m.__name__)
@@ -420,11 +496,15 @@ def test_running_statistics_follow_the_examples_in_stages() -> None:
 def test_a_block_of_clients_is_the_plain_loop(method: Any, model: Any) -> None:
     """With a pull, with stages, and with personal models of some layers."""
     sizes = (17, 17, 17, 17) if model is normed else SIZES
-    one, other = (play(method, tried_world(model=model, sizes=sizes), 3, width=width)[-1] for width in (1, 4))
+    one, other = (
+        play(method, tried_world(model=model, sizes=sizes), 3, width=width)[-1] for width in (1, 4)
+    )
     close(one.assignment.models, other.assignment.models)
     assert set(kept(one)) == set(kept(other)) == set(IDS)
     for c in IDS:
-        torch.testing.assert_close(kept(one)[c], kept(other)[c], rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(
+            kept(one)[c], kept(other)[c], rtol=1e-4, atol=1e-5, equal_nan=True
+        )
 
 
 def served(method: str, shared: Tensor, own: Tensor, head: Tensor) -> Tensor:
@@ -441,7 +521,10 @@ def test_what_serves_a_client_is_what_it_keeps(method: Any) -> None:
     done = play(method, tried, 2)[-1]
     for c in IDS:
         net = done.model(c)
-        close(layout_of(tried).row(net), served(method.name, done.assignment.models[0], kept(done)[c], head))
+        close(
+            layout_of(tried).row(net),
+            served(method.name, done.assignment.models[0], kept(done)[c], head),
+        )
         data = tried.clients[c].test
         with torch.no_grad():
             loss = float(nn.functional.cross_entropy(net(data.inputs[data.index]), data.targets))
@@ -449,10 +532,15 @@ def test_what_serves_a_client_is_what_it_keeps(method: Any) -> None:
         assert done.scores[c]["loss"] == pytest.approx(loss, rel=1e-4)
 
 
-@pytest.mark.parametrize("method", [Ditto(pull=0.5), APFL(), FedBABU(head=0, tune_epochs=2)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [Ditto(pull=0.5), APFL(), FedBABU(head=0, tune_epochs=2)], ids=lambda m: m.name
+)
 def test_own_models_are_the_same_under_a_map(method: Any) -> None:
     boundary = Boundary(rotation="blocks")
-    plain, mapped = play(method, tried_world(), 3)[-1], play(method, tried_world(), 3, boundary=boundary)[-1]
+    plain, mapped = (
+        play(method, tried_world(), 3)[-1],
+        play(method, tried_world(), 3, boundary=boundary)[-1],
+    )
     with seeded(0):
         wire = Wire(boundary, layout_of(tried_world()), 0)
     for c in IDS:
@@ -470,7 +558,9 @@ def test_a_run_goes_on_where_it_was(method: Any) -> None:
     assert outcome(play(method, tried_world(), 4, start=whole[1].position)) == outcome(whole[2:])
 
 
-@pytest.mark.parametrize("method", [replace(method, fraction=0.5) for method in OWN], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [replace(method, fraction=0.5) for method in OWN], ids=lambda m: m.name
+)
 def test_clients_that_were_not_asked_keep_what_they_have(method: Any) -> None:
     before: Mapping[Client, Tensor] = {}
     for exchange, done in enumerate(play(method, tried_world(), 5)):
@@ -487,7 +577,10 @@ def test_silent_clients_and_those_that_come_and_go(method: Any) -> None:
     world = grouped(THREE, examples={2: 5})
     present = Cohort(present=world.clients, exchange=0, seed=0)
     state = last(method, world, 2).state
-    assert method.step(state, world.replies(method.plan(state, present), 2, lambda e, c: True)) is state
+    assert (
+        method.step(state, world.replies(method.plan(state, present), 2, lambda e, c: True))
+        is state
+    )
     fewer = method.retire(state, (2, 99))
     assert sorted(method.assignment(fewer).row) == sorted(set(world.clients) - {2, 99})
     back = method.admit(fewer, (99, 2, 5))
@@ -496,7 +589,8 @@ def test_silent_clients_and_those_that_come_and_go(method: Any) -> None:
     assert not method.plan(method.retire(state, world.clients), present).tasks
 
 
-# -- personal models in the engine ------------------------------------------------------------------------------------
+# -- personal models in the engine
+# ------------------------------------------------------------------------------------
 
 
 def test_a_personal_model_that_diverges_is_refused_and_under_noise_not_kept() -> None:
@@ -516,7 +610,10 @@ def test_a_personal_model_that_diverges_is_refused_and_under_noise_not_kept() ->
     [
         (FedRep(personal=3), "FedRep.personal must be at most the 2 layers of the model, got 3"),
         (FedBABU(head=3), "FedBABU.head must be at most the 2 layers of the model, got 3"),
-        (FedBABU(head=2, tune="body"), "FedBABU.tune must be full or head if FedBABU.head is all 2 layers, got body"),
+        (
+            FedBABU(head=2, tune="body"),
+            "FedBABU.tune must be full or head if FedBABU.head is all 2 layers, got body",
+        ),
     ],
 )
 def test_more_layers_than_there_are_are_refused(method: Any, sentence: str) -> None:
@@ -525,5 +622,7 @@ def test_more_layers_than_there_are_are_refused(method: Any, sentence: str) -> N
 
 
 def test_a_head_that_does_not_exist_is_not_fine_tuned() -> None:
-    with pytest.raises(SettingError, match=r"FedBABU\.tune must be full or body if FedBABU\.head is 0, got head"):
+    with pytest.raises(
+        SettingError, match=r"FedBABU\.tune must be full or body if FedBABU\.head is 0, got head"
+    ):
         FedBABU(head=0, tune="head")

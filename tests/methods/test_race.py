@@ -58,15 +58,21 @@ def run(method: Any, world: World, count: int, workers: int = 1, **how: Any) -> 
 def reports(losses: np.ndarray) -> Reports:
     """Of differences of losses ``(clients, examples)``."""
     m = losses.shape[1]
-    return {c: (float(x.mean()), float(x.var(ddof=1)) / m if m > 1 else math.inf, m) for c, x in enumerate(losses)}
+    return {
+        c: (float(x.mean()), float(x.var(ddof=1)) / m if m > 1 else math.inf, m)
+        for c, x in enumerate(losses)
+    }
 
 
-def raced(past: Mapping[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")) -> RaceState:
+def raced(
+    past: Mapping[str, tuple[Difference, ...]], arms: tuple[str, ...] = ("fedavg", "split-half")
+) -> RaceState:
     round = max((len(history) for history in past.values()), default=0)
     return RaceState(arms=dict.fromkeys(arms, 0), leader=arms[0], past=past, round=round)
 
 
-# -- pooled differences ---------------------------------------------------------------------------------------------------
+# -- pooled differences
+# ---------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=12))
@@ -97,11 +103,15 @@ def test_a_pooled_difference_is_the_mean_over_examples() -> None:
 
 def test_one_client_and_one_example() -> None:
     assert pooled(1, {3: (0.5, 0.25, 4)}).z == pytest.approx(1.0)
-    alone = pooled(1, {3: (0.5, math.inf, 1)})  # nothing is known of its noise: it never takes the lead
+    alone = pooled(
+        1, {3: (0.5, math.inf, 1)}
+    )  # nothing is known of its noise: it never takes the lead
     assert alone.z == pytest.approx(1.0)
     assert ahead(raced({PAIR: (alone,)})) == "fedavg"
     mixed = pooled(1, {1: (0.5, 0.25, 4), 2: (0.5, math.inf, 1)})
-    assert mixed.error == pytest.approx(math.sqrt(0.64 * 0.25 + 0.04 * 1.0))  # as noisy an example as the others'
+    assert mixed.error == pytest.approx(
+        math.sqrt(0.64 * 0.25 + 0.04 * 1.0)
+    )  # as noisy an example as the others'
     many = pooled(1, {c: (0.1 + 0.01 * c, math.inf, 1) for c in range(20)})
     assert many.z > 3
 
@@ -122,9 +132,19 @@ def test_no_client_counts_for_more_than_two_or_a_tenth() -> None:
     assert Averaging().bounded(np.array([10**9, *[10] * 39]))[0] == int(0.1 / 0.9 * 390)
 
 
-# -- one hostile client -----------------------------------------------------------------------------------------------------
+# -- one hostile client
+# -----------------------------------------------------------------------------------------------------
 
-LIES = [(1e4, 0.0), (-1e4, 0.0), (1e4, 1e8), (-1e4, 1e8), (0.0, 1e8), (0.0, 1e300), (1e4, math.inf), (-1e4, math.inf)]
+LIES = [
+    (1e4, 0.0),
+    (-1e4, 0.0),
+    (1e4, 1e8),
+    (-1e4, 1e8),
+    (0.0, 1e8),
+    (0.0, 1e300),
+    (1e4, math.inf),
+    (-1e4, math.inf),
+]
 
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
@@ -135,7 +155,9 @@ def test_one_hostile_client_decides_nothing(n: int, count: int, lie: tuple[float
     rng = np.random.default_rng(n)
     race = Race(methods=("fedavg", "split-half"))
     for gain, better in ((0.5, "split-half"), (-0.5, "fedavg")):
-        honest = reports(gain + 0.02 * rng.normal(size=(n - 1, 1)) + 0.2 * rng.normal(size=(n - 1, 30)))
+        honest = reports(
+            gain + 0.02 * rng.normal(size=(n - 1, 1)) + 0.2 * rng.normal(size=(n - 1, 30))
+        )
         told: Reports = {**honest, n: (*lie, count)}
         past = tuple(pooled(r, told, limited=True) for r in range(1, 41))
         state = raced({PAIR: past})
@@ -150,18 +172,29 @@ def test_personal_models_do_not_hide_what_groups_gain() -> None:
     rng = np.random.default_rng(0)
     race, noise = Race(methods=("fedavg", "split-half")), 0.2 * rng.normal(size=(6, 30))
     alike, ahead_, behind = (
-        tuple(pooled(r, reports(gain + noise - noise.mean())) for r in range(1, 31)) for gain in (0, 0.3, -0.3)
+        tuple(pooled(r, reports(gain + noise - noise.mean())) for r in range(1, 31))
+        for gain in (0, 0.3, -0.3)
     )
     for offered, ends in ((ahead_, None), (behind, "split-half"), (alike, "split-half")):
-        found = race._compared(raced({PAIR: alike, PAIR + OFFERED: offered}), "fedavg", "split-half")
+        found = race._compared(
+            raced({PAIR: alike, PAIR + OFFERED: offered}), "fedavg", "split-half"
+        )
         assert (found and found[0]) == ends
-    one, _ = race._compared(raced({PAIR: ahead_, PAIR + OFFERED: behind}), "fedavg", "split-half") or ("", None)
+    one, _ = race._compared(
+        raced({PAIR: ahead_, PAIR + OFFERED: behind}), "fedavg", "split-half"
+    ) or ("", None)
     assert one == "fedavg"  # what serves clients decides between arms that both have hope
 
 
 def test_evidence_without_personal_models_is_of_what_clients_were_offered() -> None:
     tried = digits(clients=8)
-    state = run(Race(methods=(Tuned(epochs=2), Tuned(method=SplitHalf(probe_every=1), epochs=2)), patience=30), tried, 12)
+    state = run(
+        Race(
+            methods=(Tuned(epochs=2), Tuned(method=SplitHalf(probe_every=1), epochs=2)), patience=30
+        ),
+        tried,
+        12,
+    )
     end = state[-1].position.state
     key = "tuned-fedavg tuned-split-half"
     offered, served = end.seen[key + OFFERED], end.seen[key]
@@ -188,22 +221,35 @@ def test_what_fences_change_is_said() -> None:
     """A hostile client's reports in a scenario with adversaries; without adversaries nothing is changed, so nothing is said."""
     for hostile in ({3: Attack(kind="label-flip")}, {}):
         tried = replace(digits(clients=10), attacks=hostile)
-        notes = [note for done in run(Race(methods=("fedavg", "split-half")), tried, 8) for note in done.notes]
+        notes = [
+            note
+            for done in run(Race(methods=("fedavg", "split-half")), tried, 8)
+            for note in done.notes
+        ]
         bounds = [note for note in notes if note.kind == "bound"]
         assert bool(bounds) == bool(hostile)
-        assert all(set(note.clients) <= set(tried.clients) and "robust.share" in note.text for note in bounds)
+        assert all(
+            set(note.clients) <= set(tried.clients) and "robust.share" in note.text
+            for note in bounds
+        )
 
 
 def test_of_two_clients_neither_is_known_to_be_hostile() -> None:
     assert fenced(np.array([1.0, 1e4])).tolist() == [1.0, 1e4]
 
 
-# -- the sequential test -----------------------------------------------------------------------------------------------------
+# -- the sequential test
+# -----------------------------------------------------------------------------------------------------
 
 
-def dropped(rng: np.random.Generator, n: int, m: int, level: float, again: float, gain: float = 0.0) -> str | None:
+def dropped(
+    rng: np.random.Generator, n: int, m: int, level: float, again: float, gain: float = 0.0
+) -> str | None:
     """The arm that is dropped in 40 looks at the same held-out examples, of whose noise a part is drawn again each time."""
-    race, past = Race(methods=("fedavg", "split-half"), level=level, patience=1), tuple[Difference, ...]()
+    race, past = (
+        Race(methods=("fedavg", "split-half"), level=level, patience=1),
+        tuple[Difference, ...](),
+    )
     fixed = rng.normal(size=(n, m))
     for look in range(1, 41):
         noise = math.sqrt(1 - again) * fixed + math.sqrt(again) * rng.normal(size=(n, m))
@@ -216,7 +262,9 @@ def dropped(rng: np.random.Generator, n: int, m: int, level: float, again: float
 
 @pytest.mark.parametrize("again", [0.0, 0.7])
 @pytest.mark.parametrize(("n", "m"), [(3, 2), (1, 3), (10, 8), (20, 1)])
-def test_an_arm_that_is_as_good_is_dropped_at_most_at_the_level(n: int, m: int, again: float) -> None:
+def test_an_arm_that_is_as_good_is_dropped_at_most_at_the_level(
+    n: int, m: int, again: float
+) -> None:
     rng, level, runs = np.random.default_rng(n + m), 0.05, 300
     wrong = sum(dropped(rng, n, m, level, again) == "fedavg" for _ in range(runs))
     assert wrong <= runs * level + 3 * math.sqrt(runs * level * (1 - level))
@@ -229,8 +277,13 @@ def test_an_arm_that_is_behind_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("first", [1, 30])
-def test_what_is_expected_lies_on_a_line_in_the_logarithm_of_the_rounds_since_the_start(first: int) -> None:
-    line = tuple(Difference(round=first + r - 1, mean=0.3 + 0.2 * math.log(r), error=0.1) for r in range(1, 31))
+def test_what_is_expected_lies_on_a_line_in_the_logarithm_of_the_rounds_since_the_start(
+    first: int,
+) -> None:
+    line = tuple(
+        Difference(round=first + r - 1, mean=0.3 + 0.2 * math.log(r), error=0.1)
+        for r in range(1, 31)
+    )
     assert expected(line) == pytest.approx(0.3 + 0.2 * math.log(2 * 30))
     assert expected(line[:1]) == line[0].mean
     bent = (line[0], *(replace(one, mean=9.0) for one in line[1:15]), *line[15:])
@@ -243,33 +296,49 @@ def test_patience_counts_reports_of_each_client() -> None:
     seen, race = reports(rng.normal(-1.0, 0.1, size=(8, 20))), Race(patience=5)
     for share, needed in ((1.0, 5), (0.5, 10), (0.25, 20)):
         history = tuple(replace(pooled(r, seen), share=share) for r in range(1, 31))
-        ends = [n for n in range(1, 31) if race._compared(raced({PAIR: history[:n]}), "fedavg", "split-half")]
+        ends = [
+            n
+            for n in range(1, 31)
+            if race._compared(raced({PAIR: history[:n]}), "fedavg", "split-half")
+        ]
         assert ends[0] == needed
 
 
 def test_the_lead_is_taken_from_a_simpler_arm_beyond_a_standard_error() -> None:
     for z, leader in ((0.9, "a"), (1.1, "b"), (-5.0, "a")):
-        assert ahead(raced({"a b": (Difference(round=1, mean=z, error=1.0),)}, ("a", "b"))) == leader
+        assert (
+            ahead(raced({"a b": (Difference(round=1, mean=z, error=1.0),)}, ("a", "b"))) == leader
+        )
     three = {pair: (Difference(round=1, mean=2.0, error=1.0),) for pair in ("a b", "a c", "b c")}
     assert ahead(raced(three, ("a", "b", "c"))) == "c"
 
 
 def test_an_arm_that_was_not_compared_with_the_leader_does_not_replace_it() -> None:
     now = (Difference(round=1, mean=0.0, error=1.0),)
-    state = replace(raced({"a b": now}, ("a", "b", "c")), leader="c")  # "a" and "b" have just started again
+    state = replace(
+        raced({"a b": now}, ("a", "b", "c")), leader="c"
+    )  # "a" and "b" have just started again
     assert ahead(state) == "c"
     assert ahead(replace(state, past={"a b": now, "a c": now})) == "a"
     assert ahead(replace(state, leader="gone")) == "a"
 
 
-# -- reductions ----------------------------------------------------------------------------------------------------------------
+# -- reductions
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "method",
     [
         FedAvg(fraction=0.5),
-        CFL(similarity="gradients", post_split="parent-mean", eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1),
+        CFL(
+            similarity="gradients",
+            post_split="parent-mean",
+            eps1=10.0,
+            eps2=0.0,
+            gamma_max=0.0,
+            persistence=1,
+        ),
         IFCA(models=2, initial="kmeans++"),
         FedPer(),
         Independent(),
@@ -280,11 +349,17 @@ def test_an_arm_that_was_not_compared_with_the_leader_does_not_replace_it() -> N
 )
 def test_a_race_of_one_method_is_that_method(method: Any) -> None:
     tried = digits()
-    for ours, alone in zip(run(Race(methods=(method,)), tried, 4), run(method, tried, 4), strict=True):
+    for ours, alone in zip(
+        run(Race(methods=(method,)), tried, 4), run(method, tried, 4), strict=True
+    ):
         assert torch.equal(ours.assignment.models, alone.assignment.models)
         assert ours.assignment.row == alone.assignment.row
         assert ours.scores == alone.scores
-        assert (ours.exchanges, ours.asked, ours.answered) == (alone.exchanges, alone.asked, alone.answered)
+        assert (ours.exchanges, ours.asked, ours.answered) == (
+            alone.exchanges,
+            alone.asked,
+            alone.answered,
+        )
         assert ours.bytes_down == alone.bytes_down
 
 
@@ -293,22 +368,32 @@ def test_fedavg_beside_split_half_costs_nothing_and_stays_itself(weighting: Any)
     tried = small.world(ids=range(6), sizes=(20, 9, 31, 14, 25, 40))
     quiet = SplitHalf(weighting=weighting, first_probe=1000)
     both = run(Race(methods=(FedAvg(weighting=weighting), quiet)), tried, 5)
-    for ours, alone, host in zip(both, run(FedAvg(weighting=weighting), tried, 5), run(quiet, tried, 5), strict=True):
+    for ours, alone, host in zip(
+        both, run(FedAvg(weighting=weighting), tried, 5), run(quiet, tried, 5), strict=True
+    ):
         assert set(ours.position.state.parts.values()) == {"split-half+fedavg"}
-        torch.testing.assert_close(ours.assignment.models, alone.assignment.models, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            ours.assignment.models, alone.assignment.models, rtol=0, atol=1e-6
+        )
         assert ours.scores == alone.scores
         assert ours.bytes_down == host.bytes_down
-        assert ours.bytes_up == host.bytes_up + 6 * 3 * 4  # number of examples, sum, product, at 4 bytes
+        assert (
+            ours.bytes_up == host.bytes_up + 6 * 3 * 4
+        )  # number of examples, sum, product, at 4 bytes
         assert ours.position.state.leader == "fedavg"
 
 
 def test_where_it_never_splits_a_race_costs_its_probes_and_serves_one_model() -> None:
     tried = digits("iid")
     split = SplitHalf(level=1e-12, probe_every=2)
-    for ours, host in zip(run(Race(methods=("fedavg", split)), tried, 6), run(split, tried, 6), strict=True):
+    for ours, host in zip(
+        run(Race(methods=("fedavg", split)), tried, 6), run(split, tried, 6), strict=True
+    ):
         assert ours.bytes_down == host.bytes_down
         assert ours.bytes_up - host.bytes_up == len(tried.clients) * 3 * 4
-        torch.testing.assert_close(ours.assignment.models[0], host.assignment.models[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            ours.assignment.models[0], host.assignment.models[0], rtol=0, atol=1e-6
+        )
         assert not ours.position.state.dropped  # they are the same model: none is worse
 
 
@@ -325,10 +410,15 @@ def test_different_weights_or_own_values_are_not_shared() -> None:
     tuned = [Tuned(method=one, epochs=2) for one in ("fedavg", "split-half")]
     assert parts(*tuned) == ["tuned-split-half+tuned-fedavg"]
     assert parts(replace(tuned[0], epochs=1), tuned[1]) == ["tuned-fedavg", "tuned-split-half"]
-    own = [replace(one, start="own", pull=0.1) for one in tuned]  # one personal model for both, until they part
+    own = [
+        replace(one, start="own", pull=0.1) for one in tuned
+    ]  # one personal model for both, until they part
     assert parts(*own) == ["tuned-split-half+tuned-fedavg"]
     assert parts(own[0], replace(own[1], pull=0.2)) == ["tuned-fedavg", "tuned-split-half"]
-    assert parts("fedper", "fedper") == ["fedper", "fedper-2"]  # the layers of its clients stay with each
+    assert parts("fedper", "fedper") == [
+        "fedper",
+        "fedper-2",
+    ]  # the layers of its clients stay with each
     assert shared({}) == {}
 
 
@@ -340,7 +430,8 @@ def test_arms_with_more_exchanges_are_compared_with_those_of_one() -> None:
     assert done[-1].position.state.spent["fedavg"] == 2 * len(small.world().clients)
 
 
-# -- names, settings, boundaries --------------------------------------------------------------------------------------------
+# -- names, settings, boundaries
+# --------------------------------------------------------------------------------------------
 
 
 class Renamed:
@@ -355,7 +446,13 @@ class Renamed:
 
 def test_any_name_of_a_method_will_do() -> None:
     race = Race(methods=(Renamed(), Renamed(), "fedavg", Tuned(method="cfl"), Tuned(method="cfl")))
-    assert list(race.named) == ["my-own-method-2", "my-own-method-2-2", "fedavg", "tuned-cfl", "tuned-cfl-2"]
+    assert list(race.named) == [
+        "my-own-method-2",
+        "my-own-method-2-2",
+        "fedavg",
+        "tuned-cfl",
+        "tuned-cfl-2",
+    ]
     end = last(Race(methods=(Renamed(), "cfl"), patience=2), grouped(THREE), 12)
     assert len(end.state.arms) == 1
 
@@ -365,8 +462,14 @@ def test_any_name_of_a_method_will_do() -> None:
     [
         ((), "race.methods must name at least one method"),
         (("fedavg", "ifkca"), "there is no method 'ifkca'; did you mean ifca"),
-        (("fedavg", {"name": "ifca", "model": 3}), "IFCA has no setting 'model'; did you mean models"),
-        ((5,), "a method is a name, a table with a name, or an object with the five functions, got 5"),
+        (
+            ("fedavg", {"name": "ifca", "model": 3}),
+            "IFCA has no setting 'model'; did you mean models",
+        ),
+        (
+            (5,),
+            "a method is a name, a table with a name, or an object with the five functions, got 5",
+        ),
         (5, "a method is a name, a table with a name, or an object with the five functions, got 5"),
     ],
 )
@@ -376,33 +479,69 @@ def test_a_wrong_list_of_methods_is_one_sentence(methods: Any, said: str) -> Non
 
 
 def test_one_name_is_a_list_of_one() -> None:
-    one, several = build(Race, {"methods": "ifca"}), build(Race, {"methods": [{"name": "ifca"}]})  # as from TOML
+    one, several = (
+        build(Race, {"methods": "ifca"}),
+        build(Race, {"methods": [{"name": "ifca"}]}),
+    )  # as from TOML
     assert one == several == Race(methods=("ifca",)) == Race(methods=(IFCA(),))
 
 
-@pytest.mark.parametrize("method", [Race(), Race(methods=(Race(methods=("fedavg",)),)), Auto(), Tuned(method=Race())], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [Race(), Race(methods=(Race(methods=("fedavg",)),)), Auto(), Tuned(method=Race())],
+    ids=str,
+)
 def test_noise_is_refused_before_the_first_round(method: Any) -> None:
-    with pytest.raises(SettingError, match=f"Boundary.noise 1 cannot be used with {method.name} and these settings"):
-        next(rounds(method, small.world(), rounds=1, workers=1, boundary=Boundary(clip=1.0, noise=1.0)))
+    with pytest.raises(
+        SettingError, match=f"Boundary.noise 1 cannot be used with {method.name} and these settings"
+    ):
+        next(
+            rounds(
+                method, small.world(), rounds=1, workers=1, boundary=Boundary(clip=1.0, noise=1.0)
+            )
+        )
 
 
 def test_a_map_that_an_inner_method_does_not_allow_is_refused() -> None:
     inner = FLHC(metric="l1", linkage="complete", warmup=1, threshold=None, groups=2)
-    for method in (Race(methods=("fedavg", inner)), Tuned(method=inner), Race(methods=(Tuned(method=inner),))):
-        with pytest.raises(SettingError, match=r"Boundary.rotation must be none or permute or permute-tensors for flhc"):
-            next(rounds(method, small.world(), rounds=1, workers=1, boundary=Boundary(rotation="blocks")))
+    for method in (
+        Race(methods=("fedavg", inner)),
+        Tuned(method=inner),
+        Race(methods=(Tuned(method=inner),)),
+    ):
+        with pytest.raises(
+            SettingError,
+            match=r"Boundary.rotation must be none or permute or permute-tensors for flhc",
+        ):
+            next(
+                rounds(
+                    method, small.world(), rounds=1, workers=1, boundary=Boundary(rotation="blocks")
+                )
+            )
 
 
-# -- real rounds ---------------------------------------------------------------------------------------------------------------
+# -- real rounds
+# ---------------------------------------------------------------------------------------------------------------
 
 NESTED: dict[str, Callable[[], Any]] = {
     "tuned-race": lambda: Tuned(method=Race(methods=("fedavg", "ifca", "fedper"), patience=2)),
-    "race-of-races": lambda: Race(methods=("fedper", Race(methods=("fedavg", IFCA(models=2)), patience=2)), patience=3),
+    "race-of-races": lambda: Race(
+        methods=("fedper", Race(methods=("fedavg", IFCA(models=2)), patience=2)), patience=3
+    ),
     "keeps": lambda: Race(methods=("fedavg", "fedper", "independent", "hcct-p"), patience=2),
     "several-exchanges": lambda: Race(
-        methods=("fedavg", ACFL(pretrain_epochs=1), "cfl", MAXFL(pretrain_epochs=1), FLHC(warmup=1)), patience=2
+        methods=(
+            "fedavg",
+            ACFL(pretrain_epochs=1),
+            "cfl",
+            MAXFL(pretrain_epochs=1),
+            FLHC(warmup=1),
+        ),
+        patience=2,
     ),
-    "sampled": lambda: Race(methods=(FedAvg(fraction=0.5), SplitHalf(fraction=0.5), HCCT(fraction=0.5)), patience=1),
+    "sampled": lambda: Race(
+        methods=(FedAvg(fraction=0.5), SplitHalf(fraction=0.5), HCCT(fraction=0.5)), patience=1
+    ),
     "own": lambda: Race(methods=(Tuned(start="own"), Tuned(method="ditto"), "apfl"), patience=3),
     "auto": lambda: Auto(patience=1),
 }
@@ -411,8 +550,12 @@ NESTED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", NESTED)
 def test_rounds_with_all_that_can_happen_and_a_resume_of_them(name: str) -> None:
     method = NESTED[name]()
-    attendance = Attendance(silent=0.3, joins={5: 3, 6: 4}, away={1: [(2, 4)], 2: [(3, 3)]}, patience=2)
-    tried = replace(among(digits(clients=8, validation=0.0), 0, 0.2, "scale", 5.0), attendance=attendance)
+    attendance = Attendance(
+        silent=0.3, joins={5: 3, 6: 4}, away={1: [(2, 4)], 2: [(3, 3)]}, patience=2
+    )
+    tried = replace(
+        among(digits(clients=8, validation=0.0), 0, 0.2, "scale", 5.0), attendance=attendance
+    )
     whole = run(method, tried, 6, workers=2)
     assert [one.number for one in whole] == [1, 2, 3, 4, 5, 6]
     for one in whole:
@@ -427,7 +570,10 @@ def test_rounds_with_all_that_can_happen_and_a_resume_of_them(name: str) -> None
 def test_a_map_changes_nothing() -> None:
     tried = digits()
     method = Race(methods=("fedavg", Tuned(method=IFCA(models=2)), "cfl"), patience=2)
-    plain, sealed = run(method, tried, 4), run(method, tried, 4, boundary=Boundary(rotation="blocks"))
+    plain, sealed = (
+        run(method, tried, 4),
+        run(method, tried, 4, boundary=Boundary(rotation="blocks")),
+    )
     for one, other in zip(plain, sealed, strict=True):
         assert one.assignment.groups == other.assignment.groups
         assert one.position.state.leader == other.position.state.leader
@@ -437,7 +583,9 @@ def test_a_map_changes_nothing() -> None:
 
 
 def test_groups_that_pay_take_the_lead_and_one_model_is_dropped() -> None:
-    done = run(Race(methods=("fedavg", SplitHalf(probe_every=1)), patience=4), digits(clients=8), 14)
+    done = run(
+        Race(methods=("fedavg", SplitHalf(probe_every=1)), patience=4), digits(clients=8), 14
+    )
     end = done[-1].position.state
     assert end.leader == "split-half"
     assert set(end.dropped) == {"fedavg"}
@@ -448,7 +596,8 @@ def test_groups_that_pay_take_the_lead_and_one_model_is_dropped() -> None:
     assert bits(done[-1].position)  # it can be stored
 
 
-# -- another start ----------------------------------------------------------------------------------------------------------
+# -- another start
+# ----------------------------------------------------------------------------------------------------------
 
 
 def settled() -> tuple[Race, RaceState]:
@@ -456,7 +605,12 @@ def settled() -> tuple[Race, RaceState]:
     everyone = [sorted(c for group in THREE for c in group)]
     *_, end = played(race, grouped(everyone), 12)
     state = end.state
-    return race, replace(state, arms={"fedavg": state.arms["fedavg"]}, dropped={"split-half": 5}, decided=tuple(everyone[0]))
+    return race, replace(
+        state,
+        arms={"fedavg": state.arms["fedavg"]},
+        dropped={"split-half": 5},
+        decided=tuple(everyone[0]),
+    )
 
 
 def test_a_loss_that_rises_starts_dropped_arms_again() -> None:
@@ -471,9 +625,14 @@ def test_a_loss_that_rises_starts_dropped_arms_again() -> None:
     risen = race._again(replace(calm, losses=dict.fromkeys(state.decided, (1.6, 0.0001, 9))))
     assert not risen.dropped
     assert list(risen.arms) == ["fedavg", "split-half"]
-    assert "the held-out loss rose from 1 to 1.6: clients train groups (split-half) again" in risen.notes[-1].text
+    assert (
+        "the held-out loss rose from 1 to 1.6: clients train groups (split-half) again"
+        in risen.notes[-1].text
+    )
     model = race.assignment(state).models[0]
-    assert torch.allclose(race.named["split-half"].assignment(risen.arms["split-half"]).models[0], model)
+    assert torch.allclose(
+        race.named["split-half"].assignment(risen.arms["split-half"]).models[0], model
+    )
 
 
 def test_the_losses_of_another_leader_are_not_compared_with_those_before() -> None:
@@ -485,17 +644,24 @@ def test_the_losses_of_another_leader_are_not_compared_with_those_before() -> No
         leader="split-half",
         losses=steady,
         lowest=Difference(round=4, mean=1.0, error=0.01),
-        seen={PAIR: dict.fromkeys(world.clients, (-3.0, 0.0001, 9))},  # the simpler arm is far ahead
+        seen={
+            PAIR: dict.fromkeys(world.clients, (-3.0, 0.0001, 9))
+        },  # the simpler arm is far ahead
     )
     held = {2: Held.of([("fedavg", 0)], np.ones((1, 4)))}
-    new = race._judged(state, Replies(clients=(2,), examples=np.array([5]), held=held), (world.clients,))
+    new = race._judged(
+        state, Replies(clients=(2,), examples=np.array([5]), held=held), (world.clients,)
+    )
     assert new.leader == "fedavg"
     assert (dict(new.losses), new.lowest) == ({}, None)
 
 
 def test_many_newcomers_start_dropped_arms_again() -> None:
     race, state = settled()
-    few, many = race.admit(state, (200, 201)), race.admit(state, (200, 201, 202))  # of 14 and of 15 clients
+    few, many = (
+        race.admit(state, (200, 201)),
+        race.admit(state, (200, 201, 202)),
+    )  # of 14 and of 15 clients
     assert race._again(few).dropped
     assert not race._again(many).dropped
     assert race._again(many).decided == (*state.decided, 200, 201, 202)

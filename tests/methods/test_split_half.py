@@ -49,7 +49,9 @@ def played(method: Any, world: World, rounds: int, **how: Any) -> list[Round]:
     return list(inprocess.rounds(method, world, rounds=rounds, workers=1, eval_every=1000, **how))
 
 
-def evidence(signal: np.ndarray, seed: int = 0, clients: tuple[int, ...] = CLIENTS, noise: float = 1.0) -> Evidence:
+def evidence(
+    signal: np.ndarray, seed: int = 0, clients: tuple[int, ...] = CLIENTS, noise: float = 1.0
+) -> Evidence:
     a, b = signal + noise * np.random.default_rng(seed).normal(size=(2, *signal.shape))
     return Evidence(clients=clients, products=torch.from_numpy(halves_gram(a, b)))
 
@@ -62,7 +64,8 @@ def signals(groups: np.ndarray, seed: int = 9, size: float = 0.6) -> np.ndarray:
 TWO, FOUR = np.arange(16) % 2, np.arange(16) % 4
 
 
-# -- reductions and schedule -----------------------------------------------------------------------------------------------
+# -- reductions and schedule
+# -----------------------------------------------------------------------------------------------
 
 
 def test_without_probes_it_is_fedavg() -> None:
@@ -85,7 +88,11 @@ def test_means_are_enough_where_nobody_probes_or_walks() -> None:
     world = digits(clients=12)
     method, cohort = SplitHalf(), Cohort(present=tuple(world.clients), exchange=0, seed=0)
     of_means, of_rows = played(method, world, 8), played(OfRows(), world, 8)
-    needs = [method.plan(r.position.state, cohort).need for r in of_means if not r.position.state.reviewing]
+    needs = [
+        method.plan(r.position.state, cohort).need
+        for r in of_means
+        if not r.position.state.reviewing
+    ]
     assert {"mean", "rows"} == set(needs)
     assert len(of_means[-1].assignment.groups) > 1
     for one, other in zip(of_means, of_rows, strict=True):
@@ -97,30 +104,46 @@ def test_it_probes_in_its_turn_and_halves_make_equal_steps() -> None:
     method, federation = (
         SplitHalf(first_probe=2, probe_every=3),
         Federation(
-            clients=(1, 2, 5), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=Training(epochs=3, batch=10)
+            clients=(1, 2, 5),
+            draw=lambda i: torch.zeros(4),
+            columns={"all": (0, 4)},
+            training=Training(epochs=3, batch=10),
         ),
     )
     state, probed = method.init(federation), []
     for exchange in range(8):
         plan = method.plan(state, Cohort(present=(1, 2, 5), exchange=exchange, seed=0))
         probed.append({task.halves for task in plan.tasks.values()} == {True})
-        if probed[-1]:  # four times what the client of median size does: 3 passes over 60 examples in batches of 10
+        if probed[
+            -1
+        ]:  # four times what the client of median size does: 3 passes over 60 examples in batches of 10
             assert {task.how(Training()).steps for task in plan.tasks.values()} == {72}
-        replies = Replies(clients=(1, 2, 5), examples=np.array([20, 60, 600]), updates=torch.zeros(3, 4))
+        replies = Replies(
+            clients=(1, 2, 5), examples=np.array([20, 60, 600]), updates=torch.zeros(3, 4)
+        )
         state = method.step(state, replies)
     assert probed == [False, True, False, False, True, False, False, True]
 
 
 @pytest.mark.parametrize(
     ("training", "own", "steps"),
-    [(Training(steps=10), None, 40), (Training(steps=1), None, 4), (Training(epochs=4, batch=0), None, 16), (Training(), 7, 7)],
+    [
+        (Training(steps=10), None, 40),
+        (Training(steps=1), None, 4),
+        (Training(epochs=4, batch=0), None, 16),
+        (Training(), 7, 7),
+    ],
     ids=str,
 )
 def test_the_steps_of_a_half(training: Training, own: int | None, steps: int) -> None:
-    federation = Federation(clients=(1, 2), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=training)
+    federation = Federation(
+        clients=(1, 2), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}, training=training
+    )
     method = SplitHalf(steps=own)
     state = method.init(federation)
-    state = method.step(state, Replies(clients=(1, 2), examples=np.array([30, 50]), updates=torch.zeros(2, 4)))
+    state = method.step(
+        state, Replies(clients=(1, 2), examples=np.array([30, 50]), updates=torch.zeros(2, 4))
+    )
     plan = method.plan(state, Cohort(present=(1, 2), exchange=1, seed=0))
     assert {task.how(training).steps for task in plan.tasks.values()} == {steps}
 
@@ -133,19 +156,24 @@ def test_a_probe_in_every_fourth_round_costs_an_eighth() -> None:
     assert (up + down) / (2 * usual) == pytest.approx(1 + 2 / 16, rel=0.01)
 
 
-# -- evidence --------------------------------------------------------------------------------------------------------------
+# -- evidence
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_two_probes_confirm_groups_however_many() -> None:
     for groups in (TWO, FOUR):
         found = confirmed(1e-4, evidence(signals(groups), 1), evidence(signals(groups), 2))
-        assert found == tuple(tuple(np.array(CLIENTS)[groups == g].tolist()) for g in range(groups.max() + 1))
+        assert found == tuple(
+            tuple(np.array(CLIENTS)[groups == g].tolist()) for g in range(groups.max() + 1)
+        )
 
 
 def test_what_one_probe_alone_finds_is_not_confirmed() -> None:
     same = signals(np.zeros(16, int))
     assert confirmed(1e-4, evidence(signals(TWO), 1), evidence(same, 2)) == (CLIENTS,)
-    assert confirmed(1e-4, evidence(signals(TWO), 1), evidence(signals(FOUR // 2), 2)) == (CLIENTS,)  # cut otherwise
+    assert confirmed(1e-4, evidence(signals(TWO), 1), evidence(signals(FOUR // 2), 2)) == (
+        CLIENTS,
+    )  # cut otherwise
 
 
 def test_clients_on_whom_probes_disagree_are_on_no_side() -> None:
@@ -166,7 +194,9 @@ def test_evidence_is_of_those_who_sent_halves() -> None:
     whole = evidence(signals(TWO))
     halved = CLIENTS[:2] + CLIENTS[3:]
     products = whole.of(halved).products.numpy()
-    found = evidence_of(Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products, halved=halved))
+    found = evidence_of(
+        Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products, halved=halved)
+    )
     assert found is not None
     assert found.clients == halved
     assert torch.equal(found.products, whole.of(found.clients).products)
@@ -177,26 +207,37 @@ def test_a_probe_is_explained_with_its_p() -> None:
     leaf = Leaf(node=0, clients=CLIENTS, model=torch.zeros(D))
     own = lambda e: Replies(clients=CLIENTS, examples=np.ones(16, int), halves=e.products.numpy())  # noqa: E731
     calm, apart = evidence(np.zeros((16, D))), evidence(signals(TWO), 1)
-    told = [looked_at(1e-4, leaf, own(e), before) for e, before in ((calm, None), (apart, None), (apart, apart), (calm, apart))]
+    told = [
+        looked_at(1e-4, leaf, own(e), before)
+        for e, before in ((calm, None), (apart, None), (apart, apart), (calm, apart))
+    ]
     assert [found.note.kind for found in told if found] == ["keep", "hold", "split", "keep"]
     assert all("p " in found.note.text and "p" in found.note.numbers for found in told if found)
 
 
-# -- reviews ---------------------------------------------------------------------------------------------------------------
+# -- reviews
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def leaves(*groups: tuple[int, ...]) -> list[Leaf]:
-    return [Leaf(node=i + 1, clients=group, model=torch.full((2,), float(i))) for i, group in enumerate(groups)]
+    return [
+        Leaf(node=i + 1, clients=group, model=torch.full((2,), float(i)))
+        for i, group in enumerate(groups)
+    ]
 
 
 def asked(e: Evidence) -> Replies:
-    return Replies(clients=e.clients, examples=np.ones(len(e.clients), int), halves=e.products.numpy())
+    return Replies(
+        clients=e.clients, examples=np.ones(len(e.clients), int), halves=e.products.numpy()
+    )
 
 
 def test_groups_that_are_one_merge_with_the_mean_of_their_models() -> None:
     halves = leaves(CLIENTS[:4], CLIENTS[4:8], CLIENTS[8:])
     truth = np.repeat([0, 1], 8)
-    new, merged, notes = reviewed(1e-4, halves, asked(evidence(signals(truth), 4)), dict.fromkeys(CLIENTS, 5))
+    new, merged, notes = reviewed(
+        1e-4, halves, asked(evidence(signals(truth), 4)), dict.fromkeys(CLIENTS, 5)
+    )
     assert sorted(leaf.clients for leaf in new) == [CLIENTS[:8], CLIENTS[8:]]
     assert merged == {2: 1}
     assert torch.equal(next(leaf.model for leaf in new if leaf.node == 1), torch.full((2,), 0.5))
@@ -222,7 +263,8 @@ def test_a_review_leaves_right_groups_alone() -> None:
         assert not notes
 
 
-# -- in a federation -------------------------------------------------------------------------------------------------------
+# -- in a federation
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shift", ["label-permutation", "label-swap", "rotation", "class-groups"])
@@ -230,19 +272,34 @@ def test_it_finds_the_groups_of_digits(shift: str) -> None:
     world = digits(shift)
     found = played(SplitHalf(), world, 24)
     assert found[-1].assignment.groups == world.truth
-    assert {note.kind for done in found for note in done.notes} <= {"keep", "hold", "split", "walk", "join", "merge", "move"}
+    assert {note.kind for done in found for note in done.notes} <= {
+        "keep",
+        "hold",
+        "split",
+        "walk",
+        "join",
+        "merge",
+        "move",
+    }
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_clients_who_are_alike_stay_together(seed: int) -> None:
-    assert all(len(done.assignment.groups) == 1 for done in played(SplitHalf(), digits("iid", seed), 24, seed=seed))
+    assert all(
+        len(done.assignment.groups) == 1
+        for done in played(SplitHalf(), digits("iid", seed), 24, seed=seed)
+    )
 
 
 @pytest.mark.slow
 def test_it_is_right_before_cfl_is() -> None:
     world = digits()
     when = [
-        next(done.number for done in played(method, world, 30) if done.assignment.groups == world.truth)
+        next(
+            done.number
+            for done in played(method, world, 30)
+            if done.assignment.groups == world.truth
+        )
         for method in (SplitHalf(), CFL())
     ]
     assert when[0] < when[1]
@@ -265,7 +322,9 @@ def test_a_wrong_split_heals() -> None:
         replace(one, clients=tuple(sorted((*one.clients[2:], other.clients[0])))),
         replace(other, clients=tuple(sorted((*other.clients[1:], *one.clients[:2])))),
     ]
-    state = replace(position.state, leaves=tuple(sorted([*torn, *leaves[2:]], key=lambda leaf: leaf.clients)))
+    state = replace(
+        position.state, leaves=tuple(sorted([*torn, *leaves[2:]], key=lambda leaf: leaf.clients))
+    )
     healed = played(method, world, 40, start=replace(position, state=state))
     assert healed[0].assignment.groups != world.truth
     assert healed[-1].assignment.groups == world.truth
@@ -274,27 +333,41 @@ def test_a_wrong_split_heals() -> None:
 def test_someone_who_is_away_in_a_review_stays_where_it_is() -> None:
     world = digits()
     away = replace(world, attendance=Attendance(away={0: [(14, 17)]}))
-    found = played(SplitHalf(review_every=12), away, 20)  # the last split is in round 3, so the review is after 15
+    found = played(
+        SplitHalf(review_every=12), away, 20
+    )  # the last split is in round 3, so the review is after 15
     assert [done.number for done in found if done.exchanges > 1] == [16]
     assert found[-1].assignment.groups == world.truth
 
 
-# -- what a review found ----------------------------------------------------------------------------------------------------
+# -- what a review found
+# ----------------------------------------------------------------------------------------------------
 
 
 def walking_to_a_merged_leaf(split: bool) -> SplitHalfState:
     """A state in which client 9 has walked to a leaf that was merged into another one, which may have been split since."""
     heard = Replies(clients=(1, 2, 3, 4, 9), examples=np.ones(5, int), updates=torch.eye(5, 6))
-    tree, (one, other) = root((1, 2, 3, 4, 9), 6).split(0, [(1, 2), (3, 4)], torch.zeros(6), replies=heard, round=1)
+    tree, (one, other) = root((1, 2, 3, 4, 9), 6).split(
+        0, [(1, 2), (3, 4)], torch.zeros(6), replies=heard, round=1
+    )
     leaves = [Leaf(node=one, clients=(1, 2, 3, 4), model=torch.zeros(6))]
     tree = tree.place({3: one, 4: one})
     if split:
         tree, ids = tree.split(one, [(1, 3), (2, 4)], torch.ones(6), replies=heard, round=2)
-        leaves = [Leaf(node=id, clients=part, model=torch.ones(6)) for id, part in zip(ids, [(1, 3), (2, 4)], strict=True)]
+        leaves = [
+            Leaf(node=id, clients=part, model=torch.ones(6))
+            for id, part in zip(ids, [(1, 3), (2, 4)], strict=True)
+        ]
     probed = {0: Probed(steps=1, levels=dict.fromkeys((1, 2, 3, 4), 0.1), share=0.1, df=np.inf)}
     watched = {leaf.node: Watch(due=10) for leaf in leaves}
     return SplitHalfState(
-        round=3, leaves=tuple(leaves), tree=tree, watched=watched, probed=probed, walkers={9: 0}, merged={other: one}
+        round=3,
+        leaves=tuple(leaves),
+        tree=tree,
+        watched=watched,
+        probed=probed,
+        walkers={9: 0},
+        merged={other: one},
     )
 
 
@@ -328,7 +401,9 @@ def test_a_probe_asks_everybody_whatever_the_fraction() -> None:
         plan = method.plan(state, Cohort(present=CLIENTS, exchange=exchange, seed=0))
         asked.append(len(plan.tasks))
         heard = tuple(sorted(plan.tasks))
-        replies = Replies(clients=heard, examples=np.full(len(heard), 9), updates=torch.zeros(len(heard), 4))
+        replies = Replies(
+            clients=heard, examples=np.full(len(heard), 9), updates=torch.zeros(len(heard), 4)
+        )
         state = method.step(state, replies)
     assert asked == [3, 16, 3]
 
@@ -343,28 +418,43 @@ def test_a_few_answers_overrule_no_probe() -> None:
 
 def test_other_clients_in_the_second_probe_confirm_the_first() -> None:
     """Who is heard twice is too few to cut by, so the groups are those of the second probe; the rest walk."""
-    one, other = evidence(signals(TWO)[:9], 1, CLIENTS[:9]), evidence(signals(TWO)[6:], 2, CLIENTS[6:])
+    one, other = (
+        evidence(signals(TWO)[:9], 1, CLIENTS[:9]),
+        evidence(signals(TWO)[6:], 2, CLIENTS[6:]),
+    )
     found = confirmed(1e-4, one, other)
     assert found == tuple(tuple(np.array(CLIENTS[6:])[TWO[6:] == g].tolist()) for g in (0, 1))
 
 
 def test_the_review_begins_in_the_middle_of_all_models() -> None:
-    groups = [Leaf(node=i, clients=c, model=torch.tensor([x])) for i, (c, x) in enumerate((((1, 2), 1.0), ((3, 4), 3.0)))]
+    groups = [
+        Leaf(node=i, clients=c, model=torch.tensor([x]))
+        for i, (c, x) in enumerate((((1, 2), 1.0), ((3, 4), 3.0)))
+    ]
     assert middle(groups).tolist() == [2.0]  # of two groups alike, the mean
-    assert middle([*groups, Leaf(node=2, clients=(5,), model=torch.tensor([1e3]))]).item() == pytest.approx(3.0, abs=0.05)
-    assert 0.9 < middle([*groups, Leaf(node=2, clients=(5,), model=torch.tensor([1e30]))]).item() < 3.1
+    assert middle(
+        [*groups, Leaf(node=2, clients=(5,), model=torch.tensor([1e3]))]
+    ).item() == pytest.approx(3.0, abs=0.05)
+    assert (
+        0.9 < middle([*groups, Leaf(node=2, clients=(5,), model=torch.tensor([1e30]))]).item() < 3.1
+    )
     assert middle([*groups, Leaf(node=2, clients=(), model=torch.tensor([1e9]))]).tolist() == [2.0]
     rng = np.random.default_rng(0)
     for count in (1, 3, 4):
         models = torch.tensor(rng.normal(size=(count, 5)))
         turn = torch.linalg.qr(torch.tensor(rng.normal(size=(5, 5))))[0]
         plain, turned = (
-            middle([Leaf(node=i, clients=tuple(range(i + 1)), model=row) for i, row in enumerate(rows)])
+            middle(
+                [Leaf(node=i, clients=tuple(range(i + 1)), model=row) for i, row in enumerate(rows)]
+            )
             for rows in (models, models @ turn)
         )
         assert torch.allclose(plain @ turn, turned)
         weight = torch.arange(1.0, count + 1).double()
-        least, *others = (float(weight @ (models - at).norm(dim=1)) for at in (plain, weight @ models / weight.sum(), *models))
+        least, *others = (
+            float(weight @ (models - at).norm(dim=1))
+            for at in (plain, weight @ models / weight.sum(), *models)
+        )
         assert least <= min(others) * 1.001  # the sum of distances
 
 
@@ -374,7 +464,8 @@ def test_calm_groups_are_probed_less_often() -> None:
     assert probed == [2, 6, 14, 30]
 
 
-# -- newcomers --------------------------------------------------------------------------------------------------------------
+# -- newcomers
+# --------------------------------------------------------------------------------------------------------------
 
 
 ROUND, LONG = np.ones(D), np.array([3.0] * 30 + [0.3] * (D - 30))
@@ -384,24 +475,39 @@ ROUND, LONG = np.ones(D), np.array([3.0] * 30 + [0.3] * (D - 30))
 def split_tree(seed: int = 1, noise: np.ndarray = ROUND) -> tuple[Any, Any]:
     """Two groups of eight, split at node 0, and what the split keeps of its probe."""
     a, b = signals(TWO) + noise * np.random.default_rng(seed).normal(size=(2, 16, D))
-    replies = Replies(clients=CLIENTS, examples=np.ones(16, int), updates=torch.from_numpy((a + b) / 2))
+    replies = Replies(
+        clients=CLIENTS, examples=np.ones(16, int), updates=torch.from_numpy((a + b) / 2)
+    )
     parts = as_groups([tuple(np.array(CLIENTS)[g == TWO].tolist()) for g in (0, 1)])
     tree, _ = root(CLIENTS, D).split(0, parts, torch.zeros(D), replies=replies, round=1)
     seen = Evidence(clients=CLIENTS, products=torch.from_numpy(halves_gram(a, b)))
     return tree, probed(3, seen, parts)
 
 
-def newcomer(signal: np.ndarray, seed: int, noise: np.ndarray = ROUND, halved: bool = True) -> Replies:
+def newcomer(
+    signal: np.ndarray, seed: int, noise: np.ndarray = ROUND, halved: bool = True
+) -> Replies:
     a, b = signal + noise * np.random.default_rng(seed).normal(size=(2, 1, D))
     halves = halves_gram(a, b) if halved else None
-    return Replies(clients=(99,), examples=np.ones(1, int), updates=torch.from_numpy((a + b) / 2), halves=halves)
+    return Replies(
+        clients=(99,),
+        examples=np.ones(1, int),
+        updates=torch.from_numpy((a + b) / 2),
+        halves=halves,
+    )
 
 
 @pytest.mark.parametrize("halved", [True, False])
 def test_a_newcomer_goes_to_the_nearest_branch(halved: bool) -> None:
     tree, probe = split_tree()
     for seed in range(20):
-        went = walk(tree, {99: 0}, {0: probe}, newcomer(signals(TWO)[seed % 2], 100 + seed, halved=halved), 1e-4)
+        went = walk(
+            tree,
+            {99: 0},
+            {0: probe},
+            newcomer(signals(TWO)[seed % 2], 100 + seed, halved=halved),
+            1e-4,
+        )
         assert (went.goes, went.models) == ({99: 1 + seed % 2}, {})
         assert (f"p_{1 + seed % 2}" in went.notes[0].numbers) == halved
 
@@ -430,16 +536,22 @@ def test_distances_are_those_of_the_definition(known: bool) -> None:
             w = np.array([1.0, *[-1 / m] * m])
             levels = np.diag([noise or 0.0, *(probe.levels[client] for client in child.heard)])
             h = Halves(gram(torch.cat([update, child.updates])), levels, np.zeros((m + 1, m + 1)))
-            assert found[child.id] == pytest.approx(excess(h, np.outer(w, w), Noise(probe.share, probe.df)), rel=1e-9)
+            assert found[child.id] == pytest.approx(
+                excess(h, np.outer(w, w), Noise(probe.share, probe.df)), rel=1e-9
+            )
 
 
 def test_many_walkers_go_as_one_after_the_other() -> None:
     tree, probe = split_tree()
     noise = np.random.default_rng(5).normal(size=(2, 12, D))
-    halves = np.concatenate([signals(TWO)[:8], signals(np.zeros(4, int), seed=77, size=1.2)]) + noise  # four of a third group
+    halves = (
+        np.concatenate([signals(TWO)[:8], signals(np.zeros(4, int), seed=77, size=1.2)]) + noise
+    )  # four of a third group
     clients = tuple(range(100, 112))
     updates = torch.from_numpy(halves.mean(axis=0))
-    own = Replies(clients=clients, examples=np.ones(12, int), updates=updates, halves=halves_gram(*halves))
+    own = Replies(
+        clients=clients, examples=np.ones(12, int), updates=updates, halves=halves_gram(*halves)
+    )
     went = walk(tree, dict.fromkeys(clients, 0), {0: probe}, own, 1e-4)
     assert list(went.goes.values()) == [1, 2] * 4 + [3] * 4
     probed = {0: probe}
@@ -450,7 +562,8 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
         assert one.notes[0].numbers == pytest.approx(went.notes[clients.index(client)].numbers)
 
 
-# -- more clients than a probe asks -----------------------------------------------------------------------------------------
+# -- more clients than a probe asks
+# -----------------------------------------------------------------------------------------
 
 
 def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,8 +581,16 @@ def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.Mon
     world = digits(clients=32)
     done = played(SplitHalf(), world, 30)
     assert max(asked) == 12  # also of four groups that probe in the same round
-    walked = {client for one in done for note in one.notes if note.kind in ("join", "walk") for client in note.clients}
-    assert len(walked) == 20  # all but those that were asked in the probe that split the first group
+    walked = {
+        client
+        for one in done
+        for note in one.notes
+        if note.kind in ("join", "walk")
+        for client in note.clients
+    }
+    assert (
+        len(walked) == 20
+    )  # all but those that were asked in the probe that split the first group
     assert done[-1].assignment.groups == world.truth
     assert any(one.exchanges == 2 for one in done)  # a review, of three clients of each group
 
@@ -503,7 +624,8 @@ def test_false_alarms_of_newcomers(noise: np.ndarray) -> None:
     assert np.mean(np.array(ps) < 0.01) <= 0.03
 
 
-# -- corner cases -----------------------------------------------------------------------------------------------------------
+# -- corner cases
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("clients", "least"), [(4, 4), (6, 4)])
@@ -516,8 +638,15 @@ def test_clients_who_all_differ_are_parted(clients: int, least: int) -> None:
 
 
 def test_members_that_leave_are_no_evidence_any_more() -> None:
-    method, federation = SplitHalf(), Federation(clients=CLIENTS, draw=lambda i: torch.zeros(D), columns={"all": (0, D)})
-    state = replace(method.init(federation), watched={0: Watch(due=3, evidence=evidence(signals(TWO), 1))}, round=2)
+    method, federation = (
+        SplitHalf(),
+        Federation(clients=CLIENTS, draw=lambda i: torch.zeros(D), columns={"all": (0, D)}),
+    )
+    state = replace(
+        method.init(federation),
+        watched={0: Watch(due=3, evidence=evidence(signals(TWO), 1))},
+        round=2,
+    )
     left = method.retire(state, CLIENTS[:9]).watched[0].evidence
     assert left is not None
     assert left.clients == CLIENTS[9:]
@@ -531,7 +660,8 @@ def test_groups_of_which_few_answer_do_not_merge() -> None:
     assert (len(new), merged) == (2, {})
 
 
-# -- probes of several rounds, where few clients answer ----------------------------------------------------------------------
+# -- probes of several rounds, where few clients answer
+# ----------------------------------------------------------------------
 
 TEN = tuple(range(10))
 
@@ -540,7 +670,9 @@ def federation_of(clients: tuple[int, ...], size: int = D) -> Federation:
     return Federation(clients=clients, draw=lambda i: torch.zeros(size), columns={"all": (0, size)})
 
 
-def halved(clients: tuple[int, ...], signal: np.ndarray, seed: int, whole: tuple[int, ...] = ()) -> Replies:
+def halved(
+    clients: tuple[int, ...], signal: np.ndarray, seed: int, whole: tuple[int, ...] = ()
+) -> Replies:
     """Replies with the updates of both halves; clients in ``whole`` have too few examples for halves."""
     a, b = (signal + np.random.default_rng(seed).normal(size=(2, *signal.shape))).astype(np.float32)
     out = np.isin(clients, whole)
@@ -565,7 +697,9 @@ def some(replies: Replies, *clients: int) -> Replies:
 def silent_start(method: SplitHalf, clients: tuple[int, ...] = TEN) -> SplitHalfState:
     """The state before the first probe, after a round in which three clients answered."""
     state = method.init(federation_of(clients))
-    return method.step(state, Replies(clients=clients[:3], examples=np.full(3, 20), updates=torch.zeros(3, D)))
+    return method.step(
+        state, Replies(clients=clients[:3], examples=np.full(3, 20), updates=torch.zeros(3, D))
+    )
 
 
 def test_a_probe_of_few_answers_lasts_until_most_have_answered() -> None:
@@ -581,7 +715,9 @@ def test_a_probe_of_few_answers_lasts_until_most_have_answered() -> None:
     began = state.watched[0].gathered
     assert began is not None
     assert began.heard == (0, 1, 2, 3, 4, 5)
-    torch.testing.assert_close(plan.models[1], torch.zeros(D))  # the model of the probe, not that of the group
+    torch.testing.assert_close(
+        plan.models[1], torch.zeros(D)
+    )  # the model of the probe, not that of the group
     for client, task in plan.tasks.items():
         assert (task.halves, task.offered) == ((False, (0,)) if client < 6 else (True, (1,)))
     assert {task.lr_round for client, task in plan.tasks.items() if client >= 6} == {1}
@@ -629,7 +765,11 @@ def test_a_late_client_counts_with_the_model_that_it_came_to() -> None:
     state = method.step(state, halved((0, 1), np.full((2, D), 4.0), 1))
     moved = state.leaves[0].model
     late, usual = halved((2,), np.full((1, D), 4.0), 2), torch.full((1, D), 3.0)
-    both = replace(halved((0, 2), np.zeros((2, D)), 3), updates=torch.cat([usual, late.all_updates]), halves=None)
+    both = replace(
+        halved((0, 2), np.zeros((2, D)), 3),
+        updates=torch.cat([usual, late.all_updates]),
+        halves=None,
+    )
     new = method.step(state, both).leaves[0].model
     torch.testing.assert_close(new, ((moved + usual[0]) + late.all_updates[0]) / 2)
 
@@ -660,7 +800,9 @@ def test_enough_answers_in_a_round_need_no_second() -> None:
     state = replace(silent_start(method, clients), answered=0.3)
     plan = method.plan(state, Cohort(present=clients, exchange=1, seed=0))
     assert not plan.second_halves
-    assert method.plan(replace(state, answered=0.29), Cohort(present=clients, exchange=1, seed=0)).second_halves
+    assert method.plan(
+        replace(state, answered=0.29), Cohort(present=clients, exchange=1, seed=0)
+    ).second_halves
 
 
 @pytest.mark.slow
@@ -670,14 +812,17 @@ def test_it_finds_groups_if_three_in_ten_answer(shift: str) -> None:
     assert played(SplitHalf(), world, 40)[-1].assignment.groups == world.truth
 
 
-# -- alerts: losses that rise ----------------------------------------------------------------------------------------------
+# -- alerts: losses that rise
+# ----------------------------------------------------------------------------------------------
 
 
 MEMBERS = (3, 4, 5, 6)
 
 
 def heard(losses: dict[int, tuple[float, ...]]) -> Replies:
-    return Replies(clients=tuple(losses), examples=np.ones(len(losses)), losses=tuple(losses.values()))
+    return Replies(
+        clients=tuple(losses), examples=np.ones(len(losses)), losses=tuple(losses.values())
+    )
 
 
 def watching(**more: Any) -> SplitHalfState:
@@ -706,14 +851,23 @@ EVERYONE = Cohort(present=MEMBERS, exchange=0, seed=0)
 def test_each_round_begins_with_losses() -> None:
     plan = ALERT.plan(watching(), EVERYONE)
     assert not plan.ends_round
-    assert {c: task.offered for c, task in plan.tasks.items()} == {3: (0,), 4: (0,), 5: (1,), 6: (1,)}
+    assert {c: task.offered for c, task in plan.tasks.items()} == {
+        3: (0,),
+        4: (0,),
+        5: (1,),
+        6: (1,),
+    }
     assert not any(task.trains for task in plan.tasks.values())
     calm = ALERT.step(watching(), heard({3: (0.5,), 4: (0.59,), 5: (0.49,), 6: (float("nan"),)}))
     assert (calm.watching, calm.rose, calm.notes, calm.review) == (False, {}, (), (80, 32))
     assert calm.usual == pytest.approx(0.01)  # of 0, 0.09 and -0.01
     assert calm.losses == {3: 0.5, 4: 0.59, 5: 0.49, 6: 0.5}
     assert ALERT.plan(calm, EVERYONE).ends_round
-    assert not SplitHalf().init(Federation(clients=MEMBERS, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)})).watching
+    assert (
+        not SplitHalf()
+        .init(Federation(clients=MEMBERS, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)}))
+        .watching
+    )
 
 
 def test_the_usual_change_falls_by_half_at_most() -> None:
@@ -729,7 +883,10 @@ def test_clients_whose_loss_rose_try_all_models() -> None:
     assert (note.kind, note.clients) == ("alert", (4, 6))
     assert note.numbers["rise"] == pytest.approx(1.0)
     plan = ALERT.plan(rose, EVERYONE)
-    assert {c: task.offered for c, task in plan.tasks.items()} == {4: (0, 1), 6: (0, 1, 2)}  # the loss of 6 more than doubled
+    assert {c: task.offered for c, task in plan.tasks.items()} == {
+        4: (0, 1),
+        6: (0, 1, 2),
+    }  # the loss of 6 more than doubled
     assert plan.models[:, 0].tolist() == [0.0, 1.0, 9.0]
     assert not plan.ends_round
 
@@ -765,26 +922,41 @@ def test_the_first_draw_is_better_than_a_model_of_opposite_labels() -> None:
 
 
 def test_the_model_of_a_group_that_all_have_left_is_kept_and_found_again() -> None:
-    left = ALERT.step(watching(watching=False, rose={5: 1.0, 6: 1.0}), heard(dict.fromkeys((5, 6), (0.4, 2.0, 3.0))))
+    left = ALERT.step(
+        watching(watching=False, rose={5: 1.0, 6: 1.0}),
+        heard(dict.fromkeys((5, 6), (0.4, 2.0, 3.0))),
+    )
     assert [(leaf.node, leaf.clients) for leaf in left.leaves] == [(0, MEMBERS), (1, ())]
     assert (left.left, left.merged) == ((1,), {1: 0})
     assert ALERT.assignment(left).groups == (MEMBERS,)
-    back = ALERT.step(replace(left, rose={5: 1.0, 6: 1.0}), heard(dict.fromkeys((5, 6), (2.0, 0.4, 3.0))))
+    back = ALERT.step(
+        replace(left, rose={5: 1.0, 6: 1.0}), heard(dict.fromkeys((5, 6), (2.0, 0.4, 3.0)))
+    )
     assert [leaf.clients for leaf in back.leaves] == [(3, 4), (5, 6)]
     assert back.leaves[1].model.tolist() == [1.0, 1.0]
     assert (back.left, back.merged) == ((), {})
 
 
 def test_newcomers_do_not_join_a_group_that_all_have_left() -> None:
-    left = ALERT.step(watching(watching=False, rose={3: 1.0, 4: 1.0}), heard(dict.fromkeys((3, 4), (2.0, 0.4, 3.0))))
+    left = ALERT.step(
+        watching(watching=False, rose={3: 1.0, 4: 1.0}),
+        heard(dict.fromkeys((3, 4), (2.0, 0.4, 3.0))),
+    )
     assert (left.left, left.merged) == ((0,), {0: 1})
-    assert [leaf.clients for leaf in ALERT.admit(left, (9,)).leaves if leaf.clients] == [(3, 4, 5, 6, 9)]
+    assert [leaf.clients for leaf in ALERT.admit(left, (9,)).leaves if leaf.clients] == [
+        (3, 4, 5, 6, 9)
+    ]
 
 
 def test_a_bounded_number_of_models_is_kept() -> None:
     state, seen = watching(), []
     for number in range(KEPT + 3):  # everyone goes to a new group, each time
-        away = replace(state, watching=False, rose=dict.fromkeys(MEMBERS, 1.0), first=torch.full((2,), float(number)))
+        away = replace(
+            state,
+            watching=False,
+            rose=dict.fromkeys(MEMBERS, 1.0),
+            first=torch.full((2,), float(number)),
+        )
         state = ALERT.step(away, heard({c: (*[2.0] * len(state.leaves), 0.5) for c in MEMBERS}))
         seen.append(len(state.leaves))
     assert seen[-1] == max(seen) == KEPT + 1
@@ -796,7 +968,13 @@ def test_a_bounded_number_of_models_is_kept() -> None:
 
 def drifting(*rows: tuple[int, ...]) -> World:
     """A sine stream, with a row of concepts for each time step of 12 rounds."""
-    how = {"drift": "given", "schedule": rows, "examples": 2000 * len(rows), "period": 12, "shuffle": False}
+    how = {
+        "drift": "given",
+        "schedule": rows,
+        "examples": 2000 * len(rows),
+        "period": 12,
+        "shuffle": False,
+    }
     return replace(SCENARIOS["sine/drift"], **how).build(0)
 
 
@@ -808,7 +986,10 @@ def test_alerts_find_a_concept_in_its_first_round_and_again_when_it_comes_back()
     world = drifting(ONE, TWO_CONCEPTS, ONE, TWO_CONCEPTS)
     found = played(SplitHalf(alert=True), world, 40)
     groups = [one.assignment.groups for one in found]
-    assert groups == [(tuple(range(10)),)] * 12 + [PARTED] * 12 + [(tuple(range(10)),)] * 12 + [PARTED] * 4
+    assert (
+        groups
+        == [(tuple(range(10)),)] * 12 + [PARTED] * 12 + [(tuple(range(10)),)] * 12 + [PARTED] * 4
+    )
 
 
 def test_a_run_with_alerts_resumes_as_if_it_had_not_stopped() -> None:

@@ -24,13 +24,17 @@ from scripted import play
 from small import mlp, world
 
 
-def digits(clients: int = 24, scenario: str = "label-permutation", seed: int = 0, **how: Any) -> World:
+def digits(
+    clients: int = 24, scenario: str = "label-permutation", seed: int = 0, **how: Any
+) -> World:
     made = replace(SCENARIOS[f"digits/{scenario}"], clients=clients, samples=70, **how).build(seed)
     return replace(made, training=Training(lr=0.3, batch=20, epochs=2))
 
 
 def run(tried: World, rounds: int = 14, seed: int = 0, **how: Any) -> list[Round]:
-    return list(inprocess.rounds(SplitHalfPrivate(), tried, rounds=rounds, seed=seed, workers=1, **how))
+    return list(
+        inprocess.rounds(SplitHalfPrivate(), tried, rounds=rounds, seed=seed, workers=1, **how)
+    )
 
 
 def test_it_finds_the_groups_of_the_digits_and_the_server_does_not_know_them() -> None:
@@ -56,14 +60,20 @@ def test_it_finds_no_groups_where_there_are_none(seed: int) -> None:
 def test_one_model_is_fedavg_with_equal_weights() -> None:
     whole = Training(lr=0.1, batch=0)  # no order of examples is drawn: exchanges have other numbers
     never, tried = SplitHalfPrivate(first_probe=99), replace(world(model=mlp), training=whole)
-    for one, other in zip(play(never, tried, 3), play(FedAvg(weighting="uniform"), tried, 3), strict=True):
-        torch.testing.assert_close(one.assignment.models, other.assignment.models, rtol=1e-5, atol=1e-6)
+    for one, other in zip(
+        play(never, tried, 3), play(FedAvg(weighting="uniform"), tried, 3), strict=True
+    ):
+        torch.testing.assert_close(
+            one.assignment.models, other.assignment.models, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_all_plans_hide_who_takes_what_and_ask_only_what_noise_covers() -> None:
     tried, method, asked = digits(), SplitHalfPrivate(), set()
     for done in run(tried):
-        plan = method.plan(done.position.state, Cohort(present=tuple(tried.clients), exchange=0, seed=0))
+        plan = method.plan(
+            done.position.state, Cohort(present=tuple(tried.clients), exchange=0, seed=0)
+        )
         assert plan.hidden
         assert len(set(plan.tasks.values())) == 1  # the same task for all
         asked |= {task.question.ask for task in plan.tasks.values() if task.question is not None}
@@ -74,7 +84,9 @@ def test_all_plans_hide_who_takes_what_and_ask_only_what_noise_covers() -> None:
 def test_a_run_counts_as_its_rounds_and_its_questions() -> None:
     done = run(digits(), boundary=Boundary(masks=True, clip=5.0, bound=10.0, noise=0.01))
     counts = [max(one.released.values()) for one in done]
-    search = 1 + 3 * CROSSED + 2 * PLACES  # distances, and no cell of the last level is cut; it begins the next round
+    search = (
+        1 + 3 * CROSSED + 2 * PLACES
+    )  # distances, and no cell of the last level is cut; it begins the next round
     assert counts == [2, 1, 1, 1, 1, search + 1, *[1] * 8]
     state = done[-1].position.state
     assert 0 < state.clip < 5.0  # the median norm
@@ -86,7 +98,9 @@ def test_noise_is_as_large_as_the_accountant_takes_it() -> None:
     quiet = Boundary(masks=True, clip=0.5, noise=1e-12, honest=1.0)
     tried, n = world(model=mlp), len(world(model=mlp).clients)
     plain = play(SplitHalfPrivate(), tried, 1, boundary=quiet)[0].position.state
-    noisy = play(SplitHalfPrivate(), tried, 1, boundary=replace(quiet, noise=1e-3))[0].position.state
+    noisy = play(SplitHalfPrivate(), tried, 1, boundary=replace(quiet, noise=1e-3))[
+        0
+    ].position.state
     assert noisy.clip == plain.clip
     apart = (noisy.models - plain.models)[0, :75]
     expected = 1e-3 * plain.clip * (1 + COUNTED**2) ** 0.5 / n
@@ -99,7 +113,11 @@ def test_epsilon_of_sums_is_that_of_leaving_a_client_out() -> None:
     from dp_accounting.pld import PLDAccountant
 
     ledger = PLDAccountant()
-    for cost, times in ((1, 42), (CROSSED, 3), (PLACES, 3)):  # a question's noise is less by the square root of its cost
+    for cost, times in (
+        (1, 42),
+        (CROSSED, 3),
+        (PLACES, 3),
+    ):  # a question's noise is less by the square root of its cost
         ledger.compose(dp.GaussianDpEvent(10.0 / cost**0.5), times)
     assert spent(10.0, 66, sums=True) == pytest.approx(float(ledger.get_epsilon(1e-5)), rel=1e-3)
 

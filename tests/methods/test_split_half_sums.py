@@ -31,14 +31,30 @@ def divided(world: Pull, groups: Groups, exchanges: int = 40) -> Any:
     """A state in which the clients of a world are in these groups, whatever was found."""
     state = last(QUICK, world, exchanges).state
     model = state.groups[0].model
-    leaves = tuple(replace(state.groups[0], node=10 + i, clients=group, model=model) for i, group in enumerate(groups))
-    watched = {leaf.node: replace(next(iter(state.watched.values())), due=state.round + 100) for leaf in leaves}
-    return replace(state, groups=leaves, watched=watched, stage="train", searches={}, review=(state.round + 50, 6), moves=10**6)
+    leaves = tuple(
+        replace(state.groups[0], node=10 + i, clients=group, model=model)
+        for i, group in enumerate(groups)
+    )
+    watched = {
+        leaf.node: replace(next(iter(state.watched.values())), due=state.round + 100)
+        for leaf in leaves
+    }
+    return replace(
+        state,
+        groups=leaves,
+        watched=watched,
+        stage="train",
+        searches={},
+        review=(state.round + 50, 6),
+        moves=10**6,
+    )
 
 
 def test_without_probes_it_is_fedavg() -> None:
     world = grouped(THREE, examples={2: 5, 17: 1, 99: 3})
-    ours, theirs = (last(method, world, 6) for method in (SplitHalfSums(first_probe=1000), FedAvg()))
+    ours, theirs = (
+        last(method, world, 6) for method in (SplitHalfSums(first_probe=1000), FedAvg())
+    )
     torch.testing.assert_close(ours.assignment.models, theirs.assignment.models)
     assert ours.groups == theirs.groups == (ALL,)
 
@@ -70,7 +86,9 @@ def test_no_group_is_smaller_than_the_smallest() -> None:
     """Three groups of four: none can be told from the rest if the smallest has five."""
     history = list(play(replace(QUICK, smallest=5), grouped(THREE), 60))
     assert history[-1].groups == (ALL,)
-    assert "but no cut of its members was found" in " ".join(note.text for played in history for note in played.notes)
+    assert "but no cut of its members was found" in " ".join(
+        note.text for played in history for note in played.notes
+    )
     assert last(replace(QUICK, smallest=4), grouped(THREE), 60).groups == TRUTH
 
 
@@ -107,7 +125,15 @@ def test_a_review_merges_groups_that_are_one() -> None:
     history = list(play(QUICK, world, 6, state=replace(state, review=(state.round, 6)), first=20))
     assert "merge" in kinds(history)
     assert history[-1].groups == (ALL,)
-    kept = list(play(QUICK, grouped(THREE), 6, state=replace(divided(grouped(THREE), TRUTH), review=(0, 6)), first=40))
+    kept = list(
+        play(
+            QUICK,
+            grouped(THREE),
+            6,
+            state=replace(divided(grouped(THREE), TRUTH), review=(0, 6)),
+            first=40,
+        )
+    )
     assert kept[-1].groups == TRUTH
     assert "keep" in kinds(kept)
 
@@ -115,9 +141,15 @@ def test_a_review_merges_groups_that_are_one() -> None:
 def test_few_answers_a_round_make_a_probe_last() -> None:
     history = list(play(QUICK, grouped(THREE), 150, silent=at_random(1, 0.7)))
     assert history[-1].groups == TRUTH
-    lasting = [p.state for p in history if any(watch.probe is not None for watch in p.state.watched.values())]
+    lasting = [
+        p.state
+        for p in history
+        if any(watch.probe is not None for watch in p.state.watched.values())
+    ]
     assert lasting
-    assert max(len(watch.probe.heard) for s in lasting for watch in s.watched.values() if watch.probe) < len(ALL)
+    assert max(
+        len(watch.probe.heard) for s in lasting for watch in s.watched.values() if watch.probe
+    ) < len(ALL)
 
 
 def test_who_was_away_walks_to_its_group_and_sends_nothing_meanwhile() -> None:
@@ -149,7 +181,10 @@ def test_lost_sketches_are_made_again() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"sketch": 130}, "SplitHalfSums.sketch must be >= 4 and <= 1024 and a positive multiple of 4, got 130"),
+        (
+            {"sketch": 130},
+            "SplitHalfSums.sketch must be >= 4 and <= 1024 and a positive multiple of 4, got 130",
+        ),
         ({"smallest": 0}, "SplitHalfSums.smallest must be >= 1, got 0"),
         ({"level": 0.0}, "SplitHalfSums.level must be > 0 and < 1, got 0.0"),
     ],

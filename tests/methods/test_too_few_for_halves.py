@@ -37,7 +37,10 @@ def test_they_are_averaged_and_find_their_groups(name: str) -> None:
 def test_a_group_of_nobody_else_stays_whole(name: str) -> None:
     everyone = tuple(sorted(c for group in THREE for c in group))
     for single in (frozenset(everyone), frozenset(everyone[1:])):
-        assert all(p.groups == (everyone,) for p in play(ASKING[name], grouped([everyone], single=single), 30))
+        assert all(
+            p.groups == (everyone,)
+            for p in play(ASKING[name], grouped([everyone], single=single), 30)
+        )
 
 
 def test_cfl_says_where_it_cannot_measure() -> None:

@@ -14,7 +14,9 @@ from coterie.methods._cluster_tree import Node, Tree, root
 
 
 def two_splits() -> tuple[Tree, tuple[int, ...], tuple[int, ...]]:
-    tree, first = root((1, 4, 6, 9)).split(0, ((1, 9), (4, 6)), torch.tensor([1.0, 2.0]), {1: 0.5, 4: 0.7})
+    tree, first = root((1, 4, 6, 9)).split(
+        0, ((1, 9), (4, 6)), torch.tensor([1.0, 2.0]), {1: 0.5, 4: 0.7}
+    )
     tree, second = tree.split(first[1], ((4,), (6,)), torch.tensor([3.0, 4.0]), {})
     return tree, first, second
 
@@ -50,9 +52,13 @@ def test_a_tree_is_not_changed_by_splitting_it() -> None:
     assert later.nodes[0].losses == {0: 1.0}
 
 
-@pytest.mark.parametrize("parts", [((1, 4), (4, 6)), ((1, 4, 6), (9,)), ((1, 4, 6), ()), ((1, 1), (4, 6))])
+@pytest.mark.parametrize(
+    "parts", [((1, 4), (4, 6)), ((1, 4, 6), (9,)), ((1, 4, 6), ()), ((1, 1), (4, 6))]
+)
 def test_parts_must_be_disjoint_and_of_the_node(parts: tuple[tuple[int, ...], ...]) -> None:
-    with pytest.raises(ValueError, match="the parts of node 0 must be its clients, none empty and none twice"):
+    with pytest.raises(
+        ValueError, match="the parts of node 0 must be its clients, none empty and none twice"
+    ):
         root((1, 4, 6)).split(0, parts, torch.zeros(1), {})
 
 
@@ -73,7 +79,9 @@ def test_a_checkpoint_may_hold_it() -> None:
 
 
 def replies(clients: tuple[int, ...], rows: list[list[float]]) -> Replies:
-    return Replies(clients=clients, examples=np.ones(len(clients), dtype=np.int64), updates=torch.tensor(rows))
+    return Replies(
+        clients=clients, examples=np.ones(len(clients), dtype=np.int64), updates=torch.tensor(rows)
+    )
 
 
 def with_edges(sketch: int | None = None) -> Tree:
@@ -132,7 +140,9 @@ def test_sketched_edges_are_short_and_lead_the_same_way() -> None:
     rows = torch.cat([c + torch.randn(3, 5000, generator=gen) for c in centres])
     heard = Replies(clients=tuple(range(6)), examples=np.ones(6, dtype=np.int64), updates=rows)
     trees = [
-        root(tuple(range(6)), 5000, size).split(0, ((0, 1, 2), (3, 4, 5)), torch.zeros(5000), {}, heard)[0]
+        root(tuple(range(6)), 5000, size).split(
+            0, ((0, 1, 2), (3, 4, 5)), torch.zeros(5000), {}, heard
+        )[0]
         for size in (None, 512)
     ]
     assert trees[1].nodes[1].updates.shape == (3, 512)

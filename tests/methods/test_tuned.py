@@ -34,7 +34,8 @@ def world(**more: Any) -> World:
     return small.world(IDS, **{"sizes": (20, 9, 31, 14), **more})
 
 
-# -- the expected gains -------------------------------------------------------------------------------------------------------
+# -- the expected gains
+# -------------------------------------------------------------------------------------------------------
 
 
 def by_hand(gains: Gains, limited: bool = False) -> dict[int, float]:
@@ -49,7 +50,9 @@ def by_hand(gains: Gains, limited: bool = False) -> dict[int, float]:
     q = sum(n[c] * (d[c] - common) ** 2 for c in d)
     if len(d) == 1 or scipy.stats.chi2.sf(q / noise, len(d) - 1) >= 0.01:
         return dict.fromkeys(d, common)
-    tau = (q - (len(d) - 1) * noise) / (sum(n.values()) - sum(x**2 for x in n.values()) / sum(n.values()))
+    tau = (q - (len(d) - 1) * noise) / (
+        sum(n.values()) - sum(x**2 for x in n.values()) / sum(n.values())
+    )
     mu = sum(shown[c] / (noise / n[c] + tau) for c in d) / sum(1 / (noise / n[c] + tau) for c in d)
     return {c: (tau * d[c] + noise / n[c] * mu) / (tau + noise / n[c]) for c in d}
 
@@ -104,7 +107,9 @@ def test_a_client_with_one_example_has_no_variance_and_no_number_spoils_the_grou
 
 def test_few_examples_are_decided_by_the_group_many_by_themselves() -> None:
     many = dict.fromkeys(range(8), (-0.3, 0.01, 10))
-    few, sure = (shrunk({**many, 8: (0.2, 0.1 / n, n), 9: (-0.5, 0.01, 10)}, range(10))[8] for n in (2, 400))
+    few, sure = (
+        shrunk({**many, 8: (0.2, 0.1 / n, n), 9: (-0.5, 0.01, 10)}, range(10))[8] for n in (2, 400)
+    )
     assert few < 0 < sure
 
 
@@ -120,15 +125,20 @@ def one_differs() -> World:
     return world(clients=clients)
 
 
-# -- which model serves a client ---------------------------------------------------------------------------------------------
+# -- which model serves a client
+# ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [FedAvg(), IFCA(models=2), Ditto(pull=0.5), FedPer(), APFL(), Independent()], ids=str)
+@pytest.mark.parametrize(
+    "method", [FedAvg(), IFCA(models=2), Ditto(pull=0.5), FedPer(), APFL(), Independent()], ids=str
+)
 def test_the_methods_models_and_groups_stay_as_they_are(method: Any) -> None:
     """With validation data no training example is held out, and personal models cost the shared ones nothing."""
     tried = world()
     for epochs in (0, 2):
-        pairs = zip(play(Tuned(method=method, epochs=epochs), tried, 4), play(method, tried, 4), strict=True)
+        pairs = zip(
+            play(Tuned(method=method, epochs=epochs), tried, 4), play(method, tried, 4), strict=True
+        )
         for ours, alone in pairs:
             assert torch.equal(ours.assignment.models, alone.assignment.models)
             assert ours.assignment.groups == alone.assignment.groups
@@ -152,7 +162,9 @@ def test_a_methods_own_personal_models_are_judged() -> None:
     method = Tuned(method=Ditto(pull=0.5))
     state = method.init(grouped(THREE).federation())
     plan = method.plan(state, Cohort(present=(2, 3), exchange=0, seed=0))
-    assert plan.tasks[2] == Task(offered=(0,), personal=Personal(start="own", pull=0.5), held_out=True, holdout=0.15)
+    assert plan.tasks[2] == Task(
+        offered=(0,), personal=Personal(start="own", pull=0.5), held_out=True, holdout=0.15
+    )
     ours, alone = (play(one, world(), 4)[-1] for one in (method, Ditto(pull=0.5)))
     gains = ours.position.state.gains
     assert set(gains) == set(IDS)
@@ -182,7 +194,9 @@ def test_own_models_serve_in_tests_and_plain_ones_do_not() -> None:
 
 
 def test_clients_without_a_report_are_served_plain() -> None:
-    clients = {c: small.client(c, train=1, validation=0) for c in IDS}  # none can be held out of one example
+    clients = {
+        c: small.client(c, train=1, validation=0) for c in IDS
+    }  # none can be held out of one example
     done = play(Tuned(), world(clients=clients), 3)[-1]
     assert done.position.state.gains == {}
     assert done.assignment.plain == IDS
@@ -190,7 +204,8 @@ def test_clients_without_a_report_are_served_plain() -> None:
     assert 7 in first.assignment.plain
 
 
-# -- held-out examples, newcomers, noise ------------------------------------------------------------------------------------
+# -- held-out examples, newcomers, noise
+# ------------------------------------------------------------------------------------
 
 
 def test_the_outermost_share_is_held_out_in_all_parts() -> None:
@@ -231,7 +246,9 @@ def test_evidence_of_one_example_survives_a_checkpoint() -> None:
 
 
 def test_noise_is_refused_before_the_first_round() -> None:
-    with pytest.raises(SettingError, match=r"Boundary.noise 1 cannot be used with tuned and these settings") as refused:
+    with pytest.raises(
+        SettingError, match=r"Boundary.noise 1 cannot be used with tuned and these settings"
+    ) as refused:
         next(rounds(Tuned(), world(), rounds=1, workers=1, boundary=Boundary(clip=1.0, noise=1.0)))
     assert str(refused.value).count(".") == 1
 
@@ -275,14 +292,21 @@ def test_a_resumed_run_is_the_same_bits() -> None:
         assert bits(rest[-1].position) == bits(done[-1].position)
 
 
-@pytest.mark.parametrize(("method", "share"), [(FedAvg(), 1.0), (FedAvg(fraction=0.5), 0.5), (FedAvg(fraction=0.25), 0.25)])
-def test_personal_models_go_on_while_half_of_the_clients_train_in_a_round(method: FedAvg, share: float) -> None:
+@pytest.mark.parametrize(
+    ("method", "share"),
+    [(FedAvg(), 1.0), (FedAvg(fraction=0.5), 0.5), (FedAvg(fraction=0.25), 0.25)],
+)
+def test_personal_models_go_on_while_half_of_the_clients_train_in_a_round(
+    method: FedAvg, share: float
+) -> None:
     either = Tuned(method=method, start="either", pull=0.1)
     states, starts = [one.position.state for one in play(either, world(), 6)], []
     for exchange, state in enumerate(states, 1):
         tasks = either.plan(state, Cohort(present=IDS, exchange=exchange, seed=0)).tasks.values()
         starts += [{task.personal.start for task in tasks if task.personal}]
-    assert [state.share for state in states] == pytest.approx([share + (1 - share) / 2**n for n in range(1, 7)])
+    assert [state.share for state in states] == pytest.approx(
+        [share + (1 - share) / 2**n for n in range(1, 7)]
+    )
     assert starts == [{"own"} if state.share >= 0.5 else {"trained"} for state in states]
     assert starts[-1] == ({"own"} if share >= 0.5 else {"trained"})
 

@@ -24,7 +24,11 @@ def eight(noise: float = 0.02, seed: int = 1) -> Pull:
     for g in range(8):
         signs = [1 if g >> bit & 1 else -1 for bit in (2, 1, 0)]
         target = 3.2 * signs[0] * directions[0]
-        target = target + 3 * signs[1] * directions[1 + (g >> 2)] + 2.8 * signs[2] * directions[3 + (g >> 1)]
+        target = (
+            target
+            + 3 * signs[1] * directions[1 + (g >> 2)]
+            + 2.8 * signs[2] * directions[3 + (g >> 1)]
+        )
         targets.update(dict.fromkeys(range(8 * g, 8 * g + 8), target))
     assert len(target) == d
     return Pull(targets=targets, noise=noise)
@@ -65,7 +69,9 @@ def test_ten_newcomers_reach_their_true_leaves(trained: tuple[Pull, Played]) -> 
     assert after.groups == truth(everyone)
     assert not after.state.walkers
     for leaf in after.state.leaves:  # every node on the way knows them
-        assert all(set(leaf.clients) <= set(node.clients) for node in after.state.tree.path(leaf.node))
+        assert all(
+            set(leaf.clients) <= set(node.clients) for node in after.state.tree.path(leaf.node)
+        )
 
 
 def test_a_step_costs_one_training_per_level_and_says_why(trained: tuple[Pull, Played]) -> None:
@@ -79,7 +85,9 @@ def test_a_step_costs_one_training_per_level_and_says_why(trained: tuple[Pull, P
             assert notes[0].clients == (63,)
             assert "greatest cosine" in notes[0].text
             task = played.plan.tasks[63]
-            assert torch.equal(played.plan.models[task.offered[0]], end.state.tree.nodes[_at(notes[0], end)].model)
+            assert torch.equal(
+                played.plan.models[task.offered[0]], end.state.tree.nodes[_at(notes[0], end)].model
+            )
             assert task.lr_round == end.state.tree.nodes[_at(notes[0], end)].round
     leaf = next(leaf for leaf in played.state.leaves if 63 in leaf.clients)
     assert levels == len(played.state.tree.path(leaf.node)) - 1
@@ -93,11 +101,18 @@ def test_three_join_in_the_very_round_their_leaf_splits() -> None:
     world, late = grouped(THREE), (17, 5, 29)
     founders = tuple(c for c in world.clients if c not in late)
     method = CFL()
-    when = [p for p in play(method, only(world, founders), 40) if any(n.kind == "split" for n in p.notes)]
+    when = [
+        p
+        for p in play(method, only(world, founders), 40)
+        if any(n.kind == "split" for n in p.notes)
+    ]
     rounds = [p.state.round for p in when]
     assert len(rounds) == 2
     for split in rounds:  # the root's own split, and a split below it
-        for early in (0, 1):  # known before the exchange of the split, or one earlier, so that they arrive in it
+        for early in (
+            0,
+            1,
+        ):  # known before the exchange of the split, or one earlier, so that they arrive in it
             state, joined = method.init(only(world, founders).federation()), False
             for exchange in range(40):
                 if exchange == split - 1 - early and not joined:
@@ -109,17 +124,24 @@ def test_three_join_in_the_very_round_their_leaf_splits() -> None:
 
 
 def test_a_walker_whose_leaf_splits_as_it_arrives_walks_on() -> None:
-    # Client 29 comes to a leaf in the exchange that splits it: it is no member yet, so it stands at the inner node.
+    # Client 29 comes to a leaf in the exchange that splits it: it is no member yet, so it stands at
+    # the inner node.
     world, late = grouped(THREE), (29,)
     founders = tuple(c for c in world.clients if c not in late)
     method = CFL()
-    second = [p.state.round for p in play(method, only(world, founders), 40) if any(n.kind == "split" for n in p.notes)][1]
+    second = [
+        p.state.round
+        for p in play(method, only(world, founders), 40)
+        if any(n.kind == "split" for n in p.notes)
+    ][1]
     state = last(method, only(world, founders), second - 1).state
     state = method.admit(state, late)
     plan = method.plan(state, Cohort(present=world.clients, exchange=second - 1, seed=0))
     state = method.step(state, world.replies(plan, second - 1, lambda *_: False))
     assert any(n.kind == "split" for n in state.notes)
-    assert method.assignment(last(method, world, 3, state=state, first=second).state).groups == as_groups(THREE)
+    assert method.assignment(
+        last(method, world, 3, state=state, first=second).state
+    ).groups == as_groups(THREE)
 
 
 def test_who_leaves_and_comes_back_finds_its_leaf_again(trained: tuple[Pull, Played]) -> None:
@@ -161,7 +183,9 @@ def test_gradients_on_the_edges_are_compared_with_gradients() -> None:
     state = method.admit(end.state, (5, 17, 29))
     seen = False
     for played in play(method, world, 6, state=state, first=60):
-        walking = [task for c, task in played.plan.tasks.items() if c in (5, 17, 29) and task.gradient]
+        walking = [
+            task for c, task in played.plan.tasks.items() if c in (5, 17, 29) and task.gradient
+        ]
         seen = seen or bool(walking)
     assert seen
     assert played.groups == as_groups(THREE)

@@ -27,7 +27,10 @@ class Backbone(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(FEATURES, WIDTH).requires_grad_(False), nn.Linear(WIDTH, CLASSES)
+        self.body, self.head = (
+            nn.Linear(FEATURES, WIDTH).requires_grad_(False),
+            nn.Linear(WIDTH, CLASSES),
+        )
         self.more = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +43,11 @@ def test_a_row_and_the_traffic_have_only_the_head() -> None:
     assert Layout(Backbone()).size == size
     (done,) = coterie.run("fedavg", world(model=Backbone), rounds=1, workers=1)
     assert done.assignment.models.shape == (1, size)
-    assert done.bytes_up == pytest.approx(done.bytes_down, rel=0.01) == pytest.approx(4 * size * 4, rel=0.01)
+    assert (
+        done.bytes_up
+        == pytest.approx(done.bytes_down, rel=0.01)
+        == pytest.approx(4 * size * 4, rel=0.01)
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -56,14 +63,19 @@ def test_the_frozen_part_is_that_of_the_head_alone_over_fixed_features(workers: 
 
     clients = {
         c: replace(
-            data, train=over_features(data.train), validation=over_features(data.validation), test=over_features(data.test)
+            data,
+            train=over_features(data.train),
+            validation=over_features(data.validation),
+            test=over_features(data.test),
         )
         for c, data in tried.clients.items()
     }
     start = torch.zeros(CLASSES * (WIDTH + 1))
     plain = replace(tried, clients=clients, model=lambda: nn.Linear(WIDTH, CLASSES))
     found, expected = (run_from(start, one, workers) for one in (tried, plain))
-    torch.testing.assert_close(found.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found.assignment.models, expected.assignment.models, rtol=1e-4, atol=1e-5
+    )
     assert found.assignment.models.abs().max() > 0.01
 
 
@@ -72,7 +84,9 @@ def run_from(start: Tensor, tried: coterie.World, workers: int) -> coterie.Round
     method = FedAvg()
     (first,) = coterie.run(method, tried, rounds=1, workers=1)
     state = replace(first.position.state, model=start)
-    (done,) = coterie.run(method, tried, rounds=2, workers=workers, start=replace(first.position, state=state))
+    (done,) = coterie.run(
+        method, tried, rounds=2, workers=workers, start=replace(first.position, state=state)
+    )
     return done
 
 
@@ -85,9 +99,18 @@ def test_exported_models_share_one_file_of_the_frozen_part(tmp_path: Path) -> No
     (made,) = coterie.begin(backbone_world, tmp_path / "named", "independent", rounds=1, workers=1)
     list(made.rounds())
     folder = coterie.save(tmp_path / "named", tmp_path / "models", trust_code=True)
-    assert set(safetensors.torch.load_file(folder / export.SHARED)) == {"body.weight", "body.bias", "more.weight", "more.bias"}
+    assert set(safetensors.torch.load_file(folder / export.SHARED)) == {
+        "body.weight",
+        "body.bias",
+        "more.weight",
+        "more.bias",
+    }
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.safetensors")}
-    assert all(size < 4 * CLASSES * (WIDTH + 1) + 1000 for name, size in sizes.items() if name != export.SHARED)
+    assert all(
+        size < 4 * CLASSES * (WIDTH + 1) + 1000
+        for name, size in sizes.items()
+        if name != export.SHARED
+    )
     (found,) = [line for line in check(folder).intact if "models.json" in line]
     assert found.endswith(f"models.json and {len(sizes) - 1} models")
     net = coterie.load(folder, min(tried.clients), model=Backbone)
@@ -113,7 +136,10 @@ def test_which_buffers_travel_is_a_setting(buffers: list[str], sent: int) -> Non
 
 @seeded(0)
 def test_a_name_that_is_no_buffer_is_a_mistake() -> None:
-    with pytest.raises(UserError, match=r"buffers: 'norm.\*' is no float buffer of the model \(these are: 1.running_mean, 1"):
+    with pytest.raises(
+        UserError,
+        match=r"buffers: 'norm.\*' is no float buffer of the model \(these are: 1.running_mean, 1",
+    ):
         world(model=normed, buffers=["norm.*"]).model()
 
 
@@ -135,8 +161,15 @@ def test_the_setting_of_a_scenario_is_recorded_and_exported(tmp_path: Path) -> N
     tried = replace(SCENARIOS["digits/iid"], model="hcct-cnn", clients=3, samples=40)
     assert "buffers" not in (nets.described(tried.build(0).model) or {})
     few = replace(tried, buffers=())
-    assert nets.described(few.build(0).model) == {**(nets.described(tried.build(0).model) or {}), "buffers": []}
-    spec = {"scenario": {"name": "synthetic/iid", "clients": 3, "buffers": []}, "methods": ["fedavg"], "rounds": 1}
+    assert nets.described(few.build(0).model) == {
+        **(nets.described(tried.build(0).model) or {}),
+        "buffers": [],
+    }
+    spec = {
+        "scenario": {"name": "synthetic/iid", "clients": 3, "buffers": []},
+        "methods": ["fedavg"],
+        "rounds": 1,
+    }
     (one,) = coterie.begin(make(spec), tmp_path / "run")
     list(one.rounds(workers=1))
     assert one.record.description()["world"]["model"]["buffers"] == []

@@ -43,7 +43,9 @@ LAYERS = st.sampled_from(
 
 @given(st.lists(LAYERS, min_size=1, max_size=4))
 @seeded(0)
-def test_a_row_holds_every_float_that_is_not_frozen_once(layers: list[Callable[[], nn.Module]]) -> None:
+def test_a_row_holds_every_float_that_is_not_frozen_once(
+    layers: list[Callable[[], nn.Module]],
+) -> None:
     module = nn.Sequential(nn.Linear(1, 1), *(make() for make in layers))
     layout = Layout(module)
     for tensor in module.state_dict().values():  # numbers that are all different
@@ -51,10 +53,16 @@ def test_a_row_holds_every_float_that_is_not_frozen_once(layers: list[Callable[[
             tensor.copy_(torch.randn_like(tensor))
     row = layout.row(module)
     frozen = {p.data_ptr() for p in module.parameters() if not p.requires_grad}
-    tensors = [t for t in module.state_dict().values() if t.is_floating_point() and t.data_ptr() not in frozen]
+    tensors = [
+        t
+        for t in module.state_dict().values()
+        if t.is_floating_point() and t.data_ptr() not in frozen
+    ]
     distinct = {t.data_ptr(): t for t in tensors}
     assert layout.size == len(row) == sum(t.numel() for t in distinct.values())
-    assert torch.equal(row.sort().values, torch.cat([t.reshape(-1) for t in distinct.values()]).sort().values)
+    assert torch.equal(
+        row.sort().values, torch.cat([t.reshape(-1) for t in distinct.values()]).sort().values
+    )
     assert [p.start for p in layout.pieces] == [0, *(p.stop for p in layout.pieces[:-1])]
     for name, value in layout.state_dict(row).items():
         assert torch.equal(value, module.state_dict()[name])
@@ -70,7 +78,9 @@ def test_columns_tile_the_trainable_parameters(layers: list[Callable[[], nn.Modu
     spans = sorted(layout.columns.values())
     assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
     assert spans[-1][1] == layout.trainable == sum(p.numel() for p in wanted)
-    assert torch.equal(layout.row(module)[: layout.trainable], torch.cat([p.detach().reshape(-1) for p in wanted]))
+    assert torch.equal(
+        layout.row(module)[: layout.trainable], torch.cat([p.detach().reshape(-1) for p in wanted])
+    )
 
 
 @seeded(0)
@@ -113,7 +123,9 @@ def test_columns_and_mask_of_a_net_with_batchnorm() -> None:
     assert layout.mask(["fc", "conv"]).nonzero().flatten().tolist() == [*range(20), *range(24, 39)]
     assert not layout.mask([]).any()
     assert layout.mask(["conv", "norm", "fc"]).all()
-    with pytest.raises(ValueError, match=r"the model has no layer 'fc2' \(layers: conv, norm, fc\)"):
+    with pytest.raises(
+        ValueError, match=r"the model has no layer 'fc2' \(layers: conv, norm, fc\)"
+    ):
         layout.mask(["fc", "fc2"])
 
 
@@ -121,7 +133,9 @@ def test_columns_and_mask_of_a_net_with_batchnorm() -> None:
 def test_all_layers_are_everything() -> None:
     layout = Layout(Mixed())
     every = layout.mask(layout.columns)
-    assert every.all()  # the frozen layer and the root's buffer belong to no layer that can be named
+    assert (
+        every.all()
+    )  # the frozen layer and the root's buffer belong to no layer that can be named
     assert int(layout.mask([""]).sum()) == 2 + 3  # the root's own: scale and shift
 
 
@@ -130,7 +144,10 @@ def _wrong() -> list[tuple[Any, str]]:
     fits = nn.Linear(3, 2).state_dict()
     return [
         ({"weight": fits["weight"]}, "the state dict lacks 'bias'; it is from another model"),
-        ({**fits, "weight": torch.zeros(3, 2)}, r"weight has shape \(3, 2\) where the model has \(2, 3\)"),
+        (
+            {**fits, "weight": torch.zeros(3, 2)},
+            r"weight has shape \(3, 2\) where the model has \(2, 3\)",
+        ),
         (nn.Linear(3, 4), r"weight has shape \(4, 3\) where the model has \(2, 3\)"),
     ]
 
@@ -152,7 +169,9 @@ def test_a_row_of_another_model_is_refused(row: Tensor) -> None:
 def test_models_that_cannot_be_trained_are_refused() -> None:
     with pytest.raises(ValueError, match="ReLU has no trainable parameter"):
         Layout(nn.ReLU())
-    complex_one = nn.ParameterList([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
+    complex_one = nn.ParameterList(
+        [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, dtype=torch.complex64))]
+    )
     with pytest.raises(ValueError, match="has a complex parameter"):
         Layout(complex_one)
 

@@ -45,7 +45,9 @@ def inputs(shape: tuple[int, ...], classes: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), PRINTED)
 @seeded(0)
-def test_parameters_are_as_many_as_printed(name: str, shape: tuple[int, ...], classes: int, count: int) -> None:
+def test_parameters_are_as_many_as_printed(
+    name: str, shape: tuple[int, ...], classes: int, count: int
+) -> None:
     module = nets.make(name, shape, classes).eval()
     assert Layout(module).trainable == count
     outputs = module(inputs(shape, classes))
@@ -60,7 +62,10 @@ def test_every_model_is_counted() -> None:
 
 @seeded(0)
 def test_layers_have_the_names_that_methods_go_by() -> None:
-    layers = {name: list(Layout(nets.make(name, shape, classes)).columns) for name, shape, classes, _ in PRINTED}
+    layers = {
+        name: list(Layout(nets.make(name, shape, classes)).columns)
+        for name, shape, classes, _ in PRINTED
+    }
     assert layers["linear"] == ["fc"]
     assert layers["acfl-cnn"] == ["conv1", "conv2", "conv3", "conv4", "conv5", "fc"]
     assert layers["flhc-cnn"] == ["conv1", "conv2", "fc1", "fc2"]
@@ -77,7 +82,12 @@ def test_lenet_takes_means_of_what_relu_leaves() -> None:
     seen = images
     for number in (1, 2):
         seen = parts[f"conv{number}"](seen).clamp(min=0)
-        seen = (seen[..., ::2, ::2] + seen[..., 1::2, ::2] + seen[..., ::2, 1::2] + seen[..., 1::2, 1::2]) / 4
+        seen = (
+            seen[..., ::2, ::2]
+            + seen[..., 1::2, ::2]
+            + seen[..., ::2, 1::2]
+            + seen[..., 1::2, 1::2]
+        ) / 4
     seen = seen.flatten(1)
     for number in (1, 2):
         seen = parts[f"fc{number}"](seen).clamp(min=0)
@@ -97,7 +107,11 @@ def test_a_factory_makes_fresh_models_and_can_be_sent() -> None:
     ("name", "shape", "sentence"),
     [
         ("flhc-cn", (1, 28, 28), "there is no model 'flhc-cn'; did you mean flhc-cnn?"),
-        ("flhc-cnn", (20,), r"needs images \(channels, height, width\), got inputs of shape \(20,\)"),
+        (
+            "flhc-cnn",
+            (20,),
+            r"needs images \(channels, height, width\), got inputs of shape \(20,\)",
+        ),
         ("cfl-convnet", (1, 8, 8), "images of 8 x 8 are too small for this net"),
         ("cfl-lstm", (1, 8, 8), "needs sequences of tokens"),
         ("nowhere:Net", (20,), "the model 'nowhere:Net' cannot be imported"),
@@ -118,7 +132,9 @@ def test_models_that_cannot_be_built(name: str, shape: tuple[int, ...], sentence
         (lambda shape, classes: 3, "must make an nn.Module, but makes int"),
     ],
 )
-def test_a_net_of_the_users_that_is_none(monkeypatch: pytest.MonkeyPatch, made: object, sentence: str) -> None:
+def test_a_net_of_the_users_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, made: object, sentence: str
+) -> None:
     module = types.ModuleType("users_own")
     module.Net = made  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "users_own", module)

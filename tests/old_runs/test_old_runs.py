@@ -60,7 +60,9 @@ def test_it_opens_and_is_told(old: Path) -> None:
     assert told["accuracy"]["mean"] > 0.9
     assert coterie.compare([old])[0]["method"] == old.name
     assert "0, 4, 6, 7 (4 clients)  accuracy" in drawn(lines)
-    matrices = [note["similarity"] for line in lines for note in line["notes"] if note["similarity"]]
+    matrices = [
+        note["similarity"] for line in lines for note in line["notes"] if note["similarity"]
+    ]
     assert all((old / name).is_file() for name in matrices)
 
 
@@ -87,7 +89,9 @@ def test_it_goes_on_from_its_checkpoint(old: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["resume", "compare", "export"])
-def test_a_run_of_a_later_schema_is_refused(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_a_later_schema_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(OLD[0], tmp_path / "run")
     change(tmp_path / "run" / "run.toml", schema=SCHEMA + 1)
     more = ("--to", str(tmp_path / "models")) if command == "export" else ()

@@ -61,7 +61,11 @@ def imported() -> frozenset[tuple[str, str]]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 modules = [node.module]
             for module in {module.partition(".")[0] for module in modules}:
-                if module not in sys.stdlib_module_names and module != "coterie" and id(node) not in typed:
+                if (
+                    module not in sys.stdlib_module_names
+                    and module != "coterie"
+                    and id(node) not in typed
+                ):
                     found.add((path.relative_to(SOURCE).as_posix(), module))
     return frozenset(found)
 
@@ -126,7 +130,9 @@ def test_the_citation_is_of_this_version_and_complete() -> None:
     assert cited["cff-version"] == "1.2.0"
     assert (cited["type"], cited["license"]) == ("software", PROJECT["license"])
     assert cited["version"] == coterie.__version__ == PROJECT["version"]
-    assert all({"name"} <= set(a) or {"family-names", "given-names"} <= set(a) for a in cited["authors"])
+    assert all(
+        {"name"} <= set(a) or {"family-names", "given-names"} <= set(a) for a in cited["authors"]
+    )
     for reference in cited["references"]:
         assert {"type", "title", "authors"} <= set(reference)
         assert reference["type"] in ("article", "conference-paper")

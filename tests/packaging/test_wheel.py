@@ -17,8 +17,21 @@ import pytest
 import coterie
 
 ROOT = Path(__file__).parents[2]
-PACKED = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "constraints.txt", "src")
-SOURCES = [path.relative_to(ROOT / "src") for path in (ROOT / "src" / "coterie").rglob("*") if path.is_file()]
+PACKED = (
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "constraints.txt",
+    "src",
+)
+SOURCES = [
+    path.relative_to(ROOT / "src")
+    for path in (ROOT / "src" / "coterie").rglob("*")
+    if path.is_file()
+]
 EXPECTED = {path.as_posix() for path in SOURCES if path.suffix != ".pyc"}
 
 pytestmark = pytest.mark.slow
@@ -41,7 +54,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(folder: Path) -> None:
     """Build sdist and wheel from a copy, so that nothing is left in the tree, and install the wheel alone, with PyTorch as
     ``make`` installs it."""
-    reached = call(sys.executable, "-m", "pip", "download", "--no-deps", "--dest", folder / "probe", "setuptools")
+    reached = call(
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--dest",
+        folder / "probe",
+        "setuptools",
+    )
     if reached.returncode:
         pytest.skip("pip reaches no package index, which building and installing take")
     wheel = folder / "dist" / f"coterie-{coterie.__version__}-py3-none-any.whl"
@@ -49,7 +71,9 @@ def make(folder: Path) -> None:
     tree.mkdir()
     for name in PACKED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+            )
         else:
             shutil.copy(ROOT / name, tree / name)
     steps: tuple[tuple[object, ...], ...] = (
@@ -76,8 +100,12 @@ def installed(place: Path) -> Path:
 
 def call(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A command outside the tree, which finds no module of it."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COLUMNS")}
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, cwd=cwd or "/", env=kept)
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "COLUMNS")
+    }
+    return subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, cwd=cwd or "/", env=kept
+    )
 
 
 def test_the_wheel_has_the_package_and_nothing_else(dist: Path) -> None:
@@ -92,7 +120,11 @@ def test_the_wheel_has_the_package_and_nothing_else(dist: Path) -> None:
 def test_the_sdist_has_the_sources_and_nothing_else(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        files = {PurePosixPath(*PurePosixPath(m.name).parts[1:]) for m in archive.getmembers() if m.isfile()}
+        files = {
+            PurePosixPath(*PurePosixPath(m.name).parts[1:])
+            for m in archive.getmembers()
+            if m.isfile()
+        }
     sources = {str(path.relative_to("src")) for path in files if path.is_relative_to("src/coterie")}
     assert sources == EXPECTED
     others = {path.parts[0] for path in files if path.parts[0] != "src"}
@@ -143,7 +175,10 @@ def test_modules_are_imported_without_any_extra(installed: Path, tmp_path: Path)
     lacking = json.loads(done.stdout)
     assert "coterie.engines.flower.strategy" in lacking
     for module, lacks in lacking.items():
-        assert any(module.startswith(name) and lacks.partition(".")[0] in need for name, need in NEED.items()), (module, lacks)
+        assert any(
+            module.startswith(name) and lacks.partition(".")[0] in need
+            for name, need in NEED.items()
+        ), (module, lacks)
 
 
 MISSING = {

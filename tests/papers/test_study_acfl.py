@@ -21,7 +21,14 @@ from papers.acfl_served import Served, precision
 from papers.running import rounds_of, world_of
 from papers.study import Row
 
-SCENARIO = {"name": "digits/class-groups", "clients": 6, "groups": 3, "classes_per_group": 2, "train": 0.6, "validation": 0.2}
+SCENARIO = {
+    "name": "digits/class-groups",
+    "clients": 6,
+    "groups": 3,
+    "classes_per_group": 2,
+    "train": 0.6,
+    "validation": 0.2,
+}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
 
@@ -37,13 +44,25 @@ def test_served_models_put_out_what_the_engine_tests() -> None:
     losses = served.losses(last.assignment)
     assert sorted(losses) == sorted(world.clients)
     data = world.clients[2].validation
-    by_hand = -served.outputs(row, data).log_softmax(-1)[torch.arange(len(data)), data.targets].mean()
+    by_hand = (
+        -served.outputs(row, data).log_softmax(-1)[torch.arange(len(data)), data.targets].mean()
+    )
     assert losses[2] == pytest.approx(float(by_hand))
 
 
 def test_after_one_epoch_weights_are_those_of_acfls_own_exchange() -> None:
-    found = by_epochs(ALONE, problem="", scenario=SCENARIO, training=TRAINING, epochs=[1, 3], threshold=0.9, seed=3)
-    first = next(rounds_of(ACFL(pretrain_epochs=1), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 1, 3))
+    found = by_epochs(
+        ALONE,
+        problem="",
+        scenario=SCENARIO,
+        training=TRAINING,
+        epochs=[1, 3],
+        threshold=0.9,
+        seed=3,
+    )
+    first = next(
+        rounds_of(ACFL(pretrain_epochs=1), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 1, 3)
+    )
     note = next(note for note in first.notes if note.similarity)
     order = [list(note.heard).index(client) for client in found["clients"]]
     assert list(found["layers"]) == ["fc1", "fc2"]
@@ -55,23 +74,43 @@ def test_after_one_epoch_weights_are_those_of_acfls_own_exchange() -> None:
 
 
 def test_added_is_without_the_common_start_and_right_counts_training_data() -> None:
-    found = by_epochs(ALONE, problem="", scenario=SCENARIO, training=TRAINING, epochs=[1], threshold=0.9, seed=3)
-    alone = next(rounds_of(ACFL(cluster=False, mixing=1.0), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 1, 3)).assignment
+    found = by_epochs(
+        ALONE, problem="", scenario=SCENARIO, training=TRAINING, epochs=[1], threshold=0.9, seed=3
+    )
+    alone = next(
+        rounds_of(
+            ACFL(cluster=False, mixing=1.0), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 1, 3
+        )
+    ).assignment
     world = world_of(ALONE, SCENARIO, TRAINING, 3)
     served = Served(world, 3)
-    start = setup(ACFL(), world, 3, Boundary())[1].draw(0).flatten()[slice(*served.layout.columns["fc2"])]
-    first, second = (
-        alone.models[alone.row[client]][slice(*served.layout.columns["fc2"])] - start for client in found["clients"][:2]
+    start = (
+        setup(ACFL(), world, 3, Boundary())[1]
+        .draw(0)
+        .flatten()[slice(*served.layout.columns["fc2"])]
     )
-    assert found["added"]["1"][0][1] == pytest.approx(float(torch.cosine_similarity(first, second, dim=0)), abs=1e-3)
+    first, second = (
+        alone.models[alone.row[client]][slice(*served.layout.columns["fc2"])] - start
+        for client in found["clients"][:2]
+    )
+    assert found["added"]["1"][0][1] == pytest.approx(
+        float(torch.cosine_similarity(first, second, dim=0)), abs=1e-3
+    )
     data = world.clients[found["clients"][0]].train
     called = served.outputs(alone.models[alone.row[found["clients"][0]]], data).argmax(-1)
-    assert found["right"]["1"][0] == pytest.approx(float((called == data.targets).float().mean()), abs=1e-3)
-    assert found["greatest"][0] == pytest.approx(float(data.targets.bincount().max()) / len(data), abs=1e-3)
+    assert found["right"]["1"][0] == pytest.approx(
+        float((called == data.targets).float().mean()), abs=1e-3
+    )
+    assert found["greatest"][0] == pytest.approx(
+        float(data.targets.bincount().max()) / len(data), abs=1e-3
+    )
 
 
 def test_inputs_of_any_images_may_be_standardized_for_a_study() -> None:
-    plain, scaled = (world_of(ALONE, {**SCENARIO, **more}, TRAINING, 3) for more in ({}, {"standardize": "pooled"}))
+    plain, scaled = (
+        world_of(ALONE, {**SCENARIO, **more}, TRAINING, 3)
+        for more in ({}, {"standardize": "pooled"})
+    )
     inputs = torch.cat([data.train.inputs[data.train.index] for data in scaled.clients.values()])
     assert float(inputs.mean()) == pytest.approx(0, abs=1e-4)
     assert float(inputs.std()) == pytest.approx(1, abs=1e-2)
@@ -91,7 +130,8 @@ def test_precision_agrees_with_scikit_learn() -> None:
     assert precision(nowhere, torch.tensor([0, 1])) == (0.0, 0.0)
 
 
-# -- verdicts by hand ------------------------------------------------------------------------------------------------------
+# -- verdicts by hand
+# ------------------------------------------------------------------------------------------------------
 
 
 def square(same: float, across: float) -> list[list[float]]:
@@ -103,7 +143,9 @@ def square(same: float, across: float) -> list[list[float]]:
 PAIRS, APART, JOINT = [[0, 1], [2, 3]], [[0], [1], [2], [3]], [[0, 1, 2, 3]]
 
 
-def weights(problem: str, conv: float, dense: Sequence[float], groups: Sequence[Any], data: str = "cifar10") -> Row:
+def weights(
+    problem: str, conv: float, dense: Sequence[float], groups: Sequence[Any], data: str = "cifar10"
+) -> Row:
     """Pairs of one group are at 0.99; conv, dense: the cosine of others, the dense ones after 2 and after 10 epochs."""
     found = {
         "layers": {
@@ -119,7 +161,13 @@ def weights(problem: str, conv: float, dense: Sequence[float], groups: Sequence[
         "right": {"2": [0.7] * 4, "10": [0.9] * 4},
         "greatest": [0.6] * 4,
     }
-    cell = {"seed": 0, "problem": problem, "epochs": [2, 10], "threshold": 0.9, "scenario": {"name": f"{data}/class-groups"}}
+    cell = {
+        "seed": 0,
+        "problem": problem,
+        "epochs": [2, 10],
+        "threshold": 0.9,
+        "scenario": {"name": f"{data}/class-groups"},
+    }
     return {"cell": cell, "found": found, "seconds": 0.0}
 
 
@@ -131,16 +179,28 @@ def test_dense_layers_tell_apart_and_convolutions_do_not() -> None:
     ]
     assert holds("acfl/fig3", rows) == [True] * 5
     rows = [
-        weights("two alike", 0.94, (0.8, 0.7), (PAIRS, PAIRS)),  # a gap of 0.05 in a convolution, of 0.19 in the dense layer
-        weights("three, two shared", 0.97, (0.95, 0.7), (JOINT, PAIRS)),  # of 0.04 in the dense layer, and one cluster
+        weights(
+            "two alike", 0.94, (0.8, 0.7), (PAIRS, PAIRS)
+        ),  # a gap of 0.05 in a convolution, of 0.19 in the dense layer
+        weights(
+            "three, two shared", 0.97, (0.95, 0.7), (JOINT, PAIRS)
+        ),  # of 0.04 in the dense layer, and one cluster
         weights("three chained", 0.97, (0.8, 0.8), (PAIRS, PAIRS)),
     ]
     assert holds("acfl/fig3", rows) == [False] * 5
 
 
-@pytest.mark.parametrize(("early", "late", "expected"), [(PAIRS, APART, True), (PAIRS, PAIRS, False), (APART, JOINT, False)])
-def test_only_clusters_that_were_there_lose_their_structure(early: Any, late: Any, expected: bool) -> None:
-    clear = [weights(problem, 0.98, (0.8, 0.7), (PAIRS, PAIRS)) for problem in ("two alike", "three, two shared")]
+@pytest.mark.parametrize(
+    ("early", "late", "expected"),
+    [(PAIRS, APART, True), (PAIRS, PAIRS, False), (APART, JOINT, False)],
+)
+def test_only_clusters_that_were_there_lose_their_structure(
+    early: Any, late: Any, expected: bool
+) -> None:
+    clear = [
+        weights(problem, 0.98, (0.8, 0.7), (PAIRS, PAIRS))
+        for problem in ("two alike", "three, two shared")
+    ]
     chained = weights("three chained", 0.98, (0.8, 0.7), (early, late))
     assert holds("acfl/fig3", [*clear, chained]) == [True] * 4 + [expected]
     chained["found"]["groups"]["2"] = [[0, 2], [1, 3]]  # below zero
@@ -154,23 +214,51 @@ def test_clusters_on_digits_do_not_count() -> None:
             weights(problem, 0.98, (0.8, 0.7), (PAIRS, PAIRS), data)
             for problem in ("two alike", "three, two shared", "three chained")
         ]
-        assert [bool(claim.aside) for claim in STUDIES["acfl/fig3"].claims(rows)].count(True) == expected
+        assert [bool(claim.aside) for claim in STUDIES["acfl/fig3"].claims(rows)].count(
+            True
+        ) == expected
 
 
 def test_pairs_hold_where_all_rise_in_one_order() -> None:
     rising = weights("two alike", 0.9, (0.5, 0.6), (PAIRS, PAIRS))
     assert holds("acfl/fig4", [rising]) == [True] * 4
-    assert [bool(claim.aside) for claim in STUDIES["acfl/fig4"].claims([rising])] == [False, False, True, True]
+    assert [bool(claim.aside) for claim in STUDIES["acfl/fig4"].claims([rising])] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     falling = weights("two alike", 0.9, (0.5, 0.999), (PAIRS, PAIRS))
     falling["found"]["layers"]["fc"]["2"] = square(0.9999, 0.9995)  # others become the more alike
-    assert holds("acfl/fig4", [falling]) == [False, False, True, False]  # what was added rises, in another order
+    assert holds("acfl/fig4", [falling]) == [
+        False,
+        False,
+        True,
+        False,
+    ]  # what was added rises, in another order
     table = STUDIES["acfl/fig4"].table
     assert table
-    assert table([rising]).rows[-1] == ("two alike", "10", "0.990", "0.600", "0.990", "0.600", "1.00", "0.900 (0.600)")
+    assert table([rising]).rows[-1] == (
+        "two alike",
+        "10",
+        "0.990",
+        "0.600",
+        "0.990",
+        "0.600",
+        "1.00",
+        "0.900 (0.600)",
+    )
 
 
-def mixed(accuracy: float, curve: Sequence[float], precise: float, seed: int = 0, **how: Any) -> Row:
-    found = {"accuracy": accuracy, "validation": list(curve), "validation_end": curve[-1], "precision": precise}
+def mixed(
+    accuracy: float, curve: Sequence[float], precise: float, seed: int = 0, **how: Any
+) -> Row:
+    found = {
+        "accuracy": accuracy,
+        "validation": list(curve),
+        "validation_end": curve[-1],
+        "precision": precise,
+    }
     how = {"name": "acfl", "label": str(how), **how}
     return {"cell": {"seed": seed, "method": how}, "found": found, "seconds": 0.0}
 
@@ -193,16 +281,32 @@ def mixing(
     rows = []
     for place, share in enumerate((0.0, 0.25, 0.5)[: len(clusters)]):
         rows += [
-            mixed(joint[place], curves[1], 0.85 if place else precise, seed, cluster=False, mixing=share),
+            mixed(
+                joint[place],
+                curves[1],
+                0.85 if place else precise,
+                seed,
+                cluster=False,
+                mixing=share,
+            ),
             mixed(clusters[place], curves[0], clusters[place], seed, mixing=share),
             mixed(trained[place], curves[0], 0.99, seed, mixing=share, threshold=-1.0),
         ]
-    return [*rows, mixed(0.1, CALM, 0.99, seed, mixing=0.5, similarity="updates")]  # none of the paper's
+    return [
+        *rows,
+        mixed(0.1, CALM, 0.99, seed, mixing=0.5, similarity="updates"),
+    ]  # none of the paper's
 
 
-def seeds(clusters: Sequence[float], joint: Sequence[float], trained: Sequence[float], *apart: float) -> list[Row]:
+def seeds(
+    clusters: Sequence[float], joint: Sequence[float], trained: Sequence[float], *apart: float
+) -> list[Row]:
     """As many seeds, in each of which clusters are so much better."""
-    return [each for seed, more in enumerate(apart) for each in mixing([one + more for one in clusters], joint, trained, seed)]
+    return [
+        each
+        for seed, more in enumerate(apart)
+        for each in mixing([one + more for one in clusters], joint, trained, seed)
+    ]
 
 
 GOOD = ((0.87, 0.88, 0.88), (0.60, 0.78, 0.80), (0.66, 0.76, 0.83))
@@ -216,7 +320,9 @@ def test_mixing_holds_where_clusters_are_better_and_fedavg_is_worst_but_precise(
 
 def test_mixing_does_not_hold_where_clusters_do_not_help() -> None:
     worse = (0.84, 0.90, 0.86), (0.85, 0.80, 0.86), (0.86, 0.82, 0.87)
-    rows = [each for seed in range(3) for each in mixing(*worse, seed, curves=(WILD, CALM), precise=0.8)]
+    rows = [
+        each for seed in range(3) for each in mixing(*worse, seed, curves=(WILD, CALM), precise=0.8)
+    ]
     assert holds("acfl/two-tasks", rows) == [False] * 7
     assert holds("acfl/three-tasks", rows) == [False] * 6
 
@@ -241,11 +347,15 @@ def test_a_gain_is_at_every_share_and_on_average_what_is_printed(
 
 def test_of_two_baselines_that_with_the_same_pre_training_counts() -> None:
     claims = STUDIES["acfl/two-tasks"].claims(mixing(*GOOD))
-    assert [claim.what for claim in claims if claim.aside] == ["the same, beside one model without pre-training"]
+    assert [claim.what for claim in claims if claim.aside] == [
+        "the same, beside one model without pre-training"
+    ]
 
 
 def test_whether_a_share_stands_out_takes_two_of_each_kind() -> None:
-    one_left = [each[:2] for each in GOOD]  # λ = 0.25 alone, of those that are mixed without clusters
+    one_left = [
+        each[:2] for each in GOOD
+    ]  # λ = 0.25 alone, of those that are mixed without clusters
     assert holds("acfl/two-tasks", mixing(*GOOD))[5] is True
     assert holds("acfl/two-tasks", mixing(*one_left))[5] is None
     assert holds("acfl/two-tasks", mixing((0.80, 0.88), *one_left[1:]))[5] is False

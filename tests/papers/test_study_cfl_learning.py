@@ -26,14 +26,19 @@ from papers.study import Row
 SCENARIO = {"name": "digits/label-permutation", "clients": 8}
 TRAINING = {"lr": 0.1, "batch": 20, "epochs": 1}
 
-# -- ablations -------------------------------------------------------------------------------------------------------------
+# -- ablations
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_bug_the_published_code_is_cfl_and_watching_changes_nothing() -> None:
     world = world_of(ALONE, SCENARIO, TRAINING, 1)
     runs = [
         [*inprocess.rounds(method, world, rounds=5, seed=1, workers=1)]
-        for method in (CFL(split_rounds=(2, 3, 5)), SeenCFL(split_rounds=(2, 3, 5)), PublishedCFL(split_rounds=(2, 3, 5)))
+        for method in (
+            CFL(split_rounds=(2, 3, 5)),
+            SeenCFL(split_rounds=(2, 3, 5)),
+            PublishedCFL(split_rounds=(2, 3, 5)),
+        )
     ]
     for plain, *others in zip(*runs, strict=True):
         for other in others:
@@ -47,7 +52,9 @@ def test_without_a_bug_the_published_code_is_cfl_and_watching_changes_nothing() 
 def start(**bugs: Any) -> tuple[PublishedCFL, Any]:
     method = PublishedCFL(split_rounds=(1,), **bugs)
     clients = (10, 11, 12, 13, 14, 15)
-    return method, method.init(Federation(clients=clients, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)}))
+    return method, method.init(
+        Federation(clients=clients, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)})
+    )
 
 
 def blocks(*sizes: int) -> np.ndarray:
@@ -63,7 +70,8 @@ def test_ids_mixed_up_are_right_for_the_first_split_alone() -> None:
     assert first == right.split(whole, blocks(2, 4)) == ((0, 1), (2, 3, 4, 5))
     apart = blocks(2, 2, 2)
     assert right.split(first, apart) == ((0, 1), (2, 3), (4, 5))
-    # The sides are positions 0, 1 and 2, 3 of the group (2, 3, 4, 5), and taken for clients: 4 and 5 are named by none.
+    # The sides are positions 0, 1 and 2, 3 of the group (2, 3, 4, 5), and taken for clients: 4 and
+    # 5 are named by none.
     mixed = method.split(first, apart)
     assert mixed == ((0, 1), (0, 1), (2, 3))
     served = method.assignment(type(state)(**{**vars(state), "groups": mixed}))
@@ -77,7 +85,9 @@ def test_who_is_named_twice_moves_twice_and_who_by_none_stands_still() -> None:
     after = method.step(state, Replies(clients=state.clients, examples=np.ones(6), updates=sent))
     assert after.models.tolist() == [[2.0, 0.0]] * 2 + [[0.0, 1.0]] * 2 + [[0.0, 0.0]] * 2
     with pytest.raises(ValueError, match="hears every client"):
-        method.step(state, Replies(clients=state.clients[:3], examples=np.ones(3), updates=sent[:3]))
+        method.step(
+            state, Replies(clients=state.clients[:3], examples=np.ones(3), updates=sent[:3])
+        )
 
 
 def test_complete_linkage_makes_another_cut_than_algorithm_1() -> None:
@@ -92,13 +102,16 @@ def test_complete_linkage_makes_another_cut_than_algorithm_1() -> None:
         ]
     )
     whole = (tuple(range(5)),)
-    best, other = (PublishedCFL(linkage=linkage).split(whole, cosines) for linkage in ("single", "complete"))
+    best, other = (
+        PublishedCFL(linkage=linkage).split(whole, cosines) for linkage in ("single", "complete")
+    )
     assert best == ((0, 1, 2, 3), (4,))
     assert other == ((0, 1, 4), (2, 3))
     assert bipartition(cosines, "complete").cross > bipartition(cosines, "single").cross
 
 
-# -- what is kept ----------------------------------------------------------------------------------------------------------
+# -- what is kept
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["fedavg", "cfl", "cfl-published"])
@@ -107,13 +120,22 @@ def test_a_course_tells_scores_by_true_group_and_cosines_by_group_found(name: st
     settings = {"scenario": SCENARIO, "training": TRAINING, "rounds": 3, "every": 1, "target": 0.5}
     found = cfl_learning.learn(ALONE, problem="digits", method=how, seed=0, **settings)
     assert found["score"] == "accuracy"
-    assert np.mean([curve[-1] for curve in found["by_group"]]) == pytest.approx(found["accuracy"], abs=1e-3)
+    assert np.mean([curve[-1] for curve in found["by_group"]]) == pytest.approx(
+        found["accuracy"], abs=1e-3
+    )
     assert np.mean(found["clients"]) == pytest.approx(found["accuracy"], abs=1e-3)
     whole = found["leaves"][0]
     assert whole["clients"] == list(range(8))
     assert whole["rounds"] == ([1, 2, 3] if name == "fedavg" else [1, 2])
-    assert all(len(leaf["rounds"]) == len(leaf["gap"]) == len(leaf["least"]) == len(leaf["mean"]) for leaf in found["leaves"])
-    assert all(least <= mean for leaf in found["leaves"] for least, mean in zip(leaf["least"], leaf["mean"], strict=True))
+    assert all(
+        len(leaf["rounds"]) == len(leaf["gap"]) == len(leaf["least"]) == len(leaf["mean"])
+        for leaf in found["leaves"]
+    )
+    assert all(
+        least <= mean
+        for leaf in found["leaves"]
+        for least, mean in zip(leaf["least"], leaf["mean"], strict=True)
+    )
 
 
 def test_chains_are_walked_as_they_say() -> None:
@@ -136,7 +158,8 @@ def test_a_world_of_chains_has_a_topic_per_client_and_one_word_ahead() -> None:
     assert "perplexity" in world.objective.named
 
 
-# -- verdicts --------------------------------------------------------------------------------------------------------------
+# -- verdicts
+# --------------------------------------------------------------------------------------------------------------
 
 SPLIT = {"label": "CFL, split at 10, 20", "name": "cfl", "split_rounds": [10, 20]}
 JOINT = {"label": "FedAvg", "name": "fedavg"}
@@ -153,17 +176,27 @@ def aside(name: str, rows: Sequence[Row], **cell: Any) -> list[str]:
     return [claim.what for claim in claims if claim.aside]
 
 
-def leaf(clients: list[int], rounds: list[int], gap: list[float], mean: list[float]) -> dict[str, Any]:
+def leaf(
+    clients: list[int], rounds: list[int], gap: list[float], mean: list[float]
+) -> dict[str, Any]:
     return {"clients": clients, "rounds": rounds, "gap": gap, "mean": mean}
 
 
 def permuted(
-    end: float, joint: tuple[float, float], soon: float, ari: float, gaps: tuple[float, float], means: tuple[float, float]
+    end: float,
+    joint: tuple[float, float],
+    soon: float,
+    ari: float,
+    gaps: tuple[float, float],
+    means: tuple[float, float],
 ) -> list[Row]:
     """joint: one model for all in the first split round and at the end. gaps: before the first split and at the end. means: of
     the cosines within both groups at the end."""
     whole = leaf([0, 1, 2, 3], [5, 10], [-1.0, gaps[0]], [0.0, 0.0])
-    parts = [leaf(group, [15, 30], [1.0, gaps[1]], [0.0, mean]) for group, mean in zip(([0, 1], [2, 3]), means, strict=True)]
+    parts = [
+        leaf(group, [15, 30], [1.0, gaps[1]], [0.0, mean])
+        for group, mean in zip(([0, 1], [2, 3]), means, strict=True)
+    ]
     by_group = [[0.2, 0.2, 0.2, end], [0.2, 0.3, soon, end]]
     cfl = row(SPLIT, accuracy=end, ari=ari, by_group=by_group, leaves=[whole, *parts])
     return [row(JOINT, accuracy=joint[1], scores=[0.1, *joint, joint[1]]), cfl]
@@ -177,9 +210,12 @@ AS_PRINTED = permuted(0.6, (0.2, 0.22), 0.45, 1.0, (0.3, -0.1), (0.05, -0.09))
     [
         (AS_PRINTED, [True] * 7),
         (permuted(0.4, (0.21, 0.25), 0.3, 0.8, (-0.1, 0.1), (-0.2, -0.2)), [False] * 7),
-        # FL falls: 0.5 is twice what it comes to, and not twice what it was. The cosines of one group are far from zero, their
-        # mean over groups is not.
-        (permuted(0.5, (0.3, 0.2), 0.45, 1.0, (0.3, -0.1), (0.12, -0.1)), [False, False, True, True, True, True, False]),
+        # FL falls: 0.5 is twice what it comes to, and not twice what it was. The cosines of one
+        # group are far from zero, their mean over groups is not.
+        (
+            permuted(0.5, (0.3, 0.2), 0.45, 1.0, (0.3, -0.1), (0.12, -0.1)),
+            [False, False, True, True, True, True, False],
+        ),
     ],
 )
 def test_permutations(rows: Sequence[Row], expected: list[bool]) -> None:
@@ -188,8 +224,15 @@ def test_permutations(rows: Sequence[Row], expected: list[bool]) -> None:
 
 def test_groups_do_not_count_where_the_group_to_split_was_changed_for_them() -> None:
     gap = "the separation gap within each group at the end"
-    assert aside("cfl/fig8", AS_PRINTED) == aside("cfl/fig8", AS_PRINTED, problem="CIFAR-10", rounds=200) == [gap]
-    assert aside("cfl/fig8", AS_PRINTED, problem="CIFAR-10", rounds=140) == ["the groups after three splits", gap]
+    assert (
+        aside("cfl/fig8", AS_PRINTED)
+        == aside("cfl/fig8", AS_PRINTED, problem="CIFAR-10", rounds=200)
+        == [gap]
+    )
+    assert aside("cfl/fig8", AS_PRINTED, problem="CIFAR-10", rounds=140) == [
+        "the groups after three splits",
+        gap,
+    ]
 
 
 def test_changed_settings_are_of_one_scale_each() -> None:
@@ -236,17 +279,28 @@ SPOKEN = spoken([99, 44, 44, 40, 36], [90, 43, 43, 43, 42], 37, 1.0)
         (SPOKEN, [True] * 5),
         (spoken([43, 44, 40, 40.5, 40], [90, 50, 50, 42, 42], 43, 0.9), [False] * 5),
         # FL gets worse, and the client served worst is less than a tenth better than its mean.
-        (spoken([99, 44, 44, 40, 36], [90, 43, 43, 43, 46], 42, 1.0), [True, False, True, False, True]),
+        (
+            spoken([99, 44, 44, 40, 36], [90, 43, 43, 43, 46], 42, 1.0),
+            [True, False, True, False, True],
+        ),
         # CFL falls at the second split, but so does FL; or it rises, but less than FL.
-        (spoken([99, 44, 44, 40, 36], [90, 43, 43, 39, 42], 37, 1.0), [True, True, False, True, True]),
-        (spoken([99, 44, 40, 41, 36], [90, 43, 43, 46, 42], 37, 1.0), [True, True, False, True, True]),
+        (
+            spoken([99, 44, 44, 40, 36], [90, 43, 43, 39, 42], 37, 1.0),
+            [True, True, False, True, True],
+        ),
+        (
+            spoken([99, 44, 40, 41, 36], [90, 43, 43, 46, 42], 37, 1.0),
+            [True, True, False, True, True],
+        ),
     ],
 )
 def test_words(rows: Sequence[Row], expected: list[bool]) -> None:
     assert holds("cfl/fig9", rows) == expected
 
 
-def test_what_rests_on_right_groups_does_not_count_where_the_training_was_changed_for_them() -> None:
+def test_what_rests_on_right_groups_does_not_count_where_the_training_was_changed_for_them() -> (
+    None
+):
     assert aside("cfl/fig9", SPOKEN, problem="AG News", rounds=100) == []
     assert aside("cfl/fig9", SPOKEN, problem="chains", rounds=50) == [
         "perplexity at the end, CFL beside FL",

@@ -21,7 +21,15 @@ from papers.running import check_data, world_of
 from papers.study import SCALES, Resources, Row, key
 
 FAST = {"lr": 0.1, "batch": 50, "epochs": 1}
-CHAINS = {"name": "chains/topics", "clients": 8, "topics": 4, "words": 5, "narrow": 0.3, "length": 4, "sequences": 20}
+CHAINS = {
+    "name": "chains/topics",
+    "clients": 8,
+    "topics": 4,
+    "words": 5,
+    "narrow": 0.3,
+    "length": 4,
+    "sequences": 20,
+}
 TINY: dict[str, dict[str, Any]] = {
     "acfl/fig3": {"epochs": [1, 2]},
     "acfl/fig4": {"epochs": [1, 2, 3]},
@@ -30,20 +38,46 @@ TINY: dict[str, dict[str, Any]] = {
     "cfl/fig1": {"rounds": 2, "points": 8, "clients": 4},
     "cfl/fig2": {"rounds": 3},
     "cfl/fig3": {"draws": 3},
-    "cfl/fig4": {"rounds": 3, "scenario": {"name": "digits/iid", "clients": 4, "newcomers": 1, "join_round": 2}},
+    "cfl/fig4": {
+        "rounds": 3,
+        "scenario": {"name": "digits/iid", "clients": 4, "newcomers": 1, "join_round": 2},
+    },
     "cfl/fig5": {"rounds": 2},
     "cfl/fig6": {"rounds": 3},
     "cfl/fig7": {"rounds": 4},
-    "cfl/fig8": {"rounds": 3, "every": 1, "training": FAST, "scenario": {"name": "digits/label-permutation", "clients": 8}},
+    "cfl/fig8": {
+        "rounds": 3,
+        "every": 1,
+        "training": FAST,
+        "scenario": {"name": "digits/label-permutation", "clients": 8},
+    },
     "cfl/fig9": {"rounds": 3, "every": 1, "training": FAST, "scenario": CHAINS},
     "flhc/table1": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table2": {"tested": [2, 11, 12], "training": FAST},
     "flhc/table3": {"tested": [2, 6, 12], "training": FAST},
-    "flhc/table6": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
+    "flhc/table6": {
+        "rounds_before": 1,
+        "rounds": 3,
+        "counts": [1, 2, 99],
+        "training": FAST,
+        "beside": {"fedavg": 3},
+    },
     "flhc/fig1-6": {"rounds": 2, "training": FAST},
     "flhc/iid": {"rounds": 2, "training": FAST},
-    "flhc/table4": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
-    "flhc/table5": {"rounds_before": 1, "rounds": 3, "counts": [1, 2, 99], "training": FAST, "beside": {"fedavg": 3}},
+    "flhc/table4": {
+        "rounds_before": 1,
+        "rounds": 3,
+        "counts": [1, 2, 99],
+        "training": FAST,
+        "beside": {"fedavg": 3},
+    },
+    "flhc/table5": {
+        "rounds_before": 1,
+        "rounds": 3,
+        "counts": [1, 2, 99],
+        "training": FAST,
+        "beside": {"fedavg": 3},
+    },
     "hcct/table2": {"rounds": 2, "training": FAST, "examples": 100, "tests": 50},
     "hcct/table4-digit": {"rounds": 2, "every": 1, "training": FAST},
     "hcct/table4-fmnist": {"rounds": 2, "every": 1, "training": FAST},
@@ -83,13 +117,17 @@ def tiny(name: str) -> list[Row]:
 
 def test_every_study_is_of_a_paper_and_has_its_settings() -> None:
     assert {study.paper for study in STUDIES.values()} == set(PAPERS)
-    assert {path.stem for path in FOLDER.glob("*.toml")} == {study.source for study in STUDIES.values()}
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {
+        study.source for study in STUDIES.values()
+    }
 
 
 @each
 def test_settings_are_what_the_study_takes(name: str) -> None:
     taken = inspect.signature(STUDIES[name].measure)
-    assert list(scales(STUDIES[name].source)) == [scale for scale in SCALES if scale in scales(STUDIES[name].source)]
+    assert list(scales(STUDIES[name].source)) == [
+        scale for scale in SCALES if scale in scales(STUDIES[name].source)
+    ]
     assert "small" in scales(STUDIES[name].source)
     for scale in scales(STUDIES[name].source).values():
         cells = scale.cells()
@@ -109,7 +147,10 @@ def test_tiny_rows_make_claims_tables_and_figures(name: str, tmp_path: Path) -> 
     assert claims
     assert len({claim.what for claim in claims}) == len(claims)
     for claim in claims:
-        assert all(isinstance(text, str) and text for text in (claim.what, claim.printed, claim.ours, claim.rule))
+        assert all(
+            isinstance(text, str) and text
+            for text in (claim.what, claim.printed, claim.ours, claim.rule)
+        )
         assert claim.holds in (True, False, None)
     if study.table:
         made = study.table(rows)
@@ -128,7 +169,11 @@ def worlds(scale: str, needs: bool) -> Sequence[Any]:
         if scale in scales(study.source) and bool(scales(study.source)[scale].needs) == needs:
             for cell in scales(study.source)[scale].cells(1):
                 if "scenario" in cell:
-                    found[study.name, to_json(cell["scenario"])] = (study.name, cell["scenario"], cell["training"])
+                    found[study.name, to_json(cell["scenario"])] = (
+                        study.name,
+                        cell["scenario"],
+                        cell["training"],
+                    )
     return list(found.values())
 
 

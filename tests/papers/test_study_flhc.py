@@ -43,13 +43,28 @@ def test_the_shared_exchange_makes_the_groups_and_models_of_a_run_of_its_own(nam
 
 
 def test_federated_learning_beside_it_is_fedavg() -> None:
-    how: dict[str, Any] = {"linkages": ["l2 ward"], "counts": [2], "rounds": 4, "beside": {"fedavg": 4}, "target": 0.5}
+    how: dict[str, Any] = {
+        "linkages": ["l2 ward"],
+        "counts": [2],
+        "rounds": 4,
+        "beside": {"fedavg": 4},
+        "target": 0.5,
+    }
     found = flhc.by_linkage(
-        ALONE, problem="digits", scenario=SCENARIO, training=TRAINING, fraction=0.5, rounds_before=2, seed=3, **how
+        ALONE,
+        problem="digits",
+        scenario=SCENARIO,
+        training=TRAINING,
+        fraction=0.5,
+        rounds_before=2,
+        seed=3,
+        **how,
     )["fedavg"]
     *_, alone = rounds_of(FedAvg(fraction=0.5), world_of(ALONE, SCENARIO, TRAINING, 3), ALONE, 4, 3)
     assert alone.scores
-    assert found["end"]["accuracy"] == pytest.approx(np.mean([own["accuracy"] for own in alone.scores.values()]), abs=1e-4)
+    assert found["end"]["accuracy"] == pytest.approx(
+        np.mean([own["accuracy"] for own in alone.scores.values()]), abs=1e-4
+    )
     assert found["end"]["exchanges"] == 4
     assert (found["post"]["tested"][-1], found["end"]["tested"][-1]) == (3, 4)
 
@@ -60,7 +75,10 @@ def test_printed_tables_are_whole() -> None:
     assert len(TABLE_4) == 10
     assert set(TABLE_4) - set(TABLE_5) == {"cosine single"}
     for table in (TABLE_1, TABLE_2, TABLE_4, TABLE_5):
-        assert all(len(numbers) == 4 and 0 < min(numbers) <= max(numbers) < 100 for numbers in table.values())  # type: ignore
+        assert all(
+            len(numbers) == 4 and 0 < min(numbers) <= max(numbers) < 100
+            for numbers in table.values()
+        )  # type: ignore
 
 
 def row(cell: dict[str, Any], found: Any) -> Row:
@@ -72,13 +90,18 @@ def scores(accuracy: float, last: int = 50, share: float = 0.0) -> dict[str, Any
     return {"accuracy": accuracy, "worst": accuracy, "share": share, "tested": [last], **counts}
 
 
-def fractions(problem: str, joint: float, early: float, late: float, end: float, share: float = 0.6) -> list[Row]:
+def fractions(
+    problem: str, joint: float, early: float, late: float, end: float, share: float = 0.6
+) -> list[Row]:
     """FL has 0.3 directly after round 1, ``joint`` after round 10 and at the end, and half of the clients at the target."""
     cell = {"problem": problem, "fraction": 0.2, "tested": [2, 11, 50]}
     fl = {"2": scores(0.3), "11": scores(joint), "50": scores(joint, share=0.5)}
     return [
         row({**cell, "rounds_before": 0}, fl),
-        row({**cell, "rounds_before": 1}, {"2": scores(early), "11": scores(0.5), "50": scores(end, share=share)}),
+        row(
+            {**cell, "rounds_before": 1},
+            {"2": scores(early), "11": scores(0.5), "50": scores(end, share=share)},
+        ),
         row({**cell, "rounds_before": 10}, {"11": scores(late), "50": scores(end, share=share)}),
     ]
 
@@ -87,14 +110,27 @@ def fractions(problem: str, joint: float, early: float, late: float, end: float,
     ("rows", "expected"),
     [
         (fractions("MNIST", 0.78, 0.38, 0.92, 0.99), [True, True, True]),
-        (fractions("MNIST", 0.78, 0.38, 0.92, 0.98), [False, True, True]),  # a point below the printed 99.0
-        (fractions("digits", 0.70, 0.38, 0.81, 0.90), [True, True, True]),
-        (fractions("digits", 0.70, 0.38, 0.81, 0.85), [False, True, True]),  # 1.21 of FL: prints as 1.2, not as 1.3
-        (fractions("digits", 0.70, 0.38, 0.81, 0.70), [False, False, True]),  # FL itself
-        (fractions("digits", 0.70, 0.37, 0.81, 0.90), [True, True, False]),  # 1.23 of FL after one round, where 1.3 is printed
-        (fractions("digits", 0.70, 0.38, 0.80, 0.90), [True, True, False]),  # 1.14 after ten, where 1.2 is
         (
-            fractions("MNIST", 0.78, 0.38, 0.92, 0.98) + fractions("digits", 0.70, 0.38, 0.80, 0.90),
+            fractions("MNIST", 0.78, 0.38, 0.92, 0.98),
+            [False, True, True],
+        ),  # a point below the printed 99.0
+        (fractions("digits", 0.70, 0.38, 0.81, 0.90), [True, True, True]),
+        (
+            fractions("digits", 0.70, 0.38, 0.81, 0.85),
+            [False, True, True],
+        ),  # 1.21 of FL: prints as 1.2, not as 1.3
+        (fractions("digits", 0.70, 0.38, 0.81, 0.70), [False, False, True]),  # FL itself
+        (
+            fractions("digits", 0.70, 0.37, 0.81, 0.90),
+            [True, True, False],
+        ),  # 1.23 of FL after one round, where 1.3 is printed
+        (
+            fractions("digits", 0.70, 0.38, 0.80, 0.90),
+            [True, True, False],
+        ),  # 1.14 after ten, where 1.2 is
+        (
+            fractions("MNIST", 0.78, 0.38, 0.92, 0.98)
+            + fractions("digits", 0.70, 0.38, 0.80, 0.90),
             [False, True, True, True, True, False],
         ),
     ],
@@ -106,7 +142,9 @@ def test_labels_exchanged_by_fraction(rows: Sequence[Row], expected: list[bool])
 def test_rows_of_two_sizes_are_shown_apart() -> None:
     rows = fractions("MNIST", 0.78, 0.38, 0.92, 0.99) + fractions("digits", 0.70, 0.38, 0.80, 0.90)
     study = STUDIES["flhc/table2"]
-    assert [claim.what.partition(":")[0] for claim in study.claims(rows)] == ["MNIST"] * 3 + ["digits"] * 3
+    assert [claim.what.partition(":")[0] for claim in study.claims(rows)] == ["MNIST"] * 3 + [
+        "digits"
+    ] * 3
     assert study.table is not None
     assert [line[:3] for line in study.table(rows).rows] == [
         (problem, "0.2", n) for problem in ("MNIST", "digits") for n in ("1", "10", "FL")
@@ -121,7 +159,10 @@ def test_rows_of_two_sizes_are_shown_apart() -> None:
         (fractions("digits", 0.9, 0.38, 0.9, 0.9), [True, True, True]),
         (fractions("digits", 0.9, 0.38, 0.9, 0.96), [False, True, True]),  # better than alike
         (fractions("digits", 0.9, 0.38, 0.9, 0.84), [False, True, True]),
-        (fractions("digits", 0.9, 0.38, 0.9, 0.9, share=0.5), [True, False, True]),  # FL's own share
+        (
+            fractions("digits", 0.9, 0.38, 0.9, 0.9, share=0.5),
+            [True, False, True],
+        ),  # FL's own share
         (fractions("digits", 0.9, 0.38, 0.84, 0.9), [True, True, False]),
         (fractions("digits", 0.9, 0.30, 0.9, 0.9), [True, True, False]),  # FL's own jump
     ],
@@ -131,7 +172,12 @@ def test_two_labels_a_client_by_fraction(rows: Sequence[Row], expected: list[boo
 
 
 def linkages(
-    problem: str, joint: float, joint_last: int = 50, joint_post: float = 0.2, share: float = 0.6, **others: float
+    problem: str,
+    joint: float,
+    joint_last: int = 50,
+    joint_post: float = 0.2,
+    share: float = 0.6,
+    **others: float,
 ) -> list[Row]:
     names = [*TABLE_4]
     ends = {name: scores(others.get(name.replace(" ", "_"), 0.989), share=share) for name in names}
@@ -158,18 +204,35 @@ def test_the_papers_best_alone_tell_nothing() -> None:
 def test_tables_by_metric_and_linkage() -> None:
     # L2 single is behind FL, and L1 is ahead of cosine.
     others = {"cosine_average": 0.9, "cosine_complete": 0.9, "l1_single": 0.95, "l2_single": 0.6}
-    assert holds("flhc/table5", linkages("digits", 0.7, **others)) == [True, True, False, False, True]
+    assert holds("flhc/table5", linkages("digits", 0.7, **others)) == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     low = {name.replace(" ", "_"): 0.86 for name in TABLE_4}
-    assert holds("flhc/table5", linkages("digits", 0.7, **low))[:3] == [False, None, True]  # 1.23 of FL: prints as 1.2
-    far = linkages("digits", 0.9, cosine_average=0.9, cosine_complete=0.9, l2_complete=0.9, l2_ward=0.9)
+    assert holds("flhc/table5", linkages("digits", 0.7, **low))[:3] == [
+        False,
+        None,
+        True,
+    ]  # 1.23 of FL: prints as 1.2
+    far = linkages(
+        "digits", 0.9, cosine_average=0.9, cosine_complete=0.9, l2_complete=0.9, l2_ward=0.9
+    )
     said = STUDIES["flhc/table5"].claims(far)[1]
-    assert (said.ours, said.holds) == ("cosine single: 0.989; the paper's best are 0.089 behind", False)
+    assert (said.ours, said.holds) == (
+        "cosine single: 0.989; the paper's best are 0.089 behind",
+        False,
+    )
 
 
 def test_two_labels_a_client_by_metric_and_linkage() -> None:
     assert holds("flhc/table4", linkages("digits", 0.95))[::2] == [True, True, True]
     assert holds("flhc/table4", linkages("digits", 0.93))[0] is False  # 1.06 of FL
-    assert holds("flhc/table4", linkages("digits", 0.95, share=0.5))[2] is False  # FL's own share of clients at the target
+    assert (
+        holds("flhc/table4", linkages("digits", 0.95, share=0.5))[2] is False
+    )  # FL's own share of clients at the target
 
 
 def test_each_of_the_papers_best_finds_the_groups_in_every_run() -> None:
@@ -209,9 +272,15 @@ def test_linkages_of_two_sizes_are_shown_apart() -> None:
     assert holds(study.name, rows) == [*holds(study.name, of_one), *holds(study.name, of_other)]
     assert {claim.what.partition(":")[0] for claim in study.claims(rows)} == {"MNIST", "digits"}
     assert study.table is not None
-    apart = [("MNIST", *line) for line in study.table(of_one).rows] + [("digits", *line) for line in study.table(of_other).rows]
+    apart = [("MNIST", *line) for line in study.table(of_one).rows] + [
+        ("digits", *line) for line in study.table(of_other).rows
+    ]
     table = study.table(rows)
-    assert (table.head[:2], table.align[:3], list(table.rows)) == (("problem", "metric, linkage"), "llr", apart)
+    assert (table.head[:2], table.align[:3], list(table.rows)) == (
+        ("problem", "metric, linkage"),
+        "llr",
+        apart,
+    )
     assert [axis.get_title() for axis in study.figure(rows).axes] == ["MNIST", "digits"]
 
 

@@ -21,7 +21,15 @@ PROBLEMS = (
 
 
 def row(found: dict[str, Any], seed: int = 0, **cell: Any) -> Row:
-    counts = {"worst": 0.5, "std": 0.1, "share": 0.0, "reached": None, "ari": None, "groups": 1, "exchanges": 50}
+    counts = {
+        "worst": 0.5,
+        "std": 0.1,
+        "share": 0.0,
+        "reached": None,
+        "ari": None,
+        "groups": 1,
+        "exchanges": 50,
+    }
     return {
         "cell": {"seed": seed, "rounds": 50, "target": 0.9, **cell},
         "seconds": 0.0,
@@ -51,8 +59,13 @@ def figures(groups: int = 2, noise: float = 0.0, **changed: dict[str, Any]) -> l
         for label, found in said.items():
             found = changed.get(f"{label.replace('+', '')}{number}", found)
             if label == "FL+HC":
-                found = found | {"groups": (2, groups)[seed], "accuracy": found["accuracy"] + noise * seed}
-            rows.append(row(found, seed, problem=problem, method={"label": label, "warmup": warmup}))
+                found = found | {
+                    "groups": (2, groups)[seed],
+                    "accuracy": found["accuracy"] + noise * seed,
+                }
+            rows.append(
+                row(found, seed, problem=problem, method={"label": label, "warmup": warmup})
+            )
     return rows
 
 
@@ -82,12 +95,16 @@ def test_figures_are_undecided_where_seeds_differ_or_one_group_is_left() -> None
 
 
 def test_writers_are_not_judged_where_they_were_not_run() -> None:
-    held = holds("flhc/fig1-6", [each for each in figures() if "writers" not in each["cell"]["problem"]])
+    held = holds(
+        "flhc/fig1-6", [each for each in figures() if "writers" not in each["cell"]["problem"]]
+    )
     assert held == [True] * 4
 
 
 def test_that_one_model_is_capped_does_not_count() -> None:
-    assert [claim.what for claim in STUDIES["flhc/fig1-6"].claims(figures()) if claim.aside] == ["figure 3: FL at the end"]
+    assert [claim.what for claim in STUDIES["flhc/fig1-6"].claims(figures()) if claim.aside] == [
+        "figure 3: FL at the end"
+    ]
     assert [claim.what for claim in STUDIES["flhc/iid"].claims(alike()) if claim.aside] == [
         "IID, L2 and cosine",
         "exchanged labels, FL",
@@ -95,19 +112,45 @@ def test_that_one_model_is_capped_does_not_count() -> None:
 
 
 def alike(
-    whole: dict[str, int] | None = None, ends: Sequence[float] = (0.95, 0.95), n1: float = 0.9, swap: float = 0.7
+    whole: dict[str, int] | None = None,
+    ends: Sequence[float] = (0.95, 0.95),
+    n1: float = 0.9,
+    swap: float = 0.7,
 ) -> list[Row]:
     """Two seeds; ``whole``: in how many of them a method leaves all clients in one group. FL with C = 0.1 has ``ends``."""
-    counts = {"n = 1": 0, "n = 3": 2, "n = 5": 2, "n = 10": 2, "l2 complete": 2, "cosine average": 2, "l1 complete": 1}
+    counts = {
+        "n = 1": 0,
+        "n = 3": 2,
+        "n = 5": 2,
+        "n = 10": 2,
+        "l2 complete": 2,
+        "cosine average": 2,
+        "l1 complete": 1,
+    }
     counts |= whole or {}
     rows = []
     for seed in (0, 1):
         for c in ("0.1", "0.2"):
-            accuracy = {"IID": ends[seed] if c == "0.1" else 0.95, "label swap": swap, "two labels": 0.9, "writers": 0.9}
+            accuracy = {
+                "IID": ends[seed] if c == "0.1" else 0.95,
+                "label swap": swap,
+                "two labels": 0.9,
+                "writers": 0.9,
+            }
             for problem, value in accuracy.items():
-                rows.append(row({"accuracy": value}, seed, problem=problem, method={"label": f"FedAvg, C = {c}"}))
+                rows.append(
+                    row(
+                        {"accuracy": value},
+                        seed,
+                        problem=problem,
+                        method={"label": f"FedAvg, C = {c}"},
+                    )
+                )
         for name, times in counts.items():
-            found = {"accuracy": n1 if name == "n = 1" else 0.95, "groups": 1 if seed < times else 2}
+            found = {
+                "accuracy": n1 if name == "n = 1" else 0.95,
+                "groups": 1 if seed < times else 2,
+            }
             rows.append(row(found, seed, problem="IID", method={"label": f"FL+HC, {name}"}))
     return rows
 
@@ -135,16 +178,38 @@ def test_iid_data(rows: Sequence[Row], wrong: dict[int, bool | None]) -> None:
 def by_fraction(end: float, post: float, early: float = 0.1, groups: int = 3) -> list[Row]:
     """FL has 0.8; ``end`` and ``post`` are of n = 5, ``early`` is the end of n = 1, which the paper has at 0.4 of FL."""
     base = {"fraction": 0.2, "tested": [2, 6, 50]}
-    rows = [row({when: {"accuracy": 0.8 if when == "50" else 0.4} for when in ("2", "6", "50")}, rounds_before=0, **base)]
-    rows.append(row({when: {"accuracy": early, "groups": 3} for when in ("2", "6", "50")}, rounds_before=1, **base))
-    return [*rows, row({"6": {"accuracy": post}, "50": {"accuracy": end, "groups": groups}}, rounds_before=5, **base)]
+    rows = [
+        row(
+            {when: {"accuracy": 0.8 if when == "50" else 0.4} for when in ("2", "6", "50")},
+            rounds_before=0,
+            **base,
+        )
+    ]
+    rows.append(
+        row(
+            {when: {"accuracy": early, "groups": 3} for when in ("2", "6", "50")},
+            rounds_before=1,
+            **base,
+        )
+    )
+    return [
+        *rows,
+        row(
+            {"6": {"accuracy": post}, "50": {"accuracy": end, "groups": groups}},
+            rounds_before=5,
+            **base,
+        ),
+    ]
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
         (by_fraction(end=0.8, post=0.51), [True, True, True]),
-        (by_fraction(end=0.75, post=0.49), [False, False, True]),  # 0.94 of FL; 1.23 after, where 1.3 is printed
+        (
+            by_fraction(end=0.75, post=0.49),
+            [False, False, True],
+        ),  # 0.94 of FL; 1.23 after, where 1.3 is printed
         (by_fraction(end=0.85, post=0.51), [False, True, True]),
         (by_fraction(end=0.8, post=0.51, early=0.8), [True, True, False]),
         (by_fraction(end=0.8, post=0.51, groups=1), [None, True, True]),  # FL itself
@@ -155,8 +220,13 @@ def test_writers_by_fraction(rows: Sequence[Row], expected: list[bool | None]) -
 
 
 def by_linkage(groups: int = 2, counts: Sequence[int] = (2, 4), **ends: float) -> list[Row]:
-    found = {name: {"end": {"accuracy": ends.get(name.split()[0], 0.8), "groups": groups}} for name in TABLE_6}
-    return [row({**found, "fedavg": {"end": {"accuracy": 0.8}}}, linkages=[*TABLE_6], counts=counts)]
+    found = {
+        name: {"end": {"accuracy": ends.get(name.split()[0], 0.8), "groups": groups}}
+        for name in TABLE_6
+    }
+    return [
+        row({**found, "fedavg": {"end": {"accuracy": 0.8}}}, linkages=[*TABLE_6], counts=counts)
+    ]
 
 
 @pytest.mark.parametrize(

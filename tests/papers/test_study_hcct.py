@@ -43,13 +43,20 @@ def test_the_end_is_of_the_models_that_serve_the_clients(method: Any) -> None:
 
 def test_without_data_for_choices_there_is_no_validation() -> None:
     cell = {"problem": "digits", "scenario": {**SCENARIO, "validation": 0.0}, "training": TRAINING}
-    found = hcct.compare(ALONE, **cell, method={"label": "FedAvg", "name": "fedavg"}, rounds=2, every=1, seed=0)
+    found = hcct.compare(
+        ALONE, **cell, method={"label": "FedAvg", "name": "fedavg"}, rounds=2, every=1, seed=0
+    )
     assert found["validation"] is None
     assert found["best_epoch"] >= max(found["curve"])
 
 
 def test_clients_join_in_their_turn() -> None:
-    assert hcct.calendar([0, 1, 2, 3, 4, 5], founders=2, joiners=2, apart=10) == {2: 11, 3: 11, 4: 21, 5: 21}
+    assert hcct.calendar([0, 1, 2, 3, 4, 5], founders=2, joiners=2, apart=10) == {
+        2: 11,
+        3: 11,
+        4: 21,
+        5: 21,
+    }
     assert set(hcct.calendar([0, 1, 2], founders=2, joiners=0, apart=10).values()) == {hcct.NEVER}
 
 
@@ -61,8 +68,14 @@ def test_three_clients_have_shares_of_five_classes_each() -> None:
     assert len(kinds[0]) == len(kinds[2]) == 5
     assert not kinds[0] & kinds[2]
     assert all(set(world.clients[c].test.targets.tolist()) == kinds[c] for c in (0, 1, 2))
-    seen = [{row.numpy().tobytes() for row in s.inputs[s.index]} for c in (0, 1, 2) for s in [world.clients[c].train]]
-    held = {row.numpy().tobytes() for row in world.clients[0].test.inputs[world.clients[0].test.index]}
+    seen = [
+        {row.numpy().tobytes() for row in s.inputs[s.index]}
+        for c in (0, 1, 2)
+        for s in [world.clients[c].train]
+    ]
+    held = {
+        row.numpy().tobytes() for row in world.clients[0].test.inputs[world.clients[0].test.index]
+    }
     assert not seen[0] & seen[1]
     assert not held & (seen[0] | seen[1])
 
@@ -76,12 +89,17 @@ def test_a_pattern_is_federated_averaging_in_each_group() -> None:
         list(rounds_of(hcct_patterns.Pattern(groups=((0, 1),)), world, ALONE, 2, 0))
 
 
-# -- verdicts by hand ------------------------------------------------------------------------------------------------------
+# -- verdicts by hand
+# ------------------------------------------------------------------------------------------------------
 
 
 def row(label: str, accuracy: float, **more: Any) -> Row:
     """A run of a method by its label; ``how`` are its settings."""
-    how = {"label": label, "name": "hcct" if label.startswith("HCCT,") or label == "HCCT" else "other", **more.pop("how", {})}
+    how = {
+        "label": label,
+        "name": "hcct" if label.startswith("HCCT,") or label == "HCCT" else "other",
+        **more.pop("how", {}),
+    }
     found = {
         "accuracy": accuracy,
         "worst": accuracy - 0.1,
@@ -106,13 +124,26 @@ def thrice(rows: Sequence[Row], label: str = "", *apart: float) -> list[Row]:
             more = apart[seed] if apart and each["cell"]["method"]["label"] == label else 0.0
             numbers = {name: each["found"][name] + more for name in ("accuracy", "worst")}
             numbers["std"] = each["found"]["std"] - more
-            out.append({**each, "cell": {**each["cell"], "seed": seed}, "found": {**each["found"], **numbers}})
+            out.append(
+                {
+                    **each,
+                    "cell": {**each["cell"], "seed": seed},
+                    "found": {**each["found"], **numbers},
+                }
+            )
     return out
 
 
 def others(alone: float = 0.78, joint: float = 0.65, rest: float = 0.7, **more: Any) -> list[Row]:
     """The paper's baselines."""
-    names = {"Independent": alone, "FedAvg": joint, "MAXFL": rest, "FedFA": rest, "IFCA": rest, "FLSC": rest}
+    names = {
+        "Independent": alone,
+        "FedAvg": joint,
+        "MAXFL": rest,
+        "FedFA": rest,
+        "IFCA": rest,
+        "FLSC": rest,
+    }
     return [row(name, accuracy, **more) for name, accuracy in names.items()]
 
 
@@ -122,7 +153,12 @@ def aside(name: str, rows: Sequence[Row]) -> dict[str, str]:
 
 
 def printed(weight: float, accuracy: float, **more: Any) -> Row:
-    return row(f"HCCT, printed {weight}", accuracy, how={"name": "hcct", "memory": 0, "tradeoff": weight}, **more)
+    return row(
+        f"HCCT, printed {weight}",
+        accuracy,
+        how={"name": "hcct", "memory": 0, "tradeoff": weight},
+        **more,
+    )
 
 
 def test_the_run_that_validates_best_is_chosen_and_all_are_paid_for() -> None:
@@ -134,7 +170,11 @@ def test_the_run_that_validates_best_is_chosen_and_all_are_paid_for() -> None:
     ]
     *same, chosen = hcct_choice.with_chosen(rows)
     assert same == rows
-    assert chosen["cell"]["method"] == {"label": hcct_choice.PRINTED, "name": "hcct", "tradeoff": 0.7}
+    assert chosen["cell"]["method"] == {
+        "label": hcct_choice.PRINTED,
+        "name": "hcct",
+        "tradeoff": 0.7,
+    }
     assert (chosen["found"]["accuracy"], chosen["found"]["exchanges"]) == (0.8, 30)
     assert hcct_choice.tradeoff(row("HCCT", 0.5)) == 0.7
     assert hcct_choice.family(row("HCCT, five", 0.5, how={"groups": 5})) is None
@@ -157,7 +197,9 @@ def test_what_was_added_to_the_grid_after_a_look_at_digits_is_not_chosen_there()
     ],
 )
 def test_table_4_digit(mine: float, groups: int, expected: list[bool]) -> None:
-    assert holds("hcct/table4-digit", thrice([printed(0.1, mine), *others(groups=groups)])) == expected
+    assert (
+        holds("hcct/table4-digit", thrice([printed(0.1, mine), *others(groups=groups)])) == expected
+    )
 
 
 def test_an_error_is_least_where_all_baselines_were_run_and_seeds_agree() -> None:
@@ -165,20 +207,33 @@ def test_an_error_is_least_where_all_baselines_were_run_and_seeds_agree() -> Non
     rows = [printed(0.1, 0.85), *others()]
     assert first(thrice(rows)) is True
     assert first(rows) is None  # one seed
-    assert first(thrice(rows, "Independent", 0.1, -0.05, 0.0)) is None  # above it on average, and once below
-    assert first(thrice([each for each in rows if each["cell"]["method"]["label"] != "FLSC"])) is None
+    assert (
+        first(thrice(rows, "Independent", 0.1, -0.05, 0.0)) is None
+    )  # above it on average, and once below
+    assert (
+        first(thrice([each for each in rows if each["cell"]["method"]["label"] != "FLSC"])) is None
+    )
     assert first(thrice([*rows, row("IFCA, identical start", 0.9)])) is False
-    assert first(thrice([*rows[:-1], row("IFCA, identical start", 0.9)])) is False  # whatever FLSC may have
+    assert (
+        first(thrice([*rows[:-1], row("IFCA, identical start", 0.9)])) is False
+    )  # whatever FLSC may have
 
 
 def test_what_is_not_the_papers_does_not_count() -> None:
-    rows = [printed(0.1, 0.85), row("HCCT", 0.8), *others(), row("IFCA, identical start", 0.6, groups=1)]
+    rows = [
+        printed(0.1, 0.85),
+        row("HCCT", 0.8),
+        *others(),
+        row("IFCA, identical start", 0.6, groups=1),
+    ]
     assert set(aside("hcct/table4-digit", rows)) == {
         "HCCT with memory: mean error",
         "IFCA, as published: all models start alike",
     }
     assert list(aside("hcct/table4-cifar", rows)) == ["HCCT with memory beside training alone"]
-    assert list(aside("hcct/table5", rows)) == ["HCCT with memory: standard deviation of errors over clients"]
+    assert list(aside("hcct/table5", rows)) == [
+        "HCCT with memory: standard deviation of errors over clients"
+    ]
 
 
 def test_with_layers_of_its_own_a_client_is_better_than_with_hccts_best() -> None:
@@ -196,7 +251,9 @@ def test_with_layers_of_its_own_a_client_is_better_than_with_hccts_best() -> Non
         (0.80, 0.70, 0.81, 0.805, 2, [True, False, False]),
     ],
 )
-def test_table_4_fmnist(mine: float, alone: float, joint: float, rest: float, groups: int, expected: list[bool]) -> None:
+def test_table_4_fmnist(
+    mine: float, alone: float, joint: float, rest: float, groups: int, expected: list[bool]
+) -> None:
     rows = [printed(4, mine, groups=groups), *others(alone, joint, rest)]
     assert holds("hcct/table4-fmnist", rows) == expected
 
@@ -213,25 +270,42 @@ def test_one_group_is_one_in_every_run() -> None:
     [
         (0.80, 0.81, 0.75, [True, True, True]),
         (0.79, 0.81, 0.80, [False, False, False]),
-        (0.80, 0.81, 0.795, [False, True, True]),  # 1 point from training alone, and half a point from one model for all
+        (
+            0.80,
+            0.81,
+            0.795,
+            [False, True, True],
+        ),  # 1 point from training alone, and half a point from one model for all
     ],
 )
 def test_table_4_cifar(mine: float, alone: float, joint: float, expected: list[bool]) -> None:
-    assert holds("hcct/table4-cifar", thrice([printed(0.001, mine), *others(alone, joint)])) == expected
+    assert (
+        holds("hcct/table4-cifar", thrice([printed(0.001, mine), *others(alone, joint)]))
+        == expected
+    )
 
 
 def test_table_4_cifar_is_undecided_where_seeds_differ_or_baselines_lack() -> None:
     rows = [printed(0.001, 0.80), *others(0.81, 0.75)]
-    assert holds("hcct/table4-cifar", thrice(rows, "FedAvg", 0.07, -0.07, 0.0)) == [True, None, True]
+    assert holds("hcct/table4-cifar", thrice(rows, "FedAvg", 0.07, -0.07, 0.0)) == [
+        True,
+        None,
+        True,
+    ]
     assert holds("hcct/table4-cifar", rows[:-1]) == [True, None, None]  # one seed, and no FLSC
-    assert holds("hcct/table4-cifar", [*rows[:-2], row("IFCA", 0.9)])[-1] is False  # whatever FLSC may have
+    assert (
+        holds("hcct/table4-cifar", [*rows[:-2], row("IFCA", 0.9)])[-1] is False
+    )  # whatever FLSC may have
 
 
 def test_table_5() -> None:
     rows = [printed(0.1, 0.8, std=0.04), *others()]
     assert holds("hcct/table5", thrice(rows)) == [True, True]
     assert holds("hcct/table5", thrice(rows[:-1])) == [None, None]
-    assert holds("hcct/table5", thrice(rows, "FedAvg", 0.02, 0.0, -0.02)) == [None, True]  # 1 point, and 15
+    assert holds("hcct/table5", thrice(rows, "FedAvg", 0.02, 0.0, -0.02)) == [
+        None,
+        True,
+    ]  # 1 point, and 15
     rows[0]["found"].update(std=0.06, worst=0.6)
     assert holds("hcct/table5", thrice(rows)) == [False, False]
 
@@ -240,7 +314,12 @@ def joined(accuracies: Sequence[float], first: Sequence[float], epochs: int = 1)
     return [
         {
             **row(label, accuracy, founders=[0.1, own]),
-            "cell": {"seed": 0, "joiners": joiners, "training": {"epochs": epochs}, "method": {"label": label}},
+            "cell": {
+                "seed": 0,
+                "joiners": joiners,
+                "training": {"epochs": epochs},
+                "method": {"label": label},
+            },
         }
         for label in ("HCCT", "HCCT as printed")
         for joiners, (accuracy, own) in enumerate(zip(accuracies, first, strict=True))
@@ -279,8 +358,12 @@ def test_figure_4(accuracy: dict[tuple[float, float], float], expected: list[boo
     assert why == ["nearly any run passes"] + ["with memory, which is ours"] * 2
 
 
-@pytest.mark.parametrize(("best", "expected"), [((2, 2, 0, 1), True), ((0, 2, 0, 0), False), ((1, 2, 1, 0), False)])
-def test_the_best_weight_is_larger_with_each_small_share_than_with_each_great_one(best: Sequence[int], expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("best", "expected"), [((2, 2, 0, 1), True), ((0, 2, 0, 0), False), ((1, 2, 1, 0), False)]
+)
+def test_the_best_weight_is_larger_with_each_small_share_than_with_each_great_one(
+    best: Sequence[int], expected: bool
+) -> None:
     rows = [
         weighed(share, weight, share + 0.05 * (place == best[i]))
         for i, share in enumerate((0.1, 0.2, 0.4, 0.7))
@@ -297,10 +380,18 @@ def test_more_data_are_better_from_each_share_to_the_next() -> None:
 def test_figure_5() -> None:
     def grouped(count: int, accuracy: float, utility: float, memory: float = 0.0) -> Row:
         found = {"accuracy": accuracy, "utility": utility, "domains": 2}
-        return {"cell": {"seed": 0, "groups": count, "memory": memory}, "found": found, "seconds": 0.0}
+        return {
+            "cell": {"seed": 0, "groups": count, "memory": memory},
+            "found": found,
+            "seconds": 0.0,
+        }
 
-    assert holds("hcct/fig5", [grouped(1, 0.5, 1.0), grouped(2, 0.8, 2.0), grouped(3, 0.7, 1.5)]) == [True, True]
-    assert holds("hcct/fig5", [grouped(1, 0.5, 1.0), grouped(2, 0.7, 2.0), grouped(3, 0.8, 1.5)]) == [False, False]
+    assert holds(
+        "hcct/fig5", [grouped(1, 0.5, 1.0), grouped(2, 0.8, 2.0), grouped(3, 0.7, 1.5)]
+    ) == [True, True]
+    assert holds(
+        "hcct/fig5", [grouped(1, 0.5, 1.0), grouped(2, 0.7, 2.0), grouped(3, 0.8, 1.5)]
+    ) == [False, False]
     assert not aside("hcct/fig5", [grouped(1, 0.5, 1.0)])
     assert len(aside("hcct/fig5", [grouped(1, 0.5, 1.0, memory=0.9)])) == 2
 
@@ -322,5 +413,8 @@ def test_table_2() -> None:
     assert holds("hcct/table2", rows) == [True, True, True, True, True, False]
     assert list(aside("hcct/table2", rows)) == ["HCCT finds that pattern"]
     rows[0], rows[4] = pattern("alone", 0.95, 0.95, 0.7), pattern("2 with 3", 0.9, 0.88, 0.9)
-    rows[2], rows[5] = pattern("1 with 2", 0.5, 0.9, 0.5), pattern("HCCT as printed", 0.9, 0.9, 0.9, ari=0.0)
+    rows[2], rows[5] = (
+        pattern("1 with 2", 0.5, 0.9, 0.5),
+        pattern("HCCT as printed", 0.9, 0.9, 0.9, ari=0.0),
+    )
     assert holds("hcct/table2", rows) == [False, False, False, False, False, False]

@@ -30,12 +30,20 @@ def ours(name: str, rows: Sequence[Row]) -> dict[str, str]:
     return {claim.what: claim.ours for claim in STUDIES[name].claims(rows)}
 
 
-# -- toys -----------------------------------------------------------------------------------------------------------------
+# -- toys
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def toy_rows(**accuracy: float) -> list[Row]:
     return [
-        row({"fedavg": {"accuracy": accuracy[f"{toy}_{model}"]}, "cfl": {"accuracy": 0.99, "ari": 1.0}}, toy=toy, model=model)
+        row(
+            {
+                "fedavg": {"accuracy": accuracy[f"{toy}_{model}"]},
+                "cfl": {"accuracy": 0.99, "ari": 1.0},
+            },
+            toy=toy,
+            model=model,
+        )
         for toy in ("xor", "diverging")
         for model in ("linear", "mlp")
     ]
@@ -54,7 +62,8 @@ def test_toys_hold_where_one_model_fails_and_groups_do_not() -> None:
 def test_that_no_model_fits_both_clusters_of_a_toy_does_not_count_where_no_model_can() -> None:
     rows = toy_rows(xor_linear=0.5, xor_mlp=1.0, diverging_linear=0.5, diverging_mlp=0.5)
     assert aside("cfl/fig1", rows) == [
-        f"{toy}: one model for all" for toy in ("xor, linear", "diverging, linear", "diverging, mlp")
+        f"{toy}: one model for all"
+        for toy in ("xor, linear", "diverging, linear", "diverging, mlp")
     ]
 
 
@@ -75,11 +84,14 @@ def test_paths_hold_where_the_incongruent_pull_apart_and_the_congruent_rest() ->
     apart, together = path([1, 0.001], [2, 0.5], -0.999), path([1, 0.001], [2, 0.001], 0.3)
     rows = [row(apart, problem="incongruent"), row(together, problem="congruent")]
     assert all(holds("cfl/fig2", rows).values())
-    other = holds("cfl/fig2", [row(together, problem="incongruent"), row(apart, problem="congruent")])
+    other = holds(
+        "cfl/fig2", [row(together, problem="incongruent"), row(apart, problem="congruent")]
+    )
     assert list(other.values()) == [False, True, False, False]
 
 
-# -- the Separation Theorem ------------------------------------------------------------------------------------------------
+# -- the Separation Theorem
+# ------------------------------------------------------------------------------------------------
 
 
 def shares(k: int, gamma: float, gap: float, correct: float, stationary: bool = True) -> Row:
@@ -92,7 +104,10 @@ def test_bounds_hold_where_the_green_area_is_right_and_much_noise_too() -> None:
     assert list(holds("cfl/fig3", rows).values()) == [True, True, True]
     wrong = [shares(2, 0.5, 0.99, 0.99), shares(2, 0.75, 0.9, 1.0), shares(12, 1.1, 0.9, 1.0)]
     assert list(holds("cfl/fig3", wrong).values()) == [False, False, False]
-    assert ours("cfl/fig3", rows)["k > 10 and γ > 1, stationary gradients"] == "0.96 at k = 12, γ = 1.1"
+    assert (
+        ours("cfl/fig3", rows)["k > 10 and γ > 1, stationary gradients"]
+        == "0.96 at k = 12, γ = 1.1"
+    )
 
 
 def test_of_two_readings_of_the_gradients_one_counts() -> None:
@@ -110,7 +125,8 @@ def test_cuts_of_random_gradients_agree_with_an_independent_table() -> None:
     assert far["correct"] <= 0.2
 
 
-# -- data -----------------------------------------------------------------------------------------------------------------
+# -- data
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_tree_holds_where_leaves_are_the_truth_and_newcomers_are_at_home() -> None:
@@ -122,7 +138,9 @@ def test_a_tree_holds_where_leaves_are_the_truth_and_newcomers_are_at_home() -> 
     among_others, alone = grown([0, 1, 3], [2]), grown([0, 1], [2], [3])
     for wrong in (among_others, alone):
         assert list(holds("cfl/fig4", [right, wrong]).values()) == [False, False]
-        assert ours("cfl/fig4", [right, wrong])["newcomers walk down the tree (Algorithm 4)"].startswith("1 of 2")
+        assert ours("cfl/fig4", [right, wrong])[
+            "newcomers walk down the tree (Algorithm 4)"
+        ].startswith("1 of 2")
     # The founders 0 and 1 should not have been parted; that is no fault of the newcomer's walk.
     assert list(holds("cfl/fig4", [grown([0], [1], [2, 3])]).values()) == [False, True]
 
@@ -130,7 +148,11 @@ def test_a_tree_holds_where_leaves_are_the_truth_and_newcomers_are_at_home() -> 
 def gaps(problem: str, updates: Sequence[float], gradients: Sequence[float]) -> list[Row]:
     sizes = (100, 500, 1000) if problem == "CIFAR-10" else (10, 20, 100)
     return [
-        row({"updates": {"gap": a, "correct": 1.0}, "gradients": {"gap": b, "correct": 0.0}}, problem=problem, examples=size)
+        row(
+            {"updates": {"gap": a, "correct": 1.0}, "gradients": {"gap": b, "correct": 0.0}},
+            problem=problem,
+            examples=size,
+        )
         for size, a, b in zip(sizes, updates, gradients, strict=True)
     ]
 
@@ -139,12 +161,32 @@ def gaps(problem: str, updates: Sequence[float], gradients: Sequence[float]) -> 
     ("problem", "updates", "gradients", "expected"),
     [
         ("MNIST", (-0.1, 0.2, 0.5), (-0.2, -0.1, 0.1), [True, True, True]),
-        ("MNIST", (-0.1, -0.2, 0.5), (-0.2, -0.3, 0.1), [False, False, True]),  # below zero at 20, and it fell
-        ("MNIST", (0.1, 0.2, -0.1), (-0.2, -0.3, -0.4), [False, False, False]),  # above zero at 20, but not to the end
-        ("CIFAR-10", (-0.1, 0.2, 0.5), (-0.2, 0.1, 0.6), [True, True, False]),  # the gradients' gap is greater at 1,000
+        (
+            "MNIST",
+            (-0.1, -0.2, 0.5),
+            (-0.2, -0.3, 0.1),
+            [False, False, True],
+        ),  # below zero at 20, and it fell
+        (
+            "MNIST",
+            (0.1, 0.2, -0.1),
+            (-0.2, -0.3, -0.4),
+            [False, False, False],
+        ),  # above zero at 20, but not to the end
+        (
+            "CIFAR-10",
+            (-0.1, 0.2, 0.5),
+            (-0.2, 0.1, 0.6),
+            [True, True, False],
+        ),  # the gradients' gap is greater at 1,000
         ("CIFAR-10", (-0.2, -0.1, 0.5), (-0.3, -0.2, 0.1), [False, True, True]),
         ("digits", (-0.1, -0.05, 0.5), (-0.2, -0.1, -0.1), [None, True, True]),
-        ("digits", (-0.3, -0.2, -0.1), (-0.4, -0.3, -0.2), [None, True, False]),  # greater at all sizes, but never above zero
+        (
+            "digits",
+            (-0.3, -0.2, -0.1),
+            (-0.4, -0.3, -0.2),
+            [None, True, False],
+        ),  # greater at all sizes, but never above zero
     ],
 )
 def test_gaps_by_examples(
@@ -154,7 +196,9 @@ def test_gaps_by_examples(
 
 
 def test_gaps_by_rounds() -> None:
-    def verdicts(updates: Sequence[float], gradients: Sequence[float], problem: str = "MNIST") -> list[bool | None]:
+    def verdicts(
+        updates: Sequence[float], gradients: Sequence[float], problem: str = "MNIST"
+    ) -> list[bool | None]:
         gap = {"updates": {"gap": updates}, "gradients": {"gap": gradients}}
         return list(holds("cfl/fig6", [row(gap, problem=problem, rounds=len(updates))]).values())
 
@@ -162,20 +206,33 @@ def test_gaps_by_rounds() -> None:
     assert verdicts([-1, 0.1, 0.2, 0.3], [-1, -1, 0.1, 0.2], "digits") == [None, True, True]
     ablation = "CIFAR-10, 500 examples"  # judged, not counted
     assert verdicts([-1.0] * 10 + [0.1] * 5, [-1.0] * 15, ablation)[::2] == [False, True]
-    rows = [row({of: {"gap": [-1, 0.1]} for of in ("updates", "gradients")}, problem=p, rounds=2) for p in ("MNIST", ablation)]
+    rows = [
+        row({of: {"gap": [-1, 0.1]} for of in ("updates", "gradients")}, problem=p, rounds=2)
+        for p in ("MNIST", ablation)
+    ]
     assert [what.partition(": ")[0] for what in aside("cfl/fig6", rows)] == [ablation] * 3
     # Never above zero for good, falling, and later than the gradients.
     assert verdicts([0.3, 0.2, 0.1, -1], [-1, -1, -1, 0.1]) == [False, False, False]
-    assert verdicts([-1.0] * 9 + [0.1] * 5, [-1.0] * 9 + [0.2] * 5)[::2] == [True, False]  # both from round 10 on
+    assert verdicts([-1.0] * 9 + [0.1] * 5, [-1.0] * 9 + [0.2] * 5)[::2] == [
+        True,
+        False,
+    ]  # both from round 10 on
     assert verdicts([-1.0] * 10 + [0.1] * 5, [-1.0] * 15)[::2] == [False, True]  # from round 11 on
     assert verdicts([-1.0, -0.9], [-1.0, -1.0])[2] is False  # neither ever
 
 
 def test_norms() -> None:
     def norms(problem: str, mean: Sequence[float], client: Sequence[float]) -> Row:
-        return row({"rounds": [1, 5, 10], "mean_norm": mean, "client_norm": client}, problem=problem, rounds=10)
+        return row(
+            {"rounds": [1, 5, 10], "mean_norm": mean, "client_norm": client},
+            problem=problem,
+            rounds=10,
+        )
 
-    as_printed = [norms("congruent", (1, 0.2, 0.05), (2, 0.5, 0.1)), norms("incongruent", (1, 0.2, 0.05), (2, 1.0, 1.1))]
+    as_printed = [
+        norms("congruent", (1, 0.2, 0.05), (2, 0.5, 0.1)),
+        norms("incongruent", (1, 0.2, 0.05), (2, 1.0, 1.1)),
+    ]
     assert all(holds("cfl/fig7", as_printed).values())
     # The clients at odds come to rest: 0.5 is half of what it was in the middle.
     falls = [as_printed[0], norms("incongruent", (1, 0.2, 0.2), (2, 1.0, 0.5))]

@@ -24,13 +24,18 @@ from small import world
 def test_it_trains_as_fedavg_does(asked: int | None) -> None:
     watched = list(rounds.rounds(Watched(gradients_from=asked), world(), rounds=3, workers=1))
     plain = list(rounds.rounds(FedAvg(), world(), rounds=3, workers=1))
-    # An exchange of gradients in between draws other mini-batches, so only what came before is the same bit by bit.
+    # An exchange of gradients in between draws other mini-batches, so only what came before is the
+    # same bit by bit.
     same = 3 if asked is None else asked - 1
     for one, other in zip(watched[:same], plain[:same], strict=True):
         assert torch.equal(one.assignment.models, other.assignment.models)
-    assert [done.exchanges for done in watched] == [1 + (asked is not None and n >= asked) for n in (1, 2, 3)]
+    assert [done.exchanges for done in watched] == [
+        1 + (asked is not None and n >= asked) for n in (1, 2, 3)
+    ]
     names = [set(done.notes[-1].similarity) for done in watched]
-    assert names == [{UPDATES} | ({GRADIENTS} if asked is not None and n >= asked else set()) for n in (1, 2, 3)]
+    assert names == [
+        {UPDATES} | ({GRADIENTS} if asked is not None and n >= asked else set()) for n in (1, 2, 3)
+    ]
 
 
 def test_what_it_tells_is_of_the_replies_by_hand() -> None:
@@ -58,7 +63,8 @@ def test_what_it_tells_is_of_the_replies_by_hand() -> None:
     assert (second.ends_round, second.tasks[5].gradient) == (True, False)
     state = method.step(state, replies(sent))
     (note,) = method.explain(state)
-    # The mean is 0.25 (3, 4) + 0.75 (3, -4) = (3, -2), the third column being no parameter; both norms are 5.
+    # The mean is 0.25 (3, 4) + 0.75 (3, -4) = (3, -2), the third column being no parameter; both
+    # norms are 5.
     assert state.model.tolist() == [3.0, -2.0, 9.0]
     assert note.numbers["mean_norm"] == pytest.approx(13**0.5)
     assert note.numbers["client_norm"] == pytest.approx(5.0)
@@ -69,7 +75,9 @@ def test_what_it_tells_is_of_the_replies_by_hand() -> None:
 
 def test_a_probe_after_it_tells_groups_apart_where_there_are_any() -> None:
     def probed(shift: str) -> dict[str, Any]:
-        there = Scenario(shift=shift, groups=2, clients=8, training=Training(lr=0.1, batch=10, epochs=2)).build(0)
+        there = Scenario(
+            shift=shift, groups=2, clients=8, training=Training(lr=0.1, batch=10, epochs=2)
+        ).build(0)
         *_, last = rounds.rounds(Watched(), there, rounds=20, workers=1)
         return seen(Resources(hardware=Hardware(workers=1)), last.position, there, 0)
 
@@ -82,7 +90,9 @@ def test_a_probe_after_it_tells_groups_apart_where_there_are_any() -> None:
 
 
 def test_a_probe_of_who_cannot_be_halved_says_nothing() -> None:
-    there = Scenario(samples=3, clients=4, train=0.3, validation=0.0, training=Training(lr=0.1, batch=0, steps=1)).build(0)
+    there = Scenario(
+        samples=3, clients=4, train=0.3, validation=0.0, training=Training(lr=0.1, batch=0, steps=1)
+    ).build(0)
     *_, last = rounds.rounds(Watched(), there, rounds=1, workers=1)
     found = seen(Resources(hardware=Hardware(workers=1)), last.position, there, 0)
     assert found == {"p": None, "groups": None, "ari": None}
@@ -90,6 +100,8 @@ def test_a_probe_of_who_cannot_be_halved_says_nothing() -> None:
 
 def test_it_needs_somebody() -> None:
     method = Watched()
-    state = method.init(Federation(clients=(0,), draw=lambda i: torch.zeros(2), columns={"all": (0, 2)}))
+    state = method.init(
+        Federation(clients=(0,), draw=lambda i: torch.zeros(2), columns={"all": (0, 2)})
+    )
     with pytest.raises(ValueError, match="clients that answer"):
         method.step(state, Replies(clients=(), examples=np.array([])))

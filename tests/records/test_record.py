@@ -35,12 +35,17 @@ class Pair:
     right: Any = None
 
 
-# -- values ---------------------------------------------------------------------------------------------------------------
+# -- values
+# ---------------------------------------------------------------------------------------------------------------
 
 TYPES = [np.float32, np.float64, np.float16, np.int64, np.int32, np.uint8, np.bool_]
-arrays = st.sampled_from(TYPES).flatmap(lambda t: npst.arrays(t, npst.array_shapes(min_dims=0, max_dims=3, min_side=0)))
+arrays = st.sampled_from(TYPES).flatmap(
+    lambda t: npst.arrays(t, npst.array_shapes(min_dims=0, max_dims=3, min_side=0))
+)
 # A NaN may carry bits of its own: only hardware floats built from bytes show whether they survive.
-floats = st.one_of(st.floats(), st.binary(min_size=8, max_size=8).map(lambda b: struct.unpack(">d", b)[0]))
+floats = st.one_of(
+    st.floats(), st.binary(min_size=8, max_size=8).map(lambda b: struct.unpack(">d", b)[0])
+)
 keys = st.one_of(st.integers(), st.text(), st.booleans(), st.none(), floats)
 scalars = st.one_of(keys, arrays.filter(lambda a: a.ndim == 0).map(lambda a: a[()]))
 tensors = arrays.map(lambda a: torch.from_numpy(np.array(a)))
@@ -103,7 +108,9 @@ def test_equal_arrays_are_one_blob() -> None:
     assert len(blobs) == 2
 
 
-@pytest.mark.parametrize("value", [[1, 2], {1}, object(), b"bytes", np.array(["text"]), np.array([None])])
+@pytest.mark.parametrize(
+    "value", [[1, 2], {1}, object(), b"bytes", np.array(["text"]), np.array([None])]
+)
 def test_what_a_state_may_not_hold_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="stored"):
         through_json(value, {})
@@ -123,7 +130,9 @@ def test_a_class_with_other_fields_is_refused() -> None:
         codec.decode(encoded, {}.__getitem__)
 
 
-@pytest.mark.parametrize("damage", [{"is": "tensor"}, {"is": "mapping", "items": [1]}, {}, {"is": "float", "bits": "0"}])
+@pytest.mark.parametrize(
+    "damage", [{"is": "tensor"}, {"is": "mapping", "items": [1]}, {}, {"is": "float", "bits": "0"}]
+)
 def test_damaged_values_are_refused(damage: Any) -> None:
     with pytest.raises(DamagedError):
         codec.decode(damage, {}.__getitem__)
@@ -135,20 +144,38 @@ def test_nothing_is_unpickled() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-                assert not {n.partition(".")[0] for n in names} & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
-            if isinstance(node, ast.Attribute) and node.attr == "load" and isinstance(node.value, ast.Name):
+                assert not {n.partition(".")[0] for n in names} & {
+                    "pickle",
+                    "cPickle",
+                    "dill",
+                    "joblib",
+                    "shelve",
+                    "marshal",
+                }
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr == "load"
+                and isinstance(node.value, ast.Name)
+            ):
                 assert node.value.id != "torch", path
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert ast.unparse(node.value) == "False", path
 
 
-# -- files ----------------------------------------------------------------------------------------------------------------
+# -- files
+# ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_written_whole_or_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_whole_or_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     write_whole(path, b"old")
-    monkeypatch.setattr(store.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        store.os,
+        "fsync",
+        lambda handle: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
     with pytest.raises(OSError, match="No space"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
@@ -162,7 +189,9 @@ def names(folder: Path) -> list[str]:
 def test_two_checkpoints_are_kept_and_no_blob_that_none_refers_to(tmp_path: Path) -> None:
     checkpoints, shared = Checkpoints(tmp_path / "state"), torch.arange(3.0)
     (tmp_path / "state" / "blobs").mkdir(parents=True)
-    (tmp_path / "state" / "blobs" / f"{40 * 'a'}.safetensors.part").write_bytes(b"")  # of a killed process
+    (tmp_path / "state" / "blobs" / f"{40 * 'a'}.safetensors.part").write_bytes(
+        b""
+    )  # of a killed process
     for round in (1, 2, 3):
         checkpoints.save(round, Pair(left=shared, right=torch.tensor(float(round))))
     assert checkpoints.rounds() == [2, 3]
@@ -238,7 +267,8 @@ def test_a_run_directory_has_one_writer_among_processes_until_it_is_killed(tmp_p
         pass
 
 
-# -- rounds ---------------------------------------------------------------------------------------------------------------
+# -- rounds
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def recorded(folder: Path, rounds: int) -> Record:
@@ -249,7 +279,9 @@ def recorded(folder: Path, rounds: int) -> Record:
 
 
 @given(cut=st.integers(min_value=0))
-def test_a_line_cut_short_is_left_out_and_then_cut_off(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_a_line_cut_short_is_left_out_and_then_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     record = recorded(tmp_path_factory.mktemp("run"), 3)
     path = record.folder / "rounds.jsonl"
     data = path.read_bytes()
@@ -283,7 +315,13 @@ def test_a_line_damaged_in_the_middle_is_an_error(tmp_path: Path) -> None:
 
 def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
     record = Record(tmp_path)
-    about = {"methods": [{"name": "cfl"}], "scenario": {"name": "by-hand"}, "seeds": [0], "rounds": 3, "eval_every": 1}
+    about = {
+        "methods": [{"name": "cfl"}],
+        "scenario": {"name": "by-hand"},
+        "seeds": [0],
+        "rounds": 3,
+        "eval_every": 1,
+    }
     record.describe({**about, "training": {}, "boundary": {}})
     with pytest.raises(DamagedError, match=r"run\.toml lacks 'robust'"):
         record.description()

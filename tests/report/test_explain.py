@@ -20,7 +20,9 @@ from told_runs import ran, recorded, square
 
 OLD = Path(__file__).parent.parent / "old_runs" / "schema-1"
 EVERYONE, LEFT, RIGHT = (0, 1, 2, 3), (0, 1), (2, 3)
-COSINES = square([[1.0, 0.9, 0.1, 0.0], [0.9, 1.0, 0.2, 0.1], [0.1, 0.2, 1.0, 0.8], [0.0, 0.1, 0.8, 1.0]])
+COSINES = square(
+    [[1.0, 0.9, 0.1, 0.0], [0.9, 1.0, 0.2, 0.1], [0.1, 0.2, 1.0, 0.8], [0.0, 0.1, 0.8, 1.0]]
+)
 
 
 def cfl(**settings: Any) -> dict[str, Any]:
@@ -32,7 +34,9 @@ def criteria(mean: float, most: float, noise: float | None = None) -> tuple[Crit
     tests = [Criterion("mean update", mean, "<", 0.5, "eps1", "stationary", "not stationary")]
     tests.append(Criterion("largest update", most, ">=", 0.4, "eps2", "at odds", "in agreement"))
     if noise is not None:
-        tests.append(Criterion("noise allowed", noise, ">", 0.68, "gamma_max", "separable", "not separable"))
+        tests.append(
+            Criterion("noise allowed", noise, ">", 0.68, "gamma_max", "separable", "not separable")
+        )
     return tuple(tests)
 
 
@@ -49,7 +53,13 @@ def split(**more: Any) -> Note:
 
 def keep(clients: tuple[int, ...], *tests: float) -> Note:
     then = "it would have split in this round"
-    return Note(kind="keep", clients=clients, text="not stationary", criteria=criteria(*tests), otherwise=then)
+    return Note(
+        kind="keep",
+        clients=clients,
+        text="not stationary",
+        criteria=criteria(*tests),
+        otherwise=then,
+    )
 
 
 def by_hand(folder: Path, **more: Any) -> Path:
@@ -62,7 +72,9 @@ def by_hand(folder: Path, **more: Any) -> Path:
     return recorded(folder, cfl(persistence=1), rounds, **more)
 
 
-def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_it(tmp_path: Path) -> None:
+def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_it(
+    tmp_path: Path,
+) -> None:
     run = by_hand(tmp_path / "run", truth=(LEFT, RIGHT))
     found = explain(run)
     (decision,) = found["decisions"]
@@ -73,11 +85,20 @@ def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_i
         (0.7, ">", 0.68, True),
     ]
     text = words(run)
-    assert "Round 2: clients 0-3 (4 clients) split into clients 0, 1 (2 clients) | clients 2, 3 (2 clients)." in flat(text)
-    assert "With eps1 at or below 0.31 (it was 0.5), it would not have split in this round." in flat(text)
+    assert (
+        "Round 2: clients 0-3 (4 clients) split into clients 0, 1 (2 clients) | clients 2, 3 (2 clients)."
+        in flat(text)
+    )
+    assert (
+        "With eps1 at or below 0.31 (it was 0.5), it would not have split in this round."
+        in flat(text)
+    )
     assert "They are the same as the true groups, which are hidden from all methods" in flat(text)
     left, right = found["standing"]["groups"]
-    assert [(c["setting"], c["sign"], round(c["value"], 6)) for c in left["decision"]["would_change"][0]["changes"]] == [
+    assert [
+        (c["setting"], c["sign"], round(c["value"], 6))
+        for c in left["decision"]["would_change"][0]["changes"]
+    ] == [
         ("eps1", ">", 0.6),
     ]
     assert right["decision"]["would_change"] == [
@@ -89,7 +110,10 @@ def test_a_decision_has_its_criteria_their_margins_and_what_would_have_changed_i
             "then": "it would have split in this round",
         },
     ]
-    assert "How close: mean update 0.31, a factor of 1.61 below eps1 0.5; largest update 0.5, 25 % above eps2 0.4" in flat(text)
+    assert (
+        "How close: mean update 0.31, a factor of 1.61 below eps1 0.5; largest update 0.5, 25 % above eps2 0.4"
+        in flat(text)
+    )
     assert found["unchanged"] == {"keep": 3}
     assert found["unexplained"] == []
 
@@ -99,7 +123,12 @@ def flat(text: str) -> str:
 
 
 def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: Path) -> None:
-    run = by_hand(tmp_path / "run", truth=((0, 2), (1, 3)), silent={1: [2], 3: [2]}, refused={2: {"2": "a NaN in it"}})
+    run = by_hand(
+        tmp_path / "run",
+        truth=((0, 2), (1, 3)),
+        silent={1: [2], 3: [2]},
+        refused={2: {"2": "a NaN in it"}},
+    )
     found = explain(run, client=2)
     (step,) = found["steps"]
     nearest = step["client"]["nearest"]
@@ -111,7 +140,10 @@ def test_a_client_has_its_nearest_client_in_its_group_and_in_another(tmp_path: P
     assert step["score_before"] == {"round": 1, "metric": "accuracy", "value": pytest.approx(0.1)}
     assert (step["score_after"]["round"], found["score"]["round"]) == (2, 3)
     assert found["truth"] == {"group": [0, 2], "with": [3], "without": [0]}
-    assert [(p["clients"], p["first"], p["last"]) for p in found["path"]] == [([0, 1, 2, 3], 1, 1), ([2, 3], 2, 3)]
+    assert [(p["clients"], p["first"], p["last"]) for p in found["path"]] == [
+        ([0, 1, 2, 3], 1, 1),
+        ([2, 3], 2, 3),
+    ]
     text = flat(words(run, client=2))
     for said in (
         "Nearest to it: client 3 in its part (cosine 0.8) and client 1 in another (cosine 0.2).",
@@ -155,9 +187,14 @@ def test_a_users_method_is_explained_by_its_notes(tmp_path: Path) -> None:
     assert "Its distance: 0.25." in text
 
 
-def test_of_many_decisions_the_words_have_the_first_and_the_last_and_the_values_all(tmp_path: Path) -> None:
+def test_of_many_decisions_the_words_have_the_first_and_the_last_and_the_values_all(
+    tmp_path: Path,
+) -> None:
     rounds = [((LEFT, RIGHT) if i % 2 else ((0, 2), (1, 3)), []) for i in range(30)]
-    rounds = [(groups, [Note(kind="cluster", clients=EVERYONE, parts=groups, text="made anew")]) for groups, _ in rounds]
+    rounds = [
+        (groups, [Note(kind="cluster", clients=EVERYONE, parts=groups, text="made anew")])
+        for groups, _ in rounds
+    ]
     run = recorded(tmp_path / "run", {"name": "mine"}, rounds)
     assert len(explain(run)["decisions"]) == 30
     assert "18 further decisions" in words(run)
@@ -179,9 +216,15 @@ def test_a_users_method_is_explained_by_its_criteria(tmp_path: Path) -> None:
     )
     run = recorded(tmp_path / "run", {"name": "mine"}, [((LEFT, RIGHT), [note])])
     text = flat(words(run, client=1))
-    assert "Two groups: apart 3.2 > least 2. How close: apart 3.2, a factor of 1.6 above least 2." in text
+    assert (
+        "Two groups: apart 3.2 > least 2. How close: apart 3.2, a factor of 1.6 above least 2."
+        in text
+    )
     assert "With least at or above 3.2 (it was 2), one group." in text
-    assert "Nearest to it: client 0 in its part (distance 0.1) and client 2 in another (distance 0.8)." in text
+    assert (
+        "Nearest to it: client 0 in its part (distance 0.1) and client 2 in another (distance 0.8)."
+        in text
+    )
 
 
 def test_losses_with_each_model_are_ordered(tmp_path: Path) -> None:
@@ -191,7 +234,14 @@ def test_losses_with_each_model_are_ordered(tmp_path: Path) -> None:
         "loss of model 0": {0: 0.75, 1: 0.25},
         "loss of model 1": {0: 0.5, 1: 0.375},
     }
-    note = Note(kind="cluster", clients=(0, 1), parts=((0,), (1,)), text="", numbers={"moved": 0.0}, values=values)
+    note = Note(
+        kind="cluster",
+        clients=(0, 1),
+        parts=((0,), (1,)),
+        text="",
+        numbers={"moved": 0.0},
+        values=values,
+    )
     run = recorded(tmp_path / "run", {"name": "ifca", "models": 2}, [(((0,), (1,)), [note])])
     assert "Its loss of model 1: 0.5; 0: 0.75." in flat(words(run, client=0))
 
@@ -200,10 +250,18 @@ def test_a_newcomer_found_its_group(tmp_path: Path) -> None:
     made = Note(kind="split", clients=EVERYONE, parts=(LEFT, RIGHT), text="")
     here = Note(kind="arrive", clients=(7,), text="1 client joined in round 2")
     test = Criterion("similarity", 0.75, ">", 0.5, "threshold", met="it joins that group")
-    came = Note(kind="join", clients=(7,), text="client 7 joins", criteria=(test,), otherwise="it would have been alone")
+    came = Note(
+        kind="join",
+        clients=(7,),
+        text="client 7 joins",
+        criteria=(test,),
+        otherwise="it would have been alone",
+    )
     rounds = [((LEFT, RIGHT), [made]), ((LEFT, RIGHT, (7,)), [here]), ((LEFT, (2, 3, 7)), [came])]
     run = recorded(tmp_path / "run", {"name": "acfl", "threshold": 0.5}, rounds)
-    assert "With threshold at or above 0.75 (it was 0.5), it would have been alone." in flat(words(run, client=7))
+    assert "With threshold at or above 0.75 (it was 0.5), it would have been alone." in flat(
+        words(run, client=7)
+    )
     assert [d["round"] for d in explain(run)["decisions"]] == [1, 3]
     assert "Round 2: client 7 arrived." in flat(words(run))
     assert "Round 3: client 7 joined clients 2, 3 (2 clients)." in flat(words(run))
@@ -211,22 +269,36 @@ def test_a_newcomer_found_its_group(tmp_path: Path) -> None:
 
 def test_an_infinite_bound_is_that_of_the_setting(tmp_path: Path) -> None:
     test = Criterion("largest update", 1.0, ">=", math.inf, "eps2", "at odds", "in agreement")
-    note = Note(kind="keep", clients=EVERYONE, text=test.text, criteria=(test,), otherwise="it would have split")
+    note = Note(
+        kind="keep",
+        clients=EVERYONE,
+        text=test.text,
+        criteria=(test,),
+        otherwise="it would have split",
+    )
     run = recorded(tmp_path / "run", cfl(eps2=math.inf), [((EVERYONE,), [note])])
     (standing,) = explain(run)["standing"]["groups"]
-    assert standing["decision"]["would_change"][0]["changes"][0]["was"] is None  # JSON has no infinity
+    assert (
+        standing["decision"]["would_change"][0]["changes"][0]["was"] is None
+    )  # JSON has no infinity
     assert "With eps2 at or below 1 (it was inf)" in flat(words(run))
 
 
-# -- errors ---------------------------------------------------------------------------------------------------------------
+# -- errors
+# ---------------------------------------------------------------------------------------------------------------
 
 
-def test_errors_are_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_sentence_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = by_hand(tmp_path / "runs" / "one")
     by_hand(tmp_path / "runs" / "two")
     empty = recorded(tmp_path / "empty", cfl(), [])
     for arguments, says in (
-        ([str(run), "--client", "9"], "client 9 is not one of the run's clients; after round 3 these are 0-3 (4 clients)"),
+        (
+            [str(run), "--client", "9"],
+            "client 9 is not one of the run's clients; after round 3 these are 0-3 (4 clients)",
+        ),
         ([str(run), "--round", "4"], "--round 4 is not among the 3 recorded rounds"),
         ([str(run), "--round", "0"], "1 to 3"),
         ([str(tmp_path / "runs")], "has 2 runs inside, and explain tells of one: one, two"),
@@ -240,7 +312,9 @@ def test_errors_are_one_sentence_and_exit_2(tmp_path: Path, capsys: pytest.Captu
         assert said.err.count("\n") == 1
 
 
-def test_the_command_prints_words_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_words_or_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = by_hand(tmp_path / "run")
     assert main(["explain", str(run), "--client", "2"]) == 0
     text = capsys.readouterr().out
@@ -250,7 +324,8 @@ def test_the_command_prints_words_or_json(tmp_path: Path, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out) == [json.loads(to_json(explain(run)))]
 
 
-# -- frozen records and real runs -----------------------------------------------------------------------------------------
+# -- frozen records and real runs
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in OLD.glob("*/run.toml")))
@@ -271,7 +346,13 @@ REAL = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_explains_every_client_and_round(tmp_path: Path, name: str) -> None:
-    run = ran(tmp_path / "run", {"name": name, **REAL.get(name, {})}, newcomers=1, join_round=5, silent=0.2)
+    run = ran(
+        tmp_path / "run",
+        {"name": name, **REAL.get(name, {})},
+        newcomers=1,
+        join_round=5,
+        silent=0.2,
+    )
     found = explain(run)
     assert found["unexplained"] == []
     clients = sorted(c for group in found["groups"] for c in group)
@@ -289,12 +370,19 @@ def test_every_method_explains_every_client_and_round(tmp_path: Path, name: str)
 def test_no_change_to_an_invalid_value_is_suggested(tmp_path: Path) -> None:
     note = split(criteria=criteria(0.31, 0.5, 1.0))  # gamma_max is below 1
     run = recorded(tmp_path / "run", cfl(persistence=1), [((LEFT, RIGHT), [note])])
-    settings = {c["setting"] for flip in explain(run)["decisions"][0]["would_change"] for c in flip["changes"]}
+    settings = {
+        c["setting"]
+        for flip in explain(run)["decisions"][0]["would_change"]
+        for c in flip["changes"]
+    }
     assert settings == {"eps1", "eps2"}
 
 
 def test_for_a_client_that_left_the_last_round_is_named(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", {"name": "fedavg"}, [(((1, 2, 5),), []), (((1, 2),), [])])
-    with pytest.raises(UserError, match=r"client 5 was last present in round 1; after round 2 these are 1, 2 \(2 clients\)"):
+    with pytest.raises(
+        UserError,
+        match=r"client 5 was last present in round 1; after round 2 these are 1, 2 \(2 clients\)",
+    ):
         explain(run, client=5)
     assert "Round 2: client 5 left." in flat(words(run))

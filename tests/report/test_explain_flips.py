@@ -21,7 +21,9 @@ TINY = 1e-5
 
 
 def kept(folder: Path, method: Any, played: Sequence[Played]) -> Path:
-    return recorded(folder, {"name": method.name, **plain(method)}, [(p.groups, p.notes) for p in played])
+    return recorded(
+        folder, {"name": method.name, **plain(method)}, [(p.groups, p.notes) for p in played]
+    )
 
 
 def changed(method: Any, flip: Mapping[str, Any]) -> Any:
@@ -29,7 +31,9 @@ def changed(method: Any, flip: Mapping[str, Any]) -> Any:
     values = {}
     for change in flip["changes"]:
         step = TINY * max(abs(change["value"]), TINY) * (1 if change["sign"] in (">", ">=") else -1)
-        values[change["setting"]] = change["value"] + (0 if isinstance(change["value"], int) else step)
+        values[change["setting"]] = change["value"] + (
+            0 if isinstance(change["value"], int) else step
+        )
     return replace(method, **values)
 
 
@@ -38,10 +42,17 @@ def same(notes: Sequence[Note], decision: Mapping[str, Any]) -> Note | None:
     return next((note for note in notes if list(note.clients) == decision["clients"]), None)
 
 
-@pytest.mark.parametrize(("persistence", "scale"), [(1, "relative"), (3, "relative"), (2, "absolute")])
+@pytest.mark.parametrize(
+    ("persistence", "scale"), [(1, "relative"), (3, "relative"), (2, "absolute")]
+)
 def test_cfl_would_not_have_split(tmp_path: Path, persistence: int, scale: str) -> None:
     world = grouped(THREE, noise=0.05)
-    method = CFL(persistence=persistence, scale=scale, eps1=0.6 if scale == "absolute" else 0.5, min_cluster_size=2)
+    method = CFL(
+        persistence=persistence,
+        scale=scale,
+        eps1=0.6 if scale == "absolute" else 0.5,
+        min_cluster_size=2,
+    )
     run = kept(tmp_path / "run", method, list(play(method, world, 25)))
     first = explain(run)["decisions"][0]
     assert first["kind"] == "split"
@@ -64,32 +75,48 @@ def test_cfl_would_not_have_split(tmp_path: Path, persistence: int, scale: str) 
 @pytest.mark.parametrize("eps2", [0.0, 1.1])
 @pytest.mark.parametrize("gamma_max", [0.3, 0.9])
 @pytest.mark.parametrize("least", [1, 3])
-def test_cfl_would_have_split(tmp_path: Path, eps1: float, eps2: float, gamma_max: float, least: int) -> None:
+def test_cfl_would_have_split(
+    tmp_path: Path, eps1: float, eps2: float, gamma_max: float, least: int
+) -> None:
     world = grouped(((1, 2, 3), (7, 8)), noise=0.3)
     method = CFL(persistence=1, eps1=eps1, eps2=eps2, gamma_max=gamma_max, min_cluster_size=least)
     played = list(play(method, world, 1))
     found = explain(kept(tmp_path / "run", method, played))
     kind = played[0].notes[0].kind
-    decision = found["decisions"][0] if kind == "split" else found["standing"]["groups"][0]["decision"]
-    assert [c["held"] for c in decision["criteria"]].count(False) == 0 if kind == "split" else decision["would_change"]
+    decision = (
+        found["decisions"][0] if kind == "split" else found["standing"]["groups"][0]["decision"]
+    )
+    assert (
+        [c["held"] for c in decision["criteria"]].count(False) == 0
+        if kind == "split"
+        else decision["would_change"]
+    )
     for flip in decision["would_change"]:
         note = next(play(changed(method, flip), world, 1)).notes[0]
         assert (note.kind == "split") != (kind == "split")
         if kind != "split":  # each of the changes was needed
             for one in flip["changes"]:
                 less = [other for other in flip["changes"] if other != one]
-                assert not less or next(play(changed(method, {"changes": less}), world, 1)).notes[0].kind == "keep"
+                assert (
+                    not less
+                    or next(play(changed(method, {"changes": less}), world, 1)).notes[0].kind
+                    == "keep"
+                )
 
 
 @pytest.mark.parametrize("linkage", ["single", "complete", "average", "ward"])
 def test_the_clustering_of_flhc(tmp_path: Path, linkage: str) -> None:
     world = grouped(THREE, noise=0.3)
-    method = FLHC(warmup=0, fraction=1.0, linkage=linkage, threshold=1.2 if linkage == "single" else 2.0)
+    method = FLHC(
+        warmup=0, fraction=1.0, linkage=linkage, threshold=1.2 if linkage == "single" else 2.0
+    )
     played = list(play(method, world, 1))
     run = kept(tmp_path / "run", method, played)
     groups = len(played[0].groups)
     (decision,) = explain(run)["decisions"]
-    more, fewer = (len(next(play(changed(method, flip), world, 1)).groups) for flip in decision["would_change"])
+    more, fewer = (
+        len(next(play(changed(method, flip), world, 1)).groups) for flip in decision["would_change"]
+    )
     assert more > groups > fewer
 
 
@@ -99,7 +126,9 @@ def test_the_clustering_of_acfl(tmp_path: Path) -> None:
     played = list(play(method, world, 1))
     run = kept(tmp_path / "run", method, played)
     (decision,) = explain(run)["decisions"]
-    more, fewer = (len(next(play(changed(method, flip), world, 1)).groups) for flip in decision["would_change"])
+    more, fewer = (
+        len(next(play(changed(method, flip), world, 1)).groups) for flip in decision["would_change"]
+    )
     assert more > len(played[0].groups) > fewer
 
 
@@ -113,7 +142,9 @@ def test_the_partition_of_hcct(tmp_path: Path) -> None:
     (flip,) = decision["would_change"]
     assert flip["changes"][0]["sign"] == ">"
     assert next(play(changed(method, flip), world, 1)).notes[-1].parts != parts
-    back = {"changes": [{**one, "sign": "<="} for one in flip["changes"]]}  # on the other side they are what they were
+    back = {
+        "changes": [{**one, "sign": "<="} for one in flip["changes"]]
+    }  # on the other side they are what they were
     assert next(play(changed(method, back), world, 1)).notes[-1].parts == parts
 
 
@@ -133,4 +164,7 @@ def test_split_half_and_its_level(tmp_path: Path) -> None:
     again = list(play(changed(method, flip), world, calm["round"]))
     assert all(p.notes for p in again if p.replies.halved)
     note = same(again[-1].notes, calm)
-    assert note is None or note.kind in ("hold", "split")  # None: with so high a level it has been split before
+    assert note is None or note.kind in (
+        "hold",
+        "split",
+    )  # None: with so high a level it has been split before

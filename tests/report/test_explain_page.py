@@ -56,14 +56,37 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 EACH = [(name, one) for name in METHODS for one in SETTINGS.get(name, [{}])]
 
 
-@pytest.mark.parametrize(("name", "settings"), EACH, ids=lambda value: value if isinstance(value, str) else "-".join(value))
-def test_whatever_a_note_tells_has_a_meaning_in_the_documents(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
-    run = ran(tmp_path / "run", {"name": name, **settings}, rounds=7, newcomers=1, join_round=5, silent=0.2)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    EACH,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_whatever_a_note_tells_has_a_meaning_in_the_documents(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    run = ran(
+        tmp_path / "run",
+        {"name": name, **settings},
+        rounds=7,
+        newcomers=1,
+        join_round=5,
+        silent=0.2,
+    )
     for line in Record(run).lines():
         for note in line["notes"]:
             if note["kind"] == "layer":  # its numbers are the layers
                 continue
-            for told in (*(one["name"] for one in note["criteria"]), *note["numbers"], *note["values"]):
-                general = re.sub(r"^(node_|p_|distance to part |loss of model |singular value |start)\d+$", r"\1…", told)
-                general = re.sub(r" of .+ less [^,]+", " of … less …", general)  # two arms of a race
+            for told in (
+                *(one["name"] for one in note["criteria"]),
+                *note["numbers"],
+                *note["values"],
+            ):
+                general = re.sub(
+                    r"^(node_|p_|distance to part |loss of model |singular value |start)\d+$",
+                    r"\1…",
+                    told,
+                )
+                general = re.sub(
+                    r" of .+ less [^,]+", " of … less …", general
+                )  # two arms of a race
                 assert f"`{general}`" in NOTES, (note["kind"], told)

@@ -19,14 +19,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of auto that takes groups into use and then drops one model."""
     folder = tmp_path_factory.mktemp("race")
     method = {"name": "auto", "patience": 6}
-    spec = {"scenario": "digits/label-permutation", "methods": [method], "rounds": 8, "workers": 1, "eval_every": 8}
+    spec = {
+        "scenario": "digits/label-permutation",
+        "methods": [method],
+        "rounds": 8,
+        "workers": 1,
+        "eval_every": 8,
+    }
     (one,) = coterie.begin(make(spec), folder / "runs").finish()
     return Path(one.folder)
 
 
 def test_only_the_lead_changes_the_groups(run: Path) -> None:
     found = explain(run)
-    assert [(one["kind"], one["round"], one["parts"]) for one in found["decisions"]] == [("lead", 4, found["groups"])]
+    assert [(one["kind"], one["round"], one["parts"]) for one in found["decisions"]] == [
+        ("lead", 4, found["groups"])
+    ]
     assert found["unexplained"] == []
     lines = Record(run).lines()
     served = {line["round"]: len(line["groups"]) for line in lines}
@@ -46,7 +54,9 @@ def test_the_lead_has_its_numbers_and_how_its_groups_were_found(run: Path) -> No
         / lead["numbers"]["standard error of tuned-fedavg less tuned-split-half"]
     )
     (ground,) = lead["grounds"]
-    assert ground.startswith("Round 3, groups (split-half), not in use: 20 clients differ beyond chance: p of two probes")
+    assert ground.startswith(
+        "Round 3, groups (split-half), not in use: 20 clients differ beyond chance: p of two probes"
+    )
     assert lead["would_change"] == []
 
 
@@ -54,7 +64,9 @@ def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> N
     drop, local, tune = explain(run)["choices"]
     assert local["text"].startswith("clients stop training local models (independent)")
     assert (drop["kind"], drop["round"]) == ("drop", 6)
-    assert drop["text"].startswith("clients stop training one model (fedavg): held-out loss with it is higher by")
+    assert drop["text"].startswith(
+        "clients stop training one model (fedavg): held-out loss with it is higher by"
+    )
     assert drop["numbers"]["models trained for it"] == 60.0  # alone in rounds 4 to 6
     assert drop["numbers"]["share of the models trained"] == pytest.approx(60 / (60 + 120 + 120))
     assert "at most 20% of the models that clients have trained were for it" in drop["text"]
@@ -64,15 +76,27 @@ def test_what_was_chosen_when_on_which_numbers_and_at_which_cost(run: Path) -> N
 def test_a_client_is_told_which_model_serves_it(run: Path) -> None:
     found: dict[str, Any] = explain(run, client=3)
     (step,) = found["steps"]
-    assert (step["kind"], step["side"] if "side" in step else step["client"]["side"]) == ("lead", found["group"])
+    assert (step["kind"], step["side"] if "side" in step else step["client"]["side"]) == (
+        "lead",
+        found["group"],
+    )
     assert found["personal"]["serves"] == (found["personal"]["expected"] < 0)
-    does = "Its personal model serves it" if found["personal"]["serves"] else "Its personal model does not serve it"
+    does = (
+        "Its personal model serves it"
+        if found["personal"]["serves"]
+        else "Its personal model does not serve it"
+    )
     assert does in words(run, client=3, width=10_000)
 
 
 def test_the_words_name_methods_that_users_know(run: Path) -> None:
     text = words(run, width=10_000)
     assert "tuned-" not in text
-    assert "WHICH MODELS WERE TRAINED AND SERVED\n  Round 6: clients stop training one model (fedavg)" in text
+    assert (
+        "WHICH MODELS WERE TRAINED AND SERVED\n  Round 6: clients stop training one model (fedavg)"
+        in text
+    )
     assert "no reason was recorded" not in text
-    assert reason(Record(run).shown()[1]).startswith("Round 4: The clients are now served by groups (split-half)")
+    assert reason(Record(run).shown()[1]).startswith(
+        "Round 4: The clients are now served by groups (split-half)"
+    )

@@ -18,7 +18,9 @@ from coterie.report.gathered import gather
 from coterie.settings import UserError
 from page_runs import cosines, line, matrices, note, split_run, write
 
-pytest.importorskip("matplotlib", reason="Matplotlib is not installed (pip install 'coterie[report]')")
+pytest.importorskip(
+    "matplotlib", reason="Matplotlib is not installed (pip install 'coterie[report]')"
+)
 
 from coterie.report import figures
 from coterie.report.figures import plot as drawn
@@ -41,7 +43,9 @@ def in_style() -> Any:
         yield
 
 
-members_of_runs = st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.integers(-1, 2), min_size=n, max_size=n)))
+members_of_runs = st.integers(1, 6).flatmap(
+    lambda n: st.lists(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
+)
 
 
 @given(members_of_runs)
@@ -52,14 +56,20 @@ def test_blocks_cover_every_client_in_every_round_once(members: list[list[int]])
             for column in range(first, last + 1):
                 assert (row, column) not in seen
                 seen[row, column] = node
-    assert seen == {(i, j): id for i, row in enumerate(members) for j, id in enumerate(row) if id >= 0}
+    assert seen == {
+        (i, j): id for i, row in enumerate(members) for j, id in enumerate(row) if id >= 0
+    }
 
 
 @pytest.mark.parametrize("kind", figures.KINDS)
-def test_every_kind_is_drawn_and_the_same_records_make_the_same_file(run: Path, kind: str, tmp_path: Path) -> None:
+def test_every_kind_is_drawn_and_the_same_records_make_the_same_file(
+    run: Path, kind: str, tmp_path: Path
+) -> None:
     begins = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
     for suffix in figures.SUFFIXES:
-        first, second = (drawn(run, kind, tmp_path / name / f"figure{suffix}").read_bytes() for name in "ab")
+        first, second = (
+            drawn(run, kind, tmp_path / name / f"figure{suffix}").read_bytes() for name in "ab"
+        )
         assert first.startswith(begins[suffix])
         assert first == second
         assert len(first) > 2000
@@ -109,14 +119,24 @@ def test_every_layer_of_the_matrix_is_drawn_ordered_by_group(run: Path) -> None:
 
 
 def test_cosines_have_zero_in_the_middle_and_distances_their_own_scale() -> None:
-    assert scale(np.array([[1.0, -0.2], [-0.2, 1.0]])) == {"cmap": "PuOr_r", "vmin": -1.0, "vmax": 1.0}
-    assert scale(np.array([[np.nan, 2.0], [4.0, np.nan]])) == {"cmap": "YlGnBu", "vmin": 2.0, "vmax": 4.0}
+    assert scale(np.array([[1.0, -0.2], [-0.2, 1.0]])) == {
+        "cmap": "PuOr_r",
+        "vmin": -1.0,
+        "vmax": 1.0,
+    }
+    assert scale(np.array([[np.nan, 2.0], [4.0, np.nan]])) == {
+        "cmap": "YlGnBu",
+        "vmin": 2.0,
+        "vmax": 4.0,
+    }
 
 
 def test_criteria_are_the_charts_of_the_page(run: Path) -> None:
     axes = figure(gather(run), "criteria").axes
     assert next(one.get_title() for one in axes if one.get_title()) == "Mean update"
-    assert any(list(one.get_ydata()) == [0.2, 0.2] for one in axes[0].lines)  # G0's mean norm before its split
+    assert any(
+        list(one.get_ydata()) == [0.2, 0.2] for one in axes[0].lines
+    )  # G0's mean norm before its split
 
 
 def test_many_clients_stay_small(tmp_path: Path) -> None:
@@ -125,7 +145,12 @@ def test_many_clients_stay_small(tmp_path: Path) -> None:
     rounds = []
     for number in range(1, 31):
         labels = rng.integers(0, 60, 600)
-        rounds.append(line(number, [group for k in range(60) if (group := np.flatnonzero(labels == k).tolist())]))
+        rounds.append(
+            line(
+                number,
+                [group for k in range(60) if (group := np.flatnonzero(labels == k).tolist())],
+            )
+        )
     run = write(tmp_path / "run", rounds)
     assert drawn(run, "groups", tmp_path / "a.pdf").stat().st_size < 1e6
     assert drawn(run, "accuracy", tmp_path / "b.svg").stat().st_size < 1e6
@@ -134,14 +159,28 @@ def test_many_clients_stay_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["group", "-o", "x.pdf"], "there is no figure 'group'; did you mean groups? (known: groups, score, accuracy,"),
+        (
+            ["group", "-o", "x.pdf"],
+            "there is no figure 'group'; did you mean groups? (known: groups, score, accuracy,",
+        ),
         (["groups", "-o", "x.jpg"], "--out must end in .pdf, .png or .svg, got x.jpg"),
-        (["groups", "-o", "x.pdf", "--round", "2"], "--round is for similarity; groups is drawn over all rounds"),
-        (["similarity", "-o", "x.pdf", "--round", "3"], "--round 3 has no matrix recorded; there is one of round 2"),
+        (
+            ["groups", "-o", "x.pdf", "--round", "2"],
+            "--round is for similarity; groups is drawn over all rounds",
+        ),
+        (
+            ["similarity", "-o", "x.pdf", "--round", "3"],
+            "--round 3 has no matrix recorded; there is one of round 2",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(
-    run: Path, words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["plot", str(run), *words]) == 2
@@ -153,7 +192,12 @@ def test_mistakes_get_one_sentence(
 
 def test_a_run_without_such_numbers(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [line(1, [[0, 1]], tested=False)], method="fedavg")
-    for kind, lacking in (("accuracy", "accuracy"), ("loss", "loss"), ("similarity", "similarities"), ("criteria", "criteria")):
+    for kind, lacking in (
+        ("accuracy", "accuracy"),
+        ("loss", "loss"),
+        ("similarity", "similarities"),
+        ("criteria", "criteria"),
+    ):
         with pytest.raises(UserError, match=f"has no {lacking} recorded: "):
             coterie.plot(run, kind, tmp_path / "figure.pdf")
     with pytest.raises(UserError, match="has no completed round yet"):
@@ -163,7 +207,9 @@ def test_a_run_without_such_numbers(tmp_path: Path) -> None:
 
 def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty", [line(1, []), line(2, [])])
-    with pytest.raises(UserError, match="has no groups recorded: in none of its 2 rounds was anybody in one"):
+    with pytest.raises(
+        UserError, match="has no groups recorded: in none of its 2 rounds was anybody in one"
+    ):
         drawn(empty, "groups", tmp_path / "no.pdf")
     for kind in set(figures.KINDS) - {"groups", "traffic"}:
         with pytest.raises(UserError, match=r"has no \w+ recorded"):
@@ -173,33 +219,48 @@ def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
-def test_rounds_that_were_tested_without_a_value_are_not_said_to_be_untested(metric: str, tmp_path: Path) -> None:
+def test_rounds_that_were_tested_without_a_value_are_not_said_to_be_untested(
+    metric: str, tmp_path: Path
+) -> None:
     lines = [line(1, [[0, 1]]), line(2, [[0, 1]])]
     for one in lines:
         for entry in one["clients"].values():
             entry[metric] = None
     run = write(tmp_path / "run", lines)
-    with pytest.raises(UserError, match=f"has no {metric} recorded: 2 of its 2 rounds were tested for it, and gave no value"):
+    with pytest.raises(
+        UserError,
+        match=f"has no {metric} recorded: 2 of its 2 rounds were tested for it, and gave no value",
+    ):
         drawn(run, metric, tmp_path / "no.pdf")
 
 
 def test_of_several_runs_one_has_to_be_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / name, [line(1, [[0, 1]])])
-    with pytest.raises(UserError, match=f"has 2 runs and a figure of .* is of one .*: name {tmp_path / 'a'}, {tmp_path / 'b'}"):
+    with pytest.raises(
+        UserError,
+        match=f"has 2 runs and a figure of .* is of one .*: name {tmp_path / 'a'}, {tmp_path / 'b'}",
+    ):
         coterie.plot(tmp_path, "groups", tmp_path / "figure.pdf")
     one = tmp_path / "only"
     write(one / "inside", [line(1, [[0, 1]])])
     assert coterie.plot(one, "groups", tmp_path / "figure.svg").exists()
 
 
-def test_without_matplotlib(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["plot", str(run), "groups", "-o", "x.pdf"]) == 2
-    assert capsys.readouterr().err == "coterie: figures need Matplotlib: pip install 'coterie[report]'\n"
+    assert (
+        capsys.readouterr().err
+        == "coterie: figures need Matplotlib: pip install 'coterie[report]'\n"
+    )
 
 
-def test_settings_of_matplotlib_in_the_current_folder_are_not_read(run: Path, tmp_path: Path) -> None:
+def test_settings_of_matplotlib_in_the_current_folder_are_not_read(
+    run: Path, tmp_path: Path
+) -> None:
     """It may be another person's run directory, and versions of Matplotlib below 3.11 evaluate a part of this file."""
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 77\n")
     code = (
@@ -209,7 +270,9 @@ def test_settings_of_matplotlib_in_the_current_folder_are_not_read(run: Path, tm
         "print(matplotlib.rcParams['lines.linewidth'])\n"
     )
     command = [sys.executable, "-c", code, str(run.absolute())]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
     assert (tmp_path / "a.svg").exists()
     assert float(done.stdout) < 77
 
@@ -223,5 +286,7 @@ def test_several_matrices_of_a_round_are_drawn_together(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [line(1, [[0, 1, 2, 3], [4, 5, 6, 7]]), line(2, parts, *splits)])
     matrices(run, "a.safetensors", [0, 1, 2, 3], all=cosines([0, 0, 1, 1]))
     matrices(run, "b.safetensors", [4, 5, 6, 7], all=cosines([0, 0, 1, 1]))
-    titles = [one.get_title() for one in figure(gather(run), "similarity", 2).axes if one.get_title()]
+    titles = [
+        one.get_title() for one in figure(gather(run), "similarity", 2).axes if one.get_title()
+    ]
     assert titles == ["round 2, 4 clients", "round 2, 4 clients"]

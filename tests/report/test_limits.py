@@ -24,7 +24,12 @@ from coterie.runs.run import begin
 from flowered import Here, a_run, app_of, strategy_of
 from small import linear, world
 
-SCALED = {"scenario": {"name": "synthetic/iid", "clients": 8}, "methods": ["fedavg"], "rounds": 3, "workers": 1}
+SCALED = {
+    "scenario": {"name": "synthetic/iid", "clients": 8},
+    "methods": ["fedavg"],
+    "rounds": 3,
+    "workers": 1,
+}
 
 
 def recorded(folder: Path, **more: Any) -> Path:
@@ -49,7 +54,9 @@ def test_scaled_updates_are_counted_by_client_and_round(tmp_path: Path) -> None:
     assert limit == Limit(hostile, "robust.norms", "scaled", 3, tuple(factors))
     assert all(0 < factor < 1 for factor in factors)
     (sentence,) = limit_sentences(lines)
-    assert sentence.startswith(f"robust.norms scaled down updates of 1 client: client {hostile} (in 3 of 3 rounds, to 0.")
+    assert sentence.startswith(
+        f"robust.norms scaled down updates of 1 client: client {hostile} (in 3 of 3 rounds, to 0."
+    )
     assert sentence.endswith("This is not the published algorithm; robust.norms=none is.")
     (told,) = summary(folder)["limited"]
     assert told == {
@@ -62,8 +69,12 @@ def test_scaled_updates_are_counted_by_client_and_round(tmp_path: Path) -> None:
     }
 
 
-def test_explanations_say_what_limits_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "run", scenario={**SCALED["scenario"], "adversaries": 0.1, "attack": "examples"})
+def test_explanations_say_what_limits_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = recorded(
+        tmp_path / "run", scenario={**SCALED["scenario"], "adversaries": 0.1, "attack": "examples"}
+    )
     description, lines = Record(folder).shown()
     (hostile,) = description["world"]["adversaries"]
     claim, counted = (lines[0][key][str(hostile)] for key in ("claimed", "counted"))
@@ -78,15 +89,45 @@ def test_explanations_say_what_limits_changed(tmp_path: Path, capsys: pytest.Cap
     }
     assert main(["explain", str(folder)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"With fedavg, robust.share counted fewer examples than reported of 1 client: client {hostile}" in shown
+    assert (
+        f"With fedavg, robust.share counted fewer examples than reported of 1 client: client {hostile}"
+        in shown
+    )
     assert f"{counted:,} for {claim:,}" in shown
     assert main(["explain", str(folder), "--client", str(hostile)]) == 0
-    assert "robust.share counted fewer examples than it reported" in " ".join(capsys.readouterr().out.split())
+    assert "robust.share counted fewer examples than it reported" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
-def test_the_console_says_it_once_and_in_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["run", "--scenario", "synthetic/iid", "--method", "fedavg", "--rounds", "3", "--set", "adversaries=0.1"]
-    assert main([*words, "--set", "attack=scale", "--set", "attack_scale=100", "--out", str(tmp_path / "run")]) == 0
+def test_the_console_says_it_once_and_in_total(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "run",
+        "--scenario",
+        "synthetic/iid",
+        "--method",
+        "fedavg",
+        "--rounds",
+        "3",
+        "--set",
+        "adversaries=0.1",
+    ]
+    assert (
+        main(
+            [
+                *words,
+                "--set",
+                "attack=scale",
+                "--set",
+                "attack_scale=100",
+                "--out",
+                str(tmp_path / "run"),
+            ]
+        )
+        == 0
+    )
     captured = capsys.readouterr()
     assert captured.err.count("robust.norms scaled down updates of") == 1
     assert "in 3 of 3 rounds" in " ".join(captured.out.split())
@@ -102,7 +143,11 @@ def test_weights_that_a_method_limits_are_counted(tmp_path: Path) -> None:
     lines = Record(folder).shown()[1]
     notes = [note for line in lines for note in line["notes"] if note["kind"] == "bound"]
     assert notes
-    (limit,) = (each for each in limited(lines) if each.effect == "bound" and each.client in notes[0]["clients"])
+    (limit,) = (
+        each
+        for each in limited(lines)
+        if each.effect == "bound" and each.client in notes[0]["clients"]
+    )
     assert limit.setting == "robust.share"
     assert limit.rounds == sum(limit.client in note["clients"] for note in notes)
 
@@ -110,7 +155,10 @@ def test_weights_that_a_method_limits_are_counted(tmp_path: Path) -> None:
 def test_a_federation_logs_each_limit_once_and_totals(caplog: pytest.LogCaptureFixture) -> None:
     sizes = [20] * 5 + [30_000]
     tried = world(range(6), model=linear, sizes=sizes, training=Training(lr=0.1, batch=0))
-    with a_run(), caplog.at_level(logging.WARNING, "flwr.coterie"):  # another test may have silenced Flower
+    with (
+        a_run(),
+        caplog.at_level(logging.WARNING, "flwr.coterie"),
+    ):  # another test may have silenced Flower
         strategy_of(FedAvg(), tried, robust={}).start(Here(app_of(tried), 6), num_rounds=3)
     told = [record.getMessage() for record in caplog.records if "robust." in record.getMessage()]
     assert told == [
@@ -124,7 +172,16 @@ def test_a_federation_logs_each_limit_once_and_totals(caplog: pytest.LogCaptureF
 def test_fedfa_notes_whose_weight_it_limits(hostile: bool) -> None:
     tried = world(range(20), model=linear, training=Training(lr=0.5, batch=0))
     tried = replace(tried, attacks={3: Attack(kind="label-flip")} if hostile else {})
-    done = list(rounds(FedFA(), tried, rounds=60, workers=1, eval_every=60, robust=Robust(share=0.1) if hostile else None))
+    done = list(
+        rounds(
+            FedFA(),
+            tried,
+            rounds=60,
+            workers=1,
+            eval_every=60,
+            robust=Robust(share=0.1) if hostile else None,
+        )
+    )
     notes = [note for each in done for note in each.notes if note.kind == "bound"]
     assert bool(notes) == hostile
     for note in notes:

@@ -15,12 +15,27 @@ from coterie.report import live
 from coterie.report.live import EDGE, Live, Pace, Steps, divergence, watched
 
 
-def line(round: int, groups: list[list[int]], tested: bool = True, parts: list[list[int]] | None = None) -> dict[str, Any]:
+def line(
+    round: int, groups: list[list[int]], tested: bool = True, parts: list[list[int]] | None = None
+) -> dict[str, Any]:
     """A recorded round; clients' accuracies are a hundredth of their ids."""
     scores = ("accuracy", "loss") if tested else ()
-    clients = {str(c): {"group": i, **dict.fromkeys(scores, c / 100)} for i, group in enumerate(groups) for c in group}
+    clients = {
+        str(c): {"group": i, **dict.fromkeys(scores, c / 100)}
+        for i, group in enumerate(groups)
+        for c in group
+    }
     notes = (
-        [{"kind": "split", "clients": [c for group in groups for c in group], "parts": parts, "text": "why"}] if parts else []
+        [
+            {
+                "kind": "split",
+                "clients": [c for group in groups for c in group],
+                "parts": parts,
+                "text": "why",
+            }
+        ]
+        if parts
+        else []
     )
     return {
         "round": round,
@@ -52,19 +67,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def console(width: int = 80) -> tuple[Console, io.StringIO]:
     stream = io.StringIO()
-    return Console(file=stream, force_terminal=True, width=width, height=24, color_system=None, legacy_windows=False), stream
+    return Console(
+        file=stream,
+        force_terminal=True,
+        width=width,
+        height=24,
+        color_system=None,
+        legacy_windows=False,
+    ), stream
 
 
 def frames(text: str) -> list[str]:
     """The lines written, without the terminal's controls."""
-    return [row for row in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)) if row.strip()]
+    return [
+        row
+        for row in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text))
+        if row.strip()
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_run_is_seen_on_lines_that_fit(width: int, clock: Clock) -> None:
     screen, stream = console(width)
     big, before = [list(range(i, 1000, 7)) for i in range(7)], threading.active_count()
-    with Live(screen, ["cfl-seed0", "a-method-with-a-very-long-name-of-its-own-seed0"], 40) as shown:
+    with Live(
+        screen, ["cfl-seed0", "a-method-with-a-very-long-name-of-its-own-seed0"], 40
+    ) as shown:
         shown.begin(0, 0)
         for round in range(1, 4):
             clock.now += 2.0
@@ -79,7 +107,9 @@ def test_a_run_is_seen_on_lines_that_fit(width: int, clock: Clock) -> None:
     assert any("all runs" in row and "0 of 2 done, 3 min left" in row for row in rows)
     assert [row.endswith("…") for row in rows if "round 2 split: " in row] == [True]
     assert any("7 of 9 replies, accuracy 4.995, 7 groups of 143, 143, " in row for row in rows)
-    assert any(row.startswith("cfl-seed0: 3 rounds, accuracy 4.995, 7 groups of 143") for row in rows)
+    assert any(
+        row.startswith("cfl-seed0: 3 rounds, accuracy 4.995, 7 groups of 143") for row in rows
+    )
     assert any("a-method-with-a-very-long" in row and "round 5 of 40" in row for row in rows)
 
 
@@ -92,7 +122,10 @@ def test_an_accuracy_that_is_no_number_is_a_dash(scores: dict[str, Any], clock: 
         shown.begin(0, 0)
         shown.show(0, one)
         shown.end(0)
-    assert any(row.startswith("cfl: ") and "accuracy -, 1 group of 2" in row for row in frames(stream.getvalue()))
+    assert any(
+        row.startswith("cfl: ") and "accuracy -, 1 group of 2" in row
+        for row in frames(stream.getvalue())
+    )
     assert "nan" not in stream.getvalue()
 
 
@@ -101,7 +134,9 @@ def test_what_was_written_anew_is_taken_away_at_the_end(clock: Clock) -> None:
     with Live(screen, ["cfl"], 40) as shown:
         shown.begin(0, 0)
     last = stream.getvalue()
-    assert last.endswith("\x1b[?25h" + "\r" + "\x1b[1A\x1b[2K" * 2)  # the cursor is back, both lines are gone
+    assert last.endswith(
+        "\x1b[?25h" + "\r" + "\x1b[1A\x1b[2K" * 2
+    )  # the cursor is back, both lines are gone
 
 
 def test_nothing_is_seen_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,8 +152,12 @@ def test_nothing_is_seen_where_nobody_looks(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "coterie: tracking with wandb is off\n")
 
 
-@pytest.mark.parametrize(("error", "output", "quiet"), [(True, True, True), (True, False, False), (False, True, False)])
-def test_it_is_watched_only_in_a_terminal(error: bool, output: bool, quiet: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "output", "quiet"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_it_is_watched_only_in_a_terminal(
+    error: bool, output: bool, quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert watched() is not None
@@ -174,7 +213,11 @@ def test_the_first_round_of_a_run_does_not_count_for_long(clock: Clock) -> None:
 def test_divergence_is_said_when_it_happens_and_once(capsys: pytest.CaptureFixture[str]) -> None:
     diverged = line(2, [[0, 1], [2]])
     diverged["clients"]["1"]["loss"] = None
-    refused = {**line(3, [[0, 1], [2]]), "refused": {"2": "its update has a NaN", "0": "the same"}, "asked": 3}
+    refused = {
+        **line(3, [[0, 1], [2]]),
+        "refused": {"2": "its update has a NaN", "0": "the same"},
+        "asked": 3,
+    }
     untested = line(1, [[0, 1], [2]])
     untested["clients"]["0"]["loss"] = None  # it has no test examples
     assert divergence(untested, None) == divergence(untested, untested) == ""
@@ -186,5 +229,11 @@ def test_divergence_is_said_when_it_happens_and_once(capsys: pytest.CaptureFixtu
         live.begin(0, 0)
         live.show(0, refused)
     first, second = capsys.readouterr().err.splitlines()
-    assert "cfl: in round 2, training has diverged for 1 client, for example client 1: a smaller training.lr" in first
-    assert "cfl: in round 3, 2 clients were refused, for example client 2: its update has a NaN" in second
+    assert (
+        "cfl: in round 2, training has diverged for 1 client, for example client 1: a smaller training.lr"
+        in first
+    )
+    assert (
+        "cfl: in round 3, 2 clients were refused, for example client 2: its update has a NaN"
+        in second
+    )

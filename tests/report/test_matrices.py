@@ -53,7 +53,9 @@ def check(note: Note, heard: list[Client], measure: Any) -> None:
 def test_cfl_keeps_the_cosines_of_those_heard_at_a_split_and_only_then(silent: Client) -> None:
     heard = [client for client in ROWS if client != silent]
     settings: dict[str, Any] = {"scale": "absolute", "eps1": 99.0, "eps2": 0.0, "gamma_max": 0.0}
-    notes = [p.notes[0] for p in play(CFL(persistence=2, **settings), PULLS, 2, silent=without(silent))]
+    notes = [
+        p.notes[0] for p in play(CFL(persistence=2, **settings), PULLS, 2, silent=without(silent))
+    ]
     assert [note.kind for note in notes] == ["hold", "split"]
     assert not notes[0].similarity
     one = last(CFL(persistence=1, **settings), PULLS, 1, silent=without(silent)).notes[0]
@@ -64,7 +66,13 @@ def test_cfl_keeps_the_cosines_of_those_heard_at_a_split_and_only_then(silent: C
 
 def test_cfl_keeps_the_cosines_of_gradients_where_these_split() -> None:
     method = CFL(
-        scale="absolute", persistence=1, eps1=99.0, eps2=0.0, gamma_max=0.0, similarity="gradients", post_split="parent-mean"
+        scale="absolute",
+        persistence=1,
+        eps1=99.0,
+        eps2=0.0,
+        gamma_max=0.0,
+        similarity="gradients",
+        post_split="parent-mean",
     )
     first, second = play(method, PULLS, 2)
     assert not first.notes[0].similarity
@@ -93,11 +101,18 @@ def test_one_client_heard_alone_is_a_matrix_of_one() -> None:
 def test_a_matrix_has_a_row_for_everyone_heard() -> None:
     with pytest.raises(ValueError, match=r"'all' has shape \(2, 2\), but 3 clients replied"):
         Note(kind="split", clients=(1, 2, 3), text="", similarity={"all": torch.zeros(2, 2)})
-    note = Note(kind="split", clients=(1, 2, 3), text="", similarity={"all": torch.zeros(2, 2)}, heard=(1, 3))
+    note = Note(
+        kind="split",
+        clients=(1, 2, 3),
+        text="",
+        similarity={"all": torch.zeros(2, 2)},
+        heard=(1, 3),
+    )
     assert note.order == (1, 3)
 
 
-# -- files ----------------------------------------------------------------------------------------------------------------
+# -- files
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def done(*notes: Note) -> Round:
@@ -109,7 +124,13 @@ def test_files_hold_what_the_notes_hold_and_the_line_names_them(tmp_path: Path) 
     matrix = torch.tensor([[0.0, 0.1], [0.1, math.nan]], dtype=torch.float64)
     notes = (
         Note(kind="keep", clients=(7,), text="", values={"gain": {11: math.inf, 2: 0.5}}),
-        Note(kind="split", clients=(2, 3, 7), text="", similarity={"all": matrix, "fc": matrix * 2}, heard=(2, 7)),
+        Note(
+            kind="split",
+            clients=(2, 3, 7),
+            text="",
+            similarity={"all": matrix, "fc": matrix * 2},
+            heard=(2, 7),
+        ),
         Note(kind="split", clients=(11,), text="", similarity={"all": torch.ones(1, 1)}),
     )
     record = Record(tmp_path)
@@ -126,16 +147,26 @@ def test_files_hold_what_the_notes_hold_and_the_line_names_them(tmp_path: Path) 
             assert about == {"round": 12, "kind": "split", "clients": list(note.order)}
             assert set(file.keys()) == set(note.similarity)
             for layer in file.keys():  # noqa: SIM118  (no mapping)
-                np.testing.assert_array_equal(file.get_tensor(layer), note.similarity[layer].float().numpy())
+                np.testing.assert_array_equal(
+                    file.get_tensor(layer), note.similarity[layer].float().numpy()
+                )
     assert len(list((tmp_path / "similarity").iterdir())) == 2
 
 
 def test_a_file_made_again_is_the_same() -> None:
-    note = Note(kind="split", clients=(2, 3), text="", similarity={k: torch.ones(2, 2) for k in ("b", "all", "a")})
+    note = Note(
+        kind="split",
+        clients=(2, 3),
+        text="",
+        similarity={k: torch.ones(2, 2) for k in ("b", "all", "a")},
+    )
     assert len({matrix_file(note, 3) for _ in range(20)}) == 1
 
 
 def test_a_round_without_matrices_has_no_files(tmp_path: Path) -> None:
-    (one,) = begin(make({"scenario": "synthetic/groups", "methods": ["cfl"], "rounds": 1, "workers": 1}), tmp_path / "run")
+    (one,) = begin(
+        make({"scenario": "synthetic/groups", "methods": ["cfl"], "rounds": 1, "workers": 1}),
+        tmp_path / "run",
+    )
     assert [matrices(round) for round in one.rounds()] == [{}]
     assert not (tmp_path / "run" / "similarity").exists()

@@ -26,7 +26,9 @@ from page_runs import OLD, cosines, line, matrices, note, split_run, write
 def unpacked(packed: dict[str, Any]) -> np.ndarray:
     """What the page's script makes of a packed array."""
     raw = base64.b64decode(packed["data"])
-    codes = np.frombuffer(raw, {"i32": "<i4", "u16": "<u2", "u8": "<u1"}[packed["type"]]).reshape(packed["shape"])
+    codes = np.frombuffer(raw, {"i32": "<i4", "u16": "<u2", "u8": "<u1"}[packed["type"]]).reshape(
+        packed["shape"]
+    )
     if packed["type"] == "i32":
         return codes
     missing = np.iinfo(codes.dtype).max
@@ -37,7 +39,11 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
 finite = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
-@given(npst.arrays(np.float64, npst.array_shapes(max_dims=2, max_side=6), elements=finite | st.just(np.nan)))
+@given(
+    npst.arrays(
+        np.float64, npst.array_shapes(max_dims=2, max_side=6), elements=finite | st.just(np.nan)
+    )
+)
 def test_packed_numbers_come_back_to_half_a_step(values: np.ndarray) -> None:
     packed = json.loads(to_json(real(values)))
     back = unpacked(packed)
@@ -51,19 +57,31 @@ def test_packed_ids_are_exact() -> None:
 
 
 @given(st.integers(2, 9), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_blocks_are_means_without_clients_beside_themselves(n: int, count: int, random: Any) -> None:
+def test_blocks_are_means_without_clients_beside_themselves(
+    n: int, count: int, random: Any
+) -> None:
     matrix = np.array([[random.random() for _ in range(n)] for _ in range(n)])
     edges = [n * i // min(count, n) for i in range(min(count, n) + 1)]
     found = blocks(matrix, edges)
     for i in range(len(edges) - 1):
         for j in range(len(edges) - 1):
-            cell = [matrix[a, b] for a in range(edges[i], edges[i + 1]) for b in range(edges[j], edges[j + 1]) if a != b]
-            assert np.isnan(found[i, j]) if not cell else found[i, j] == pytest.approx(np.mean(cell))
+            cell = [
+                matrix[a, b]
+                for a in range(edges[i], edges[i + 1])
+                for b in range(edges[j], edges[j + 1])
+                if a != b
+            ]
+            assert (
+                np.isnan(found[i, j]) if not cell else found[i, j] == pytest.approx(np.mean(cell))
+            )
 
 
 def test_the_document_has_what_was_recorded(tmp_path: Path) -> None:
     (run,) = document([split_run(tmp_path / "run")])["runs"]
-    assert [(n["id"], n["first"], n["last"], list(n["parents"]), list(n["clients"])) for n in run["nodes"]] == [
+    assert [
+        (n["id"], n["first"], n["last"], list(n["parents"]), list(n["clients"]))
+        for n in run["nodes"]
+    ] == [
         (0, 1, 1, [], [0, 1, 2, 3, 4, 5]),
         (1, 2, 4, [0], [0, 1, 2, 3]),
         (2, 2, 4, [0], [4, 5, 9]),
@@ -76,7 +94,9 @@ def test_the_document_has_what_was_recorded(tmp_path: Path) -> None:
     assert nine["best"] == 2
     # The model of the node that split is what served its clients in the round before.
     assert by_id[0]["path"] == [[0, 1, 0.5], [1, 4, pytest.approx(1 - 1 / 5)]]
-    assert (unpacked(run["members"]) == [[0, 1, 1, 1]] * 4 + [[0, 2, 2, 2]] * 2 + [[-1, -1, 2, 2]]).all()
+    assert (
+        unpacked(run["members"]) == [[0, 1, 1, 1]] * 4 + [[0, 2, 2, 2]] * 2 + [[-1, -1, 2, 2]]
+    ).all()
     assert run["nodes"][0]["score"] == pytest.approx(np.mean([1 - 1 / (c + 2) for c in range(6)]))
     scores = unpacked(run["scores"]["metrics"]["accuracy"])
     assert np.isnan(scores[6, :2]).all()
@@ -84,7 +104,9 @@ def test_the_document_has_what_was_recorded(tmp_path: Path) -> None:
     assert run["rounds"]["groups"] == [1, 2, 2, 2]
     first = run["charts"][0]
     assert first["levels"] == [{"name": "eps1", "value": 0.5}]
-    assert {(one["name"], one["node"]) for one in first["series"]} == {("mean update", node) for node in (0, 1, 2)}
+    assert {(one["name"], one["node"]) for one in first["series"]} == {
+        ("mean update", node) for node in (0, 1, 2)
+    }
     root = next(one for one in first["series"] if one["node"] == 0)
     assert root["points"] == [[1, 0.2], [2, 0.2]]  # a note is about the group as it was before it
 
@@ -103,7 +125,8 @@ def test_many_matrices_are_thinned_out_and_large_ones_coarser(tmp_path: Path) ->
     clients, labels = list(range(n)), [i % 2 for i in range(n)]
     groups = [clients[::2], clients[1::2]]
     lines = [
-        line(r, groups, note("partition", clients, groups, similarity="similarity/m.safetensors")) for r in range(1, MOST + 11)
+        line(r, groups, note("partition", clients, groups, similarity="similarity/m.safetensors"))
+        for r in range(1, MOST + 11)
     ]
     folder = write(tmp_path / "run", lines, method="hcct")
     matrices(folder, "m.safetensors", clients, all=cosines(labels))
@@ -125,7 +148,12 @@ def test_a_page_is_one_file_without_addresses_and_nothing_ends_its_elements(tmp_
     text = page(document([write(tmp_path / "run", lines)]))
     assert text.count("<script") == 2 == text.count("</script>")
     assert "<img" not in text
-    assert bad in json.loads(re.findall(r'id="document">(.*?)</script>', text)[0])["runs"][0]["events"][0]["text"]
+    assert (
+        bad
+        in json.loads(re.findall(r'id="document">(.*?)</script>', text)[0])["runs"][0]["events"][0][
+            "text"
+        ]
+    )
     addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg"}
     assert not re.search(r'(src|href)="(?!#)', text)
@@ -149,7 +177,13 @@ def thousand(n: int = 1000, rounds: int = 200) -> tuple[list[dict[str, Any]], st
     for number in range(1, rounds + 1):
         moved = {c: (c + (c % 97 == number % 97)) % 10 for c in range(n)}
         groups = [[c for c in range(n) if moved[c] == g] for g in range(10)]
-        lines.append(line(number, groups, note("partition", range(n), groups, numbers={"utility": number / 10})))
+        lines.append(
+            line(
+                number,
+                groups,
+                note("partition", range(n), groups, numbers={"utility": number / 10}),
+            )
+        )
     return lines, "hcct", truth
 
 
@@ -178,9 +212,16 @@ def test_agreement_leaves_out_adversaries(tmp_path: Path) -> None:
 
 
 def test_a_refused_client_is_not_counted_as_silent(tmp_path: Path) -> None:
-    lines = [line(1, [[0, 1, 2]], silent=[2]), line(2, [[0, 1, 2]], silent=[0, 2], refused={"2": "a NaN"})]
+    lines = [
+        line(1, [[0, 1, 2]], silent=[2]),
+        line(2, [[0, 1, 2]], silent=[0, 2], refused={"2": "a NaN"}),
+    ]
     (run,) = document([write(tmp_path / "run", lines)])["runs"]
-    assert [(client["silent"], client["refused"]) for client in run["clients"]] == [(1, 0), (0, 0), (1, 1)]
+    assert [(client["silent"], client["refused"]) for client in run["clients"]] == [
+        (1, 0),
+        (0, 0),
+        (1, 1),
+    ]
 
 
 def test_a_lost_matrix_is_counted_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -207,9 +248,17 @@ def test_a_users_method_has_a_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["flhc", "acfl"])
 def test_a_dendrogram_is_of_what_was_compared(method: str, tmp_path: Path) -> None:
     name = "similarity/m.safetensors"
-    lines = [line(1, [[0, 1], [2, 3]], note("cluster", range(4), [[0, 1], [2, 3]], similarity=name))]
+    lines = [
+        line(1, [[0, 1], [2, 3]], note("cluster", range(4), [[0, 1], [2, 3]], similarity=name))
+    ]
     folder = write(tmp_path / "run", lines, method=method)
-    matrices(folder, "m.safetensors", range(4), all=1 - cosines([0, 0, 1, 1]), compared=cosines([0, 0, 1, 1]))
+    matrices(
+        folder,
+        "m.safetensors",
+        range(4),
+        all=1 - cosines([0, 0, 1, 1]),
+        compared=cosines([0, 0, 1, 1]),
+    )
     (chart,) = document([folder])["runs"][0]["charts"]
     assert sorted(link[1][1] for link in chart["links"])[:2] == pytest.approx([0.2, 0.2])
     assert sorted(chart["leaves"]) == [0, 1, 2, 3]
@@ -225,12 +274,16 @@ def test_every_method_makes_a_page(tmp_path: Path) -> None:
     assert len(told["runs"]) == len(METHODS) == len(told["compared"])
     for run in told["runs"]:
         lines = Record(next(path for path in out.iterdir() if path.name == run["name"])).lines()
-        assert sum(client["silent"] for client in run["clients"]) == sum(len(one["silent"]) for one in lines)
+        assert sum(client["silent"] for client in run["clients"]) == sum(
+            len(one["silent"]) for one in lines
+        )
         json.loads(to_json(run))
     assert len(page(told)) < 3e6
 
 
-def test_the_command_writes_beside_the_run_or_to_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_beside_the_run_or_to_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = split_run(tmp_path / "run")
     assert main(["report", str(folder)]) == 0
     assert (folder / "report.html").is_file()
@@ -244,7 +297,9 @@ def test_the_command_writes_beside_the_run_or_to_out(tmp_path: Path, capsys: pyt
     (["nowhere"], "nowhere is not a run directory"), (["RUN", "-o", "x.pdf"], "--out must end in .html, got x.pdf"),
     (["EMPTY"], "has no completed round yet"),
 ])  # fmt: skip
-def test_a_mistake_is_one_sentence(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     places = {"RUN": split_run(tmp_path / "run"), "EMPTY": write(tmp_path / "empty", [])}
     assert main(["report", *(str(places.get(word, word)) for word in arguments)]) == 2
     told = capsys.readouterr().err

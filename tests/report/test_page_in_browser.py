@@ -23,7 +23,10 @@ class Opened:
         self.tab = browser.new_page(viewport={"width": 1200, "height": 900}, **options)
         self.tab.on("console", lambda message: self.wrong.append(message.text))
         self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.tab.on("request", lambda request: request.url == path.as_uri() or self.wrong.append(request.url))
+        self.tab.on(
+            "request",
+            lambda request: request.url == path.as_uri() or self.wrong.append(request.url),
+        )
         self.tab.goto(path.as_uri())
         self.tab.wait_for_selector("section.run canvas")
 
@@ -32,7 +35,12 @@ class Opened:
         return str(shown.text_content()) if shown.is_visible() else ""
 
     def first_cells(self, column: int) -> list[str]:
-        return [str(text) for text in self.tab.locator(f"section.run .tall tbody td:nth-child({column})").all_text_contents()]
+        return [
+            str(text)
+            for text in self.tab.locator(
+                f"section.run .tall tbody td:nth-child({column})"
+            ).all_text_contents()
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,12 @@ def one(browser: Any, file: Path) -> Iterator[Opened]:
 
 def test_it_says_what_became_of_the_run(one: Opened) -> None:
     text = one.tab.inner_text("main")
-    for words in ("cfl on synthetic/groups, seed 0", "adjusted Rand", "why it is a split", "Mean update"):
+    for words in (
+        "cfl on synthetic/groups, seed 0",
+        "adjusted Rand",
+        "why it is a split",
+        "Mean update",
+    ):
         assert words in text
     assert "G1 rounds 2–4 · 4 clients: 0–3" in re.sub(r"\s+", " ", text)
 
@@ -75,7 +88,9 @@ def test_arrow_keys_read_the_groups_and_the_charts(one: Opened) -> None:
     one.tab.keyboard.press("ArrowRight")
     one.tab.keyboard.press("ArrowDown")
     assert "round 2, client 1" in one.tip()
-    assert "round 2, client 1" in str(one.tab.locator("section.run .plot .spoken").first.text_content())
+    assert "round 2, client 1" in str(
+        one.tab.locator("section.run .plot .spoken").first.text_content()
+    )
     one.tab.keyboard.press("Escape")
     assert one.tip() == ""
     one.tab.locator("figure.chart svg[tabindex]").first.focus()
@@ -112,7 +127,10 @@ def test_layers_and_legends_switch(one: Opened) -> None:
     assert box["height"] > 200
     before = one.tab.locator("figure.chart").first.locator("path[stroke-width='3']").count()
     one.tab.locator("figure.chart").first.locator(".legend button").first.click()
-    assert one.tab.locator("figure.chart").first.locator("path[stroke-width='3']").count() == before - 1
+    assert (
+        one.tab.locator("figure.chart").first.locator("path[stroke-width='3']").count()
+        == before - 1
+    )
 
 
 @pytest.fixture
@@ -140,7 +158,9 @@ def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(crowd: Open
     one = crowd
     drawings = "[drawings.size, [...drawings].filter((box) => box.isConnected).length]"
     before = one.tab.evaluate(drawings)
-    one.tab.locator("figure.chart", has_text="Mean update").get_by_role("button", name="all").click()
+    one.tab.locator("figure.chart", has_text="Mean update").get_by_role(
+        "button", name="all"
+    ).click()
     one.tab.locator("summary").last.click()
     one.tab.locator("section.run canvas").first.focus()
     one.tab.keyboard.press("ArrowRight")
@@ -149,7 +169,10 @@ def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(crowd: Open
     assert one.tip() == ""
     assert one.tab.evaluate("document.activeElement.tagName") == "CANVAS"
     assert one.tab.locator("details").last.get_attribute("open") is not None
-    assert one.tab.locator("figure.chart", has_text="Mean update").locator(".legend button").count() == 12
+    assert (
+        one.tab.locator("figure.chart", has_text="Mean update").locator(".legend button").count()
+        == 12
+    )
     for client in (0, 4, 9):
         one.tab.get_by_role("button", name=str(client), exact=True).click()
     assert one.tab.evaluate(drawings) == before == [before[0]] * 2
@@ -170,7 +193,10 @@ def test_dark_and_light_and_print(browser: Any, file: Path) -> None:
         opened = Opened(browser, file, color_scheme=scheme)
         grounds[scheme] = opened.tab.evaluate("getComputedStyle(document.body).backgroundColor")
         opened.tab.locator("#theme").click()  # auto -> light
-        assert opened.tab.evaluate("getComputedStyle(document.body).backgroundColor") == grounds["light"]
+        assert (
+            opened.tab.evaluate("getComputedStyle(document.body).backgroundColor")
+            == grounds["light"]
+        )
         assert opened.tab.pdf(format="A4", print_background=True).startswith(b"%PDF")
         assert opened.wrong == []
         opened.tab.close()
@@ -181,7 +207,11 @@ def test_the_slider_goes_over_the_clusterings(browser: Any, tmp_path: Path) -> N
     parts = [[0, 1], [2, 3]], [[0], [1], [2, 3]], [[0], [1], [2], [3]]
     named = [f"similarity/round-{number}.safetensors" for number in (1, 2, 3)]
     lines = [
-        line(number, groups, note("partition", range(4), groups, text=f"as in round {number}", similarity=name))
+        line(
+            number,
+            groups,
+            note("partition", range(4), groups, text=f"as in round {number}", similarity=name),
+        )
         for number, (groups, name) in enumerate(zip(parts, named, strict=True), start=1)
     ]
     folder = write(tmp_path / "run", lines, method="hcct")
@@ -216,7 +246,10 @@ def test_several_runs_side_by_side(browser: Any, tmp_path: Path) -> None:
 
 def test_text_of_a_record_stays_text(browser: Any, tmp_path: Path) -> None:
     bad = "</script><img src=x onerror='document.title=1'><b>bold</b>{{style}}"
-    folder = write(tmp_path / "run", [line(1, [[0, 1]]), line(2, [[0], [1]], note("split", [0, 1], [[0], [1]], text=bad))])
+    folder = write(
+        tmp_path / "run",
+        [line(1, [[0, 1]]), line(2, [[0], [1]], note("split", [0, 1], [[0], [1]], text=bad))],
+    )
     path = tmp_path / "bad.html"
     path.write_text(page(document([folder])), encoding="utf-8")
     opened = Opened(browser, path)
@@ -230,7 +263,11 @@ def test_text_of_a_record_stays_text(browser: Any, tmp_path: Path) -> None:
 def hospitals(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     """A page on a phone: FedAvg, and two methods that find the same groups of clients with names, in another order."""
     names = ["north", "<b>south</b>", "east", "west"]
-    for method, groups in (("fedavg", [[0, 1, 2, 3]]), ("cfl", [[0, 1], [2, 3]]), ("hcct", [[2, 3], [0, 1]])):
+    for method, groups in (
+        ("fedavg", [[0, 1, 2, 3]]),
+        ("cfl", [[0, 1], [2, 3]]),
+        ("hcct", [[2, 3], [0, 1]]),
+    ):
         lines = [line(number, groups) for number in (1, 2)]
         for client, entry in lines[1]["clients"].items():
             entry["accuracy"] = 0.1 if method == "fedavg" else 0.6 + int(client) / 10
@@ -246,7 +283,12 @@ def hospitals(browser: Any, tmp_path: Path) -> Iterator[Opened]:
 
 def test_the_page_begins_with_the_verdict(hospitals: Opened) -> None:
     text = hospitals.tab.locator("main > section").first.inner_text()
-    for words in ("Use cfl for all clients", "<b>south</b>, north (2 clients", "4 of 4 clients gain", "alone (independent)"):
+    for words in (
+        "Use cfl for all clients",
+        "<b>south</b>, north (2 clients",
+        "4 of 4 clients gain",
+        "alone (independent)",
+    ):
         assert words in text
 
 
@@ -264,7 +306,10 @@ def test_the_worst_client_is_on_the_screen_of_a_phone(hospitals: Opened) -> None
 def test_a_group_has_one_colour_in_all_sections(hospitals: Opened) -> None:
     swatch = "section.run tr:has(td button:text-is('{}')) td:nth-child(2) .swatch"
     colours = {
-        name: [one.evaluate("(box) => box.style.background") for one in hospitals.tab.locator(swatch.format(name)).all()]
+        name: [
+            one.evaluate("(box) => box.style.background")
+            for one in hospitals.tab.locator(swatch.format(name)).all()
+        ]
         for name in ("north", "<b>south</b>", "east", "west")
     }
     assert colours["north"] == colours["<b>south</b>"]

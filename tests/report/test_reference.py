@@ -21,7 +21,14 @@ from page_runs import line, note, write
 LATE = {"predicts": "the class 'on time'", "values": [0.918] * 4, "own": [0.918] * 4}
 
 
-def run(folder: Path, method: str, values: dict[int, float], *notes: Any, metric: str = "accuracy", **world: Any) -> Path:
+def run(
+    folder: Path,
+    method: str,
+    values: dict[int, float],
+    *notes: Any,
+    metric: str = "accuracy",
+    **world: Any,
+) -> Path:
     """A run of two rounds with these values of the main metric, and losses that no longer fall."""
     lines = []
     for number in (1, 2):
@@ -32,7 +39,11 @@ def run(folder: Path, method: str, values: dict[int, float], *notes: Any, metric
         lines.append(made)
     facts = {"tests": [100] * len(values), "testers": [1.0] * len(values), **world}
     return write(
-        folder, lines, method, **facts, **({} if metric == "accuracy" else {"metric": {"main": metric, "better": "greater"}})
+        folder,
+        lines,
+        method,
+        **facts,
+        **({} if metric == "accuracy" else {"metric": {"main": metric, "better": "greater"}}),
     )
 
 
@@ -45,7 +56,10 @@ def test_a_constant_model_is_not_recommended(tmp_path: Path) -> None:
     values = dict.fromkeys(range(4), 0.918)
     folders = [run(tmp_path / name, name, values, constant=LATE) for name in ("fedavg", "cfl")]
     found = said(*folders)
-    assert found["constant"] == "Always predicting the class 'on time' has a mean accuracy of 0.918 over 4 clients."
+    assert (
+        found["constant"]
+        == "Always predicting the class 'on time' has a mean accuracy of 0.918 over 4 clients."
+    )
     assert found["warnings"] == [
         "fedavg is no better than always predicting the class 'on time': accuracy 0.918 against 0.918."
     ]
@@ -58,7 +72,9 @@ def test_a_constant_model_is_not_recommended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("accuracy", "better"), [(0.90, False), (0.93, False), (0.999, True)])
-def test_better_than_a_constant_is_better_beyond_noise(accuracy: float, better: bool, tmp_path: Path) -> None:
+def test_better_than_a_constant_is_better_beyond_noise(
+    accuracy: float, better: bool, tmp_path: Path
+) -> None:
     values = dict.fromkeys(range(4), accuracy)
     found = said(*(run(tmp_path / name, name, values, constant=LATE) for name in ("fedavg", "cfl")))
     assert found["use"].startswith("Use fedavg for all clients") == better
@@ -69,7 +85,13 @@ def test_auroc_of_chance_is_no_better_than_a_constant(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     chance = {"predicts": "class 0", "values": [0.5] * 30, "own": [0.5] * 30}
     folders = [
-        run(tmp_path / name, name, dict(enumerate(0.505 + 0.1 * rng.normal(size=30))), metric="AUROC", constant=chance)
+        run(
+            tmp_path / name,
+            name,
+            dict(enumerate(0.505 + 0.1 * rng.normal(size=30))),
+            metric="AUROC",
+            constant=chance,
+        )
         for name in ("fedavg", "cfl")
     ]
     found = said(*folders)
@@ -78,8 +100,15 @@ def test_auroc_of_chance_is_no_better_than_a_constant(tmp_path: Path) -> None:
 
 
 def test_two_clients_and_one_seed_do_not_say_that_nothing_was_learned(tmp_path: Path) -> None:
-    mean = {"predicts": "the mean of the training targets", "values": [-0.1, -0.2], "own": [-0.01, -0.02]}
-    folders = [run(tmp_path / name, name, {0: 0.8, 1: 0.7}, metric="R2Score", constant=mean) for name in ("fedavg", "cfl")]
+    mean = {
+        "predicts": "the mean of the training targets",
+        "values": [-0.1, -0.2],
+        "own": [-0.01, -0.02],
+    }
+    folders = [
+        run(tmp_path / name, name, {0: 0.8, 1: 0.7}, metric="R2Score", constant=mean)
+        for name in ("fedavg", "cfl")
+    ]
     assert said(*folders)["warnings"] == []
 
 
@@ -96,17 +125,30 @@ def test_inverted_labels_at_three_of_eight_sites_are_said_first(tmp_path: Path) 
     sizes = [80, 70, 60, 50, 40, 30, 20, 8]
     values = {0: 0.9, 1: 0.9, 2: 0.13, 3: 0.9, 4: 0.9, 5: 0.17, 6: 0.9, 7: 0.375}
     names = list("ABCDEFGH")
-    hidden = note("keep", range(8), text="8 clients differ, but the probes find different sides", numbers={"p": 1.6e-22})
+    hidden = note(
+        "keep",
+        range(8),
+        text="8 clients differ, but the probes find different sides",
+        numbers={"p": 1.6e-22},
+    )
     facts = {"tests": sizes, "names": names, "constant": half}
     base = run(tmp_path / "a", "fedavg", values, **facts)
     found = said(base, run(tmp_path / "b", "split-half", values, hidden, **facts))
-    assert found["constant"] == "Always predicting class 0 has a mean accuracy of 0.500 over 8 clients."
+    assert (
+        found["constant"]
+        == "Always predicting class 0 has a mean accuracy of 0.500 over 8 clients."
+    )
     below, undecided, evidence = found["warnings"]
     assert below.startswith("fedavg leaves 3 of 8 clients below always predicting the same")
     assert below.endswith("C 0.130 (0.500), F 0.170 (0.500), H 0.375 (0.500).")
     assert undecided == "Not decided: 8 test rows at H."
-    assert "Strongest evidence for groups: p = 1.6e-22 (split-half, round 2): 8 clients differ" in evidence
-    assert found["use"].startswith("Use fedavg except for clients C, F, H (3 clients), below always predicting the same: ")
+    assert (
+        "Strongest evidence for groups: p = 1.6e-22 (split-half, round 2): 8 clients differ"
+        in evidence
+    )
+    assert found["use"].startswith(
+        "Use fedavg except for clients C, F, H (3 clients), below always predicting the same: "
+    )
 
 
 def test_a_client_that_its_own_commonest_class_serves_better_is_below_it(tmp_path: Path) -> None:
@@ -119,15 +161,23 @@ def test_a_client_that_its_own_commonest_class_serves_better_is_below_it(tmp_pat
 def test_weak_evidence_for_groups_is_not_shown(tmp_path: Path) -> None:
     weak = note("keep", range(4), numbers={"p": 0.01})
     values = dict.fromkeys(range(4), 0.99)
-    found = said(run(tmp_path / "a", "fedavg", values, constant=LATE), run(tmp_path / "b", "cfl", values, weak, constant=LATE))
+    found = said(
+        run(tmp_path / "a", "fedavg", values, constant=LATE),
+        run(tmp_path / "b", "cfl", values, weak, constant=LATE),
+    )
     assert found["warnings"] == []
 
 
 def test_what_the_data_warn_of_comes_first_and_once(tmp_path: Path) -> None:
     values = dict.fromkeys(range(4), 0.918)
-    more = {"constant": LATE, "cautions": ["the inputs are not scaled: feature 'dist' is typically 1.46e+03"]}
+    more = {
+        "constant": LATE,
+        "cautions": ["the inputs are not scaled: feature 'dist' is typically 1.46e+03"],
+    }
     found = said(*(run(tmp_path / name, name, values, **more) for name in ("fedavg", "cfl")))
-    assert found["warnings"][0] == "The inputs are not scaled: feature 'dist' is typically 1.46e+03."
+    assert (
+        found["warnings"][0] == "The inputs are not scaled: feature 'dist' is typically 1.46e+03."
+    )
     assert len(found["warnings"]) == 2
 
 
@@ -147,12 +197,15 @@ def write_old(folder: Path, method: str, values: dict[int, float]) -> Path:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The error rate of "beyond noise" between two models that are equally good, over draws of their test sets.
+# The error rate of "beyond noise" between two models that are equally good, over draws of their
+# test sets.
 
 DRAWS = 600
 
 
-def answers(rng: np.random.Generator, shape: tuple[int, ...], right: float, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def answers(
+    rng: np.random.Generator, shape: tuple[int, ...], right: float, kind: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Whether each answer of two models is right: with independent errors, or with errors that exclude each other."""
     place = rng.random(shape)
     other = 1 - place if kind == "opposite" else rng.random(shape)
@@ -161,19 +214,28 @@ def answers(rng: np.random.Generator, shape: tuple[int, ...], right: float, kind
 
 @pytest.mark.parametrize("kind", ["independent", "opposite"])
 @pytest.mark.parametrize("right", [0.5, 0.9])
-@pytest.mark.parametrize(("clients", "tests", "shared"), [(1, 24, False), (1, 100, False), (10, 30, True), (10, 30, False)])
+@pytest.mark.parametrize(
+    ("clients", "tests", "shared"),
+    [(1, 24, False), (1, 100, False), (10, 30, True), (10, 30, False)],
+)
 def test_equal_models_differ_beyond_noise_in_at_most_a_twentieth_of_draws(
     kind: str, right: float, clients: int, tests: int, shared: bool, tmp_path: Path
 ) -> None:
     facts = {"tests": [tests] * clients, "testers": [float(clients if shared else 1)] * clients}
-    folders = [run(tmp_path / name, name, dict.fromkeys(range(clients), right), **facts) for name in ("fedavg", "cfl")]
+    folders = [
+        run(tmp_path / name, name, dict.fromkeys(range(clients), right), **facts)
+        for name in ("fedavg", "cfl")
+    ]
     (found,) = contests(map(read, folders))
     rng = np.random.default_rng(1)
     beyond = 0
     for _ in range(DRAWS):
         shape = (1, tests) if shared else (clients, tests)
         mine, theirs = (one.mean(1) for one in answers(rng, shape, right, kind))
-        rows = {client: (float(mine[client % len(mine)]), float(theirs[client % len(mine)])) for client in range(clients)}
+        rows = {
+            client: (float(mine[client % len(mine)]), float(theirs[client % len(mine)]))
+            for client in range(clients)
+        }
         by = sum(a - b for a, b in rows.values()) / clients
         beyond += abs(by) > found.noise_of_shares(rows)
     assert beyond / DRAWS <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / DRAWS)
@@ -183,16 +245,26 @@ def test_the_noise_of_a_shared_test_set_is_that_of_one_client(tmp_path: Path) ->
     """Ten clients with the same 30 test examples and the same two models say no more than one."""
     values = dict.fromkeys(range(10), 0.6)
     facts = {"tests": [30] * 10, "testers": [10.0] * 10}
-    (found,) = contests(read(run(tmp_path / name, name, values, **facts)) for name in ("fedavg", "cfl"))
+    (found,) = contests(
+        read(run(tmp_path / name, name, values, **facts)) for name in ("fedavg", "cfl")
+    )
     rows = dict.fromkeys(range(10), (0.6, 0.5))
     assert found.noise_of_shares(rows) == pytest.approx(found.noise_of_shares({0: (0.6, 0.5)}))
 
 
-def test_the_interval_over_clients_is_no_noise_where_they_share_their_test_examples(tmp_path: Path) -> None:
+def test_the_interval_over_clients_is_no_noise_where_they_share_their_test_examples(
+    tmp_path: Path,
+) -> None:
     """The same difference at all clients has no spread, and may still be that of one test set."""
     facts = {"testers": [4.0] * 4, "metric": "AUROC"}
-    folders = [run(tmp_path / n, n, dict.fromkeys(range(4), v), **facts) for n, v in (("fedavg", 0.7), ("cfl", 0.71))]
-    assert said(*folders)["use"] == "The best mean AUROC is that of cfl; whether it is best beyond noise is not known."
+    folders = [
+        run(tmp_path / n, n, dict.fromkeys(range(4), v), **facts)
+        for n, v in (("fedavg", 0.7), ("cfl", 0.71))
+    ]
+    assert (
+        said(*folders)["use"]
+        == "The best mean AUROC is that of cfl; whether it is best beyond noise is not known."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -212,10 +284,15 @@ def test_a_run_records_what_its_verdict_needs(tmp_path: Path) -> None:
     }
     world = World(clients=clients, model=lambda: __import__("torch").nn.Linear(3, 2))
     assert set(times_tested(world).values()) == {3.0}
-    runs = coterie.begin(world, tmp_path / "runs", ["fedavg", "independent"], rounds=1, workers=1).finish()
+    runs = coterie.begin(
+        world, tmp_path / "runs", ["fedavg", "independent"], rounds=1, workers=1
+    ).finish()
     found = said(*(one.folder for one in runs))
     share = float((shared[1] == 0).mean())
-    assert found["constant"] == f"Always predicting class 0 has a mean accuracy of {share:.3f} over 3 clients."
+    assert (
+        found["constant"]
+        == f"Always predicting class 0 has a mean accuracy of {share:.3f} over 3 clients."
+    )
     assert "a test example that several of them have counts once" in found["noise"]
 
 
@@ -232,13 +309,21 @@ def test_the_constant_of_a_pooled_metric_is_pooled(tmp_path: Path) -> None:
     for place in (-2.0, 0.0, 2.0):
         targets = place + rng.normal(size=40)
         clients.append((rng.normal(size=(40, 2)).astype("f"), targets.astype("f")))
-    objective = coterie.Objective(loss=coterie.REGRESSION.loss, metrics=["R2Score"], combine=coterie.REGRESSION.combine)
+    objective = coterie.Objective(
+        loss=coterie.REGRESSION.loss, metrics=["R2Score"], combine=coterie.REGRESSION.combine
+    )
     world = coterie.from_lists(clients, model="linear", objective=objective)
-    runs = coterie.begin(world, tmp_path / "runs", ["fedavg", "independent"], rounds=2, workers=1).finish()
+    runs = coterie.begin(
+        world, tmp_path / "runs", ["fedavg", "independent"], rounds=2, workers=1
+    ).finish()
     tests = [data.test.targets.flatten().double() for data in world.clients.values()]
-    mean = np.concatenate([data.train.targets.flatten().numpy() for data in world.clients.values()]).mean()
+    mean = np.concatenate(
+        [data.train.targets.flatten().numpy() for data in world.clients.values()]
+    ).mean()
     rows = np.concatenate([one.numpy() for one in tests])
     score = 1 - np.square(rows - mean).sum() / np.square(rows - rows.mean()).sum()
     found = said(*(one.folder for one in runs))
     assert found["constant"].startswith("Always predicting the mean of the training targets")
-    assert found["constant"].endswith(f"R2Score of {score:.3f} over 3 clients.") or abs(score) < 1e-3
+    assert (
+        found["constant"].endswith(f"R2Score of {score:.3f} over 3 clients.") or abs(score) < 1e-3
+    )

@@ -17,22 +17,45 @@ def shown(renderable: Any, width: int = 200) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def note(kind: str, clients: list[int], parts: list[list[int]], text: str = "why") -> dict[str, Any]:
+def note(
+    kind: str, clients: list[int], parts: list[list[int]], text: str = "why"
+) -> dict[str, Any]:
     return {"kind": kind, "clients": clients, "parts": parts, "text": text, "numbers": {}}
 
 
-def line(round: int, groups: list[list[int]], *notes: dict[str, Any], **scores: Any) -> dict[str, Any]:
+def line(
+    round: int, groups: list[list[int]], *notes: dict[str, Any], **scores: Any
+) -> dict[str, Any]:
     """A round in which client ``c`` of the ``g``-th group has accuracy ``c / 10``, unless ``accuracy`` says otherwise."""
     accuracy = scores.get("accuracy", lambda client: client / 10)
-    clients = {str(c): {"group": g, "accuracy": accuracy(c)} for g, group in enumerate(groups) for c in group}
-    return {"round": round, "groups": groups, "notes": list(notes), "clients": clients, "tested": True}
+    clients = {
+        str(c): {"group": g, "accuracy": accuracy(c)}
+        for g, group in enumerate(groups)
+        for c in group
+    }
+    return {
+        "round": round,
+        "groups": groups,
+        "notes": list(notes),
+        "clients": clients,
+        "tested": True,
+    }
 
 
 def test_splits_of_splits_are_a_tree() -> None:
     lines = [
         line(1, [[0, 1, 2, 3]], note("keep", [0, 1, 2, 3], [])),
-        line(2, [[0, 1], [2, 3]], note("split", [0, 1, 2, 3], [[0, 1], [2, 3]], "at odds [0.9 >= 0.5]")),
-        line(5, [[0, 1], [2], [3]], note("split", [2, 3], [[3], [2]], "again"), note("keep", [0, 1], [])),
+        line(
+            2,
+            [[0, 1], [2, 3]],
+            note("split", [0, 1, 2, 3], [[0, 1], [2, 3]], "at odds [0.9 >= 0.5]"),
+        ),
+        line(
+            5,
+            [[0, 1], [2], [3]],
+            note("split", [2, 3], [[3], [2]], "again"),
+            note("keep", [0, 1], []),
+        ),
     ]
     assert shown(terminal.tree(lines)) == "\n".join(
         [
@@ -57,7 +80,11 @@ def test_a_partition_made_anew_replaces_the_old_one_and_a_confirmed_one_keeps_it
         return note("cluster", [0, 1, 2], parts, text)
 
     old, new = [[0], [1, 2]], [[0, 1], [2]]
-    lines = [line(1, old, everyone(old, "a")), line(2, new, everyone(new, "b")), line(3, new, everyone(new, "c"))]
+    lines = [
+        line(1, old, everyone(old, "a")),
+        line(2, new, everyone(new, "b")),
+        line(3, new, everyone(new, "c")),
+    ]
     found = history(lines)
     assert (found.round, found.why) == (2, "b")
     assert [leaf.clients for leaf in found.leaves()] == [(0, 1), (2,)]
@@ -72,11 +99,16 @@ def test_groups_that_no_note_explains_are_shown_flat() -> None:
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
-    assert shown(terminal.tree([line(1, [[0, 1]], accuracy=lambda client: None)])) == "0, 1 (2 clients)"
+    assert (
+        shown(terminal.tree([line(1, [[0, 1]], accuracy=lambda client: None)]))
+        == "0, 1 (2 clients)"
+    )
 
 
 def test_words_of_a_text_are_no_markup() -> None:
-    assert "[bold]" in shown(terminal.tree([line(1, [[0]], note("keep", [0], [], "[bold] and [/]"))]))
+    assert "[bold]" in shown(
+        terminal.tree([line(1, [[0]], note("keep", [0], [], "[bold] and [/]"))])
+    )
 
 
 def test_events_are_changes_of_groups() -> None:
@@ -89,7 +121,12 @@ def test_events_are_changes_of_groups() -> None:
 
 @pytest.mark.parametrize(
     ("clients", "text"),
-    [([3], "3 (1 client)"), ([4, 3], "3, 4 (2 clients)"), ([1, 2, 3, 9], "1-3, 9 (4 clients)"), ([], " (0 clients)")],
+    [
+        ([3], "3 (1 client)"),
+        ([4, 3], "3, 4 (2 clients)"),
+        ([1, 2, 3, 9], "1-3, 9 (4 clients)"),
+        ([], " (0 clients)"),
+    ],
 )
 def test_members(clients: list[int], text: str) -> None:
     assert terminal.members(clients) == text
@@ -105,10 +142,36 @@ SUMMARY: dict[str, Any] = {
 
 def test_a_row_per_run() -> None:
     header, row = shown(terminal.table([SUMMARY])).splitlines()
-    assert header.split() == ["method", "rounds", "accuracy", "worst", "perplexity", "groups", "ARI", "up", "down", "seconds"]
+    assert header.split() == [
+        "method",
+        "rounds",
+        "accuracy",
+        "worst",
+        "perplexity",
+        "groups",
+        "ARI",
+        "up",
+        "down",
+        "seconds",
+    ]
     usual = {name: value for name, value in SUMMARY.items() if name != "perplexity"}
-    assert "…" not in shown(terminal.table([{**usual, "method": "independent", "bytes_up": 123_400_000}]), width=80)
-    assert row.split() == ["cfl", "9", "0.910", "0.750", "12.500", "2", "-", "2.0", "MB", "3.0", "kB", "1.2"]
+    assert "…" not in shown(
+        terminal.table([{**usual, "method": "independent", "bytes_up": 123_400_000}]), width=80
+    )
+    assert row.split() == [
+        "cfl",
+        "9",
+        "0.910",
+        "0.750",
+        "12.500",
+        "2",
+        "-",
+        "2.0",
+        "MB",
+        "3.0",
+        "kB",
+        "1.2",
+    ]
     assert "seed" in shown(terminal.table([SUMMARY, {**SUMMARY, "seed": 1}]))
     assert "-" in shown(terminal.table([{**SUMMARY, "score": None}]))
 
@@ -126,7 +189,10 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
         "rounds": [9],
         **dict.fromkeys(COMPARED, value),
     }
-    one, two = {**entry, "settings": {"eps1": 0.1, "eps2": 1}}, {**entry, "settings": {"eps1": 0.2, "eps2": 1}}
+    one, two = (
+        {**entry, "settings": {"eps1": 0.1, "eps2": 1}},
+        {**entry, "settings": {"eps1": 0.2, "eps2": 1}},
+    )
     assert terminal.differences([one, two]) == ["eps1 0.1", "eps1 0.2"]
     text = shown(terminal.comparison([one, two]))
     assert "cfl 1: eps1 0.1\ncfl 2: eps1 0.2" in text
@@ -136,22 +202,46 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
 
 def test_settings_in_which_rows_of_different_methods_differ_are_said_once() -> None:
     blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
-    about: dict[str, Any] = {"scenario_settings": {}, "boundary": {}, "settings": {}, "limits": {"rounds": 9}, "metric": "loss"}
+    about: dict[str, Any] = {
+        "scenario_settings": {},
+        "boundary": {},
+        "settings": {},
+        "limits": {"rounds": 9},
+        "metric": "loss",
+    }
     entry = {**about, "scenario": "digits/iid", "seeds": [0], "rounds": [9], **blank}
     rates = {"fedavg": 0.1, "cfl": 0.2, "ifca": 0.1}
-    rows = [{**entry, "method": name, "training": {"lr": lr, "batch": 32}} for name, lr in rates.items()]
+    rows = [
+        {**entry, "method": name, "training": {"lr": lr, "batch": 32}} for name, lr in rates.items()
+    ]
     text = shown(terminal.comparison(rows))
-    assert text.splitlines()[-1] == "The rows differ in more than the method: lr 0.1 (fedavg, ifca), 0.2 (cfl)"
+    assert (
+        text.splitlines()[-1]
+        == "The rows differ in more than the method: lr 0.1 (fedavg, ifca), 0.2 (cfl)"
+    )
     assert "differ" not in shown(terminal.comparison(rows[:1]))
 
 
 def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
     def entry(scenario: str, method: str, **values: float) -> dict[str, Any]:
-        known = {name: {"mean": value, "low": value - 0.1, "high": value + 0.1} for name, value in values.items()}
+        known = {
+            name: {"mean": value, "low": value - 0.1, "high": value + 0.1}
+            for name, value in values.items()
+        }
         blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
-        about: dict[str, Any] = {name: {} for name in ("training", "scenario_settings", "limits", "settings")}
+        about: dict[str, Any] = {
+            name: {} for name in ("training", "scenario_settings", "limits", "settings")
+        }
         about |= {"metric": "accuracy", "better": "greater"}
-        return {**about, "method": method, "scenario": scenario, "seeds": [0, 1, 2], "rounds": [100, 200], **blank, **known}
+        return {
+            **about,
+            "method": method,
+            "scenario": scenario,
+            "seeds": [0, 1, 2],
+            "rounds": [100, 200],
+            **blank,
+            **known,
+        }
 
     full = entry(
         "digits/iid",
@@ -166,7 +256,9 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
         bytes_down=999.9e6,
         evaluations=123_456,
     )
-    text = shown(terminal.comparison([full, entry("digits/label-swap", "cfl"), entry("digits/iid", "cfl")]))
+    text = shown(
+        terminal.comparison([full, entry("digits/label-swap", "cfl"), entry("digits/iid", "cfl")])
+    )
     assert max(map(len, text.splitlines())) <= 116
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["digits/iid"]
@@ -194,13 +286,29 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
 
 def test_a_comparison_tells_of_isolated_adversaries_where_there_are_any() -> None:
     blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
-    about: dict[str, Any] = {name: {} for name in ("training", "boundary", "scenario_settings", "limits", "settings")}
+    about: dict[str, Any] = {
+        name: {} for name in ("training", "boundary", "scenario_settings", "limits", "settings")
+    }
     about |= {"metric": "accuracy"}
-    entry = {**about, "method": "cfl", "scenario": "digits/iid", "seeds": [0], "rounds": [9], **blank}
+    entry = {
+        **about,
+        "method": "cfl",
+        "scenario": "digits/iid",
+        "seeds": [0],
+        "rounds": [9],
+        **blank,
+    }
     assert "isolated" not in shown(terminal.comparison([entry]))
-    text = shown(terminal.comparison([{**entry, "isolated": {"mean": 0.75, "low": None, "high": None}}, entry]))
+    text = shown(
+        terminal.comparison(
+            [{**entry, "isolated": {"mean": 0.75, "low": None, "high": None}}, entry]
+        )
+    )
     assert "isolated" in text
-    assert [line.split()[-1] for line in text.splitlines()[-2 - text.count("cfl 1:") :][:2]] == ["0.75", "-"]
+    assert [line.split()[-1] for line in text.splitlines()[-2 - text.count("cfl 1:") :][:2]] == [
+        "0.75",
+        "-",
+    ]
 
 
 def test_settings_are_listed_with_their_limits() -> None:

@@ -40,7 +40,9 @@ def run(
         made = line(number, groups or [clients], tested=values is not None)
         for client, entry in made["clients"].items() if values else ():
             entry.pop("accuracy")
-            entry |= {metric: values[int(client)]} | ({"adversary": True} if int(client) == adversary else {})
+            entry |= {metric: values[int(client)]} | (
+                {"adversary": True} if int(client) == adversary else {}
+            )
         lines.append(made)
     sizes = {} if tests is None else {"tests": [tests] * len(clients)}
     other = {} if metric == "accuracy" else {"metric": {"main": metric, "better": better}}
@@ -66,7 +68,9 @@ def test_two_models_that_are_alike_rarely_differ_beyond_noise(n: int, p: float) 
     assert beyond < 0.05
 
 
-@pytest.mark.parametrize(("right", "sign"), [(1, 0), (5, 0), (8, 0), (9, 1), (11, 1), (-1, 0), (-8, 0), (-11, -1)])
+@pytest.mark.parametrize(
+    ("right", "sign"), [(1, 0), (5, 0), (8, 0), (9, 1), (11, 1), (-1, 0), (-8, 0), (-11, -1)]
+)
 def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 12 / 24})
     found = contest(run(tmp_path / "b", "cfl", {0: (12 + right) / 24}), base)
@@ -85,7 +89,8 @@ def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path)
 def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
     clients = range(16)
     found = contest(
-        run(tmp_path / "b", "cfl", dict.fromkeys(clients, 0.6)), run(tmp_path / "a", "fedavg", dict.fromkeys(clients, 0.5))
+        run(tmp_path / "b", "cfl", dict.fromkeys(clients, 0.6)),
+        run(tmp_path / "a", "fedavg", dict.fromkeys(clients, 0.5)),
     )
     mine, other = found.entries
     assert (mine.method, other.method) == ("cfl", "fedavg")
@@ -100,7 +105,13 @@ def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
 def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     rows = {"fedavg": [0.50, 0.40, 0.45], "cfl": [0.62, 0.50, 0.55]}
     folders = [
-        run(tmp_path / f"{method}{seed}", method, dict.fromkeys((0, 1), value), metric="R2Score", seed=seed)
+        run(
+            tmp_path / f"{method}{seed}",
+            method,
+            dict.fromkeys((0, 1), value),
+            metric="R2Score",
+            seed=seed,
+        )
         for method, values in rows.items()
         for seed, value in enumerate(values)
     ]
@@ -109,11 +120,16 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     assert found.entries[0].method == "cfl"
     assert gain
     assert gain.by == pytest.approx(0.32 / 3)
-    both = scipy.stats.sem([0.12, 0.10, 0.10])  # of two clients with the same values: two degrees of freedom each
+    both = scipy.stats.sem(
+        [0.12, 0.10, 0.10]
+    )  # of two clients with the same values: two degrees of freedom each
     assert gain.noise == pytest.approx(scipy.stats.t.ppf(0.975, 4) * both)
     assert gain.sign == 1
     alone = contest(folders[0], folders[3])
-    assert "noise is not known: R2Score has no standard error, and there is one seed" in verdict(alone)["noise"]
+    assert (
+        "noise is not known: R2Score has no standard error, and there is one seed"
+        in verdict(alone)["noise"]
+    )
     assert "noise of single clients is not known" in verdict(alone)["better"][0]
 
 
@@ -122,7 +138,13 @@ def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path
     rng = np.random.default_rng(0)
     base, more = rng.random((2, 5)) * 0.1, 0.5 + rng.random((2, 5)) * 0.1
     folders = {
-        (name, seed): run(tmp_path / f"{name}{seed}", name, dict(enumerate(rows[seed])), metric="R2Score", seed=seed)
+        (name, seed): run(
+            tmp_path / f"{name}{seed}",
+            name,
+            dict(enumerate(rows[seed])),
+            metric="R2Score",
+            seed=seed,
+        )
         for name, rows in (("fedavg", base), ("cfl", more))
         for seed in (0, 1)
     }
@@ -133,7 +155,9 @@ def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path
     assert (gain.noise, gain.sign) == (pytest.approx((high - low) / 2), 1)
     both = contest(*folders.values())
     one = both.gain(both.entries[0], both.entries[1], 3)
-    pooled = np.var(more - base, axis=0, ddof=1).mean()  # five clients with one degree of freedom each
+    pooled = np.var(
+        more - base, axis=0, ddof=1
+    ).mean()  # five clients with one degree of freedom each
     assert one
     assert one.noise == pytest.approx(scipy.stats.t.ppf(0.975, 5) * np.sqrt(pooled / 2))
 
@@ -142,7 +166,14 @@ def groups_of_two(folder: Path, seeds: int) -> list[Path]:
     """One model serves 8 of 10 clients and is wrong for 2; groups serve all."""
     rng = np.random.default_rng(0)
     return [
-        run(folder / f"{name}{seed}", name, dict(enumerate(values)), metric="AUROC", seed=seed, groups=groups)
+        run(
+            folder / f"{name}{seed}",
+            name,
+            dict(enumerate(values)),
+            metric="AUROC",
+            seed=seed,
+            groups=groups,
+        )
         for seed in range(seeds)
         for name, values, groups in (
             ("fedavg", [0.0, 0.0, *(1 - 0.01 * rng.random(8))], [[*range(10)]]),
@@ -155,17 +186,29 @@ def test_that_groups_help_a_few_clients_much_is_no_noise(tmp_path: Path) -> None
     found = verdict(contest(*groups_of_two(tmp_path, 3)))
     assert found["use"] == "Use cfl for all clients: its mean AUROC is the best, beyond noise."
     assert "within noise" not in found["better"][0]
-    assert found["noise"].startswith("A difference of means is within noise if its 95 % interval over the 3 seeds contains 0")
+    assert found["noise"].startswith(
+        "A difference of means is within noise if its 95 % interval over the 3 seeds contains 0"
+    )
 
 
 def test_with_one_seed_it_is_not_known_whether_a_few_clients_gain(tmp_path: Path) -> None:
     found = verdict(contest(*groups_of_two(tmp_path, 1)))
-    assert found["use"] == "The best mean AUROC is that of cfl; whether it is best beyond noise is not known."
+    assert (
+        found["use"]
+        == "The best mean AUROC is that of cfl; whether it is best beyond noise is not known."
+    )
 
 
 def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: Path) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 0.1, 1: 0.2}, None, {0: 0.5, 1: 0.3})
-    more = run(tmp_path / "b", "cfl", {0: 0.2, 1: 0.3}, {0: 0.4, 1: 0.4}, {0: 0.9, 1: 0.9}, {0: 1.0, 1: 1.0})
+    more = run(
+        tmp_path / "b",
+        "cfl",
+        {0: 0.2, 1: 0.3},
+        {0: 0.4, 1: 0.4},
+        {0: 0.9, 1: 0.9},
+        {0: 1.0, 1: 1.0},
+    )
     found = verdict(contest(base, more))
     assert found["table"]["round"] == 3
     assert found["table"]["methods"] == ["cfl", "fedavg"]
@@ -179,12 +222,16 @@ def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: P
     assert gains == {"round": 3, "of": [(0, pytest.approx(0.4), 1), (1, pytest.approx(0.6), 1)]}
 
 
-def test_of_methods_within_noise_the_simplest_is_recommended_and_exceptions_are_named(tmp_path: Path) -> None:
+def test_of_methods_within_noise_the_simplest_is_recommended_and_exceptions_are_named(
+    tmp_path: Path,
+) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 0.5, 1: 0.5, 2: 0.6})
     split = run(tmp_path / "b", "cfl", {0: 0.55, 1: 0.52, 2: 0.6}, groups=[[0, 1], [2]])
     found = verdict(contest(split, base))
     assert found["table"]["methods"] == ["fedavg", "cfl"]
-    assert found["use"].startswith("Use fedavg for all clients: no method has a better mean accuracy beyond noise")
+    assert found["use"].startswith(
+        "Use fedavg for all clients: no method has a better mean accuracy beyond noise"
+    )
     assert (found["method"], found["groups"]) == ("cfl", [[0, 1], [2]])
     alone = run(tmp_path / "c", "independent", {0: 0.1, 1: 0.1, 2: 1.0}, groups=[[0], [1], [2]])
     found = verdict(contest(split, base, alone))
@@ -195,30 +242,50 @@ def test_of_methods_within_noise_the_simplest_is_recommended_and_exceptions_are_
 def test_smaller_is_better_where_it_is(tmp_path: Path) -> None:
     errors = {"fedavg": 2.0, "cfl": 1.5}
     options = {"metric": "MeanSquaredError", "better": "smaller"}
-    found = verdict(contest(*(run(tmp_path / name, name, {0: by, 1: by}, **options) for name, by in errors.items())))
+    found = verdict(
+        contest(
+            *(run(tmp_path / name, name, {0: by, 1: by}, **options) for name, by in errors.items())
+        )
+    )
     assert found["table"]["methods"] == ["cfl", "fedavg"]
-    assert "is lower by 0.500 on average (2.000 to 1.500); it is better for 2 of 2 clients" in found["better"][0]
-    assert found["use"] == "The best mean MeanSquaredError is that of cfl; whether it is best beyond noise is not known."
+    assert (
+        "is lower by 0.500 on average (2.000 to 1.500); it is better for 2 of 2 clients"
+        in found["better"][0]
+    )
+    assert (
+        found["use"]
+        == "The best mean MeanSquaredError is that of cfl; whether it is best beyond noise is not known."
+    )
 
 
 def test_adversaries_are_not_judged(tmp_path: Path) -> None:
     values = {0: 0.5, 1: 0.5, 2: 0.0}
-    found = contest(*(run(tmp_path / name, name, values, adversary=2) for name in ("fedavg", "cfl")))
+    found = contest(
+        *(run(tmp_path / name, name, values, adversary=2) for name in ("fedavg", "cfl"))
+    )
     assert found.clients == [0, 1]
 
 
 def test_runs_over_other_data_are_not_compared(tmp_path: Path) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 0.5}, data="other")
     found = verdict(contest(run(tmp_path / "b", "cfl", {0: 0.9}), base))
-    assert found["left_out"] == "Not compared, for lack of a seed, tested round or data in common: fedavg."
+    assert (
+        found["left_out"]
+        == "Not compared, for lack of a seed, tested round or data in common: fedavg."
+    )
     assert "(independent)" in found["missing"]
     assert "fedavg" not in found["missing"]
     assert found["better"] == []
 
 
 def test_a_run_without_sizes_of_test_sets_has_no_noise_known(tmp_path: Path) -> None:
-    found = verdict(contest(*(run(tmp_path / name, name, {0: 0.5}, tests=None) for name in ("fedavg", "cfl"))))
-    assert "noise is not known: the sizes of test sets are not recorded, and there is one seed." in found["noise"]
+    found = verdict(
+        contest(*(run(tmp_path / name, name, {0: 0.5}, tests=None) for name in ("fedavg", "cfl")))
+    )
+    assert (
+        "noise is not known: the sizes of test sets are not recorded, and there is one seed."
+        in found["noise"]
+    )
     assert [verdict(one)["found"] for one in contests([read(OLD / "cfl")])] == [
         "cfl found 2 groups, the same as the true groups."
     ]
@@ -227,29 +294,64 @@ def test_a_run_without_sizes_of_test_sets_has_no_noise_known(tmp_path: Path) -> 
 def test_why_is_the_last_decision(tmp_path: Path) -> None:
     split = note("split", [0, 1, 2], [[0], [1, 2]], text="differ [0.9 > 0.5]")
     keep = note("keep", [1, 2], text="no longer")
-    lines = [line(1, [[0, 1, 2]], note("keep", [0, 1, 2], text="not yet")), line(2, [[0], [1, 2]], split)]
+    lines = [
+        line(1, [[0, 1, 2]], note("keep", [0, 1, 2], text="not yet")),
+        line(2, [[0], [1, 2]], split),
+    ]
     lines.append(line(3, [[0], [1, 2]], keep))
     run = write(tmp_path / "split", lines)
-    assert verdict(contest(run))["why"] == "The last decision that divided clients. Round 2: Differ [0.9 > 0.5]."
-    assert verdict(contest(write(tmp_path / "one", lines[:1])))["why"] == "Why it did not split. Round 1: Not yet."
+    assert (
+        verdict(contest(run))["why"]
+        == "The last decision that divided clients. Round 2: Differ [0.9 > 0.5]."
+    )
+    assert (
+        verdict(contest(write(tmp_path / "one", lines[:1])))["why"]
+        == "Why it did not split. Round 1: Not yet."
+    )
 
 
 def test_the_last_examination_may_be_that_of_an_arm_that_does_not_serve(tmp_path: Path) -> None:
-    test = [{"name": "p", "value": 1e-9, "sign": "<", "bound": 1e-4, "setting": "level", "held": True, "met": "", "unmet": ""}]
+    test = [
+        {
+            "name": "p",
+            "value": 1e-9,
+            "sign": "<",
+            "bound": 1e-4,
+            "setting": "level",
+            "held": True,
+            "met": "",
+            "unmet": "",
+        }
+    ]
     found = {**note("arm", [0, 1, 2], text="groups, not in use: differ"), "criteria": test}
     better = note("arm", [0, 1, 2], text="personal models are better")
-    lines = [line(1, [[0, 1, 2]], note("hold", [0, 1, 2], text="probed again")), line(2, [[0, 1, 2]], found, better)]
+    lines = [
+        line(1, [[0, 1, 2]], note("hold", [0, 1, 2], text="probed again")),
+        line(2, [[0, 1, 2]], found, better),
+    ]
     run = write(tmp_path / "run", lines)
-    assert verdict(contest(run))["why"] == "Why it did not split. Round 2: Groups, not in use: differ."
+    assert (
+        verdict(contest(run))["why"] == "Why it did not split. Round 2: Groups, not in use: differ."
+    )
     assert explain(run)["standing"]["groups"][0]["decision"]["round"] == 2
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_the_command_adds_what_is_missing(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--scenario=synthetic/groups", "--method=cfl", "--rounds=2", "--workers=1", f"--seeds={seeds}"]
+def test_the_command_adds_what_is_missing(
+    seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [
+        "--scenario=synthetic/groups",
+        "--method=cfl",
+        "--rounds=2",
+        "--workers=1",
+        f"--seeds={seeds}",
+    ]
     assert main(["run", *options, f"--out={tmp_path / 'own run'}", "--json"]) == 0
     (said,) = document([tmp_path / "own run"])["verdicts"]
-    assert said["missing"].startswith("There is no run to compare with one model for all (fedavg) and with training alone (ind")
+    assert said["missing"].startswith(
+        "There is no run to compare with one model for all (fedavg) and with training alone (ind"
+    )
     _, *arguments = shlex.split(said["command"])
     assert main([*arguments, "--workers=1", "--json"]) == 0
     capsys.readouterr()
@@ -282,7 +384,9 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
         "(0.300 to 0.750); 1 of 2 clients gains, none loses beyond noise.",
     ]
     assert words(own, width=1000).startswith(" ".join(found))
-    assert "in round 1, the accuracy of cfl is higher by 0.350" in explain(own, round=1)["verdict"][1]
+    assert (
+        "in round 1, the accuracy of cfl is higher by 0.350" in explain(own, round=1)["verdict"][1]
+    )
     assert explain(own, client=0)["verdict"] == [
         "Its accuracy in round 2 on 24 test examples: 1.000 with cfl, 0.100 with fedavg (worse beyond noise)."
     ]
@@ -295,6 +399,8 @@ def test_without_tests_there_is_nothing_to_compare(tmp_path: Path) -> None:
     folders = [write(tmp_path / f"{name}-seed0", lines, name) for name in ("fedavg", "cfl")]
     shown = document(folders)["verdicts"]
     assert [(one["better"], one["use"], one["table"]) for one in shown] == [([], "", None)]
-    assert shown[0]["left_out"].endswith("in common: cfl.") or shown[0]["left_out"].endswith("in common: fedavg.")
+    assert shown[0]["left_out"].endswith("in common: cfl.") or shown[0]["left_out"].endswith(
+        "in common: fedavg."
+    )
     assert explain(folders[1])["verdict"] == ["cfl found 2 groups: client 0 | client 1."]
     assert explain(folders[1], client=0)["verdict"] == []

@@ -115,7 +115,9 @@ def test_only_what_has_grown_is_read_again(tmp_path: Path, monkeypatch: pytest.M
     assert read == ["a", "b", "b"]
 
 
-def test_a_page_that_took_long_is_not_made_again_at_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_took_long_is_not_made_again_at_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch, "REST", 1e9)
     shown = Following(run)
     first = shown.shown()
@@ -124,7 +126,9 @@ def test_a_page_that_took_long_is_not_made_again_at_once(run: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serve: Callable[[Path], Server]) -> None:
+def test_a_run_without_a_round_becomes_the_report_by_itself(
+    tmp_path: Path, serve: Callable[[Path], Server]
+) -> None:
     (tmp_path / "experiment.toml").write_text("schema = 1\n", encoding="utf-8")
     server = serve(tmp_path)
     assert b"No round is completed yet" in ask(server)[2]
@@ -139,7 +143,10 @@ def test_a_run_without_a_round_becomes_the_report_by_itself(tmp_path: Path, serv
     assert b"No round is completed yet" not in ask(server)[2]
     assert json.loads(ask(server, "/document.json")[2])["runs"][0]["rounds"]["groups"] == [1]
     write(tmp_path / "fedavg-seed0", [line(1, GROUPS)], method="fedavg")
-    assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == ["fedavg", "cfl"]
+    assert [one["method"] for one in json.loads(ask(server, "/document.json")[2])["runs"]] == [
+        "fedavg",
+        "cfl",
+    ]
 
 
 def test_without_the_token_there_is_a_sentence_and_no_data(
@@ -173,7 +180,10 @@ def test_without_the_token_there_is_a_sentence_and_no_data(
                 assert status == 403, (path, query)
                 assert "ETag" not in headers
                 assert token not in str(headers)
-                assert body in (b"", b"The token is missing or wrong: open the full address that coterie watch printed.\n")
+                assert body in (
+                    b"",
+                    b"The token is missing or wrong: open the full address that coterie watch printed.\n",
+                )
     assert ask(server)[0] == ask(server, "/document.json")[0] == 200
     assert ask(server, query="", Host="evil.example")[0] == 403
     assert ask(server, Host="evil.example")[0] == 403
@@ -182,13 +192,22 @@ def test_without_the_token_there_is_a_sentence_and_no_data(
     assert capfd.readouterr() == ("", "")
 
 
-def test_other_names_methods_and_paths_are_refused(run: Path, serve: Callable[[Path], Server]) -> None:
+def test_other_names_methods_and_paths_are_refused(
+    run: Path, serve: Callable[[Path], Server]
+) -> None:
     server = serve(run)
     for host in ("evil.example", f"evil.example:{server.server_port}", HOST, f"{HOST}:1", ""):
         status, _, body = ask(server, "/document.json", Host=host)
         assert status == 403
         assert b"clients" not in body
-    for path in ("/run.toml", "/../run.toml", "/%2e%2e/run.toml", "/rounds.jsonl", "//etc/passwd", "/state"):
+    for path in (
+        "/run.toml",
+        "/../run.toml",
+        "/%2e%2e/run.toml",
+        "/rounds.jsonl",
+        "//etc/passwd",
+        "/state",
+    ):
         assert ask(server, path)[0] == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
         status, headers, _ = ask(server, "/", method)
@@ -196,7 +215,9 @@ def test_other_names_methods_and_paths_are_refused(run: Path, serve: Callable[[P
         assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_the_port_of_http_may_be_left_out(run: Path, serve: Callable[[Path], Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_port_of_http_may_be_left_out(
+    run: Path, serve: Callable[[Path], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve(run)
     for host in (HOST, "localhost", "Localhost"):
         assert ask(server, Host=host)[0] == 403
@@ -212,12 +233,18 @@ def test_it_listens_to_this_machine_alone(run: Path) -> None:
         assert server.server_address[0] == "127.0.0.1"
 
 
-def test_a_reader_who_leaves_is_no_error(run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_reader_who_leaves_is_no_error(
+    run: Path, serve: Callable[[Path], Server], capfd: pytest.CaptureFixture[str]
+) -> None:
     server = serve(run)
     for _ in range(5):
         with socket.create_connection((HOST, server.server_port)) as reader:
-            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing sends a reset
-            reader.sendall(f"GET /?token={server.token} HTTP/1.0\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode())
+            reader.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # closing sends a reset
+            reader.sendall(
+                f"GET /?token={server.token} HTTP/1.0\r\nHost: {HOST}:{server.server_port}\r\n\r\n".encode()
+            )
     assert ask(server)[0] == 200
     assert capfd.readouterr() == ("", "")
 
@@ -243,7 +270,9 @@ def test_a_port_in_use_and_an_invalid_port(run: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "coterie: --port must be from 0 to 65535, got 70000\n"
 
 
-def test_a_folder_without_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_runs_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["watch", str(tmp_path / "nothing"), "--port", "0"]) == 2
     assert "is not a run directory and contains none" in capsys.readouterr().err
     with pytest.raises(UserError, match="is not a run directory"):
@@ -260,7 +289,9 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # which a shell's job may ignore
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.default_int_handler
+            ),  # which a shell's job may ignore
         )
 
     def end(self, how: signal.Signals | None = None) -> tuple[int, str, str]:
@@ -272,7 +303,9 @@ class Command:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("at_once")
-def test_a_run_is_watched_while_another_process_goes_on_with_it(tmp_path: Path, serve: Callable[[Path], Server]) -> None:
+def test_a_run_is_watched_while_another_process_goes_on_with_it(
+    tmp_path: Path, serve: Callable[[Path], Server]
+) -> None:
     folder = tmp_path / "runs"
     going = Command(
         "run",
@@ -332,14 +365,18 @@ def tab(browser: Any) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_browser_sees_rounds_as_they_come(tmp_path: Path, serve: Callable[[Path], Server], tab: Any) -> None:
+def test_a_browser_sees_rounds_as_they_come(
+    tmp_path: Path, serve: Callable[[Path], Server], tab: Any
+) -> None:
     run = write(tmp_path / "run", [])
     server = serve(run)
     tab.goto(server.address)
     tab.get_by_text("No round is completed yet").wait_for()
     Record(run).append(line(1, GROUPS))
     tab.locator("section.run").wait_for()
-    tab.locator("#live", has_text="ended").wait_for()  # what is said of a run whose settings ask for one round
+    tab.locator(
+        "#live", has_text="ended"
+    ).wait_for()  # what is said of a run whose settings ask for one round
     split = note("split", GROUPS[0], [[0, 1], [2, 3]], text="they pull apart")
     Record(run).append(line(2, [[0, 1], [2, 3]], split))
     tab.get_by_text("they pull apart").first.wait_for()
@@ -347,4 +384,8 @@ def test_a_browser_sees_rounds_as_they_come(tmp_path: Path, serve: Callable[[Pat
     assert "2 groups" in tiles
     assert tab.wrong == []
     origin, known = f"http://{HOST}:{server.server_port}/", f"?token={server.token}"
-    assert {url.removeprefix(origin) for url in tab.asked} <= {known, f"document.json{known}", "favicon.ico"}
+    assert {url.removeprefix(origin) for url in tab.asked} <= {
+        known,
+        f"document.json{known}",
+        "favicon.ico",
+    }

@@ -22,10 +22,14 @@ def world(scale: float = 1.0) -> coterie.World:
 
 
 def cell(folder: Path, made: Any = None, methods: Any = ("fedavg", "cfl"), **settings: Any) -> Any:
-    return coterie.begin(made or world(), folder, methods, **{"rounds": 2, "workers": 1, **settings})
+    return coterie.begin(
+        made or world(), folder, methods, **{"rounds": 2, "workers": 1, **settings}
+    )
 
 
-def test_a_finished_cell_that_is_run_again_gives_the_recorded_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_cell_that_is_run_again_gives_the_recorded_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = cell(tmp_path / "runs").finish()
     lines = [run.record.lines() for run in first]
     capsys.readouterr()
@@ -33,7 +37,10 @@ def test_a_finished_cell_that_is_run_again_gives_the_recorded_runs(tmp_path: Pat
     assert [run.folder for run in again] == [run.folder for run in first]
     assert [run.record.lines() for run in again] == lines
     said = capsys.readouterr().err
-    assert said == f"coterie: {tmp_path / 'runs'} has these runs already, with the same settings: finished\n"
+    assert (
+        said
+        == f"coterie: {tmp_path / 'runs'} has these runs already, with the same settings: finished\n"
+    )
 
 
 def test_an_unfinished_cell_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +50,10 @@ def test_an_unfinished_cell_goes_on(tmp_path: Path, capsys: pytest.CaptureFixtur
     next(rounds)
     rounds.close()
     again = cell(tmp_path / "part", methods="fedavg")
-    assert "has this run already, with the same settings: continued after 1 recorded round" in capsys.readouterr().err
+    assert (
+        "has this run already, with the same settings: continued after 1 recorded round"
+        in capsys.readouterr().err
+    )
     again.finish()
     assert coterie.summary(again[0])["score"] == coterie.summary(whole[0])["score"]
 
@@ -76,7 +86,9 @@ def test_other_settings_or_data_are_named(case: str, tmp_path: Path) -> None:
         call(tmp_path / "runs")
     assert "choose another folder, or remove this one" in str(caught.value)
     assert "coterie resume" not in str(caught.value)  # which a notebook cannot follow
-    assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()
+    } == before
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
@@ -114,26 +126,64 @@ def test_a_figure_of_several_runs_has_a_curve_for_each(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"a figure of {kind} is of one"):
             coterie.plot(runs, kind, tmp_path / "x.png")
     for given in ([], 3, [3]):
-        with pytest.raises(UserError, match=r"there is no run to draw|runs must be run directories"):
+        with pytest.raises(
+            UserError, match=r"there is no run to draw|runs must be run directories"
+        ):
             coterie.plot(given, "score", tmp_path / "x.png")  # type: ignore[arg-type]
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no scenario": (lambda to: coterie.run("fedavg", 3, rounds=1), "scenario must be a scenario's name, a Scenario, a World"),  # type: ignore[arg-type]
-    "a class": (lambda to: coterie.run(coterie.methods.FedAvg, world(), rounds=1), r"write FedAvg\(\)"),  # type: ignore[type-var,arg-type]
-    "runs": (lambda to: coterie.compare([3]), "runs must be run directories, or folders of them, got 3"),  # type: ignore[list-item]
-    "several": (lambda to: coterie.explain(cell(to)), r"run must be a path, got a Runs; give one of them, such as \[0\]"),
+    "no scenario": (
+        lambda to: coterie.run("fedavg", 3, rounds=1),
+        "scenario must be a scenario's name, a Scenario, a World",
+    ),  # type: ignore[arg-type]
+    "a class": (
+        lambda to: coterie.run(coterie.methods.FedAvg, world(), rounds=1),
+        r"write FedAvg\(\)",
+    ),  # type: ignore[type-var,arg-type]
+    "runs": (
+        lambda to: coterie.compare([3]),
+        "runs must be run directories, or folders of them, got 3",
+    ),  # type: ignore[list-item]
+    "several": (
+        lambda to: coterie.explain(cell(to)),
+        r"run must be a path, got a Runs; give one of them, such as \[0\]",
+    ),
     "no list": (lambda to: coterie.from_lists(3), "clients must be a list of each client's data"),  # type: ignore[arg-type]
-    "a set": (lambda to: coterie.from_lists({1, 2}), "clients must be a list of each client's data"),  # type: ignore[arg-type]
-    "a world's clients": (lambda to: coterie.World(clients=[1], model=lambda: None), "World.clients must be a mapping"),  # type: ignore
-    "a client": (lambda to: coterie.World(clients={0: 3}, model=lambda: None), "to coterie.ClientData, got 3"),  # type: ignore
-    "a split": (lambda to: coterie.ClientData(train=3, validation=3, test=3), "ClientData.train must be a coterie.Split"),  # type: ignore[arg-type]
-    "a loss": (lambda to: coterie.Objective(loss="mse"), "Objective.loss must be a function, got 'mse'"),  # type: ignore[arg-type]
-    "metrics": (lambda to: coterie.Objective(metrics=3), "Objective.metrics must be names of metrics"),  # type: ignore[arg-type]
+    "a set": (
+        lambda to: coterie.from_lists({1, 2}),
+        "clients must be a list of each client's data",
+    ),  # type: ignore[arg-type]
+    "a world's clients": (
+        lambda to: coterie.World(clients=[1], model=lambda: None),
+        "World.clients must be a mapping",
+    ),  # type: ignore
+    "a client": (
+        lambda to: coterie.World(clients={0: 3}, model=lambda: None),
+        "to coterie.ClientData, got 3",
+    ),  # type: ignore
+    "a split": (
+        lambda to: coterie.ClientData(train=3, validation=3, test=3),
+        "ClientData.train must be a coterie.Split",
+    ),  # type: ignore[arg-type]
+    "a loss": (
+        lambda to: coterie.Objective(loss="mse"),
+        "Objective.loss must be a function, got 'mse'",
+    ),  # type: ignore[arg-type]
+    "metrics": (
+        lambda to: coterie.Objective(metrics=3),
+        "Objective.metrics must be names of metrics",
+    ),  # type: ignore[arg-type]
     "a metric": (lambda to: coterie.Metric(3), "a metric's function must be a function, got 3"),  # type: ignore[arg-type]
-    "silence": (lambda to: coterie.Attendance(silent=2.0), "Attendance.silent must be >= 0 and <= 1, got 2.0"),
+    "silence": (
+        lambda to: coterie.Attendance(silent=2.0),
+        "Attendance.silent must be >= 0 and <= 1, got 2.0",
+    ),
     "joins": (lambda to: coterie.Attendance(joins=[1]), "Attendance.joins must be a mapping"),  # type: ignore[arg-type]
-    "methods": (lambda to: coterie.reopen(to, methods="fedavg"), "methods must be a list of your own methods, got 'fedavg'"),  # type: ignore[arg-type]
+    "methods": (
+        lambda to: coterie.reopen(to, methods="fedavg"),
+        "methods must be a list of your own methods, got 'fedavg'",
+    ),  # type: ignore[arg-type]
     "a world": (lambda to: coterie.reopen(to, world=3), "world must be a World, or a function"),  # type: ignore[arg-type]
 }
 

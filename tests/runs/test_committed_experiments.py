@@ -28,7 +28,12 @@ def test_every_committed_experiment_reads(path: Path) -> None:
 def test_the_same_file_runs_in_the_iid_world(name: str) -> None:
     path = next(p for p in FILES if p.stem == name)
     split = make(read(path))
-    whole = make(options(parse(["run", str(path), "--scenario", "mnist/iid", "--method", name[:4].strip("-")]), read(path)))
+    whole = make(
+        options(
+            parse(["run", str(path), "--scenario", "mnist/iid", "--method", name[:4].strip("-")]),
+            read(path),
+        )
+    )
     assert (whole.scenario, whole.setup.shift) == ("mnist/iid", "none")
     assert replace(whole.setup, shift=split.setup.shift, about=split.setup.about) == split.setup
     assert whole.training == split.training
@@ -37,7 +42,9 @@ def test_the_same_file_runs_in_the_iid_world(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cfl-mnist", "flhc-mnist", "flhc-pathological", "flhc-writers"])
 def test_their_worlds_can_be_built(name: str, data_folder: Path) -> None:
-    experiment = replace(make(read(next(p for p in FILES if p.stem == name))), data=str(data_folder))
+    experiment = replace(
+        make(read(next(p for p in FILES if p.stem == name))), data=str(data_folder)
+    )
     world = experiment.world(seed=0)
     assert len(world.clients) == experiment.setup.clients
     if name in ("cfl-mnist", "flhc-mnist"):

@@ -26,7 +26,9 @@ SMALL = {"name": "digits/label-swap", "clients": 12, "groups": 2, "swaps": [[1, 
 
 
 def experiment(*methods: str | dict[str, Any], rounds: int = 6, **more: Any) -> Experiment:
-    return make({"scenario": SMALL, "methods": list(methods), "rounds": rounds, "workers": 1, **more})
+    return make(
+        {"scenario": SMALL, "methods": list(methods), "rounds": rounds, "workers": 1, **more}
+    )
 
 
 def recorded(one: Experiment, folder: Path) -> list[dict[str, Any]]:
@@ -44,13 +46,17 @@ COUNTED = [
 
 
 @pytest.mark.parametrize("method", COUNTED, ids=lambda m: m if isinstance(m, str) else m["name"])
-def test_exchanges_and_tasks_are_those_of_the_run(method: str | dict[str, Any], tmp_path: Path) -> None:
+def test_exchanges_and_tasks_are_those_of_the_run(
+    method: str | dict[str, Any], tmp_path: Path
+) -> None:
     one = experiment(method)
     (found,) = estimate(one, patience=FOREVER)
     lines = recorded(one, tmp_path / "run")
     assert found.exchanges == sum(line["exchanges"] for line in lines)
     assert found.asked == sum(line["asked"] for line in lines)
-    if method != "maxfl":  # the number of clients that find the global model appealing is not known before
+    if (
+        method != "maxfl"
+    ):  # the number of clients that find the global model appealing is not known before
         assert found.evaluations == sum(line["evaluations"] for line in lines)
 
 
@@ -107,19 +113,30 @@ def test_training_and_tests_are_shared_among_workers() -> None:
 def test_stages_and_personal_models_take_time(method: dict[str, Any], epochs: int) -> None:
     world = experiment("fedavg").world(0)
     assert world.training.epochs == 3
-    examples, tests = sum(len(data.train) for data in world.clients.values()), sum(len(d.test) for d in world.clients.values())
+    examples, tests = (
+        sum(len(data.train) for data in world.clients.values()),
+        sum(len(d.test) for d in world.clients.values()),
+    )
     assert timed(method, eval_every=4) == pytest.approx(4 * epochs * examples + tests, abs=1.0)
 
 
 def test_neighbours_take_the_features_of_all_examples() -> None:
     clients = experiment("fedavg").world(0).clients.values()
-    train, validation, test = (sum(len(getattr(data, part)) for data in clients) for part in ("train", "validation", "test"))
+    train, validation, test = (
+        sum(len(getattr(data, part)) for data in clients)
+        for part in ("train", "validation", "test")
+    )
     found = timed("knn-per", eval_every=4)
     assert found == pytest.approx(4 * 3 * train + train + validation + test, abs=1.0)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "independent", "ifca", "hcct", {"name": "cfl", "split_rounds": [2]}, "acfl"])
-def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(method: str | dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "independent", "ifca", "hcct", {"name": "cfl", "split_rounds": [2]}, "acfl"],
+)
+def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(
+    method: str | dict[str, Any], tmp_path: Path
+) -> None:
     one = experiment(method)
     (found,) = estimate(one, patience=FOREVER)
     recorded(one, tmp_path / "run")
@@ -128,12 +145,17 @@ def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(method: str | dict
 
 
 def test_more_checkpoints_take_more() -> None:
-    few, many = (estimate(experiment("fedavg", checkpoints_kept=kept), patience=FOREVER)[0].disk for kept in (1, 5))
+    few, many = (
+        estimate(experiment("fedavg", checkpoints_kept=kept), patience=FOREVER)[0].disk
+        for kept in (1, 5)
+    )
     assert many > 1.5 * few
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ifca", "independent", "hcct-p"])
-def test_shared_matrices_are_as_large_as_estimated(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_matrices_are_as_large_as_estimated(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, taken = experiment(method, rounds=3), [0]
     played = _FirstRounds(one, one.methods[0], one.world(0), _Costs(0.0, 0.0, 0.0, 1), FOREVER)
     reserve = ClientPool._reserve
@@ -154,7 +176,9 @@ def test_data_that_clients_share_are_counted_once() -> None:
     assert pool.nbytes <= _data_bytes(world) < 2 * pool.nbytes
 
 
-def test_it_changes_no_result_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_changes_no_result_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     one = experiment("split-half", rounds=3)
     before = recorded(one, tmp_path / "before")
@@ -166,9 +190,20 @@ def test_it_changes_no_result_and_writes_nothing(tmp_path: Path, monkeypatch: py
     assert [{**line, "seconds": 0} for line in after] == [{**line, "seconds": 0} for line in before]
 
 
-# -- on the command line --------------------------------------------------------------------------------------------------
+# -- on the command line
+# --------------------------------------------------------------------------------------------------
 
-ASK = ("run", "--estimate", "--rounds", "3", "--workers", "1", "--scenario", "synthetic/groups", "--method")
+ASK = (
+    "run",
+    "--estimate",
+    "--rounds",
+    "3",
+    "--workers",
+    "1",
+    "--scenario",
+    "synthetic/groups",
+    "--method",
+)
 
 
 def test_the_command_says_it_and_runs_nothing(
@@ -177,20 +212,34 @@ def test_the_command_says_it_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     assert main([*ASK, "cfl", "--method", "maxfl", "--seeds", "2"]) == 0
     rows = capsys.readouterr().out.splitlines()
-    assert rows[0].split() == ["method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"]
+    assert rows[0].split() == [
+        "method",
+        "time",
+        "memory",
+        "disk",
+        "exchanges",
+        "tasks",
+        "evaluations",
+    ]
     assert [row.split()[0] for row in rows[1:4]] == ["cfl", "maxfl", "all"]
     assert rows[3].startswith("all 4 runs")
     assert rows[2].split()[-3] == "6"  # two exchanges a round
     assert main([*ASK, "cfl", "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
-    assert (told["runs"], told["methods"][0]["exchanges"], told["methods"][0]["asked"]) == (1, 3, 60)
+    assert (told["runs"], told["methods"][0]["exchanges"], told["methods"][0]["asked"]) == (
+        1,
+        3,
+        60,
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_long_run_is_announced_to_who_looks_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("coterie.runs.estimate.estimate", lambda _: (whole(seconds=360.0), whole(seconds=360.0)))
+    monkeypatch.setattr(
+        "coterie.runs.estimate.estimate", lambda _: (whole(seconds=360.0), whole(seconds=360.0))
+    )
     one = experiment("fedavg", "cfl")
     running.announce(one, tmp_path)
     assert capsys.readouterr().err == ""  # nobody does
@@ -202,9 +251,14 @@ def test_a_long_run_is_announced_to_who_looks_on(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("error", [ValueError("signal cannot be split"), MemoryError(), UserError("no such data")])
+@pytest.mark.parametrize(
+    "error", [ValueError("signal cannot be split"), MemoryError(), UserError("no such data")]
+)
 def test_an_estimate_that_fails_does_not_stop_a_run(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fails(_: Experiment) -> None:
         raise error
@@ -212,7 +266,18 @@ def test_an_estimate_that_fails_does_not_stop_a_run(
     monkeypatch.setattr("coterie.runs.estimate.estimate", fails)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     out = tmp_path / "run"
-    call = ["--scenario", "synthetic/groups", "--method", "cfl", "--rounds", "2", "--workers", "1", "--out", str(out)]
+    call = [
+        "--scenario",
+        "synthetic/groups",
+        "--method",
+        "cfl",
+        "--rounds",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        str(out),
+    ]
     assert main(["run", *call]) == 0
     assert len(Record(out).lines()) == 2
     assert capsys.readouterr().err == ""

@@ -30,7 +30,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-# -- files ----------------------------------------------------------------------------------------------------------------
+# -- files
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_file_is_the_demonstration() -> None:
@@ -58,7 +59,9 @@ def test_a_file_with_everything(tmp_path: Path) -> None:
     experiment = make(read(path))
     assert experiment.methods == (FedAvg(), FLHC(groups=4, threshold=None))
     assert experiment.setup == dataclasses.replace(SCENARIOS["digits/label-swap"], clients=10)
-    assert experiment.training == dataclasses.replace(SCENARIOS["digits/label-swap"].training, lr=1.0)
+    assert experiment.training == dataclasses.replace(
+        SCENARIOS["digits/label-swap"].training, lr=1.0
+    )
     assert (experiment.rounds, experiment.seeds, experiment.target) == (7, (0, 1, 2), 0.9)
 
 
@@ -72,7 +75,11 @@ def test_what_is_written_reads_as_the_same_experiment(
 ) -> None:
     experiment = make(
         {
-            "scenario": {"name": "digits/label-swap", "clients": clients, "samples": "none" if samples is None else samples},
+            "scenario": {
+                "name": "digits/label-swap",
+                "clients": clients,
+                "samples": "none" if samples is None else samples,
+            },
             "methods": [{"name": "cfl", "eps1": eps1, "split_rounds": rounds}, "independent"],
             "training": {"clip": clip},
             "seeds": list(seeds),
@@ -88,7 +95,9 @@ def test_every_preset_and_every_method_survives_being_written() -> None:
         assert make(tomllib.loads(to_toml(experiment.spec()))) == experiment
 
 
-def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runs_own_file_is_an_experiment_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     experiment = make({**SMALL, "methods": [{"name": "cfl", "eps1": 0.25}], "seed": 3})
     (run,) = begin(experiment, tmp_path / "run")
@@ -103,14 +112,26 @@ def test_a_runs_own_file_is_an_experiment_file(tmp_path: Path, monkeypatch: pyte
     ("document", "sentence"),
     [
         ({"roundz": 3}, "no setting 'roundz'; did you mean rounds?"),
-        ({"scenario": "digits/label-permutations"}, "no scenario 'digits/label-permutations'; did you mean"),
-        ({"scenario": {"name": "digits/iid", "cliens": 3}}, "scenario has no setting 'cliens'; did you mean clients?"),
-        ({"scenario": {"name": "digits/iid", "training": {}}}, r"write it as its own table, \[training\]"),
+        (
+            {"scenario": "digits/label-permutations"},
+            "no scenario 'digits/label-permutations'; did you mean",
+        ),
+        (
+            {"scenario": {"name": "digits/iid", "cliens": 3}},
+            "scenario has no setting 'cliens'; did you mean clients?",
+        ),
+        (
+            {"scenario": {"name": "digits/iid", "training": {}}},
+            r"write it as its own table, \[training\]",
+        ),
         ({"scenario": {"clients": 3}}, "scenario must be a name or a table with a name"),
         ({"methods": ["fedavgg"]}, "no method 'fedavgg'; did you mean fedavg?"),
         ({"methods": "fedavg"}, "methods must be a list"),
         ({"methods": []}, "at least one method"),
-        ({"methods": [{"name": "cfl", "esp1": 1}]}, "CFL has no setting 'esp1'; did you mean eps1?"),
+        (
+            {"methods": [{"name": "cfl", "esp1": 1}]},
+            "CFL has no setting 'esp1'; did you mean eps1?",
+        ),
         ({"methods": [{"name": "cfl", "eps1": "big"}]}, "CFL.eps1 must be a number, got 'big'"),
         ({"methods": [{"name": "cfl", "eps1": -0.1}]}, "CFL.eps1 must be >= 0, got -0.1"),
         ({"training": {"lr_": 1}}, "training has no setting 'lr_'; did you mean lr"),
@@ -141,7 +162,8 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "bad.toml")
 
 
-# -- --set ----------------------------------------------------------------------------------------------------------------
+# -- --set
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def changed(text: str, **spec: Any) -> Experiment:
@@ -183,11 +205,14 @@ def test_mistakes_in_set_get_one_sentence(text: str, sentence: str) -> None:
 
 
 def test_a_name_of_two_kinds_is_ambiguous() -> None:
-    with pytest.raises(SettingError, match=r"groups is ambiguous: write flhc\.groups or scenario\.groups"):
+    with pytest.raises(
+        SettingError, match=r"groups is ambiguous: write flhc\.groups or scenario\.groups"
+    ):
         changed("groups=4", methods=["fedavg", "flhc"])
 
 
-# -- running --------------------------------------------------------------------------------------------------------------
+# -- running
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_run_takes_names_or_objects() -> None:
@@ -211,7 +236,9 @@ def test_run_takes_names_or_objects() -> None:
         ({"seed": -1}, "seed must be an integer >= 0, got -1"),
     ],
 )
-def test_run_refuses_mistakes_before_the_first_round(arguments: dict[str, Any], sentence: str) -> None:
+def test_run_refuses_mistakes_before_the_first_round(
+    arguments: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         run(**{"method": "cfl", "scenario": "digits/iid", "rounds": 1, **arguments})
 
@@ -235,7 +262,10 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_mistake_that_only_the_data_show_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UserError):
-        begin(make({**SMALL, "scenario": {"name": "digits/iid", "clients": 100_000}}), tmp_path / "run")
+        begin(
+            make({**SMALL, "scenario": {"name": "digits/iid", "clients": 100_000}}),
+            tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -250,7 +280,8 @@ def test_folders_that_are_no_run_directories_are_refused(tmp_path: Path) -> None
         compare([tmp_path])
 
 
-# -- results --------------------------------------------------------------------------------------------------------------
+# -- results
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -294,9 +325,12 @@ def test_seeds_are_compared_by_method(folder: Path) -> None:
     assert (cfl["method"], fedavg["method"]) == ("cfl", "fedavg")
     assert cfl["seeds"] == fedavg["seeds"] == [0, 1]
     means = [summary(folder / f"cfl-seed{seed}")["accuracy"]["mean"] for seed in (0, 1)]
-    # Student's t for one degree of freedom: 12.7062; the standard error of two values is half their distance.
+    # Student's t for one degree of freedom: 12.7062; the standard error of two values is half their
+    # distance.
     assert cfl["accuracy"]["mean"] == pytest.approx(sum(means) / 2)
-    assert cfl["accuracy"]["high"] - cfl["accuracy"]["mean"] == pytest.approx(12.7062 * abs(means[0] - means[1]) / 2, rel=1e-5)
+    assert cfl["accuracy"]["high"] - cfl["accuracy"]["mean"] == pytest.approx(
+        12.7062 * abs(means[0] - means[1]) / 2, rel=1e-5
+    )
     assert cfl["groups"] == {"mean": 2.0, "low": 2.0, "high": 2.0}
     assert cfl["std"]["mean"] == pytest.approx(
         sum(summary(folder / f"cfl-seed{seed}")["accuracy"]["std"] for seed in (0, 1)) / 2
@@ -305,7 +339,9 @@ def test_seeds_are_compared_by_method(folder: Path) -> None:
 
 
 def test_evaluations_are_what_clients_were_asked_to_measure(tmp_path: Path) -> None:
-    methods = [{"name": "cfl", "fallback": True}]  # which asks everyone for the loss of its one model
+    methods = [
+        {"name": "cfl", "fallback": True}
+    ]  # which asks everyone for the loss of its one model
     (one,) = begin(make({**SMALL, "methods": methods}), tmp_path / "run")
     assert [done.evaluations for done in one.rounds()] == [4, 4]
     assert summary(tmp_path / "run")["evaluations"] == 8
@@ -324,26 +360,41 @@ def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None
         "limits": {"rounds": 2},
         "seed": {},
     }
-    for name, changes in {"base": {"seed": 0}, **others}.items():  # runs of one seed would never be averaged
+    for name, changes in {
+        "base": {"seed": 0},
+        **others,
+    }.items():  # runs of one seed would never be averaged
         (one,) = begin(make({**base, "seed": 1, **changes}), tmp_path / name)
         list(one.rounds())
     for name in others:
         found = compare([tmp_path / "base", tmp_path / name])
         assert len(found) == (1 if name == "seed" else 2), name
-    assert unequal(compare([tmp_path / "base", tmp_path / "robust"]), ["a", "b"]) == ["mean mean (a), median (b)"]
+    assert unequal(compare([tmp_path / "base", tmp_path / "robust"]), ["a", "b"]) == [
+        "mean mean (a), median (b)"
+    ]
 
 
 def test_tables_of_different_files_are_not_averaged(tmp_path: Path) -> None:
     rows = [f"{client},{x},{x % 2}" for client in "ab" for x in range(20)]
-    spec = {"scenario": {"name": "table/clients", "client": "c", "target": "y"}, "methods": ["fedavg"], "rounds": 1}
+    spec = {
+        "scenario": {"name": "table/clients", "client": "c", "target": "y"},
+        "methods": ["fedavg"],
+        "rounds": 1,
+    }
     for seed, name in enumerate(("one", "two")):
         (tmp_path / f"{name}.csv").write_text("\n".join(["c,x,y", *rows]))
-        list(begin(make({**spec, "seed": seed, "data": str(tmp_path / f"{name}.csv")}), tmp_path / name)[0].rounds())
+        list(
+            begin(
+                make({**spec, "seed": seed, "data": str(tmp_path / f"{name}.csv")}), tmp_path / name
+            )[0].rounds()
+        )
     assert len(compare([tmp_path / "one", tmp_path / "two"])) == 2
 
 
 def test_a_run_stops_at_its_target(tmp_path: Path) -> None:
-    (one,) = begin(make({**SMALL, "methods": ["independent"], "rounds": 50, "target": 0.3}), tmp_path / "run")
+    (one,) = begin(
+        make({**SMALL, "methods": ["independent"], "rounds": 50, "target": 0.3}), tmp_path / "run"
+    )
     rounds = list(one.rounds())
     found = summary(tmp_path / "run")
     assert 1 <= len(rounds) < 50
@@ -379,7 +430,11 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
     def plain(value: Any) -> bool:
         if isinstance(value, Mapping):
             return all(isinstance(k, str) and plain(v) for k, v in value.items())
-        return all(map(plain, value)) if isinstance(value, list) else isinstance(value, (str, int, float, bool, type(None)))
+        return (
+            all(map(plain, value))
+            if isinstance(value, list)
+            else isinstance(value, (str, int, float, bool, type(None)))
+        )
 
     for line in Record(folder / "cfl-seed0").lines():
         assert plain(line)
@@ -405,8 +460,14 @@ def test_records_are_mappings_of_plain_values(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"newcomers": 2, "join_round": 3}, r"Scenario\.join_round 3 is after the last round, 2: no client would join"),
-        ({"leavers": 1, "leave": [3, 4]}, r"Scenario\.leave \[3, 4\] is after the last round, 2: no client would leave"),
+        (
+            {"newcomers": 2, "join_round": 3},
+            r"Scenario\.join_round 3 is after the last round, 2: no client would join",
+        ),
+        (
+            {"leavers": 1, "leave": [3, 4]},
+            r"Scenario\.leave \[3, 4\] is after the last round, 2: no client would leave",
+        ),
     ],
 )
 def test_clients_that_would_never_join_or_leave_are_refused_before_anything_is_written(
@@ -416,12 +477,17 @@ def test_clients_that_would_never_join_or_leave_are_refused_before_anything_is_w
     with pytest.raises(SettingError, match=said):
         begin(make({**SMALL, "scenario": scenario, "methods": ["fedavg"]}), tmp_path / "late")
     assert not list(tmp_path.iterdir())
-    begin(make({**SMALL, "scenario": scenario, "methods": ["fedavg"], "rounds": 3}), tmp_path / "in-time")
+    begin(
+        make({**SMALL, "scenario": scenario, "methods": ["fedavg"], "rounds": 3}),
+        tmp_path / "in-time",
+    )
 
 
 def test_agreement_of_a_run_is_over_the_clients_that_are_there(tmp_path: Path) -> None:
     scenario = {**SMALL["scenario"], "clients": 6, "newcomers": 2, "join_round": 2}
-    one = begin(make({**SMALL, "scenario": scenario, "methods": ["independent"]}), tmp_path / "run")[0]
+    one = begin(
+        make({**SMALL, "scenario": scenario, "methods": ["independent"]}), tmp_path / "run"
+    )[0]
     rounds = one.rounds()
     there = next(rounds).assignment.groups  # type: ignore[attr-defined]
     rounds.close()  # type: ignore[attr-defined]

@@ -81,7 +81,10 @@ def accuracies(run: Run, net_of: Callable[[int], nn.Module]) -> dict[str, float]
 
 
 def recorded(run: Run) -> dict[str, float]:
-    return {client: entry["accuracy"] for client, entry in Record(run.folder).lines()[-1]["clients"].items()}
+    return {
+        client: entry["accuracy"]
+        for client, entry in Record(run.folder).lines()[-1]["clients"].items()
+    }
 
 
 def plainly(run: Run, folder: Path) -> Callable[[int], nn.Module]:
@@ -91,14 +94,24 @@ def plainly(run: Run, folder: Path) -> Callable[[int], nn.Module]:
 
     def net(client: int) -> nn.Module:
         module = make_net(about["model"]["name"], shape, classes)
-        module.load_state_dict(safetensors.torch.load_file(folder / about["clients"][str(client)]["file"]), strict=True)
+        module.load_state_dict(
+            safetensors.torch.load_file(folder / about["clients"][str(client)]["file"]), strict=True
+        )
         return module.eval()
 
     return net
 
 
-ALONE = {"name": "knn-per", "weight": 0.0}  # otherwise its models do not serve without a client's examples
-METHODS = [*(name for name in coterie.METHODS if name != "knn-per"), ALONE, SPLIT, {**SPLIT, "fallback": True}]
+ALONE = {
+    "name": "knn-per",
+    "weight": 0.0,
+}  # otherwise its models do not serve without a client's examples
+METHODS = [
+    *(name for name in coterie.METHODS if name != "knn-per"),
+    ALONE,
+    SPLIT,
+    {**SPLIT, "fallback": True},
+]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -107,7 +120,9 @@ def test_loaded_models_predict_what_was_recorded(tmp_path: Path, method: Any) ->
     run = finished(tmp_path / "run", method)
     folder = coterie.save(run.folder, tmp_path / "models")
     assert folder == tmp_path / "models"
-    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(
+        recorded(run)
+    )
     if not json.loads((folder / "models.json").read_text())["ensemble"]:
         assert accuracies(run, plainly(run, folder)) == pytest.approx(recorded(run))
     assert not any(part.training for part in coterie.load(folder, 0).modules())
@@ -117,29 +132,43 @@ def test_loaded_models_predict_what_was_recorded(tmp_path: Path, method: Any) ->
 @pytest.mark.parametrize("model", ["test_export:Awkward", "acfl-cnn"])
 @seeded(0)
 def test_nets_of_all_kinds(tmp_path: Path, method: Any, model: str) -> None:
-    run = finished(tmp_path / "run", method, scenario={"model": model}, training={"epochs": 1, "lr": 0.2})
+    run = finished(
+        tmp_path / "run", method, scenario={"model": model}, training={"epochs": 1, "lr": 0.2}
+    )
     folder = coterie.save(run.folder, tmp_path / "models", trust_code=True)
-    assert accuracies(run, lambda client: coterie.load(folder, client, trust_code=True)) == pytest.approx(recorded(run))
+    assert accuracies(
+        run, lambda client: coterie.load(folder, client, trust_code=True)
+    ) == pytest.approx(recorded(run))
     fresh = make_net(model, (1, 8, 8), 10).state_dict()
     for path in folder.glob("*.safetensors"):
         tensors = safetensors.torch.load_file(path)
-        assert {k: (v.shape, v.dtype) for k, v in tensors.items()} == {k: (v.shape, v.dtype) for k, v in fresh.items()}
+        assert {k: (v.shape, v.dtype) for k, v in tensors.items()} == {
+            k: (v.shape, v.dtype) for k, v in fresh.items()
+        }
         if "norm.num_batches_tracked" in tensors:
             assert tensors["norm.num_batches_tracked"] == 0
 
 
 @pytest.mark.parametrize("rotation", ["permute", "permute-tensors", "blocks"])
 @pytest.mark.parametrize("method", ["fedavg", SPLIT, "independent"], ids=str)
-def test_models_that_the_server_holds_in_other_coordinates_are_turned_back(tmp_path: Path, method: Any, rotation: str) -> None:
+def test_models_that_the_server_holds_in_other_coordinates_are_turned_back(
+    tmp_path: Path, method: Any, rotation: str
+) -> None:
     boundary = {"rotation": rotation, "secret": 7}
-    run = finished(tmp_path / "run", method, scenario={"model": "test_export:Awkward"}, boundary=boundary)
+    run = finished(
+        tmp_path / "run", method, scenario={"model": "test_export:Awkward"}, boundary=boundary
+    )
     folder = coterie.save(run.folder, tmp_path / "models", trust_code=True, secret=7)
-    assert accuracies(run, lambda client: coterie.load(folder, client, trust_code=True)) == pytest.approx(recorded(run))
+    assert accuracies(
+        run, lambda client: coterie.load(folder, client, trust_code=True)
+    ) == pytest.approx(recorded(run))
 
 
 @pytest.mark.parametrize("cls", [CFL, Independent])
 @seeded(0)
-def test_an_ensemble_answers_as_its_models_do_on_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: Any) -> None:
+def test_an_ensemble_answers_as_its_models_do_on_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cls: Any
+) -> None:
     original = cls.assignment
 
     def with_paths(self: Any, state: Any) -> Assignment:
@@ -151,7 +180,9 @@ def test_an_ensemble_answers_as_its_models_do_on_average(tmp_path: Path, monkeyp
     monkeypatch.setattr(cls, "assignment", with_paths)
     run = finished(tmp_path / "run", SPLIT if cls is CFL else cls.name)
     folder = coterie.save(run.folder, tmp_path / "models")
-    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(
+        recorded(run)
+    )
     about = json.loads((folder / "models.json").read_text())
     for client, entry in about["clients"].items():
         root, leaf = entry["path"]
@@ -174,25 +205,36 @@ def test_clients_with_whole_models_of_their_own_have_the_groups_models_in_their_
     def with_paths(self: Any, state: Any) -> Assignment:
         found = Independent.__dict__["plain_assignment"](self, state)
         models = torch.cat([found.models, found.models + 1])
-        return replace(found, models=models, path={client: (1, row) for client, row in found.row.items()})
+        return replace(
+            found, models=models, path={client: (1, row) for client, row in found.row.items()}
+        )
 
     monkeypatch.setattr(Independent, "plain_assignment", Independent.assignment, raising=False)
     monkeypatch.setattr(Independent, "assignment", with_paths)
     run = finished(tmp_path / "run", "independent")
     folder = coterie.save(run.folder, tmp_path / "models")
     entries = json.loads((folder / "models.json").read_text())["clients"]
-    assert {entry["file"] for entry in entries.values()} == {f"client-{client}.safetensors" for client in entries}
-    assert {tuple(entry["path"]) for entry in entries.values()} == {("path-0.safetensors", "path-1.safetensors")}
+    assert {entry["file"] for entry in entries.values()} == {
+        f"client-{client}.safetensors" for client in entries
+    }
+    assert {tuple(entry["path"]) for entry in entries.values()} == {
+        ("path-0.safetensors", "path-1.safetensors")
+    }
     root, group = (safetensors.torch.load_file(folder / f"path-{i}.safetensors") for i in range(2))
     assert all(torch.allclose(root[name], group[name] + 1) for name in group)
-    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(recorded(run))
+    assert accuracies(run, lambda client: coterie.load(folder, client)) == pytest.approx(
+        recorded(run)
+    )
 
 
 def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", SPLIT)
     coterie.save(run.folder, tmp_path / "models")
     about = json.loads((tmp_path / "models" / "models.json").read_text())
-    assert {key: about[key] for key in ("schema", "method", "scenario", "seed", "round", "finished", "ensemble")} == {
+    assert {
+        key: about[key]
+        for key in ("schema", "method", "scenario", "seed", "round", "finished", "ensemble")
+    } == {
         "schema": SCHEMA,
         "method": "cfl",
         "scenario": "digits/label-permutation",
@@ -214,15 +256,21 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
 
 
 def position(**kept: Tensor) -> Any:
-    return export.Position(round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()})
+    return export.Position(
+        round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()}
+    )
 
 
 def test_names_where_groups_and_models_are_not_the_same() -> None:
     found = Assignment(
-        models=torch.zeros(4, 2), row={1: 0, 2: 0, 5: 3, 7: 1, 9: 3}, groups=((1, 2), (5, 7), (9,)), path={7: (2, 1), 1: (2, 0)}
+        models=torch.zeros(4, 2),
+        row={1: 0, 2: 0, 5: 3, 7: 1, 9: 3},
+        groups=((1, 2), (5, 7), (9,)),
+        path={7: (2, 1), 1: (2, 0)},
     )
     files, clients = export._files(found, position(c2=torch.zeros(2)))
-    # Group 0 has two models, since client 2 keeps layers; group 2's one model also serves client 5, of a group of two.
+    # Group 0 has two models, since client 2 keeps layers; group 2's one model also serves client 5,
+    # of a group of two.
     assert files == {
         (3, None): "group-2.safetensors",
         (0, None): "client-1.safetensors",
@@ -230,19 +278,27 @@ def test_names_where_groups_and_models_are_not_the_same() -> None:
         (1, None): "client-7.safetensors",
         (2, None): "path-0.safetensors",
     }
-    assert clients["7"] == {"group": 1, "file": "client-7.safetensors", "path": ["path-0.safetensors", "client-7.safetensors"]}
+    assert clients["7"] == {
+        "group": 1,
+        "file": "client-7.safetensors",
+        "path": ["path-0.safetensors", "client-7.safetensors"],
+    }
     assert clients["5"] == {"group": 1, "file": "group-2.safetensors"}
 
 
 def test_a_run_that_does_not_describe_its_net_is_damaged(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg")
-    change(run.folder, lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :])
+    change(
+        run.folder,
+        lambda text: text[: text.index("[world.model]")] + text[text.index("[versions]") :],
+    )
     assert "model" not in Record(run.folder).description()["world"]
     with pytest.raises(DamagedError, match="has no valid list of its net's tensors"):
         coterie.save(run.folder, tmp_path / "models")
 
 
-# -- mistakes -------------------------------------------------------------------------------------------------------------
+# -- mistakes
+# -------------------------------------------------------------------------------------------------------------
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -250,24 +306,42 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return (status, *capsys.readouterr())
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for run in begin(make({**SMALL, "methods": ["fedavg", "independent"], "rounds": 1}), "all"):
         for _ in run.rounds():
             pass
-    assert call(capsys, "export", "all", "--to", "deep/out") == (0, "6 models of 2 runs written to deep/out\n", "")
+    assert call(capsys, "export", "all", "--to", "deep/out") == (
+        0,
+        "6 models of 2 runs written to deep/out\n",
+        "",
+    )
     assert sorted(p.name for p in Path("deep").iterdir()) == ["out"]
-    assert sorted(p.name for p in Path("deep/out").iterdir()) == ["fedavg-seed0", "independent-seed0"]
+    assert sorted(p.name for p in Path("deep/out").iterdir()) == [
+        "fedavg-seed0",
+        "independent-seed0",
+    ]
     told: list[None] = []
     coterie.save("all", "again", progress=lambda: told.append(None))
     assert len(told) == 2
-    assert call(capsys, "export", "all/fedavg-seed0", "--to", "one") == (0, "1 model written to one\n", "")
+    assert call(capsys, "export", "all/fedavg-seed0", "--to", "one") == (
+        0,
+        "1 model written to one\n",
+        "",
+    )
     status, out, err = call(capsys, "export", "all", "--to", "one")
     assert (status, out) == (2, "")
     assert err.endswith("one exists and is not an empty folder; choose another\n")
-    with pytest.raises(UserError, match=r"no models\.json; it has models of several runs: fedavg-seed0, independent-seed0"):
+    with pytest.raises(
+        UserError,
+        match=r"no models\.json; it has models of several runs: fedavg-seed0, independent-seed0",
+    ):
         coterie.load("deep/out", 0)
-    with pytest.raises(UserError, match=r"one has no model for client 7; it has models for 0, 1, 2, 3, 4"):
+    with pytest.raises(
+        UserError, match=r"one has no model for client 7; it has models for 0, 1, 2, 3, 4"
+    ):
         coterie.load("one", client=7)
     Path("one/models.json").write_text('{"schema": 99}')
     with pytest.raises(UserError, match="schema version 99"):
@@ -283,11 +357,18 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         (("export", "run"), "the following arguments are required: --to"),
         (("export", "absent", "--to", "out"), "absent does not exist"),
         (("export", ".", "--to", "out"), ". is not a run directory"),
-        (("export", "begun", "--to", "out"), "begun has no completed round yet; to continue, run coterie resume begun"),
+        (
+            ("export", "begun", "--to", "out"),
+            "begun has no completed round yet; to continue, run coterie resume begun",
+        ),
     ],
 )
 def test_a_mistake_costs_one_sentence_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: Any, sentence: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Any,
+    sentence: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if "begun" in arguments:
@@ -330,7 +411,9 @@ def test_a_file_of_another_net_is_refused(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", "fedavg", rounds=1)
     folder = coterie.save(run.folder, tmp_path / "models")
     safetensors.torch.save_file({"fc.weight": torch.zeros(3)}, folder / "group-0.safetensors")
-    with pytest.raises(UserError, match=r"group-0\.safetensors was changed or damaged: its checksum does not match"):
+    with pytest.raises(
+        UserError, match=r"group-0\.safetensors was changed or damaged: its checksum does not match"
+    ):
         coterie.load(folder, 0)
     about = json.loads((folder / "models.json").read_text())
     del about["checksum"]
@@ -352,29 +435,45 @@ def test_a_net_is_not_made_for_models_that_are_much_smaller(tmp_path: Path) -> N
     (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "model": big}).encode()))
     with pytest.raises(UserError, match="a net of 536,871,626 numbers, but its models have 4,810"):
         coterie.load(folder, 0)
-    change(run.folder, lambda text: re.sub(r"(?s)(\[world.model\].*?shape = \[).*?\]", r"\g<1>8388608]", text))
-    with pytest.raises(UserError, match=r"the net that .*run\.toml describes cannot be made: a net of 536,871,626 numbers"):
+    change(
+        run.folder,
+        lambda text: re.sub(r"(?s)(\[world.model\].*?shape = \[).*?\]", r"\g<1>8388608]", text),
+    )
+    with pytest.raises(
+        UserError,
+        match=r"the net that .*run\.toml describes cannot be made: a net of 536,871,626 numbers",
+    ):
         coterie.save(run.folder, tmp_path / "again")
 
 
 def test_a_path_that_names_a_file_often_is_damage(tmp_path: Path) -> None:
     """Each name was once read, and made a net."""
-    folder = coterie.save(finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models")
+    folder = coterie.save(
+        finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models"
+    )
     about = json.loads((folder / "models.json").read_text())
     del about["checksum"]
     for entry in about["clients"].values():
         entry["path"] = [entry["file"]] * 10_000
-    (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "ensemble": True}).encode()))
+    (folder / "models.json").write_bytes(
+        sealed_json(json.dumps({**about, "ensemble": True}).encode())
+    )
     with pytest.raises(DamagedError, match=r"models\.json is damaged .*names a file twice"):
         coterie.load(folder, 0)
 
 
-@pytest.mark.parametrize("sealed", [{"a": 1}, {"rotation": "x", "block": 64}, {"rotation": "permute", "block": "x"}])
+@pytest.mark.parametrize(
+    "sealed", [{"a": 1}, {"rotation": "x", "block": 64}, {"rotation": "permute", "block": "x"}]
+)
 def test_a_seal_of_another_form_is_damage(tmp_path: Path, sealed: dict[str, Any]) -> None:
-    folder = coterie.save(finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models")
+    folder = coterie.save(
+        finished(tmp_path / "run", "fedavg", rounds=1).folder, tmp_path / "models"
+    )
     about = json.loads((folder / "models.json").read_text())
     del about["checksum"]
-    (folder / "models.json").write_bytes(sealed_json(json.dumps({**about, "sealed": sealed}).encode()))
+    (folder / "models.json").write_bytes(
+        sealed_json(json.dumps({**about, "sealed": sealed}).encode())
+    )
     with pytest.raises(DamagedError, match=r"models\.json is damaged"):
         coterie.load(folder, 0, secret=3)
 
@@ -386,7 +485,9 @@ def test_a_failed_export_leaves_no_folders_above_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_clients_that_choose_by_themselves_get_what_the_record_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_choose_by_themselves_get_what_the_record_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     method = {"name": "split-half-private", "first_probe": 1, "level": 0.5}
     run = finished(tmp_path / "run", method, rounds=6, scenario={"clients": 12, "groups": 2})
     last = Record(run.folder).lines()[-1]
@@ -401,7 +502,9 @@ def test_clients_that_choose_by_themselves_get_what_the_record_says(tmp_path: Pa
     )
     assert not said
     taken = export._taken  # as of a federation, whose record does not say what clients choose
-    monkeypatch.setattr(export, "_taken", lambda a, line, warn: taken(a, {**line, "notes": []}, warn))
+    monkeypatch.setattr(
+        export, "_taken", lambda a, line, warn: taken(a, {**line, "notes": []}, warn)
+    )
     export.save(run.folder, tmp_path / "federation", warn=said.append)
     document = json.loads((tmp_path / "federation" / "models.json").read_text())
     assert {len(one["path"]) for one in document["clients"].values()} == {len(document["files"])}

@@ -46,12 +46,16 @@ def Net() -> nn.Module:
     return Awkward((FEATURES,), CLASSES)
 
 
-def federated(folder: Path, name: str, *, mods: Any = (), rounds: int = 3, model: Any = Net, **how: Any) -> World:
+def federated(
+    folder: Path, name: str, *, mods: Any = (), rounds: int = 3, model: Any = Net, **how: Any
+) -> World:
     """A method's run over the grid, in ``folder``; the clients it had."""
     tried = world(range(6), model)
     settings = {"cfl": {"split_rounds": (1,)}, "flhc": {"warmup": 1, "fraction": 1.0}}
     method = METHODS[name](**settings.get(name, {}))
-    strategy_of(method, tried, out=folder, **how).start(Here(app_of(tried, mods), 6), num_rounds=rounds)
+    strategy_of(method, tried, out=folder, **how).start(
+        Here(app_of(tried, mods), 6), num_rounds=rounds
+    )
     return tried
 
 
@@ -59,21 +63,38 @@ def predicted(tried: World, models: Path, **how: Any) -> dict[str, float]:
     found = {}
     for client, data in tried.clients.items():
         with torch.no_grad():
-            classes = coterie.load(models, client, **how)(data.test.inputs[data.test.index]).argmax(1)
+            classes = coterie.load(models, client, **how)(data.test.inputs[data.test.index]).argmax(
+                1
+            )
         found[str(client)] = float((classes == data.test.targets).double().mean())
     return found
 
 
 def recorded(folder: Path) -> dict[str, float]:
-    return {client: entry["accuracy"] for client, entry in Record(folder).lines()[-1]["clients"].items()}
+    return {
+        client: entry["accuracy"] for client, entry in Record(folder).lines()[-1]["clients"].items()
+    }
 
 
-OWN = ("independent", "fedper", "fedrep", "hcct-p", "ditto", "apfl", "fedbabu", "knn-per", "tuned", "auto")
+OWN = (
+    "independent",
+    "fedper",
+    "fedrep",
+    "hcct-p",
+    "ditto",
+    "apfl",
+    "fedbabu",
+    "knn-per",
+    "tuned",
+    "auto",
+)
 """Methods whose clients keep layers or models that the server does not have."""
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in OWN])
-def test_models_of_a_net_without_a_name_predict_what_was_recorded(tmp_path: Path, name: str) -> None:
+def test_models_of_a_net_without_a_name_predict_what_was_recorded(
+    tmp_path: Path, name: str
+) -> None:
     tried = federated(tmp_path / "run", name)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
     assert json.loads((models / "models.json").read_text())["model"] is None
@@ -86,8 +107,12 @@ def test_files_are_the_state_dict_of_the_net(tmp_path: Path) -> None:
     models = coterie.save(tmp_path / "run", tmp_path / "models")
     tensors, net = safetensors.torch.load_file(models / "group-0.safetensors"), Net()
     expected = net.state_dict()
-    assert {name: (t.shape, t.dtype) for name, t in tensors.items()} == {n: (t.shape, t.dtype) for n, t in expected.items()}
-    torch.testing.assert_close(tensors["third.weight"], tensors["second.weight"], rtol=0, atol=0)  # one and the same
+    assert {name: (t.shape, t.dtype) for name, t in tensors.items()} == {
+        n: (t.shape, t.dtype) for n, t in expected.items()
+    }
+    torch.testing.assert_close(
+        tensors["third.weight"], tensors["second.weight"], rtol=0, atol=0
+    )  # one and the same
     assert tensors["norm.num_batches_tracked"] == 0
     net.load_state_dict(tensors)
 
@@ -97,11 +122,13 @@ def test_who_does_not_say_what_makes_the_net_is_told(tmp_path: Path) -> None:
     federated(tmp_path / "run", "fedavg", rounds=1)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
     with pytest.raises(
-        UserError, match=r"a custom net; pass its class or a function that makes it: coterie.load\(..., model=Net"
+        UserError,
+        match=r"a custom net; pass its class or a function that makes it: coterie.load\(..., model=Net",
     ):
         coterie.load(models, 0)
     with pytest.raises(
-        UserError, match=r"model must be a class or function that makes the net, got a net; leave out the parentheses"
+        UserError,
+        match=r"model must be a class or function that makes the net, got a net; leave out the parentheses",
     ):
         coterie.load(models, 0, model=Net())  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"model must make an nn\.Module, but makes int"):
@@ -119,34 +146,52 @@ def test_personal_models_that_stay_at_the_clients_are_told(tmp_path: Path, name:
         for c, data in tried.clients.items():
             splits = {part: getattr(data, part) for part in ("train", "validation", "test")}
             clients[c] = replace(
-                data, **{k: whole(s.inputs, torch.full_like(s.targets, c % CLASSES)) for k, s in splits.items()}
+                data,
+                **{
+                    k: whole(s.inputs, torch.full_like(s.targets, c % CLASSES))
+                    for k, s in splits.items()
+                },
             )
         tried = replace(tried, clients=clients)
     else:
         tried = world(range(6), Net)
     strategy_of(method, tried, out=tmp_path / "run").start(Here(app_of(tried, ()), 6), num_rounds=2)
-    with pytest.warns(UserWarning, match=r"personal models of .* stay at its clients; the export has only the models"):
+    with pytest.warns(
+        UserWarning,
+        match=r"personal models of .* stay at its clients; the export has only the models",
+    ):
         coterie.save(tmp_path / "run", tmp_path / "models")
 
 
-# -- what the server does not have ----------------------------------------------------------------------------------------
+# -- what the server does not have
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["cfl", "ifca"])
 @pytest.mark.parametrize("rotation", ["permute", "permute-tensors", "blocks"])
-def test_sealed_models_are_opened_by_who_knows_the_secret(tmp_path: Path, name: str, rotation: str) -> None:
+def test_sealed_models_are_opened_by_who_knows_the_secret(
+    tmp_path: Path, name: str, rotation: str
+) -> None:
     boundary = Boundary(rotation=rotation, secret=SECRET)
     tried = federated(
-        tmp_path / "run", name, boundary=replace(boundary, secret=None), mods=[boundary_mod(boundary, Net)], rounds=2
+        tmp_path / "run",
+        name,
+        boundary=replace(boundary, secret=None),
+        mods=[boundary_mod(boundary, Net)],
+        rounds=2,
     )
     models = coterie.save(tmp_path / "run", tmp_path / "models")
-    assert predicted(tried, models, model=Net, secret=SECRET) == pytest.approx(recorded(tmp_path / "run"))
+    assert predicted(tried, models, model=Net, secret=SECRET) == pytest.approx(
+        recorded(tmp_path / "run")
+    )
     plain = coterie.load(models, 0, model=Net, secret=SECRET).state_dict()
     about = json.loads((models / "models.json").read_text())
     assert about["sealed"] == {"rotation": rotation, "block": 64}
     sealed = safetensors.torch.load_file(models / about["clients"]["0"]["file"])
     assert not torch.allclose(sealed["first.weight"], plain["first.weight"])
-    with pytest.raises(UserError, match=rf"sealed by rotation {rotation}; .* coterie.load\(..., secret=SECRET\)"):
+    with pytest.raises(
+        UserError, match=rf"sealed by rotation {rotation}; .* coterie.load\(..., secret=SECRET\)"
+    ):
         coterie.load(models, 0, model=Net)
 
 
@@ -165,10 +210,14 @@ def test_layers_that_stay_at_the_clients_are_not_made_up(tmp_path: Path, name: s
     federated(tmp_path / "run", name, rounds=1)
     models = coterie.save(tmp_path / "run", tmp_path / "models")
     assert json.loads((models / "models.json").read_text())["stays"] == ["last"]
-    lacking = Net().load_state_dict(safetensors.torch.load_file(models / "group-0.safetensors"), strict=False)
+    lacking = Net().load_state_dict(
+        safetensors.torch.load_file(models / "group-0.safetensors"), strict=False
+    )
     assert lacking.missing_keys == ["last.weight", "last.bias"]
     assert not lacking.unexpected_keys
-    with pytest.raises(UserError, match=r"client 3 keeps last of its model, .* has only the rest; .* strict=False"):
+    with pytest.raises(
+        UserError, match=r"client 3 keeps last of its model, .* has only the rest; .* strict=False"
+    ):
         coterie.load(models, 3, model=Net)
 
 
@@ -179,7 +228,10 @@ def test_models_that_stay_at_the_clients_altogether_cannot_be_taken_out(
     federated(Path("run"), "independent", rounds=1)
     capsys.readouterr()
     assert main(["export", "run", "--to", "models"]) == 2
-    assert capsys.readouterr().err == "coterie: independent keeps all layers at the clients, and run has no model of them\n"
+    assert (
+        capsys.readouterr().err
+        == "coterie: independent keeps all layers at the clients, and run has no model of them\n"
+    )
     assert [path.name for path in Path().iterdir()] == ["run"]
 
 
@@ -191,7 +243,8 @@ def test_layers_that_ended_with_a_simulation_are_not_made_up(tmp_path: Path) -> 
         coterie.load(models, 0)
 
 
-# -- damage ---------------------------------------------------------------------------------------------------------------
+# -- damage
+# ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

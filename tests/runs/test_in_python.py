@@ -34,7 +34,9 @@ def named(names: tuple[str, ...] = NAMES, **more: Any) -> coterie.World:
     return small.world(clients=clients, **more)
 
 
-def last(method: Any = "fedavg", world: coterie.World | None = None, rounds: int = 1, **more: Any) -> coterie.Round:
+def last(
+    method: Any = "fedavg", world: coterie.World | None = None, rounds: int = 1, **more: Any
+) -> coterie.Round:
     (*_, done) = coterie.run(method, world or named(), rounds=rounds, workers=1, **more)
     return done
 
@@ -42,7 +44,9 @@ def last(method: Any = "fedavg", world: coterie.World | None = None, rounds: int
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("python") / "runs"
-    return coterie.begin(named(), folder, ["fedavg", "split-half"], rounds=3, eval_every=2, workers=1).finish()
+    return coterie.begin(
+        named(), folder, ["fedavg", "split-half"], rounds=3, eval_every=2, workers=1
+    ).finish()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -52,16 +56,38 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_the_names_of_the_package_are_what_users_need() -> None:
     found = dir(coterie)
     assert found == sorted(coterie.__all__)
-    assert not [name for name in found if isinstance(getattr(coterie, name), ModuleType) or name in ("Any", "TYPE_CHECKING")]
-    assert {"Objective", "Metric", "METRICS", "REGRESSION", "MULTILABEL", "CLASSIFICATION", "ClientData", "whole"} <= set(found)
+    assert not [
+        name
+        for name in found
+        if isinstance(getattr(coterie, name), ModuleType) or name in ("Any", "TYPE_CHECKING")
+    ]
+    assert {
+        "Objective",
+        "Metric",
+        "METRICS",
+        "REGRESSION",
+        "MULTILABEL",
+        "CLASSIFICATION",
+        "ClientData",
+        "whole",
+    } <= set(found)
 
 
 def shown() -> Iterator[Any]:
     world = coterie.SCENARIOS["digits/label-permutation"].build(seed=0)
     many = small.world(clients={f"client {number}": small.client(number) for number in range(60)})
-    federation = Federation(clients=tuple(range(500)), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)})
-    replies = Replies(clients=tuple(range(500)), examples=np.ones(500, dtype=int), updates=torch.zeros(500, 4))
-    note = Note(kind="keep", clients=tuple(range(500)), text="all alike " * 90, similarity={"all": torch.eye(500)})
+    federation = Federation(
+        clients=tuple(range(500)), draw=lambda i: torch.zeros(4), columns={"all": (0, 4)}
+    )
+    replies = Replies(
+        clients=tuple(range(500)), examples=np.ones(500, dtype=int), updates=torch.zeros(500, 4)
+    )
+    note = Note(
+        kind="keep",
+        clients=tuple(range(500)),
+        text="all alike " * 90,
+        similarity={"all": torch.eye(500)},
+    )
     done = last(world=many)
     yield from (world, many, world.clients[0], world.clients[0].train, federation, replies, note)
     yield from (done, done.assignment, done.position)
@@ -128,7 +154,10 @@ def test_a_run_in_a_notebook(runs: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "groups"),
-    [(NAMES, (("<b>south</b>", "east", "north", "west"),)), (("30", "20", "10", "5"), ((5, 10, 20, 30),))],
+    [
+        (NAMES, (("<b>south</b>", "east", "north", "west"),)),
+        (("30", "20", "10", "5"), ((5, 10, 20, 30),)),
+    ],
     ids=["words", "numbers"],
 )
 def test_groups_have_the_names_of_clients(names: tuple[str, ...], groups: Any) -> None:
@@ -159,7 +188,10 @@ class Two(coterie.methods.FedAvg):
     def assignment(self, state: Any) -> Assignment:
         one = super().assignment(state)
         return replace(
-            one, models=torch.cat([one.models, -0.5 * one.models]), path=dict.fromkeys(one.row, (0, 1)), ensemble=True
+            one,
+            models=torch.cat([one.models, -0.5 * one.models]),
+            path=dict.fromkeys(one.row, (0, 1)),
+            ensemble=True,
         )
 
 
@@ -177,7 +209,15 @@ SEALED = coterie.Boundary(rotation="permute", secret=2**70)
         (Two(), small.mlp, {}),
         (Two(), small.mlp, {"boundary": SEALED}),
     ],
-    ids=["fedavg", "independent", "BatchNorm", "sealed", "own layers", "ensemble", "sealed ensemble"],
+    ids=[
+        "fedavg",
+        "independent",
+        "BatchNorm",
+        "sealed",
+        "own layers",
+        "ensemble",
+        "sealed ensemble",
+    ],
 )
 def test_the_net_of_a_client_is_the_one_that_was_tested(method: Any, model: Any, more: Any) -> None:
     world = named(model=model)
@@ -189,11 +229,15 @@ def test_the_net_of_a_client_is_the_one_that_was_tested(method: Any, model: Any,
             assert not net.training
             inputs, targets = world.clients[client].test.batch(torch.arange(9))
             outputs = net(inputs)
-            assert float((outputs.argmax(1) == targets).double().mean()) == pytest.approx(done.scores[client]["accuracy"])
+            assert float((outputs.argmax(1) == targets).double().mean()) == pytest.approx(
+                done.scores[client]["accuracy"]
+            )
             loss = nn.functional.cross_entropy(outputs, targets).item()
             assert loss == pytest.approx(done.scores[client]["loss"], rel=1e-5)
     if isinstance(method, FedPer):
-        states = [torch.cat([p.flatten() for p in done.model(name).parameters()]) for name in NAMES[:2]]
+        states = [
+            torch.cat([p.flatten() for p in done.model(name).parameters()]) for name in NAMES[:2]
+        ]
         assert not torch.equal(*states)
 
 
@@ -206,12 +250,16 @@ def test_nets_of_a_recorded_run(tmp_path: Path) -> None:
     (done,) = again.rounds()
     inputs, _ = named().clients[2].test.batch(torch.arange(9))
     straight = last("fedper", named(), rounds=2)
-    torch.testing.assert_close(done.model("east")(inputs), straight.model("east")(inputs), rtol=0, atol=0)
+    torch.testing.assert_close(
+        done.model("east")(inputs), straight.model("east")(inputs), rtol=0, atol=0
+    )
 
 
 def test_an_unknown_client_is_one_sentence() -> None:
     done = last()
-    with pytest.raises(UserError, match=r"^round 1 has no client 'nroth'; did you mean north\? \(clients: north, "):
+    with pytest.raises(
+        UserError, match=r"^round 1 has no client 'nroth'; did you mean north\? \(clients: north, "
+    ):
         done.model("nroth")
     with pytest.raises(UserError, match="no client 4 "):
         done.model(4)
@@ -225,7 +273,10 @@ def test_a_pickled_round_has_no_nets() -> None:
     done = last()  # whose nets hold functions that cannot be pickled
     again = pickle.loads(pickle.dumps(replace(done, notes=())))
     assert (again.groups, again.scores) == (done.groups, done.scores)
-    with pytest.raises(UserError, match=r"^round 1 cannot make the net of a client: it is of Flower's server or was pickled"):
+    with pytest.raises(
+        UserError,
+        match=r"^round 1 cannot make the net of a client: it is of Flower's server or was pickled",
+    ):
         again.model("north")
 
 
@@ -245,7 +296,12 @@ def test_data_frames(runs: Any) -> None:
     both = runs.to_pandas()
     assert list(both.groupby("run").size()) == [12, 12]
     done = last()
-    assert done.to_pandas().to_dict("records")[2] == {"round": 1, "client": "east", "group": 0, **(done.scores or {})[2]}
+    assert done.to_pandas().to_dict("records")[2] == {
+        "round": 1,
+        "client": "east",
+        "group": 0,
+        **(done.scores or {})[2],
+    }
 
 
 def test_a_comparison_is_a_list_a_frame_and_a_table(runs: Any) -> None:
@@ -258,7 +314,10 @@ def test_a_comparison_is_a_list_a_frame_and_a_table(runs: Any) -> None:
     assert frame["accuracy low"].isna().all()  # one seed has no interval
     assert found._repr_html_().count("<tr>") == 3
     means = [one["score"]["mean"] for one in found]
-    assert repr(found) == f"<Comparison of 2 methods: fedavg {means[0]:.3f}, split-half {means[1]:.3f}>"
+    assert (
+        repr(found)
+        == f"<Comparison of 2 methods: fedavg {means[0]:.3f}, split-half {means[1]:.3f}>"
+    )
 
 
 @pytest.mark.parametrize("round", ["3", 0, 10**9, 1.0])
@@ -269,7 +328,9 @@ def test_a_round_that_is_not_recorded_is_one_sentence(runs: Any, round: Any) -> 
 
 def test_a_comparison_has_every_metric(tmp_path: Path) -> None:
     world = named(objective=coterie.Objective(metrics=("accuracy", "F1Score")))
-    runs = coterie.begin(lambda seed: world, tmp_path / "runs", ["fedavg"], rounds=1, seeds=2, workers=1).finish()
+    runs = coterie.begin(
+        lambda seed: world, tmp_path / "runs", ["fedavg"], rounds=1, seeds=2, workers=1
+    ).finish()
     (one,) = coterie.compare(runs)
     each = [coterie.summary(run)["F1Score"] for run in runs]
     assert one["others"] == ["F1Score"]
@@ -280,14 +341,18 @@ def test_a_comparison_has_every_metric(tmp_path: Path) -> None:
 def test_entries_of_one_method_are_told_apart(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     methods = [CFL(eps1=0.5), CFL(eps1=0.25)]
-    found = coterie.compare(coterie.begin(named(), tmp_path / "runs", methods, rounds=1, workers=1).finish())
+    found = coterie.compare(
+        coterie.begin(named(), tmp_path / "runs", methods, rounds=1, workers=1).finish()
+    )
     assert list(found.to_pandas()["settings"]) == ["eps1 0.5", "eps1 0.25"]
 
 
 def test_without_pandas_it_says_what_to_install(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     for one in (runs, runs[0], last(), coterie.compare(runs)):
-        with pytest.raises(UserError, match=r"^to_pandas needs pandas: pip install 'coterie\[notebook\]'$"):
+        with pytest.raises(
+            UserError, match=r"^to_pandas needs pandas: pip install 'coterie\[notebook\]'$"
+        ):
             one.to_pandas()
 
 
@@ -338,7 +403,9 @@ def test_progress_is_a_bar_that_starts_no_thread(capsys: pytest.CaptureFixture[s
     assert re.search(r"fedavg: 100%.*3/3", said)
 
 
-def test_without_tqdm_progress_is_a_line_per_round(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tqdm_progress_is_a_line_per_round(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
@@ -350,10 +417,14 @@ def test_without_tqdm_progress_is_a_line_per_round(capsys: pytest.CaptureFixture
     assert followed(progress=True) == [1, 2, 3]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert re.fullmatch(r"fedavg: round 2 of 3: 1 group of 4; accuracy 0\.\d{3}; 4 of 4 replies", lines[1])
+    assert re.fullmatch(
+        r"fedavg: round 2 of 3: 1 group of 4; accuracy 0\.\d{3}; 4 of 4 replies", lines[1]
+    )
 
 
-def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tqdm")
     (run,) = coterie.begin(named(), tmp_path / "run", "fedavg", rounds=3, workers=1)
     rounds = run.rounds()
@@ -383,9 +454,14 @@ def test_mistakes_are_told_before_the_first_round_with_progress_too() -> None:
 
 def extended(names: tuple[str, ...], **more: Any) -> coterie.World:
     """A world of clients by name; a client has the same data in every world."""
-    data = {name: (small.examples(20, seed).inputs, small.examples(20, seed).targets) for seed, name in enumerate(names)}
+    data = {
+        name: (small.examples(20, seed).inputs, small.examples(20, seed).targets)
+        for seed, name in enumerate(names)
+    }
     given = {name: data[name] for name in sorted(names)}
-    return coterie.from_lists(given, model=small.mlp, classes=small.CLASSES, standardize="pooled", **more)
+    return coterie.from_lists(
+        given, model=small.mlp, classes=small.CLASSES, standardize="pooled", **more
+    )
 
 
 def test_a_client_can_be_added_to_a_run() -> None:
@@ -395,7 +471,10 @@ def test_a_client_can_be_added_to_a_run() -> None:
     assert later.client_names == {0: "b", 1: "c", 2: "d", 3: "a"}
     assert later.about["means"] == world.about["means"]
     for client, data in world.clients.items():
-        assert torch.equal(data.train.inputs[data.train.index], later.clients[client].train.inputs[data.train.index])
+        assert torch.equal(
+            data.train.inputs[data.train.index],
+            later.clients[client].train.inputs[data.train.index],
+        )
     done = last(FedPer(), later, rounds=3, start=start)
     assert done.position.members == (0, 1, 2, 3)
     assert [note.kind for note in done.notes if note.clients == (3,)]
@@ -406,20 +485,37 @@ def test_a_client_can_be_added_to_a_run() -> None:
 @pytest.mark.parametrize(
     ("method", "world", "sentence"),
     [
-        ("fedavg", extended(("b", "c", "d", "a")), "start has b as client 0, and the world has a: make the world with after="),
+        (
+            "fedavg",
+            extended(("b", "c", "d", "a")),
+            "start has b as client 0, and the world has a: make the world with after=",
+        ),
         ("fedavg", extended(("b", "c")), "start has the client d, and the world does not"),
-        ("cfl", extended(("b", "c", "d")), "start is the position of another method: cfl has a CFLState, and it has a"),
-        ("fedavg", replace(extended(("b", "c", "d")), model=small.linear), "start is the position of a model with"),
+        (
+            "cfl",
+            extended(("b", "c", "d")),
+            "start is the position of another method: cfl has a CFLState, and it has a",
+        ),
+        (
+            "fedavg",
+            replace(extended(("b", "c", "d")), model=small.linear),
+            "start is the position of a model with",
+        ),
     ],
 )
-def test_a_position_of_another_run_is_refused(method: str, world: coterie.World, sentence: str) -> None:
+def test_a_position_of_another_run_is_refused(
+    method: str, world: coterie.World, sentence: str
+) -> None:
     start = last("fedavg", extended(("b", "c", "d"))).position
     with pytest.raises(UserError, match=re.escape(sentence)):
         last(method, world, rounds=2, start=start)
 
 
 def test_after_needs_a_world_with_some_of_the_clients() -> None:
-    with pytest.raises(UserError, match="after must be a world with some of these clients, by their names; it has none"):
+    with pytest.raises(
+        UserError,
+        match="after must be a world with some of these clients, by their names; it has none",
+    ):
         extended(("a", "b"), after=named())
 
 
@@ -427,7 +523,9 @@ def test_clients_join_and_leave_by_their_names() -> None:
     attendance = coterie.Attendance(joins={"c": 2}, away={"a": [(2, 2)]})
     world = extended(("a", "b", "c"), attendance=attendance)
     assert (world.attendance.joins, world.attendance.away) == ({2: 2}, {0: [(2, 2)]})
-    assert [done.position.members for done in coterie.run("fedavg", world, rounds=2, workers=1)] == [(0, 1), (0, 1, 2)]
+    assert [
+        done.position.members for done in coterie.run("fedavg", world, rounds=2, workers=1)
+    ] == [(0, 1), (0, 1, 2)]
     with pytest.raises(UserError, match=r"World\.attendance has client 'cc', which does not exist"):
         extended(("a", "b", "c"), attendance=coterie.Attendance(joins={"cc": 2}))
 
@@ -438,11 +536,18 @@ class OwnFedAvg(FedAvg):
     name = "mine"
 
 
-def test_runs_of_an_own_method_continue_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_an_own_method_continue_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "runs"
-    runs = coterie.begin("digits/iid", folder, ["fedavg", OwnFedAvg(fraction=0.5)], rounds=2, workers=1)
+    runs = coterie.begin(
+        "digits/iid", folder, ["fedavg", OwnFedAvg(fraction=0.5)], rounds=2, workers=1
+    )
     next(iter(runs[1].rounds()))
-    with pytest.raises(UserError, match=r"has the method 'mine', which is not one of Coterie's; if it is yours, use Python"):
+    with pytest.raises(
+        UserError,
+        match=r"has the method 'mine', which is not one of Coterie's; if it is yours, use Python",
+    ):
         coterie.reopen(folder)
     assert not coterie.check(folder).damaged
     again = coterie.reopen(folder, methods=[OwnFedAvg()])
@@ -450,4 +555,6 @@ def test_runs_of_an_own_method_continue_with_it(tmp_path: Path, monkeypatch: pyt
     again.finish()
     coterie.save(again[1], tmp_path / "models")
     assert coterie.load(tmp_path / "models", 0)
-    assert coterie.reopen(again[1].folder, methods=[OwnFedAvg()])[0].method == OwnFedAvg(fraction=0.5)
+    assert coterie.reopen(again[1].folder, methods=[OwnFedAvg()])[0].method == OwnFedAvg(
+        fraction=0.5
+    )

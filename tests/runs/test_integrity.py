@@ -56,13 +56,18 @@ def refused(command: str, run: Path) -> str:
     status, out, err = call(*words(command, run, to))
     assert status == (1 if command == "check" else 2), (command, out, err)
     assert not list(to.iterdir())
-    text = "".join(line for line in out.splitlines(keepends=True) if line.startswith("damaged:")) if command == "check" else err
+    text = (
+        "".join(line for line in out.splitlines(keepends=True) if line.startswith("damaged:"))
+        if command == "check"
+        else err
+    )
     assert len(text.splitlines()) >= 1
     assert command == "check" or len(text.splitlines()) == 1
     return text
 
 
-# -- the campaign ---------------------------------------------------------------------------------------------------------
+# -- the campaign
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
@@ -77,7 +82,8 @@ def test_the_campaign(tmp_path: Path) -> None:
     assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
-# -- what was found -------------------------------------------------------------------------------------------------------
+# -- what was found
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", READERS)
@@ -144,7 +150,9 @@ def test_a_blob_that_is_damaged_is_made_again(run: Path) -> None:
     (one,) = reopen(run)
     state = json.loads((run / "state" / "000003.json").read_text())["value"]
     before = json.loads((run / "state" / "000002.json").read_text())["value"]
-    own = sorted(set(coterie.records.codec.blobs(state)) - set(coterie.records.codec.blobs(before)))[0]
+    own = sorted(
+        set(coterie.records.codec.blobs(state)) - set(coterie.records.codec.blobs(before))
+    )[0]
     path = run / "state" / "blobs" / f"{own}.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -168,7 +176,9 @@ def test_an_export_says_that_the_records_go_on(run: Path, tmp_path: Path) -> Non
 def test_a_run_whose_state_is_gone_is_not_begun_anew(run: Path) -> None:
     before = (run / "rounds.jsonl").read_bytes()
     shutil.rmtree(run / "state")
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("rounds = 3", "rounds = 4"))
+    (run / "run.toml").write_text(
+        (run / "run.toml").read_text().replace("rounds = 3", "rounds = 4")
+    )
     accept(run)
     assert "3 recorded rounds and no checkpoint to resume from" in refused("resume", run)
     assert (run / "rounds.jsonl").read_bytes() == before
@@ -176,14 +186,19 @@ def test_a_run_whose_state_is_gone_is_not_begun_anew(run: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [["run.toml.part"], ["experiment.toml.part", "lock"], ["lock"]])
-def test_a_folder_of_a_run_that_was_killed_before_it_began_is_as_good_as_empty(tmp_path: Path, left: list[str]) -> None:
+def test_a_folder_of_a_run_that_was_killed_before_it_began_is_as_good_as_empty(
+    tmp_path: Path, left: list[str]
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     for name in left:
         (folder / name).write_text("sche")
     status, _, err = call("resume", str(folder))
     assert status == 2
-    assert f"it was stopped before it started: to start it there, use coterie run --out {folder}" in err
+    assert (
+        f"it was stopped before it started: to start it there, use coterie run --out {folder}"
+        in err
+    )
     experiment(folder, "fedavg")
     assert check(folder).damaged == []
     assert not (folder / "run.toml.part").exists()
@@ -196,14 +211,19 @@ def test_something_else_in_the_folder_is_left_alone(tmp_path: Path) -> None:
         experiment(tmp_path)
 
 
-# -- checksums ------------------------------------------------------------------------------------------------------------
+# -- checksums
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strip", ["run.toml", "rounds.jsonl", "state/000003.json"])
 def test_a_checksum_that_is_gone_is_damage(run: Path, strip: str) -> None:
     path = run / strip
     of = checksum.of_toml if strip == "run.toml" else checksum.of_json
-    lines = path.read_bytes().splitlines(keepends=True) if strip == "rounds.jsonl" else [path.read_bytes()]
+    lines = (
+        path.read_bytes().splitlines(keepends=True)
+        if strip == "rounds.jsonl"
+        else [path.read_bytes()]
+    )
     ends = b"" if strip == "run.toml" else b"}\n"
     path.write_bytes(b"".join(of(one.rstrip())[0] + ends for one in lines))
     assert "checksum" in " ".join(check(run).damaged)
@@ -211,7 +231,9 @@ def test_a_checksum_that_is_gone_is_damage(run: Path, strip: str) -> None:
 
 
 @pytest.mark.parametrize("record", [{}, {"record": None}, {"record": ""}, {"record": []}])
-def test_a_state_that_does_not_say_which_records_it_belongs_to_is_damage(run: Path, record: dict[str, Any]) -> None:
+def test_a_state_that_does_not_say_which_records_it_belongs_to_is_damage(
+    run: Path, record: dict[str, Any]
+) -> None:
     path = run / "state" / "000003.json"
     document = json.loads(path.read_text())
     del document["checksum"], document["record"]
@@ -266,7 +288,8 @@ def test_the_checksum_of_a_record_does_not_slow_it_down(tmp_path: Path) -> None:
     assert len(record.lines()) == 4
 
 
-# -- check and accept -----------------------------------------------------------------------------------------------------
+# -- check and accept
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_check_says_everything_that_is_wrong(run: Path) -> None:
@@ -293,12 +316,17 @@ def test_check_of_matrices_experiments_and_exports(made: Path, run: Path, tmp_pa
     data = matrix.read_bytes()
     matrix.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert check(run).damaged == [f"{matrix} was changed or damaged: its checksum does not match"]
-    assert "cannot be read; coterie check says why" in call("report", str(run), "-o", str(tmp_path / "page.html"))[2]
+    assert (
+        "cannot be read; coterie check says why"
+        in call("report", str(run), "-o", str(tmp_path / "page.html"))[2]
+    )
     coterie.save(made / "run", tmp_path / "models")
     assert check(tmp_path / "models").damaged == []
     file = next((tmp_path / "models").glob("*.safetensors"))
     file.write_bytes(file.read_bytes() + b"\0")
-    assert check(tmp_path / "models").damaged == [f"{file} was changed or damaged: its checksum does not match"]
+    assert check(tmp_path / "models").damaged == [
+        f"{file} was changed or damaged: its checksum does not match"
+    ]
     experiment(tmp_path / "several", "fedavg", seeds=[0, 1], rounds=1)
     assert len(check(tmp_path / "several").intact) == 2
     one, two = tmp_path / "several" / "fedavg-seed0", tmp_path / "several" / "fedavg-seed1"
@@ -306,7 +334,9 @@ def test_check_of_matrices_experiments_and_exports(made: Path, run: Path, tmp_pa
     two.rename(one)
     (tmp_path / "between").rename(two)
     assert "does not have the run that" in check(tmp_path / "several").damaged[0]
-    with pytest.raises(UserError, match="is not a run directory, and contains neither runs nor exported models"):
+    with pytest.raises(
+        UserError, match="is not a run directory, and contains neither runs nor exported models"
+    ):
         check(tmp_path / "between")
 
 
@@ -314,7 +344,10 @@ def test_a_run_can_be_made_longer_if_that_is_said(run: Path) -> None:
     path = run / "run.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
     edits = "rounds, target, eval_every, checkpoint_every, checkpoints_kept, workers or data"
-    assert f"if you edited only its {edits}, accept it with coterie check {run} --accept" in refused("resume", run)
+    assert (
+        f"if you edited only its {edits}, accept it with coterie check {run} --accept"
+        in refused("resume", run)
+    )
     assert call("check", str(run), "--accept")[0] == 0
     assert call("resume", str(run), "--workers", "1")[0] == 0
     assert len(Record(run).lines()) == 4
@@ -330,7 +363,8 @@ def test_what_was_run_cannot_be_accepted_otherwise(run: Path) -> None:
     assert path.read_text() == edited
 
 
-# -- hostile, with checksums that fit --------------------------------------------------------------------------------------
+# -- hostile, with checksums that fit
+# --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["silent", "evaluations", "notes", "seconds"])
@@ -353,10 +387,26 @@ def test_a_matrix_without_a_recorded_checksum_is_damage(run: Path) -> None:
     assert damaged.endswith(".safetensors has lost its checksum: it was changed or damaged")
 
 
-ODD = (None, True, -1, 2**70, 0.5, "text", [], {}, [["x"]], {"0": "x"}, {"x": {}}, {"0": {"group": "a"}})
+ODD = (
+    None,
+    True,
+    -1,
+    2**70,
+    0.5,
+    "text",
+    [],
+    {},
+    [["x"]],
+    {"0": "x"},
+    {"x": {}},
+    {"0": {"group": "a"}},
+)
 
 
-@pytest.mark.parametrize("field", ["round", "groups", "clients", "notes", "refused", "seconds", "bytes_up", "tested", "silent"])
+@pytest.mark.parametrize(
+    "field",
+    ["round", "groups", "clients", "notes", "refused", "seconds", "bytes_up", "tested", "silent"],
+)
 def test_a_forged_line_of_another_form_is_one_sentence(run: Path, field: str) -> None:
     for number, odd in enumerate(ODD):
         copy = shutil.copytree(run, run.parent / f"copy-{field}-{number}")
@@ -374,7 +424,9 @@ EDITS: list[Callable[[str], str]] = [
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_forged_description_of_another_form_is_one_sentence(run: Path, edit: Callable[[str], str]) -> None:
+def test_a_forged_description_of_another_form_is_one_sentence(
+    run: Path, edit: Callable[[str], str]
+) -> None:
     before = (run / "run.toml").read_text()
     with pytest.raises(DamagedError, match=r"run\.toml"):
         change(run, edit)
@@ -393,7 +445,9 @@ SETTINGS: list[tuple[tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("path", "odd"), SETTINGS, ids=range(len(SETTINGS)))
-def test_a_forged_setting_of_another_type_is_one_sentence(run: Path, path: tuple[Any, ...], odd: Any) -> None:
+def test_a_forged_setting_of_another_type_is_one_sentence(
+    run: Path, path: tuple[Any, ...], odd: Any
+) -> None:
     document = read_toml(run / "run.toml")
     table: Any = document
     for key in path[:-1]:
@@ -409,7 +463,9 @@ def test_a_forged_setting_of_another_type_is_one_sentence(run: Path, path: tuple
 @pytest.mark.parametrize("delta", [True, False])
 def test_hardly_any_noise_in_a_forged_run_spends_everything(run: Path, delta: bool) -> None:
     def noised(text: str) -> str:
-        text = text.replace("noise = 0.0", "noise = 5e-324").replace('clip = "none"\nnoise', "clip = 1.0\nnoise")
+        text = text.replace("noise = 0.0", "noise = 5e-324").replace(
+            'clip = "none"\nnoise', "clip = 1.0\nnoise"
+        )
         return text if delta else text.replace("delta = 1e-05\n", "")
 
     change(run, noised)
@@ -419,7 +475,8 @@ def test_hardly_any_noise_in_a_forged_run_spends_everything(run: Path, delta: bo
         assert call(command, str(run))[0] == 0
 
 
-# -- checkpoints, with checksums that fit ----------------------------------------------------------------------------------
+# -- checkpoints, with checksums that fit
+# ----------------------------------------------------------------------------------
 
 STATES: list[tuple[tuple[Any, ...], Any]] = [
     (("state", "leaves"), ""), (("state", "leaves"), [7]), (("members",), "x"), (("members",), [0, 77]), (("members",), []),
@@ -430,7 +487,9 @@ STATES: list[tuple[tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("path", "odd"), STATES, ids=range(len(STATES)))
-def test_a_forged_checkpoint_is_one_sentence_or_a_result(run: Path, path: tuple[Any, ...], odd: Any) -> None:
+def test_a_forged_checkpoint_is_one_sentence_or_a_result(
+    run: Path, path: tuple[Any, ...], odd: Any
+) -> None:
     (run / "state" / "000003.json").unlink()
     checkpoint = run / "state" / "000002.json"
     document = json.loads(checkpoint.read_text())
@@ -449,13 +508,21 @@ def test_a_forged_checkpoint_is_one_sentence_or_a_result(run: Path, path: tuple[
 
 def test_a_stored_field_is_what_its_annotation_says() -> None:
     note = codec.encode(Note(kind="split", clients=(1, 2), text="so"), str)
-    for name, odd in (("kind", 1), ("clients", "x"), ("clients", [1, "x"]), ("parts", [1]), ("numbers", []), ("text", None)):
+    for name, odd in (
+        ("kind", 1),
+        ("clients", "x"),
+        ("clients", [1, "x"]),
+        ("parts", [1]),
+        ("numbers", []),
+        ("text", None),
+    ):
         forged = {**note, "fields": {**note["fields"], name: odd}}
         with pytest.raises(DamagedError, match=f"a stored note is damaged .its {name} is"):
             codec.decode(forged, bytes)
 
 
-# -- files that are made to fill the memory --------------------------------------------------------------------------------
+# -- files that are made to fill the memory
+# --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["compare", "check"])
@@ -479,7 +546,10 @@ def test_a_check_tells_so_many_damaged_lines_and_no_more(run: Path) -> None:
 def test_a_file_of_a_users_own_is_small(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text("rounds = 1\n" + "#" * 2**20)
-    assert "more than the limit of 1,048,576" in call("run", str(file), "--out", str(tmp_path / "out"))[2]
+    assert (
+        "more than the limit of 1,048,576"
+        in call("run", str(file), "--out", str(tmp_path / "out"))[2]
+    )
     file.write_text("rounds = 1\n" + "#" * 1000)
     assert coterie.runs.experiment.read(file)["rounds"] == 1
 
@@ -496,7 +566,8 @@ def test_a_checkpoint_of_a_blob_elsewhere_is_damaged(tmp_path: Path) -> None:
         checkpoints.load()
 
 
-# -- a run that goes on, planted files, edits of what was run --------------------------------------------------------------
+# -- a run that goes on, planted files, edits of what was run
+# --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -531,7 +602,9 @@ def test_an_experiment_s_file_is_accepted_where_its_runs_are_of_it(tmp_path: Pat
     path = tmp_path / "several" / "experiment.toml"
     text = path.read_text()
     path.write_text(text.replace('mean = "mean"', 'mean = "median"'))
-    with pytest.raises(UserError, match=r"experiment\.toml cannot be accepted: .* does not have the run that"):
+    with pytest.raises(
+        UserError, match=r"experiment\.toml cannot be accepted: .* does not have the run that"
+    ):
         accept(tmp_path / "several")
     path.write_text(text.replace("rounds = 1", "rounds = 2"))
     accept(tmp_path / "several")
@@ -539,10 +612,24 @@ def test_an_experiment_s_file_is_accepted_where_its_runs_are_of_it(tmp_path: Pat
     assert [len(Record(path.parent / f"fedavg-seed{seed}").lines()) for seed in (0, 1)] == [2, 2]
 
 
-def test_while_a_run_goes_on_it_is_intact_and_can_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_a_run_goes_on_it_is_intact_and_can_be_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rounds are made, and checkpoints dropped, while the files are read."""
-    scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "features": 4}
-    spec = {"scenario": scenario, "methods": ["cfl"], "rounds": 400, "workers": 1, "checkpoints_kept": 4}
+    scenario = {
+        "name": "synthetic/groups",
+        "clients": 4,
+        "groups": 2,
+        "examples": 200,
+        "features": 4,
+    }
+    spec = {
+        "scenario": scenario,
+        "methods": ["cfl"],
+        "rounds": 400,
+        "workers": 1,
+        "checkpoints_kept": 4,
+    }
     (one,) = coterie.begin(make(spec), tmp_path / "run")
     rounds = one.rounds()
     for _ in range(2):
@@ -592,7 +679,9 @@ def test_a_damaged_checkpoint_that_is_not_needed_may_be_deleted(run: Path) -> No
     path = run / "state" / "000002.json"
     path.write_bytes(path.read_bytes() + b"x")
     (damaged,) = check(run).damaged
-    assert damaged.endswith("; that of round 3 is intact, so 000002.json is not needed and may be deleted")
+    assert damaged.endswith(
+        "; that of round 3 is intact, so 000002.json is not needed and may be deleted"
+    )
     path.unlink()
     assert check(run).damaged == []
 
@@ -602,19 +691,30 @@ def test_check_names_planted_files_and_none_of_coterie_s(run: Path) -> None:
     for name in ("failure.txt", "report.html", "run.toml.part"):
         (run / name).write_text("")
     assert check(run).unchecked == []
-    planted = ["similarity/round-9.safetensors", "state/blobs/" + 40 * "a" + ".safetensors", "state/notes"]
+    planted = [
+        "similarity/round-9.safetensors",
+        "state/blobs/" + 40 * "a" + ".safetensors",
+        "state/notes",
+    ]
     for name in ("other", *planted):
         (run / name).write_text("")
     assert check(run).unchecked == [f"{run} has other files: {', '.join(['other', *planted])}"]
     (run / "lock").write_text("1")
-    assert check(run).unchecked[0].startswith(f"{run} has other files: {', '.join(['other', *planted])} (some may be")
+    assert (
+        check(run)
+        .unchecked[0]
+        .startswith(f"{run} has other files: {', '.join(['other', *planted])} (some may be")
+    )
 
 
 def test_check_says_what_becomes_of_what_comes_after_the_last_line(run: Path) -> None:
     with open(run / "rounds.jsonl", "a") as file:
         file.write('{"round": 4, "ex')
     (told,) = check(run).unchecked
-    assert told == f"{run / 'rounds.jsonl'} has data after the last round, which no command reads; they may be deleted"
+    assert (
+        told
+        == f"{run / 'rounds.jsonl'} has data after the last round, which no command reads; they may be deleted"
+    )
     path = run / "run.toml"
     path.write_text(path.read_text().replace("rounds = 3", "rounds = 4"))
     accept(run)
@@ -635,6 +735,7 @@ def test_an_export_of_an_experiment_says_which_run_is_not_there(tmp_path: Path) 
     experiment(tmp_path / "several", "fedavg", seeds=[0, 1], rounds=1)
     (tmp_path / "several" / "fedavg-seed0").rename(tmp_path / "several" / "first")
     with pytest.raises(
-        UserError, match="fedavg-seed0 has no run: it was renamed, or it has not started; to start it, run coterie resume"
+        UserError,
+        match="fedavg-seed0 has no run: it was renamed, or it has not started; to start it, run coterie resume",
     ):
         coterie.save(tmp_path / "several", tmp_path / "models")

@@ -30,7 +30,9 @@ NAMES = ("north", "hospital <b>A</b>", "Ünal & sons", "42nd street", "west-1", 
 def turned(data: ClientData) -> ClientData:
     """The data with other labels, so that such clients are a group of their own."""
     parts = {part: getattr(data, part) for part in ("train", "validation", "test")}
-    return replace(data, **{part: whole(one.inputs, 2 - one.targets) for part, one in parts.items()})
+    return replace(
+        data, **{part: whole(one.inputs, 2 - one.targets) for part, one in parts.items()}
+    )
 
 
 def named_world(names: Sequence[Any] = NAMES, **more: Any) -> World:
@@ -39,7 +41,10 @@ def named_world(names: Sequence[Any] = NAMES, **more: Any) -> World:
     def made(seed: int) -> ClientData:
         data = client(seed, train=60, test=30)
         parts = {part: getattr(data, part) for part in ("train", "validation", "test")}
-        return replace(data, **{part: whole(one.inputs, one.inputs[:, :3].argmax(1)) for part, one in parts.items()})
+        return replace(
+            data,
+            **{part: whole(one.inputs, one.inputs[:, :3].argmax(1)) for part, one in parts.items()},
+        )
 
     clients = {name: made(i) if i % 2 else turned(made(i)) for i, name in enumerate(names)}
     return World(clients=clients, model=mlp, training=Training(lr=0.3, batch=10, epochs=3), **more)
@@ -70,7 +75,9 @@ def test_records_keep_numbers_and_run_toml_the_names(run: Path) -> None:
     assert lines[-1]["groups"] == [[0, 2, 4], [1, 3, 5]]
     told, seen = shown(record.naming(description), description, lines)
     assert told["world"]["clients"] == list(NAMES)
-    assert {c for group in seen[-1]["groups"] for c in group} == set(NAMES) == set(seen[-1]["clients"])
+    assert (
+        {c for group in seen[-1]["groups"] for c in group} == set(NAMES) == set(seen[-1]["clients"])
+    )
     split = next(note for line in seen for note in line["notes"] if note["kind"] == "split")
     assert {c for part in split["parts"] for c in part} == set(NAMES)
 
@@ -78,7 +85,10 @@ def test_records_keep_numbers_and_run_toml_the_names(run: Path) -> None:
 def test_whole_numbers_as_names_are_numbers_that_people_read() -> None:
     one = Shown.of({"clients": [0, 1], "names": ["907", "12"]})
     assert one.clients([0, 1]) == [12, 907]
-    assert one.text("client 1 joins the group of client 0") == "client 12 joins the group of client 907"
+    assert (
+        one.text("client 1 joins the group of client 0")
+        == "client 12 joins the group of client 907"
+    )
     assert Shown.of({"clients": [0, 1], "names": ["907", "b\x1b[2J"]}).client(1) == "b\\u001b[2J"
 
 
@@ -95,7 +105,9 @@ def test_explain_takes_a_name(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "did you mean west-1?" in told
 
 
-def test_tables_trees_and_pages_show_names(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_trees_and_pages_show_names(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", str(run)]) == 0
     capsys.readouterr()
     rows = document([run])["runs"][0]["clients"]
@@ -128,7 +140,9 @@ def test_errors_name_the_client() -> None:
     from coterie.engines.workers import EngineError
 
     tried = named_world()
-    broken = replace(tried.clients[1], test=replace(tried.clients[1].test, inputs=torch.zeros(30, 2)))
+    broken = replace(
+        tried.clients[1], test=replace(tried.clients[1].test, inputs=torch.zeros(30, 2))
+    )
     tried = replace(tried, clients={**tried.clients, 1: broken})
     with pytest.raises(EngineError, match="client hospital <b>A</b> failed in its test"):
         list(coterie.run("fedavg", tried, rounds=1, workers=1))

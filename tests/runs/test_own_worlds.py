@@ -76,7 +76,9 @@ def world(seed: int = 0, kinds: int = 2) -> World:
         rng = np.random.default_rng([seed, number])
         x = rng.standard_normal((60, 3)).astype(np.float32)
         clients.append((x, (x.sum(1) * (1 if number % kinds else -1) > 0).astype(np.int64)))
-    return from_lists(clients, model=lambda: nn.Linear(3, 2), training=Training(lr=0.5, batch=20, epochs=2))
+    return from_lists(
+        clients, model=lambda: nn.Linear(3, 2), training=Training(lr=0.5, batch=20, epochs=2)
+    )
 
 
 def changed_world(**changes: Any) -> World:
@@ -85,7 +87,10 @@ def changed_world(**changes: Any) -> World:
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     """The records without what differs from run to run."""
-    return [{k: v for k, v in line.items() if k not in ("seconds", "checksum")} for line in Record(folder).lines()]
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "checksum")}
+        for line in Record(folder).lines()
+    ]
 
 
 def run(*words: str) -> int:
@@ -116,7 +121,9 @@ def test_a_function_by_name_gets_what_named_scenarios_get(module: str, tmp_path:
     assert json.loads((tmp_path / "models" / "models.json").read_text())["clients"]
 
 
-def test_a_function_from_python_is_recorded_by_its_name_and_goes_on_bit_for_bit(module: str, tmp_path: Path) -> None:
+def test_a_function_from_python_is_recorded_by_its_name_and_goes_on_bit_for_bit(
+    module: str, tmp_path: Path
+) -> None:
     sites = vars(__import__(module))["sites"]
     (whole,) = coterie.begin(sites, tmp_path / "whole", CFL(persistence=1), rounds=6, workers=1)
     list(whole.rounds())
@@ -128,7 +135,9 @@ def test_a_function_from_python_is_recorded_by_its_name_and_goes_on_bit_for_bit(
     assert lines(tmp_path / "part") == lines(tmp_path / "whole")
 
 
-def test_code_of_a_recorded_scenario_needs_consent(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_of_a_recorded_scenario_needs_consent(
+    module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sites = vars(__import__(module))["sites"]
     (part,) = coterie.begin(sites, tmp_path / "part", "fedavg", rounds=4, workers=1)
     list(islice(part.rounds(), 2))
@@ -144,11 +153,15 @@ def test_code_of_a_recorded_scenario_needs_consent(module: str, tmp_path: Path, 
 
 
 def test_a_world_itself_is_recorded_and_given_again(tmp_path: Path) -> None:
-    runs = coterie.begin(world(), tmp_path / "runs", ["fedavg", "split-half"], rounds=5, workers=1, seeds=(0, 1))
+    runs = coterie.begin(
+        world(), tmp_path / "runs", ["fedavg", "split-half"], rounds=5, workers=1, seeds=(0, 1)
+    )
     assert len(runs) == 4
     list(islice(runs[0].rounds(), 2))
     (again, *_) = coterie.reopen(tmp_path / "runs")
-    with pytest.raises(UserError, match=r"began with a world given in Python: pass it to coterie.reopen"):
+    with pytest.raises(
+        UserError, match=r"began with a world given in Python: pass it to coterie.reopen"
+    ):
         list(again.rounds())
     (again, *_) = coterie.reopen(tmp_path / "runs", world=world(seed=1))
     with pytest.raises(UserError, match="the scenario's clients or data have changed"):
@@ -161,7 +174,9 @@ def test_a_world_itself_is_recorded_and_given_again(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
-def test_a_run_over_a_world_is_saved_and_probed_in_another_process_that_has_the_world(tmp_path: Path) -> None:
+def test_a_run_over_a_world_is_saved_and_probed_in_another_process_that_has_the_world(
+    tmp_path: Path,
+) -> None:
     made = world()
     (first,) = coterie.begin(made, tmp_path / "run", "split-half", rounds=2, workers=1).finish()
     with pytest.raises(UserError, match="began with a world given in Python"):
@@ -179,12 +194,18 @@ def test_a_run_over_a_world_is_saved_and_probed_in_another_process_that_has_the_
 
 def test_training_of_the_world_unless_it_is_given(tmp_path: Path) -> None:
     (one,) = coterie.begin(world(), tmp_path / "own", "fedavg", rounds=1, workers=1)
-    (other,) = coterie.begin(world(), tmp_path / "given", "fedavg", rounds=1, workers=1, training=Training(lr=0.125))
+    (other,) = coterie.begin(
+        world(), tmp_path / "given", "fedavg", rounds=1, workers=1, training=Training(lr=0.125)
+    )
     assert (one.experiment.training.lr, other.experiment.training.lr) == (0.5, 0.125)
     assert other.experiment.world(0).training.lr == 0.125
-    (table,) = coterie.begin(world(), tmp_path / "table", "fedavg", rounds=1, workers=1, training={"lr": 0.25})
+    (table,) = coterie.begin(
+        world(), tmp_path / "table", "fedavg", rounds=1, workers=1, training={"lr": 0.25}
+    )
     assert (table.experiment.training.lr, table.experiment.training.batch) == (0.25, 20)
-    (several, _) = coterie.begin(world(), tmp_path / "seeds", "fedavg", rounds=1, workers=1, seeds=2)
+    (several, _) = coterie.begin(
+        world(), tmp_path / "seeds", "fedavg", rounds=1, workers=1, seeds=2
+    )
     assert several.seed == 0
 
 
@@ -203,7 +224,9 @@ def test_tables_of_settings_in_python() -> None:
         "robust": Robust(mean="median"),
     }
     tables = {"training": {"lr": 0.25}, "boundary": {"clip": 0.1}, "robust": {"mean": "median"}}
-    (one,), (other,) = (coterie.run("fedavg", world(), rounds=1, workers=1, **each) for each in (objects, tables))
+    (one,), (other,) = (
+        coterie.run("fedavg", world(), rounds=1, workers=1, **each) for each in (objects, tables)
+    )
     assert torch.equal(one.assignment.models, other.assignment.models)
 
 
@@ -233,49 +256,138 @@ def test_a_function_that_fails_is_one_sentence_and_nothing_is_written(
             "has no setting 'round'; did you mean rounds",
         ),
         (lambda to: coterie.begin(world(), to, "fedav"), "did you mean fedavg?"),
-        (lambda to: coterie.begin(7, to, "fedavg"), "begin takes an Experiment, a World, a scenario's name, or a function"),
+        (
+            lambda to: coterie.begin(7, to, "fedavg"),
+            "begin takes an Experiment, a World, a scenario's name, or a function",
+        ),
         (lambda to: coterie.begin("digits/iidd", to, "fedavg"), "did you mean digits/iid?"),
-        (lambda to: coterie.begin(world(), to, "fedavg", training={"rate": 1}), "training has no setting 'rate'"),
-        (lambda to: coterie.begin(world(), to, "fedavg", engine="flower"), "engine flower needs a function"),
-        (lambda to: coterie.begin(world(), to, "fedavg", rounds=0), "Experiment.rounds must be >= 1, got 0"),
-        (lambda to: coterie.begin(world(), to, "fedavg", seeds=1.5), "seeds must be a list of whole numbers, or a number of"),
-        (lambda to: coterie.begin(world(), to, "fedavg", training="x"), "training must be a coterie.Training or a table"),
-        (lambda to: coterie.begin(world(), to, "fedavg", boundary="secret"), "boundary must be a coterie.Boundary or a table"),
-        (lambda to: coterie.begin(world(), to, 3), "a method is a name, a table with a name, or an object"),
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", training={"rate": 1}),
+            "training has no setting 'rate'",
+        ),
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", engine="flower"),
+            "engine flower needs a function",
+        ),
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", rounds=0),
+            "Experiment.rounds must be >= 1, got 0",
+        ),
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", seeds=1.5),
+            "seeds must be a list of whole numbers, or a number of",
+        ),
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", training="x"),
+            "training must be a coterie.Training or a table",
+        ),
+        (
+            lambda to: coterie.begin(world(), to, "fedavg", boundary="secret"),
+            "boundary must be a coterie.Boundary or a table",
+        ),
+        (
+            lambda to: coterie.begin(world(), to, 3),
+            "a method is a name, a table with a name, or an object",
+        ),
         (lambda to: coterie.begin(world(), to, CFL), r"got the class CFL: write CFL\(\)"),
-        (lambda to: coterie.begin(world(), to, [{"name": "cfll"}]), "there is no method 'cfll'; did you mean cfl"),
-        (lambda to: coterie.begin(own("digits/iid", "fedavg"), to, ["cfl"]), "methods is a setting of the experiment"),
-        (lambda to: list(coterie.run("fedavg", world(), rounds=1, start=3)), "start must be the position of an earlier round"),
-        (lambda to: list(coterie.run(["fedavg"], world(), rounds=1)), "a method is a name, a table with a name, or an object"),
-        (lambda to: list(coterie.run("fedavg", world(), rounds=1, robust="x")), "robust must be a coterie.Robust or a table"),
-        (lambda to: changed_world(truth=[[0, 1], [2, 3, 4]]), "World.truth lacks client 5: every client must be in"),
-        (lambda to: changed_world(truth=[[0, 1, 2], [2, 3, 4, 5]]), "World.truth has client 2 2 times"),
-        (lambda to: changed_world(truth=[range(6), ["north"]]), "World.truth has client 'north', which does not exist"),
-        (lambda to: changed_world(truth=3), r"World.truth must be groups of clients, such as \[\[0, 1\], \[2\]\], got 3"),
-        (lambda to: changed_world(about={"x": object()}), "World.about must have text, finite numbers, and lists of them"),
-        (lambda to: changed_world(about={"x": [1.0, float("nan")]}), "World.about must have .*, got nan"),
-        (lambda to: changed_world(training={"lr": 1}), "World.training must be a coterie.Training, got {'lr': 1}"),
-        (lambda to: changed_world(objective="accuracy"), "World.objective must be a coterie.Objective, got 'accuracy'"),
+        (
+            lambda to: coterie.begin(world(), to, [{"name": "cfll"}]),
+            "there is no method 'cfll'; did you mean cfl",
+        ),
+        (
+            lambda to: coterie.begin(own("digits/iid", "fedavg"), to, ["cfl"]),
+            "methods is a setting of the experiment",
+        ),
+        (
+            lambda to: list(coterie.run("fedavg", world(), rounds=1, start=3)),
+            "start must be the position of an earlier round",
+        ),
+        (
+            lambda to: list(coterie.run(["fedavg"], world(), rounds=1)),
+            "a method is a name, a table with a name, or an object",
+        ),
+        (
+            lambda to: list(coterie.run("fedavg", world(), rounds=1, robust="x")),
+            "robust must be a coterie.Robust or a table",
+        ),
+        (
+            lambda to: changed_world(truth=[[0, 1], [2, 3, 4]]),
+            "World.truth lacks client 5: every client must be in",
+        ),
+        (
+            lambda to: changed_world(truth=[[0, 1, 2], [2, 3, 4, 5]]),
+            "World.truth has client 2 2 times",
+        ),
+        (
+            lambda to: changed_world(truth=[range(6), ["north"]]),
+            "World.truth has client 'north', which does not exist",
+        ),
+        (
+            lambda to: changed_world(truth=3),
+            r"World.truth must be groups of clients, such as \[\[0, 1\], \[2\]\], got 3",
+        ),
+        (
+            lambda to: changed_world(about={"x": object()}),
+            "World.about must have text, finite numbers, and lists of them",
+        ),
+        (
+            lambda to: changed_world(about={"x": [1.0, float("nan")]}),
+            "World.about must have .*, got nan",
+        ),
+        (
+            lambda to: changed_world(training={"lr": 1}),
+            "World.training must be a coterie.Training, got {'lr': 1}",
+        ),
+        (
+            lambda to: changed_world(objective="accuracy"),
+            "World.objective must be a coterie.Objective, got 'accuracy'",
+        ),
         (
             lambda to: changed_world(model=nn.Identity()),
             "must be a function that makes a fresh module",
         ),
-        (lambda to: trial(changed_world(model=nn.Linear)), "the function that makes the model fails: TypeError"),
-        (lambda to: trial(changed_world(model=lambda: None)), "must return a torch.nn.Module, got NoneType"),
-        (lambda to: from_lists([([[1.0, 2.0], [3.0]], [0, 1])]), "client 0: x must be an array, or a list of rows of the same"),
-        (lambda to: from_lists([{"x": [[1.0]], "y": [0], "x_tset": [[1.0]]}]), "has 'x_tset', which is not used; did you mean"),
-        (lambda to: from_lists([{"train": [1], "tests": [2]}]), "has 'tests', which is not used; did you mean test"),
+        (
+            lambda to: trial(changed_world(model=nn.Linear)),
+            "the function that makes the model fails: TypeError",
+        ),
+        (
+            lambda to: trial(changed_world(model=lambda: None)),
+            "must return a torch.nn.Module, got NoneType",
+        ),
+        (
+            lambda to: from_lists([([[1.0, 2.0], [3.0]], [0, 1])]),
+            "client 0: x must be an array, or a list of rows of the same",
+        ),
+        (
+            lambda to: from_lists([{"x": [[1.0]], "y": [0], "x_tset": [[1.0]]}]),
+            "has 'x_tset', which is not used; did you mean",
+        ),
+        (
+            lambda to: from_lists([{"train": [1], "tests": [2]}]),
+            "has 'tests', which is not used; did you mean test",
+        ),
         (lambda to: from_lists({"a": {"train": None}}), "client a has no data set to train on"),
         (
             lambda to: from_lists([([[1.0]] * 9, [0] * 9)], classes="3"),
             "classes must be an integer or none, got '3'; write 3 without quotes",
         ),
-        (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], seed=-1), "seed must be a whole number >= 0, got -1"),
-        (lambda to: from_lists([([[1.0]] * 9, [0] * 9)], objective="accuracy"), "objective must be a coterie.Objective"),
-        (lambda to: coterie.write_report([], to.with_suffix(".html")), "a report needs at least one run, got none"),
+        (
+            lambda to: from_lists([([[1.0]] * 9, [0] * 9)], seed=-1),
+            "seed must be a whole number >= 0, got -1",
+        ),
+        (
+            lambda to: from_lists([([[1.0]] * 9, [0] * 9)], objective="accuracy"),
+            "objective must be a coterie.Objective",
+        ),
+        (
+            lambda to: coterie.write_report([], to.with_suffix(".html")),
+            "a report needs at least one run, got none",
+        ),
     ],
 )
-def test_mistakes_in_python_are_one_sentence(tmp_path: Path, call: Callable[[Path], Any], message: str) -> None:
+def test_mistakes_in_python_are_one_sentence(
+    tmp_path: Path, call: Callable[[Path], Any], message: str
+) -> None:
     with pytest.raises(UserError, match=message) as raised:
         call(tmp_path / "runs")
     assert isinstance(raised.value, (SettingError, UserError))

@@ -51,7 +51,9 @@ def outcome(folder: Path) -> tuple[Any, Any, list[str], dict[str, bytes]]:
     Checksums are over the seconds too; that they fit is asked of ``coterie.check``."""
     assert not coterie.check(folder).damaged
     kept = Record(folder)
-    lines = [{key: value for key, value in line.items() if key != "seconds"} for line in kept.lines()]
+    lines = [
+        {key: value for key, value in line.items() if key != "seconds"} for line in kept.lines()
+    ]
     state = folder / "state"
     last = json.loads((state / f"{kept.checkpoints.rounds()[-1]:06d}.json").read_bytes())["value"]
     matrices = {path.name: path.read_bytes() for path in (folder / "similarity").iterdir()}
@@ -69,7 +71,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def killed(run: Run, prepare: Callable[[], None]) -> None:
     """Run in a forked process, which ``prepare`` has arranged to kill itself at some moment."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: this process has threads; the child uses none
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # 3.12: this process has threads; the child uses none
         child = os.fork()
     if child == 0:
         torch.set_num_threads(1)
@@ -123,7 +127,9 @@ def test_killed_at_any_two_moments_and_resumed(
 
 
 @pytest.mark.parametrize("round", range(1, ROUNDS + 1))
-def test_killed_between_record_and_checkpoint(tmp_path: Path, uninterrupted: Any, round: int) -> None:
+def test_killed_between_record_and_checkpoint(
+    tmp_path: Path, uninterrupted: Any, round: int
+) -> None:
     (run,) = begin(experiment(), tmp_path / "run")
     killed(run, at_call(round, (store.Checkpoints, "save")))
     assert len(run.record.lines()) == round
@@ -133,7 +139,9 @@ def test_killed_between_record_and_checkpoint(tmp_path: Path, uninterrupted: Any
     assert outcome(run.folder) == uninterrupted
 
 
-def test_killed_within_a_record(tmp_path: Path, uninterrupted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_within_a_record(
+    tmp_path: Path, uninterrupted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half a line reaches the disk."""
     (run,) = begin(experiment(), tmp_path / "run")
 
@@ -151,7 +159,9 @@ def test_killed_within_a_record(tmp_path: Path, uninterrupted: Any, monkeypatch:
     assert outcome(run.folder) == uninterrupted
 
 
-def test_left_in_the_middle_and_resumed_with_sparse_checkpoints(tmp_path: Path, uninterrupted: Any) -> None:
+def test_left_in_the_middle_and_resumed_with_sparse_checkpoints(
+    tmp_path: Path, uninterrupted: Any
+) -> None:
     (run,) = begin(experiment(checkpoint_every=3), tmp_path / "run")
     for done in run.rounds():
         if done.number == 2:  # a break in the caller's loop, before any checkpoint
@@ -171,15 +181,24 @@ def test_the_number_of_workers_changes_nothing(tmp_path: Path, uninterrupted: An
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     (run,) = begin(experiment(rounds=1), tmp_path / "run")
     finish(run)
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.folder.rglob("*")}
+    before = {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.folder.rglob("*")
+    }
     finish(run)
     assert run.finished()
-    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.folder.rglob("*")} == before
+    assert {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.folder.rglob("*")
+    } == before
 
 
 def test_other_data_are_refused(tmp_path: Path) -> None:
     (run,) = begin(experiment(), tmp_path / "run")
-    other = replace(run, experiment=experiment(scenario={"name": "digits/label-permutation", "clients": 5, "groups": 2}))
+    other = replace(
+        run,
+        experiment=experiment(
+            scenario={"name": "digits/label-permutation", "clients": 5, "groups": 2}
+        ),
+    )
     with pytest.raises(UserError, match="clients or data have changed"):
         finish(other)
 
@@ -192,7 +211,9 @@ def test_relabelled_data_of_the_same_sizes_are_refused() -> None:
     split = replace(first.train, targets=first.train.targets.flip(0))
     other = replace(world, clients={**world.clients, 0: replace(first, train=split)})
     assert runs.world_facts(other)["data"] != facts["data"]
-    assert {k: v for k, v in runs.world_facts(other).items() if k != "data"} == {k: v for k, v in facts.items() if k != "data"}
+    assert {k: v for k, v in runs.world_facts(other).items() if k != "data"} == {
+        k: v for k, v in facts.items() if k != "data"
+    }
 
 
 def test_a_checkpoint_of_something_else_is_damaged(tmp_path: Path) -> None:
@@ -217,7 +238,12 @@ def test_a_whole_experiment_is_resumed_run_by_run(tmp_path: Path) -> None:
     again = reopen(tmp_path / "all")
     assert again == (first, *rest)
     assert [run.finished() for run in again] == [True, False, False, False]
-    assert [run.folder.name for run in again] == ["fedavg-seed0", "fedavg-seed3", "cfl-seed0", "cfl-seed3"]
+    assert [run.folder.name for run in again] == [
+        "fedavg-seed0",
+        "fedavg-seed3",
+        "cfl-seed0",
+        "cfl-seed3",
+    ]
     for run in again:
         finish(run)
     assert all(run.finished() for run in runs.reopen(tmp_path / "all"))
@@ -226,14 +252,28 @@ def test_a_whole_experiment_is_resumed_run_by_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_line_killed_with_its_workers_at_work(tmp_path: Path) -> None:
     call = [sys.executable, "-m", "coterie"]
-    options = ["run", "--method", "cfl", "--rounds", "10", "--workers", "2", "--set", "split_rounds=[3, 5]"]
-    subprocess.run([*call, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    options = [
+        "run",
+        "--method",
+        "cfl",
+        "--rounds",
+        "10",
+        "--workers",
+        "2",
+        "--set",
+        "split_rounds=[3, 5]",
+    ]
+    subprocess.run(
+        [*call, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True
+    )
     with subprocess.Popen([*call, *options, "--out", str(tmp_path / "killed")]) as process:
         while not (tmp_path / "killed" / "rounds.jsonl").exists():
             assert process.poll() is None
             time.sleep(0.02)
         time.sleep(0.7)
         process.kill()
-    resumed = subprocess.run([*call, "resume", str(tmp_path / "killed"), "--json"], check=True, capture_output=True)
+    resumed = subprocess.run(
+        [*call, "resume", str(tmp_path / "killed"), "--json"], check=True, capture_output=True
+    )
     assert [one["rounds"] for one in json.loads(resumed.stdout)] == [10]
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")

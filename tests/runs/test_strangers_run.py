@@ -58,20 +58,31 @@ def test_the_campaign(tmp_path: Path) -> None:
     assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
-# -- code -----------------------------------------------------------------------------------------------------------------
+# -- code
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of the user's own net, which lies in the current folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # to which the command adds the current folder, in this process
+    monkeypatch.setattr(
+        sys, "path", list(sys.path)
+    )  # to which the command adds the current folder, in this process
     monkeypatch.delitem(sys.modules, "users_net_of_trust", raising=False)
     (tmp_path / "users_net_of_trust.py").write_text(NET)
-    scenario = {"name": "synthetic/groups", "clients": 4, "groups": 2, "examples": 200, "model": "users_net_of_trust:Net"}
+    scenario = {
+        "name": "synthetic/groups",
+        "clients": 4,
+        "groups": 2,
+        "examples": 200,
+        "model": "users_net_of_trust:Net",
+    }
     spec = {"scenario": scenario, "methods": ["fedavg"], "rounds": 2, "workers": 1}
     (tmp_path / "mine.toml").write_text(to_toml(spec))
-    assert call("run", "mine.toml", "--out", "mine")[0] == 0  # an experiment file is the user's word
+    assert (
+        call("run", "mine.toml", "--out", "mine")[0] == 0
+    )  # an experiment file is the user's word
     return tmp_path / "mine"
 
 
@@ -84,14 +95,30 @@ def test_a_recorded_model_is_imported_with_consent_alone(own: Path) -> None:
     ):
         status, _, err = call(*arguments)
         assert status == 2
-        assert "run.toml names the model 'users_net_of_trust:Net', which is code: Coterie would import" in err
-        assert f"from {own.parent / 'users_net_of_trust.py'}; if you trust it, pass --trust-code" in err
+        assert (
+            "run.toml names the model 'users_net_of_trust:Net', which is code: Coterie would import"
+            in err
+        )
+        assert (
+            f"from {own.parent / 'users_net_of_trust.py'}; if you trust it, pass --trust-code"
+            in err
+        )
         assert not Path("models").exists()
         assert not Path("again").exists()
     for command in ("report", "compare", "explain", "resume", "check"):
         assert call(command, "mine")[0] == 0  # they need no net
     assert call("export", "mine", "--to", "models", "--trust-code")[0] == 0
-    assert call("run", "mine/run.toml", "--set", "scenario.model=users_net_of_trust:Net", "--out", "again")[0] == 0
+    assert (
+        call(
+            "run",
+            "mine/run.toml",
+            "--set",
+            "scenario.model=users_net_of_trust:Net",
+            "--out",
+            "again",
+        )[0]
+        == 0
+    )
     assert call("run", "mine/run.toml", "--out", "third", "--trust-code")[0] == 0
 
 
@@ -127,7 +154,19 @@ def test_the_experiment_of_several_runs_without_a_schema_is_not_trusted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    call("run", "--scenario", "synthetic/groups", "--method", "fedavg", "--seeds", "2", "--rounds", "1", "--out", "theirs")
+    call(
+        "run",
+        "--scenario",
+        "synthetic/groups",
+        "--method",
+        "fedavg",
+        "--seeds",
+        "2",
+        "--rounds",
+        "1",
+        "--out",
+        "theirs",
+    )
     assert Path("theirs/experiment.toml").is_file()
     Path("evil_net_of_trust.py").write_text("open('imported', 'w')")
     scenario = {"name": "synthetic/groups", "model": "evil_net_of_trust:Net"}
@@ -137,8 +176,12 @@ def test_the_experiment_of_several_runs_without_a_schema_is_not_trusted(
     assert (status, len(err.splitlines())) == (2, 1)
     assert "experiment.toml has no schema version, so Coterie did not record it" in err
     assert not Path("imported").exists()
-    Path("experiment.toml").write_text(to_toml({"scenario": "synthetic/groups", "methods": ["fedavg"], "rounds": 1}))
-    assert call("run", "experiment.toml", "--out", "mine")[0] == 0  # the user's own file may have this name
+    Path("experiment.toml").write_text(
+        to_toml({"scenario": "synthetic/groups", "methods": ["fedavg"], "rounds": 1})
+    )
+    assert (
+        call("run", "experiment.toml", "--out", "mine")[0] == 0
+    )  # the user's own file may have this name
     assert call("run", "experiment.toml", "--out", "again")[0] == 0
 
 
@@ -173,7 +216,9 @@ def test_a_recorded_scenario_is_not_imported_for_the_training_that_the_record_la
     assert (tmp_path / "imported").exists()
 
 
-@pytest.mark.parametrize("name", ["a..b:Net", ":Net", "../x:Net", "no_such_module_at_all:Net", "os.path:Net"])
+@pytest.mark.parametrize(
+    "name", ["a..b:Net", ":Net", "../x:Net", "no_such_module_at_all:Net", "os.path:Net"]
+)
 def test_any_name_with_code_is_asked_for(run: Path, name: str) -> None:
     document = read_toml(run / "run.toml")
     document["world"]["model"]["name"] = name
@@ -199,7 +244,8 @@ def test_a_file_without_a_schema_in_a_run_directory_is_not_trusted(
     assert not (tmp_path / "out").exists()
 
 
-# -- links, pipes, names --------------------------------------------------------------------------------------------------
+# -- links, pipes, names
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "a\0b", ".."])
@@ -215,7 +261,10 @@ def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
     (tmp_path / "run" / "state").symlink_to(tmp_path / "outside")
     with pytest.raises(UserError, match="state is a symbolic link"):
         read_within(tmp_path / "run", "state/file")
-    for action in (Checkpoints(tmp_path / "run" / "state").rounds, Checkpoints(tmp_path / "run" / "state").prune):
+    for action in (
+        Checkpoints(tmp_path / "run" / "state").rounds,
+        Checkpoints(tmp_path / "run" / "state").prune,
+    ):
         with pytest.raises(UserError, match="state is a symbolic link"):
             action()
     (tmp_path / "named").symlink_to(tmp_path / "run")  # the user's own
@@ -234,7 +283,10 @@ def test_no_linked_run_inside_a_folder_is_followed(run: Path, tmp_path: Path) ->
     for words_ in (("check", "--accept"), ("compare",), ("report", "-o", out)):
         status, told, err = call(words_[0], str(tmp_path / "named"), *words_[1:])
         assert (status, told) == (2, "")
-        assert f"{tmp_path / 'named' / 'b'} is a symbolic link, which Coterie does not follow here" in err
+        assert (
+            f"{tmp_path / 'named' / 'b'} is a symbolic link, which Coterie does not follow here"
+            in err
+        )
     assert (contents(run), contents(tmp_path / "folder" / "a")) == (before, inside)
     assert not Path(out).exists()
 
@@ -295,7 +347,8 @@ def test_only_files_named_by_coterie_are_removed(tmp_path: Path) -> None:
     assert checkpoints.rounds() == [3, 4]
 
 
-# -- secrets --------------------------------------------------------------------------------------------------------------
+# -- secrets
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -306,7 +359,9 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_a_secret_is_given_again(sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_given_again(
+    sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert str(SECRET).encode() not in b"".join(contents(sealed).values())
     assert Record(sealed).description()["boundary"]["secret"] == "hidden"
     assert call("resume", str(sealed))[0] == 0  # it is finished
@@ -315,7 +370,17 @@ def test_a_secret_is_given_again(sealed: Path, tmp_path: Path, monkeypatch: pyte
     assert "was recorded with a boundary secret, which was not given" in err
     with pytest.raises(UserError, match="and a different one was given"):
         coterie.save(sealed, tmp_path / "none", secret=SECRET + 1)
-    assert call("export", str(sealed), "--to", str(tmp_path / "one"), "--secret-file", str(tmp_path / "secret"))[0] == 0
+    assert (
+        call(
+            "export",
+            str(sealed),
+            "--to",
+            str(tmp_path / "one"),
+            "--secret-file",
+            str(tmp_path / "secret"),
+        )[0]
+        == 0
+    )
     monkeypatch.setenv("COTERIE_SECRET", str(SECRET))
     coterie.save(sealed, tmp_path / "two")
     one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
@@ -328,7 +393,10 @@ def test_a_run_with_a_secret_goes_on_as_it_began(sealed: Path, tmp_path: Path) -
     (sealed / "state" / "000003.json").unlink()
     status, _, err = call(*words("resume", sealed, tmp_path))
     assert (status, len(err.splitlines())) == (2, 1)
-    assert call("resume", str(sealed), "--workers", "1", "--secret-file", str(tmp_path / "secret"))[0] == 0
+    assert (
+        call("resume", str(sealed), "--workers", "1", "--secret-file", str(tmp_path / "secret"))[0]
+        == 0
+    )
     again = Record(sealed).stored(Position)
     assert whole is not None
     assert again is not None
@@ -340,12 +408,19 @@ def test_a_recorded_file_is_run_again_with_its_secret(sealed: Path, tmp_path: Pa
     file = str(sealed / "run.toml")
     assert call("run", file, "--out", str(tmp_path / "a"))[0] == 2
     assert not (tmp_path / "a").exists()
-    assert call("run", file, "--out", str(tmp_path / "a"), "--secret-file", str(tmp_path / "secret"))[0] == 0
+    assert (
+        call("run", file, "--out", str(tmp_path / "a"), "--secret-file", str(tmp_path / "secret"))[
+            0
+        ]
+        == 0
+    )
     first, again = Record(sealed).lines(), Record(tmp_path / "a").lines()
     assert [line["clients"] for line in first] == [line["clients"] for line in again]
 
 
-def test_a_recorded_file_with_a_secret_in_plain_text_is_refused_and_not_shown(sealed: Path, tmp_path: Path) -> None:
+def test_a_recorded_file_with_a_secret_in_plain_text_is_refused_and_not_shown(
+    sealed: Path, tmp_path: Path
+) -> None:
     document = read_toml(sealed / "run.toml")
     document["boundary"]["secret"] = SECRET
     (sealed / "run.toml").write_bytes(sealed_toml(to_toml(document)))
@@ -365,7 +440,12 @@ def test_a_boundary_does_not_show_its_secret() -> None:
     assert "hidden" in repr(boundary)
     assert "secret" not in repr(Boundary())
     assert boundary != Boundary(rotation="permute", secret=SECRET + 1)
-    for wrong in ({"secret": -SECRET}, {"secret": SECRET}, {"secret": str(SECRET)}, {"secret": float(SECRET)}):
+    for wrong in (
+        {"secret": -SECRET},
+        {"secret": SECRET},
+        {"secret": str(SECRET)},
+        {"secret": float(SECRET)},
+    ):
         with pytest.raises(SettingError) as told:
             Boundary(**wrong)  # type: ignore[arg-type]
         assert str(SECRET) not in str(told.value)

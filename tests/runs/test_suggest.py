@@ -57,7 +57,9 @@ from forged import forge
 from small import world as small_world
 
 
-def experiment(name: str = "digits/label-permutation", *, method: Any = None, rounds: int = 10, **more: Any) -> Experiment:
+def experiment(
+    name: str = "digits/label-permutation", *, method: Any = None, rounds: int = 10, **more: Any
+) -> Experiment:
     setup = replace(SCENARIOS[name], **more.pop("setup", {}))
     return Experiment(
         scenario=name,
@@ -82,7 +84,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-# -- thresholds by hand ---------------------------------------------------------------------------------------------------
+# -- thresholds by hand
+# ---------------------------------------------------------------------------------------------------
 
 PAIRS = np.array([0, 0, 1, 1])
 
@@ -90,7 +93,9 @@ PAIRS = np.array([0, 0, 1, 1])
 def test_the_thresholds_of_flhcs_worked_case() -> None:
     """Updates 0, 1, 5 and 6.5: the highest merge inside a pair is at 1.5, that of the pairs at 5.25 √2."""
     apart = distances(gram(np.array([[0.0], [1.0], [5.0], [6.5]])))
-    advice = Geometry("flhc", {"warmup": 3}, "l2, ward", "ward", [apart, apart]).advice(PAIRS, firm=True)
+    advice = Geometry("flhc", {"warmup": 3}, "l2, ward", "ward", [apart, apart]).advice(
+        PAIRS, firm=True
+    )
     (found,) = advice.ranges
     assert (found.low, found.high) == pytest.approx((1.5, 5.25 * math.sqrt(2)))
     assert advice.margin == pytest.approx(5.25 * math.sqrt(2) / 1.5)
@@ -103,7 +108,9 @@ def test_the_thresholds_of_acfls_worked_case_are_similarities() -> None:
     """Weights (3, 4), (4, 3) and (4, -3): merged at a similarity of 0.96, and the third at (0 + 0.28) / 2."""
     rows = np.array([[3.0, 4.0], [4.0, 3.0], [4.0, -3.0]])
     apart = distances(gram(rows), metric="cosine")
-    advice = Geometry("acfl", {}, "weights", "average", [apart], similarity=True).advice(np.array([0, 0, 1]), firm=True)
+    advice = Geometry("acfl", {}, "weights", "average", [apart], similarity=True).advice(
+        np.array([0, 0, 1]), firm=True
+    )
     (found,) = advice.ranges
     assert (found.low, found.high) == pytest.approx((0.14, 0.96))
     assert found.value == pytest.approx(1 - math.sqrt(0.04 * 0.86), rel=0.02)
@@ -112,15 +119,25 @@ def test_the_thresholds_of_acfls_worked_case_are_similarities() -> None:
 
 def test_of_one_group_any_higher_threshold_is_right() -> None:
     apart = distances(gram(np.array([[0.0], [1.0], [3.0]])))
-    advice = Geometry("flhc", {}, "l2, single", "single", [apart]).advice(np.zeros(3, int), firm=True)
-    assert (advice.ranges[0].low, advice.ranges[0].high, advice.settings["threshold"]) == (2.0, math.inf, 3.0)
-    far = Geometry("acfl", {}, "updates", "single", [apart], similarity=True).advice(np.zeros(3, int), firm=True)
+    advice = Geometry("flhc", {}, "l2, single", "single", [apart]).advice(
+        np.zeros(3, int), firm=True
+    )
+    assert (advice.ranges[0].low, advice.ranges[0].high, advice.settings["threshold"]) == (
+        2.0,
+        math.inf,
+        3.0,
+    )
+    far = Geometry("acfl", {}, "updates", "single", [apart], similarity=True).advice(
+        np.zeros(3, int), firm=True
+    )
     assert (far.ranges[0].low, far.ranges[0].high, far.settings["threshold"]) == (-1.0, -1.0, -1.0)
 
 
 def test_a_tree_that_does_not_hold_the_groups_has_no_threshold() -> None:
     apart = distances(gram(np.array([[0.0], [1.0], [5.0], [6.5]])))
-    advice = Geometry("flhc", {}, "l2, ward", "ward", [apart]).advice(np.array([0, 1, 0, 1]), firm=True)
+    advice = Geometry("flhc", {}, "l2, ward", "ward", [apart]).advice(
+        np.array([0, 1, 0, 1]), firm=True
+    )
     assert (advice.sure, advice.settings, advice.ranges) == ("none", {}, ())
     assert advice.ari == 0.0  # all in one, or each alone
     nearest = cut_of(apart, "ward", np.array([0, 0, 0, 1]))
@@ -139,7 +156,13 @@ def test_two_draws_have_in_common_what_is_right_in_both() -> None:
 
 @pytest.mark.parametrize(
     ("margin", "firm", "sure"),
-    [(1.6, True, "clear"), (1.6, False, "narrow"), (1.4, True, "narrow"), (1.0, True, "none"), (math.inf, True, "clear")],
+    [
+        (1.6, True, "clear"),
+        (1.6, False, "narrow"),
+        (1.4, True, "narrow"),
+        (1.0, True, "none"),
+        (math.inf, True, "clear"),
+    ],
 )
 def test_how_sure_an_advice_is(margin: float, firm: bool, sure: str) -> None:
     assert sureness(margin, firm) == sure
@@ -153,7 +176,8 @@ def test_a_value_is_rounded_within_its_range() -> None:
         assert len(repr(short)) <= len(repr(value))
 
 
-# -- CFL by hand ----------------------------------------------------------------------------------------------------------
+# -- CFL by hand
+# ----------------------------------------------------------------------------------------------------------
 
 WORKED = torch.tensor([[1.0, 0.2], [-1.0, 0.2], [1.0, -0.2], [-1.0, -0.2]])
 """The card's case: clients 3 and 8 pull to the right, 5 and 9 to the left."""
@@ -168,7 +192,12 @@ def replies(updates: torch.Tensor) -> Replies:
 def probe(common_part: Sequence[float] = (0.0, 0.0), noise: float = 0.0) -> Probe:
     """Halves that differ by ``noise`` in the second parameter; at the first model all agree more than they differ."""
     now, apart = WORKED + torch.tensor(common_part), torch.tensor([0.0, noise])
-    return Probe(halves_gram(now + apart, now - apart), replies(now), replies(WORKED + torch.tensor([2.0, 0.0])), 2)
+    return Probe(
+        halves_gram(now + apart, now - apart),
+        replies(now),
+        replies(WORKED + torch.tensor([2.0, 0.0])),
+        2,
+    )
 
 
 def test_cfl_sees_what_its_card_says() -> None:
@@ -179,7 +208,9 @@ def test_cfl_sees_what_its_card_says() -> None:
     assert cut.norm == pytest.approx(math.sqrt(1.04) / peak)
     assert cut.bound == pytest.approx(math.sqrt((1 + (3 * 0.96 / 1.04 - 1) / 4) / 2))
     assert [seen.clients for seen in found.kept] == list(reversed(SIDES))
-    for seen in found.kept:  # at rest (0, 0.2) and (0, -0.2): opposite, and corrected for two clients 0
+    for (
+        seen
+    ) in found.kept:  # at rest (0, 0.2) and (0, -0.2): opposite, and corrected for two clients 0
         assert (seen.norm, seen.bound) == pytest.approx((0.2 / peak, math.sqrt(0.5)))
     assert (found.start, found.moving) == pytest.approx((2 / peak, 0.0))
 
@@ -245,7 +276,8 @@ def test_single_clients_have_nothing_that_must_stay() -> None:
     assert isinstance(found, ProbeCourse)
 
 
-# -- which model is probed ------------------------------------------------------------------------------------------------
+# -- which model is probed
+# ------------------------------------------------------------------------------------------------
 
 MODELS = torch.tensor([[1.0], [2.0], [6.0]])
 AT = Position(round=9, exchange=20, state=None)
@@ -270,7 +302,9 @@ def test_the_model_probed_is_one_that_all_have_had(
 def test_layers_that_clients_keep_are_in_the_mean() -> None:
     kept = {0: torch.tensor([4.0, math.nan]), 1: torch.tensor([6.0, math.nan])}
     at = replace(AT, kept=kept)
-    start = start_of(Assignment(models=torch.tensor([[0.0, 3.0]]), row={0: 0, 1: 0}, groups=((0, 1),)), at, [])
+    start = start_of(
+        Assignment(models=torch.tensor([[0.0, 3.0]]), row={0: 0, 1: 0}, groups=((0, 1),)), at, []
+    )
     assert start.model.tolist() == [5.0, 3.0]
 
 
@@ -289,11 +323,15 @@ def test_who_cannot_be_halved_is_left_out_and_two_must_be_left() -> None:
         assert clients.updates(start).clients == (2, 7, 11)
     assert clients.left_out == {3: "too few training examples (or subjects) for two halves"}
     few = asked((20, 1, 1, 1))
-    with few.pool, pytest.raises(UserError, match="a probe needs two clients with enough training examples"):
+    with (
+        few.pool,
+        pytest.raises(UserError, match="a probe needs two clients with enough training examples"),
+    ):
         few.halves(start)
 
 
-# -- what methods find with it --------------------------------------------------------------------------------------------
+# -- what methods find with it
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +349,9 @@ def found_with(advice: Advice, name: str, rounds: int) -> tuple[Groups, Groups |
 
 def test_the_true_groups_are_found_twice(told: tuple[Path, Suggestion]) -> None:
     said = told[1]
-    assert agreement(said.finding.groups, SCENARIOS["digits/label-permutation"].build(0).truth) == 1.0
+    assert (
+        agreement(said.finding.groups, SCENARIOS["digits/label-permutation"].build(0).truth) == 1.0
+    )
     assert said.finding.same
     assert said.finding.firm
     assert said.finding.p < said.finding.level
@@ -319,27 +359,37 @@ def test_the_true_groups_are_found_twice(told: tuple[Path, Suggestion]) -> None:
 
 
 @pytest.mark.parametrize(("method", "rounds"), [("flhc", 11), ("acfl", 1), ("cfl", 25)])
-def test_every_method_finds_the_groups_with_its_settings(told: tuple[Path, Suggestion], method: str, rounds: int) -> None:
+def test_every_method_finds_the_groups_with_its_settings(
+    told: tuple[Path, Suggestion], method: str, rounds: int
+) -> None:
     advice = told[1].best(method)
     assert advice.sure != "none"
     groups, truth = found_with(advice, "digits/label-permutation", rounds)
     assert groups == truth == told[1].finding.groups
 
 
-def test_split_half_tests_the_same_model_with_its_settings_and_finds_the_same(told: tuple[Path, Suggestion]) -> None:
+def test_split_half_tests_the_same_model_with_its_settings_and_finds_the_same(
+    told: tuple[Path, Suggestion],
+) -> None:
     """At its defaults it would test earlier models; here its first probe would be after the run's end."""
     said = told[1]
-    late = suggest(ran(experiment(method=SplitHalf(first_probe=12)), told[0].parent / "late"), workers=1)
+    late = suggest(
+        ran(experiment(method=SplitHalf(first_probe=12)), told[0].parent / "late"), workers=1
+    )
     assert late.finding.groups == said.finding.groups
     for one in (said, late):
         assert one.split_half.rounds == 20
         method = build(SplitHalf, dict(one.split_half.settings))
         assert method == SplitHalf(first_probe=11)
-        *_, last = coterie.run(method, SCENARIOS[said.scenario].build(0), rounds=12, eval_every=12, workers=1)
+        *_, last = coterie.run(
+            method, SCENARIOS[said.scenario].build(0), rounds=12, eval_every=12, workers=1
+        )
         assert last.assignment.groups == one.finding.groups
 
 
-def test_the_groups_of_a_run_that_split_half_has_split_are_the_finding(told: tuple[Path, Suggestion]) -> None:
+def test_the_groups_of_a_run_that_split_half_has_split_are_the_finding(
+    told: tuple[Path, Suggestion],
+) -> None:
     own = suggest(ran(experiment(method=SplitHalf()), told[0].parent / "split"), workers=1)
     assert (own.finding.of_run, own.finding.groups) == (True, told[1].finding.groups)
     assert own.split_half.text.startswith("split-half found these groups in this run")
@@ -354,7 +404,9 @@ def test_clients_who_are_alike_stay_together(tmp_path: Path) -> None:
         assert len(found_with(said.best(method), "digits/iid", rounds)[0]) == 1
 
 
-def test_nothing_of_the_run_is_changed_and_workers_change_nothing(told: tuple[Path, Suggestion]) -> None:
+def test_nothing_of_the_run_is_changed_and_workers_change_nothing(
+    told: tuple[Path, Suggestion],
+) -> None:
     folder, said = told
     before = files(folder)
     asked: list[None] = []
@@ -384,7 +436,8 @@ def test_a_boundary_that_hides_layers_leaves_what_needs_none(tmp_path: Path) -> 
     assert ("flhc", "l2, ward") not in why
 
 
-# -- how much it is worth -------------------------------------------------------------------------------------------------
+# -- how much it is worth
+# -------------------------------------------------------------------------------------------------
 
 CLOSE = Finding(IDS, 1e-4, 1e-9, SIDES, (SIDES, SIDES), 1.0, (0.4, 0.9), (0.5,) * 4)
 SINGLES: Groups = ((3,), (5,), (8, 9))
@@ -394,11 +447,27 @@ SHARED = StartingPoint(MODELS[0], 3, "", True)
 @pytest.mark.parametrize(
     ("finding", "start", "words"),
     [
-        (replace(CLOSE, groups=((3, 5), (8, 9))), SHARED, "the run has 2 groups, different from these"),
-        (replace(CLOSE, alone=(SIDES, (IDS,)), agreement=0.0), SHARED, "the two probes alone find 2 and 1 groups"),
+        (
+            replace(CLOSE, groups=((3, 5), (8, 9))),
+            SHARED,
+            "the run has 2 groups, different from these",
+        ),
+        (
+            replace(CLOSE, alone=(SIDES, (IDS,)), agreement=0.0),
+            SHARED,
+            "the two probes alone find 2 and 1 groups",
+        ),
         (replace(CLOSE, alike=(0.004, 0.9)), SHARED, "2 clients are in one group, but p = 0.004"),
-        (CLOSE, replace(SHARED, shared=False, words="the mean of the 3 models that serve clients"), "the mean of the 3 models"),
-        (replace(CLOSE, groups=SINGLES, alike=(1.0, 1.0, 1.0)), SHARED, "2 of 3 groups are single clients"),
+        (
+            CLOSE,
+            replace(SHARED, shared=False, words="the mean of the 3 models that serve clients"),
+            "the mean of the 3 models",
+        ),
+        (
+            replace(CLOSE, groups=SINGLES, alike=(1.0, 1.0, 1.0)),
+            SHARED,
+            "2 of 3 groups are single clients",
+        ),
     ],
 )
 def test_caveats(finding: Finding, start: StartingPoint, words: str) -> None:
@@ -408,10 +477,21 @@ def test_caveats(finding: Finding, start: StartingPoint, words: str) -> None:
 
 
 def test_probes_may_only_divide_the_groups_of_a_run_further() -> None:
-    apart = np.repeat([[3.0] * 300, [-3.0] * 300], 2, axis=0) + np.random.default_rng(0).normal(size=(4, 4, 300))
-    probes = [Evidence(clients=IDS, products=torch.from_numpy(halves_gram(apart[i], apart[i + 1]))) for i in (0, 2)]
+    apart = np.repeat([[3.0] * 300, [-3.0] * 300], 2, axis=0) + np.random.default_rng(0).normal(
+        size=(4, 4, 300)
+    )
+    probes = [
+        Evidence(clients=IDS, products=torch.from_numpy(halves_gram(apart[i], apart[i + 1])))
+        for i in (0, 2)
+    ]
     pairs: Groups = ((3, 5), (8, 9))
-    for known, groups in (((), pairs), ((IDS,), pairs), (pairs, pairs), (SIDES, SIDES), (((3,), (5, 8, 9)),) * 2):
+    for known, groups in (
+        ((), pairs),
+        ((IDS,), pairs),
+        (pairs, pairs),
+        (SIDES, SIDES),
+        (((3,), (5, 8, 9)),) * 2,
+    ):
         found = _found(*probes, IDS, 1e-4, known)
         assert (found.groups, found.of_run) == (groups, known == groups)
 
@@ -419,25 +499,54 @@ def test_probes_may_only_divide_the_groups_of_a_run_further() -> None:
 def test_the_groups_of_a_run_that_do_not_show_at_this_model_are_kept_with_a_caveat() -> None:
     """Halves that say nothing: both probes find one group, and the run has two; client 9 still walks down its tree."""
     noise = np.random.default_rng(0).normal(size=(4, 4, 30))
-    probes = [Evidence(clients=IDS, products=torch.from_numpy(halves_gram(noise[i], noise[i + 1]))) for i in (0, 2)]
+    probes = [
+        Evidence(clients=IDS, products=torch.from_numpy(halves_gram(noise[i], noise[i + 1])))
+        for i in (0, 2)
+    ]
     assert len(_found(*probes, IDS, 1e-4, ()).groups) == 1
     found = _found(*probes, IDS, 1e-4, ((3, 8), (5,)))
-    assert (found.of_run, found.clients, found.groups, found.p > 0.05) == (True, (3, 5, 8), ((3, 8), (5,)), True)
+    assert (found.of_run, found.clients, found.groups, found.p > 0.05) == (
+        True,
+        (3, 5, 8),
+        ((3, 8), (5,)),
+        True,
+    )
     assert found.unseen
     assert not found.firm
     (caveat,) = _caveats(SHARED, found, found.groups)
-    assert caveat == "the groups are the run's; at this model the probes alone find 1 group, so thresholds are uncertain"
+    assert (
+        caveat
+        == "the groups are the run's; at this model the probes alone find 1 group, so thresholds are uncertain"
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "start", "finding", "words", "first"),
     [
-        (FedAvg(fraction=0.5), SHARED, CLOSE, "these groups are the advice, even if split-half finds fewer", 4),
-        (SplitHalf(level=0.01), SHARED, CLOSE, "of other models, here in 2 rounds, the last 6 (least p 0.03)", 4),
+        (
+            FedAvg(fraction=0.5),
+            SHARED,
+            CLOSE,
+            "these groups are the advice, even if split-half finds fewer",
+            4,
+        ),
+        (
+            SplitHalf(level=0.01),
+            SHARED,
+            CLOSE,
+            "of other models, here in 2 rounds, the last 6 (least p 0.03)",
+            4,
+        ),
         (FedAvg(), replace(SHARED, round=0), CLOSE, "with the options below, it tests this one", 2),
         (FedAvg(), replace(SHARED, shared=False), CLOSE, "these groups are the advice", None),
         (FedAvg(), SHARED, replace(CLOSE, groups=(IDS,)), "one group is no proof", None),
-        (SplitHalf(), SHARED, replace(CLOSE, of_run=True), "split-half found these groups in this run", None),
+        (
+            SplitHalf(),
+            SHARED,
+            replace(CLOSE, of_run=True),
+            "split-half found these groups in this run",
+            None,
+        ),
     ],
 )
 def test_one_of_split_half_and_the_suggestion_is_the_advice(
@@ -454,10 +563,16 @@ def test_one_of_split_half_and_the_suggestion_is_the_advice(
         assert (found.settings, found.rounds) == ({}, None)
         return
     own = build(SplitHalf, dict(found.settings))
-    assert own == SplitHalf(first_probe=first, level=getattr(method, "level", 1e-4), fraction=getattr(method, "fraction", 1.0))
+    assert own == SplitHalf(
+        first_probe=first,
+        level=getattr(method, "level", 1e-4),
+        fraction=getattr(method, "fraction", 1.0),
+    )
     state = own.init(Federation(clients=IDS, draw=lambda _: torch.zeros(1), columns={"w": (0, 1)}))
     assert found.rounds == first + 1 + 2 * own.probe_every
-    assert [own.probes(replace(state, round=n), state.leaves[0]) for n in (first - 2, first - 1)] == [False, True]
+    assert [
+        own.probes(replace(state, round=n), state.leaves[0]) for n in (first - 2, first - 1)
+    ] == [False, True]
 
 
 def test_a_firm_finding_has_none() -> None:
@@ -465,7 +580,8 @@ def test_a_firm_finding_has_none() -> None:
     assert not list(_caveats(SHARED, CLOSE, SIDES))
 
 
-# -- the command ----------------------------------------------------------------------------------------------------------
+# -- the command
+# ----------------------------------------------------------------------------------------------------------
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -485,11 +601,16 @@ def test_json_is_the_librarys_answer(told: tuple[Path, Suggestion], call: Call) 
     assert json.loads(out, parse_constant=pytest.fail) == [json.loads(to_json(asdict(said)))]
 
 
-def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Suggestion], call: Call) -> None:
+def test_the_screen_says_what_was_found_and_what_can_be_run(
+    told: tuple[Path, Suggestion], call: Call
+) -> None:
     folder, said = told
     status, out, err = call("suggest", str(folder), "--workers", "1")
     assert (status, err) == (0, "")
-    assert "digits/label-permutation, fedavg, seed 0: probed from the model that serves all clients, after round 10" in out
+    assert (
+        "digits/label-permutation, fedavg, seed 0: probed from the model that serves all clients, after round 10"
+        in out
+    )
     assert "4 groups, found by each of two probes" in out
     assert all(f"{one.method} " in out and one.compared in out for one in said.advice)
     assert len(out.splitlines()) <= 30
@@ -501,7 +622,11 @@ def test_the_screen_says_what_was_found_and_what_can_be_run(told: tuple[Path, Su
         for text in arguments.set:
             spec = overrides.assign(spec, text)
         (method,) = make(spec).methods
-        settings = said.split_half.settings if method.name == "split-half" else said.best(method.name).settings
+        settings = (
+            said.split_half.settings
+            if method.name == "split-half"
+            else said.best(method.name).settings
+        )
         assert method == build(METHODS[method.name], dict(settings))
     assert said.split_half.text in " ".join(out.split())
 
@@ -547,10 +672,13 @@ def edit(path: Path, made: str) -> None:
     forge(path.parent)
 
 
-# -- the tables of the page -----------------------------------------------------------------------------------------------
+# -- the tables of the page
+# -----------------------------------------------------------------------------------------------
 
 
-def test_the_tables_count_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_count_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs"))
     import suggest_table
 
@@ -567,17 +695,32 @@ def test_the_tables_count_what_was_measured(tmp_path: Path, monkeypatch: pytest.
     assert suggest_table.worlds().splitlines()[-1] == (
         "| IID | 2 of 3 | `flhc` | 1, 1, 1 | 2 of 2 | 1 of 2 | 2 of 2 | 2 of 3 |"
     )
-    assert suggest_table.sureness().splitlines()[-2:] == ["| clear | 2 of 2 |", "| narrow | 1 of 2 |"]
+    assert suggest_table.sureness().splitlines()[-2:] == [
+        "| clear | 2 of 2 |",
+        "| narrow | 1 of 2 |",
+    ]
 
 
-def test_the_table_of_agreement_counts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_agreement_counts_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs"))
     import suggest_table
 
     monkeypatch.setattr(suggest_table, "AGREEMENT", tmp_path / "agreement.json")
     assert "benchmarks/agreement.py" in suggest_table.agreement()
     right, wrong = {"right": True, "same": True}, {"right": False, "same": False}
-    alone = {"world": "IID", "suggest": right, "default": {"10": wrong, "20": right}, "of its run": right}
+    alone = {
+        "world": "IID",
+        "suggest": right,
+        "default": {"10": wrong, "20": right},
+        "of its run": right,
+    }
     rows = [alone, {**alone, "suggest": wrong, "suggested": wrong}]
-    (tmp_path / "agreement.json").write_text(json.dumps({"probed_after": 10, "rounds": 20, "rows": rows}))
-    assert suggest_table.agreement().splitlines()[-1] == "| IID | 1 of 2 | 0 of 2 | 2 of 2 | 0 of 1 | 2 of 2 |"
+    (tmp_path / "agreement.json").write_text(
+        json.dumps({"probed_after": 10, "rounds": 20, "rows": rows})
+    )
+    assert (
+        suggest_table.agreement().splitlines()[-1]
+        == "| IID | 1 of 2 | 0 of 2 | 2 of 2 | 0 of 1 | 2 of 2 |"
+    )

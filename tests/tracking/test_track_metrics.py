@@ -70,14 +70,19 @@ def test_of_many_clients_none_is_tracked_alone_and_what_is_not_finite_never() ->
     }
     found = Metrics({}).of(line)
     assert found["cluster/of-0/accuracy"] == found["accuracy/mean"] == 0.5
-    assert not [name for name in found if name.startswith("client/") or "loss" in name or "rand" in name]
+    assert not [
+        name for name in found if name.startswith("client/") or "loss" in name or "rand" in name
+    ]
     line["clients"].popitem()
     line["groups"] = [list(range(MOST))]
     assert f"client/{MOST - 1}/accuracy" in Metrics({}).of(line)
 
 
 def test_adversaries_are_left_out_as_in_the_summary() -> None:
-    clients = {str(c): {"group": c // 2, "accuracy": 1.0, **({"adversary": True} if c == 3 else {})} for c in range(4)}
+    clients = {
+        str(c): {"group": c // 2, "accuracy": 1.0, **({"adversary": True} if c == 3 else {})}
+        for c in range(4)
+    }
     clients["3"]["accuracy"] = 0.0
     line: dict[str, Any] = {
         "round": 1,
@@ -93,7 +98,11 @@ def test_adversaries_are_left_out_as_in_the_summary() -> None:
     }
     world = {"true_groups": [[0, 1], [2, 3, 9]], "adversaries": [3]}  # 9 has not come yet
     found = Metrics(world).of(line)
-    assert (found["accuracy/mean"], found["groups/adjusted_rand"], found["groups/isolated"]) == (1.0, 1.0, 0.0)
+    assert (found["accuracy/mean"], found["groups/adjusted_rand"], found["groups/isolated"]) == (
+        1.0,
+        1.0,
+        0.0,
+    )
 
 
 def test_a_group_s_mean_leaves_adversaries_out_unless_it_has_nobody_else() -> None:
@@ -111,9 +120,17 @@ def criterion(name: str, value: float | None, bound: float | None) -> dict[str, 
 
 
 def test_each_criterion_of_a_group_is_a_curve_beside_its_bound() -> None:
-    criteria = [criterion("mean norm", 0.2, 0.4), criterion("α (cross) > p/2", 0.1, None), criterion("eps2", None, 0.5)]
-    split = page_runs.note("split", [3, 4, 5], [[3], [4, 5]], criteria=criteria, numbers={"peak": 0.7})
-    everyone = page_runs.note("keep", [], criteria=criteria, numbers={"peak": 0.8})  # about no group
+    criteria = [
+        criterion("mean norm", 0.2, 0.4),
+        criterion("α (cross) > p/2", 0.1, None),
+        criterion("eps2", None, 0.5),
+    ]
+    split = page_runs.note(
+        "split", [3, 4, 5], [[3], [4, 5]], criteria=criteria, numbers={"peak": 0.7}
+    )
+    everyone = page_runs.note(
+        "keep", [], criteria=criteria, numbers={"peak": 0.8}
+    )  # about no group
     found = Metrics({}).of(page_runs.line(1, [[3], [4, 5]], split, everyone))
     assert of_notes(found) == {
         "criteria/of-3/mean_norm": 0.2,
@@ -125,13 +142,19 @@ def test_each_criterion_of_a_group_is_a_curve_beside_its_bound() -> None:
 
 
 def of_notes(found: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if name.startswith(("criteria/", "numbers/"))}
+    return {
+        name: value for name, value in found.items() if name.startswith(("criteria/", "numbers/"))
+    }
 
 
 def test_numbers_of_an_event_do_not_replace_those_of_the_group() -> None:
     notes = [page_runs.note(kind, [0], numbers={"p": 0.1}) for kind in ("walk", "join", "move")]
-    keep = page_runs.note("keep", [0, 1, 9], numbers={"p": 0.9}, criteria=[criterion("p", 0.9, 0.05)])
-    merge = page_runs.note("merge", [0, 1, 9], numbers={"p": 0.5}, criteria=[criterion("p", 0.5, 0.01)])
+    keep = page_runs.note(
+        "keep", [0, 1, 9], numbers={"p": 0.9}, criteria=[criterion("p", 0.9, 0.05)]
+    )
+    merge = page_runs.note(
+        "merge", [0, 1, 9], numbers={"p": 0.5}, criteria=[criterion("p", 0.5, 0.01)]
+    )
     for order in ([*notes, keep, merge], [merge, keep, *notes]):
         assert of_notes(Metrics({}).of(page_runs.line(1, [[0, 1, 9]], *order))) == {
             "numbers/of-0/p": 0.9,
@@ -148,7 +171,12 @@ def test_numbers_of_an_event_do_not_replace_those_of_the_group() -> None:
 
 def test_settings_are_flat(whole: Path) -> None:
     found = settings(Record(whole).description())
-    assert (found["method.name"], found["scenario.name"], found["seed"], found["rounds"]) == ("cfl", "synthetic/groups", 0, 8)
+    assert (found["method.name"], found["scenario.name"], found["seed"], found["rounds"]) == (
+        "cfl",
+        "synthetic/groups",
+        0,
+        8,
+    )
     assert found["method.gamma_max"] == Record(whole).description()["methods"][0]["gamma_max"]
     assert found["world.clients"] == 20
     assert "versions.torch" in found

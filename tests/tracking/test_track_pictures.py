@@ -37,10 +37,14 @@ def test_a_picture_has_all_clients_of_the_matrix_and_no_others(tmp_path: Path) -
     matrix = np.array([[1.0, -0.5, np.nan], [-0.5, 1.0, 0.5], [np.nan, 0.5, 1.0]])
     folder = page_runs.write(tmp_path / "run", [])
     name = page_runs.matrices(folder, "round-1.safetensors", [4, 7, 9], all=matrix)
-    note = page_runs.note("split", [4, 7, 8, 9], [[9, 8], [4]], similarity=name)  # 8 was not heard, and 7 is in no part
+    note = page_runs.note(
+        "split", [4, 7, 8, 9], [[9, 8], [4]], similarity=name
+    )  # 8 was not heard, and 7 is in no part
     files = {name: digest((folder / name).read_bytes())}
     (picture,) = pictures(folder, page_runs.line(1, [[9, 8], [4], [7]], note, files=files))
-    np.testing.assert_array_equal(picture.pixels, shaded(matrix[np.ix_([2, 0, 1], [2, 0, 1])], -0.5, 0.5))
+    np.testing.assert_array_equal(
+        picture.pixels, shaded(matrix[np.ix_([2, 0, 1], [2, 0, 1])], -0.5, 0.5)
+    )
     assert picture.caption == "round 1, split: 3 clients; black -0.5, white 0.5"
 
 

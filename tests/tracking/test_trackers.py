@@ -47,7 +47,12 @@ def in_two_parts(run: Path, tracker: str) -> None:
 def splits(run: Path) -> list[tuple[int, str]]:
     """(round, smallest member of the group) of each matrix."""
     lines = Record(run).lines()
-    return [(line["round"], f"of-{min(n['clients'])}") for line in lines for n in line["notes"] if n["similarity"]]
+    return [
+        (line["round"], f"of-{min(n['clients'])}")
+        for line in lines
+        for n in line["notes"]
+        if n["similarity"]
+    ]
 
 
 def of_tensorboard(folder: Path) -> tuple[Numbers, Any]:
@@ -56,7 +61,9 @@ def of_tensorboard(folder: Path) -> tuple[Numbers, Any]:
         warnings.simplefilter("ignore")  # of the protocol's library, in some versions
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 0, "tensors": 0})
+        events = EventAccumulator(
+            str(folder), size_guidance={"scalars": 0, "images": 0, "tensors": 0}
+        )
         events.Reload()
     found: Numbers = {}
     for tag in events.Tags()["scalars"]:
@@ -73,9 +80,15 @@ def test_tensorboard(run: Path) -> None:
     assert found.keys() == expected.keys()
     for round, numbers in expected.items():
         assert found[round] == pytest.approx(numbers, rel=1e-6)  # float32
-    seen = [(image.step, tag.split("/")[1]) for tag in events.Tags()["images"] for image in events.Images(tag)]
+    seen = [
+        (image.step, tag.split("/")[1])
+        for tag in events.Tags()["images"]
+        for image in events.Images(tag)
+    ]
     assert sorted(seen) == splits(run)
-    notes = [text.tensor_proto.string_val[0].decode() for text in events.Tensors("notes/text_summary")]
+    notes = [
+        text.tensor_proto.string_val[0].decode() for text in events.Tensors("notes/text_summary")
+    ]
     assert len(notes) == ROUNDS
     assert sum(" split: " in note for note in notes) == len({round for round, _ in splits(run)})
     hparams = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
@@ -94,35 +107,63 @@ def test_mlflow(run: Path) -> None:
     said = {name: str(value)[:500] for name, value in settings(Record(run).description()).items()}
     assert found.data.params == said
     expected = recorded(run)
-    for name in ("accuracy/mean", "groups/adjusted_rand", "client/3/loss", "cluster/of-1/size", "criteria/of-0/mean_update"):
-        history = [(metric.step, metric.value) for metric in client.get_metric_history(found.info.run_id, name)]
-        assert history == [(round, numbers[name]) for round, numbers in expected.items() if name in numbers]
+    for name in (
+        "accuracy/mean",
+        "groups/adjusted_rand",
+        "client/3/loss",
+        "cluster/of-1/size",
+        "criteria/of-0/mean_update",
+    ):
+        history = [
+            (metric.step, metric.value)
+            for metric in client.get_metric_history(found.info.run_id, name)
+        ]
+        assert history == [
+            (round, numbers[name]) for round, numbers in expected.items() if name in numbers
+        ]
         assert history
-    assert found.data.metrics == {name: value for numbers in expected.values() for name, value in numbers.items()}
+    assert found.data.metrics == {
+        name: value for numbers in expected.values() for name, value in numbers.items()
+    }
     notes = [file.path for file in client.list_artifacts(found.info.run_id, "notes")]
     assert sorted(notes) == [f"notes/round-{i}.txt" for i in range(1, ROUNDS + 1)]
-    images = [file.path for file in client.list_artifacts(found.info.run_id, "images") if file.path.endswith(".png")]
+    images = [
+        file.path
+        for file in client.list_artifacts(found.info.run_id, "images")
+        if file.path.endswith(".png")
+    ]
     assert len(images) == len(splits(run))
 
 
-def test_wandb_takes_no_settings_of_a_stranger_s(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_takes_no_settings_of_a_stranger_s(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     (run / "wandb").mkdir()
     (run / "wandb" / "settings").write_text("[default]\nbase_url = https://theirs.example\n")
     monkeypatch.chdir(run)
-    with pytest.raises(UserError, match="came with the run and would be settings of Weights & Biases"):
+    with pytest.raises(
+        UserError, match="came with the run and would be settings of Weights & Biases"
+    ):
         Wandb(run)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the database's library
 @pytest.mark.parametrize("kept", [False, True])
-def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_path: Path, kept: bool) -> None:
+def test_mlflow_writes_nothing_where_a_stranger_s_database_says(
+    run: Path, tmp_path: Path, kept: bool
+) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     (run / "track" / "mlflow").mkdir(parents=True)
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'track' / 'mlflow' / 'mlflow.db'}")
     there = client.create_experiment("coterie", artifact_location=(tmp_path / "outside").as_uri())
     if kept:  # they sent what marks the store, too
-        theirs = {"schema": SCHEMA, "where": "", "run": client.create_run(there, run_name="cfl").info.run_id, "round": 0}
+        theirs = {
+            "schema": SCHEMA,
+            "where": "",
+            "run": client.create_run(there, run_name="cfl").info.run_id,
+            "round": 0,
+        }
         (run / "track" / "mlflow.json").write_text(json.dumps(theirs))
     with pytest.raises(UserError, match="keeps the run's files elsewhere; remove"):
         MLflow(run)
@@ -132,7 +173,13 @@ def test_mlflow_writes_nothing_where_a_stranger_s_database_says(run: Path, tmp_p
 @pytest.mark.filterwarnings("ignore")  # of the database's library
 def test_mlflow_takes_every_name_of_a_criterion(run: Path) -> None:
     pytest.importorskip("mlflow", reason="mlflow is not installed")
-    criterion = {"name": "mean norm: ‖Δ‖/n < ../ε²", "value": 0.5, "sign": "<", "bound": 0.4, "held": False}
+    criterion = {
+        "name": "mean norm: ‖Δ‖/n < ../ε²",
+        "value": 0.5,
+        "sign": "<",
+        "bound": 0.4,
+        "held": False,
+    }
     note = page_runs.note("keep", [0], criteria=[criterion])
     numbers = Metrics({}).of(page_runs.line(1, [[0]], note))
     tracker = MLflow(run)
@@ -178,7 +225,9 @@ def test_tensorboard_shows_each_round_once_where_a_process_was_killed(
 ) -> None:
     of_tensorboard(run)  # or skip
     clock = count(1_700_000_000)
-    monkeypatch.setattr("time.time", lambda: float(next(clock)))  # which names the files, by the second
+    monkeypatch.setattr(
+        "time.time", lambda: float(next(clock))
+    )  # which names the files, by the second
     killed(run, "tensorboard", in_round, monkeypatch)
     found, _ = of_tensorboard(run / "track" / "tensorboard" / "cfl")
     assert sorted(found) == list(range(1, ROUNDS + 1))
@@ -211,7 +260,9 @@ def of_wandb(files: list[Path]) -> tuple[dict[int, Mapping[str, Any]], dict[str,
     for record in (record for path in files for record in records_of_wandb(path)):
         if record.WhichOneof("record_type") == "history":
             items = record.history.item
-            said = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+            said = {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items
+            }
             assert said["_step"] not in logged, "tracked twice"
             logged[said["_step"]] = said
         elif record.WhichOneof("record_type") == "run":
@@ -231,16 +282,36 @@ def test_wandb_is_offline_unless_it_is_told(run: Path) -> None:
     for round, numbers in recorded(run).items():
         assert {name: logged[round][name] for name in numbers} == pytest.approx(numbers, abs=0)
         assert logged[round]["notes"].startswith(f"round {round} ")
-    seen = [(round, name.split("/")[1]) for round, said in logged.items() for name in said if name.endswith("/_type")]
+    seen = [
+        (round, name.split("/")[1])
+        for round, said in logged.items()
+        for name in said
+        if name.endswith("/_type")
+    ]
     assert sorted(seen) == splits(run)
     assert len(list(folder.glob("offline-run-*/files/media/images/**/*.png"))) == len(splits(run))
-    assert {name: config[name] for name in settings(Record(run).description())} == settings(Record(run).description())
+    assert {name: config[name] for name in settings(Record(run).description())} == settings(
+        Record(run).description()
+    )
 
 
-def test_a_run_with_workers_is_tracked_while_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_workers_is_tracked_while_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     of_tensorboard(tmp_path)  # or skip
     out = tmp_path / "run"
-    call = ["--method", "cfl", "--method", "fedavg", "--rounds", "4", "--workers", "2", "--out", str(out)]
+    call = [
+        "--method",
+        "cfl",
+        "--method",
+        "fedavg",
+        "--rounds",
+        "4",
+        "--workers",
+        "2",
+        "--out",
+        str(out),
+    ]
     assert main(["run", "--scenario", "synthetic/groups", *call, "--track", "tensorboard"]) == 0
     assert capsys.readouterr().err == ""
     for name in ("cfl-seed0", "fedavg-seed0"):

@@ -49,7 +49,9 @@ def test_another_process_tracks_no_round_again_and_goes_on_with_the_sums(run: Pa
     last = Kept(run)
     follow_one(run, lambda folder: last)
     assert (last.rounds, last.closed) == ([6, 7, 8], [True])
-    assert last.numbers[-1]["traffic/bytes_up"] == sum(line["bytes_up"] for line in Record(run).lines())
+    assert last.numbers[-1]["traffic/bytes_up"] == sum(
+        line["bytes_up"] for line in Record(run).lines()
+    )
     assert Kept(run).round == ROUNDS
 
 
@@ -85,13 +87,18 @@ def test_of_several_runs_each_is_read_to_its_end_and_closed_before_the_next(
         return trackers[-1]
 
     os.write(theirs, os.fsencode(run) + b"\n")
-    with open(ours, "rb", buffering=0) as stream, open(theirs, "wb"):  # open: a forked worker may hold the other end
+    with (
+        open(ours, "rb", buffering=0) as stream,
+        open(theirs, "wb"),
+    ):  # open: a forked worker may hold the other end
         follow(stream, make)
     assert [tracker.rounds for tracker in trackers] == [list(range(1, ROUNDS + 1))] * 2
     assert [tracker.home for tracker in trackers] == [tmp_path, whole]
 
 
-def test_a_record_is_read_again_and_again_until_the_run_s_process_ends(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_read_again_and_again_until_the_run_s_process_ends(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "EVERY", 0.01)
     rests = [cut(run, 6), cut(run, 3)]
     ours, theirs = os.pipe()
@@ -154,7 +161,12 @@ def test_links_to_a_tracker_s_own_files_are_left_alone(run: Path) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["run --out new", "resume old"])
 def test_a_mistake_costs_one_sentence_before_anything_is_written(
-    name: str, said: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    said: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "wandb").mkdir()  # such as it leaves behind: no module
     monkeypatch.chdir(tmp_path)
@@ -184,7 +196,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(following, "__package__", "stand_in")
-    monkeypatch.setattr(following, "TRACKERS", dict.fromkeys(("fails", "hangs", "slow", "works"), Tracker))
+    monkeypatch.setattr(
+        following, "TRACKERS", dict.fromkeys(("fails", "hangs", "slow", "works"), Tracker)
+    )
 
 
 def test_one_that_fails_is_told_of_and_the_others_go_on(run: Path, stand_in: None) -> None:
@@ -196,7 +210,9 @@ def test_one_that_fails_is_told_of_and_the_others_go_on(run: Path, stand_in: Non
             tracking.follow(run)
             assert threading.active_count() == before  # workers are forked while this goes on
             time.sleep(0.05)
-        assert said == [f"tracking with fails is off: no room left; details in {run / 'track' / 'fails.log'}"]
+        assert said == [
+            f"tracking with fails is off: no room left; details in {run / 'track' / 'fails.log'}"
+        ]
         tracking.follow(run)
     assert len(said) == 1
     assert (run / "seen").is_file()
@@ -217,7 +233,9 @@ def test_a_tracker_imports_nothing_from_the_current_folder(
     assert not (run / "imported").exists()
 
 
-def test_one_that_hangs_is_waited_for_and_then_stopped(run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_hangs_is_waited_for_and_then_stopped(
+    run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(following, "PATIENCE", 0.4)
     monkeypatch.setattr(following, "WHILE", 0.2)
     said: list[str] = []
@@ -243,10 +261,14 @@ def test_one_that_makes_progress_is_waited_for_whichever_run_it_tracks(
     assert (last / "seen").is_file()
 
 
-def test_that_single_clients_are_left_out_is_told_once(run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_single_clients_are_left_out_is_told_once(
+    run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(following, "MOST", 19)
     said: list[str] = []
     with Tracking(["works"], said.append) as tracking:
         tracking.follow(run)
         tracking.follow(run)
-    assert said == ["of 20 clients, which are more than 19, only the clusters are tracked and not each client"]
+    assert said == [
+        "of 20 clients, which are more than 19, only the clusters are tracked and not each client"
+    ]

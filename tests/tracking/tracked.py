@@ -41,7 +41,9 @@ class Kept(Tracker):
         self.pictures: list[str] = []
         self.closed: list[bool] = []
 
-    def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
+    def write(
+        self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
+    ) -> None:
         if round == self.fails:
             raise RuntimeError("the store is full")
         self.rounds.append(round)

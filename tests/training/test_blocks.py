@@ -40,11 +40,18 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs - nn.functional.one_hot(targets, CLASSES)) ** 2).mean()
 
 
-def both_ways(learner: Learner, splits: Sequence[Split], training: Training, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def both_ways(
+    learner: Learner, splits: Sequence[Split], training: Training, rows: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     """Trained rows of a block, and of the plain loop, client by client."""
     starts = [rows[i % len(rows)].clone() for i in range(len(splits))]
-    alone = [learner.train(r, s, training, LR, generator(i)) for i, (r, s) in enumerate(zip(starts, splits, strict=True))]
-    block = Block(learner, starts).train(splits, training, LR, [generator(i) for i in range(len(splits))])
+    alone = [
+        learner.train(r, s, training, LR, generator(i))
+        for i, (r, s) in enumerate(zip(starts, splits, strict=True))
+    ]
+    block = Block(learner, starts).train(
+        splits, training, LR, [generator(i) for i in range(len(splits))]
+    )
     return block.clone(), torch.stack(alone)
 
 
@@ -64,7 +71,9 @@ TRAININGS = [
 @pytest.mark.parametrize("model", [linear, mlp, Tied, Images, Frozen], ids=lambda m: m.__name__)
 def test_a_block_is_the_plain_loop(model: Callable[[], nn.Module], training: Training) -> None:
     learner, rows = learner_of(model)
-    splits = [examples(size, size) for size in (20, 17, 23, 18)]  # three batches of 8 each, the last one ragged
+    splits = [
+        examples(size, size) for size in (20, 17, 23, 18)
+    ]  # three batches of 8 each, the last one ragged
     block, alone = both_ways(learner, splits, training, rows)
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
     assert not torch.equal(block[0], rows[0])
@@ -73,7 +82,9 @@ def test_a_block_is_the_plain_loop(model: Callable[[], nn.Module], training: Tra
 def deep() -> nn.Module:
     """Layers in a layer, every activation, one after the last layer, and one without a bias."""
     inner = nn.Sequential(nn.Linear(6, 7, bias=False), nn.Sigmoid())
-    return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 6), nn.Tanh(), inner, nn.Linear(7, CLASSES), nn.ReLU())
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(FEATURES, 6), nn.Tanh(), inner, nn.Linear(7, CLASSES), nn.ReLU()
+    )
 
 
 def two_in_a_row() -> nn.Module:
@@ -82,7 +93,9 @@ def two_in_a_row() -> nn.Module:
 
 @pytest.mark.parametrize("training", TRAININGS, ids=str)
 @pytest.mark.parametrize("model", [deep, two_in_a_row], ids=lambda m: m.__name__)
-def test_gradients_of_dense_layers_are_those_of_autograd(model: Callable[[], nn.Module], training: Training) -> None:
+def test_gradients_of_dense_layers_are_those_of_autograd(
+    model: Callable[[], nn.Module], training: Training
+) -> None:
     learner, rows = learner_of(model)
     assert DenseStack.of(learner) is not None
     splits = [examples(size, size) for size in (20, 17, 23, 18)]
@@ -121,7 +134,9 @@ def half_fixed() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize("model", [Tied, Frozen, normed, dropped, hooked, shared, half_fixed], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "model", [Tied, Frozen, normed, dropped, hooked, shared, half_fixed], ids=lambda m: m.__name__
+)
 def test_gradients_of_other_networks_are_left_to_autograd(model: Callable[[], nn.Module]) -> None:
     assert DenseStack.of(learner_of(model)[0]) is None
     assert DenseStack.of(learner_of(mlp)[0]) is not None
@@ -130,7 +145,9 @@ def test_gradients_of_other_networks_are_left_to_autograd(model: Callable[[], nn
 
 @pytest.mark.parametrize("model", [hooked, shared, half_fixed], ids=lambda m: m.__name__)
 @pytest.mark.parametrize("size", [8, 1])
-def test_a_block_of_other_networks_is_the_plain_loop(model: Callable[[], nn.Module], size: int) -> None:
+def test_a_block_of_other_networks_is_the_plain_loop(
+    model: Callable[[], nn.Module], size: int
+) -> None:
     learner, rows = learner_of(model)
     splits = [examples(20, 1), examples(17, 2)]
     splits[0].targets[3] = IGNORED
@@ -142,13 +159,17 @@ def test_a_block_of_other_networks_is_the_plain_loop(model: Callable[[], nn.Modu
 def test_blocks_of_clients_of_one_size_need_no_mask(model: Callable[[], nn.Module]) -> None:
     """BatchNorm and a loss that nobody knows: the running statistics too are the plain loop's."""
     learner, rows = learner_of(model, objective=Objective(loss=squares))
-    block, alone = both_ways(learner, [examples(17, seed) for seed in range(4)], Training(batch=8, epochs=2), rows)
+    block, alone = both_ways(
+        learner, [examples(17, seed) for seed in range(4)], Training(batch=8, epochs=2), rows
+    )
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
 
 
 def test_augmented_examples_are_each_clients_own() -> None:
     learner, rows = learner_of(mlp, augment=noisy)
-    block, alone = both_ways(learner, [examples(20, 1), examples(17, 2)], Training(batch=8, epochs=2), rows)
+    block, alone = both_ways(
+        learner, [examples(20, 1), examples(17, 2)], Training(batch=8, epochs=2), rows
+    )
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=2e-6)
 
 
@@ -176,17 +197,25 @@ class Directions(nn.Module):
 def test_padding_is_examples_that_a_model_can_take() -> None:
     learner = Learner(made(Directions), Objective())
     splits = [examples(20, 1), examples(17, 2)]
-    block, alone = both_ways(learner, splits, Training(batch=8, epochs=2), [learner.master.row().clone()] * 2)
+    block, alone = both_ways(
+        learner, splits, Training(batch=8, epochs=2), [learner.master.row().clone()] * 2
+    )
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=1e-6)
 
 
 def test_an_augmentation_may_change_the_type_of_numbers() -> None:
-    learner = Learner(made(linear), Objective(), lambda x, gen: x.float() / 255 + torch.rand(x.shape, generator=gen))
+    learner = Learner(
+        made(linear),
+        Objective(),
+        lambda x, gen: x.float() / 255 + torch.rand(x.shape, generator=gen),
+    )
     gen = generator(5)
     pixels = torch.randint(0, 256, (21, FEATURES), generator=gen, dtype=torch.uint8)
     labels = torch.randint(0, CLASSES, (21,), generator=gen)
     splits = [whole(pixels[part], labels[part]) for part in (slice(12), slice(12, None))]
-    block, alone = both_ways(learner, splits, Training(batch=4, epochs=2), [learner.master.row().clone()] * 2)
+    block, alone = both_ways(
+        learner, splits, Training(batch=4, epochs=2), [learner.master.row().clone()] * 2
+    )
     torch.testing.assert_close(block, alone, rtol=1e-4, atol=1e-6)
 
 
@@ -202,13 +231,18 @@ def test_a_client_that_breaks_down_leaves_the_others_alone() -> None:
 
 def test_who_goes_with_whom() -> None:
     training, exact = Training(batch=8), {"least": 1, "exact": True}
-    key = lambda n, **how: goes_with(examples(n, 0), training, **{"least": 1, "exact": False, **how})  # noqa: E731
+
+    def key(n, **how):
+        return goes_with(examples(n, 0), training, **{"least": 1, "exact": False, **how})
+
     assert key(17) == key(24) != key(25)
     assert key(16) != key(17)
     assert key(17, **exact) == key(17, **exact) != key(24, **exact)
     assert key(17, least=2) == key(16, least=2)  # a last batch of one is left out
     whole = Training(batch=0)
-    assert goes_with(examples(5, 0), whole, 1, False) == goes_with(examples(500, 0), whole, 1, False)
+    assert goes_with(examples(5, 0), whole, 1, False) == goes_with(
+        examples(500, 0), whole, 1, False
+    )
     other = replace(examples(20, 0), inputs=torch.zeros(20, 2, 2))
     assert goes_with(other, training, 1, False) != key(20)
 
@@ -220,7 +254,11 @@ def test_tasks_done_together_are_the_tasks_done_alone() -> None:
     jobs = [local.Job(task, rows, client(i), Training(batch=8), LR, (1, 6, 0, i)) for i in range(3)]
     for job, found in zip(jobs, local.answer_together(learner, jobs), strict=True):
         alone = local.answer(Learner(made(mlp), Objective()), job)
-        assert (found.chosen, found.losses, found.accuracies) == (alone.chosen, alone.losses, alone.accuracies)
+        assert (found.chosen, found.losses, found.accuracies) == (
+            alone.chosen,
+            alone.losses,
+            alone.accuracies,
+        )
         assert found.row is not None
         assert alone.row is not None
         torch.testing.assert_close(found.row, alone.row, rtol=1e-4, atol=2e-6)
@@ -268,7 +306,9 @@ def test_recorded_steps_are_the_steps(before: int, monkeypatch: pytest.MonkeyPat
 def test_what_can_be_recorded() -> None:
     """Networks of torch's layers with the usual loss: a replay repeats nothing that Python does."""
 
-    def can(model: Callable[[], nn.Module], device: str = "cuda", loss: Any = None, **training: Any) -> bool:
+    def can(
+        model: Callable[[], nn.Module], device: str = "cuda", loss: Any = None, **training: Any
+    ) -> bool:
         learner = Learner(made(model), Objective() if loss is None else Objective(loss=loss))
         learner.device = torch.device(device)
         return recordable(learner, Training(**training))
@@ -278,7 +318,10 @@ def test_what_can_be_recorded() -> None:
         module[0].register_forward_hook(lambda *_: None)
         return module
 
-    cnn, normed = partial(nets.make, "flhc-cnn", (1, 28, 28), 10), partial(nets.make, "fedbn-cnn-narrow", (3, 28, 28), 10)
+    cnn, normed = (
+        partial(nets.make, "flhc-cnn", (1, 28, 28), 10),
+        partial(nets.make, "fedbn-cnn-narrow", (3, 28, 28), 10),
+    )
     assert can(cnn)
     assert can(normed, momentum=0.9, weight_decay=0.1, clip=1.0, proximal=0.1)
     assert not can(cnn, device="cpu")

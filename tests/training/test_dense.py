@@ -23,7 +23,10 @@ class Twice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body, self.head = nn.Linear(FEATURES, FEATURES, bias=False), nn.Linear(FEATURES, CLASSES)
+        self.body, self.head = (
+            nn.Linear(FEATURES, FEATURES, bias=False),
+            nn.Linear(FEATURES, CLASSES),
+        )
         self.idle = nn.Linear(FEATURES, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,8 +116,12 @@ def test_a_module_with_an_autocast_of_its_own() -> None:
     assert (found - expected).norm() < 0.01 * (expected - start).norm()
 
 
-@pytest.mark.parametrize("model", [linear, mlp, Frozen, Twice, First, Attacked], ids=lambda m: m.__name__)
-def test_in_bf16_the_float32_values_are_updated(model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "model", [linear, mlp, Frozen, Twice, First, Attacked], ids=lambda m: m.__name__
+)
+def test_in_bf16_the_float32_values_are_updated(
+    model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     training, data = Training(batch=8, epochs=3), examples(20, 1)
     learner = Learner(made(model), Objective(), precision="bf16")
     start = learner.layout.row(made(model, 1))
@@ -130,7 +137,10 @@ def test_in_bf16_the_float32_values_are_updated(model: Callable[[], nn.Module], 
 
 
 def test_without_oneDNN_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    g, weight = torch.randn(10, 30, generator=generator(1)), torch.randn(30, 50, generator=generator(2))
+    g, weight = (
+        torch.randn(10, 30, generator=generator(1)),
+        torch.randn(30, 50, generator=generator(2)),
+    )
     torch.testing.assert_close(dense._times(g, weight), g @ weight)
     monkeypatch.delattr(torch.ops.mkldnn, "_linear_pointwise", raising=False)
     monkeypatch.setattr(torch.ops, "mkldnn", None)
@@ -177,5 +187,7 @@ def test_after_training_or_an_error_the_module_is_what_it_was() -> None:
         stop_halfway()
     assert not learner.dense.held
     assert not any("forward" in vars(layer) for layer, *_ in learner.dense.layers)
-    learner.train(learner.master.row().clone(), examples(20, 1), Training(batch=8), 0.05, generator(1))
+    learner.train(
+        learner.master.row().clone(), examples(20, 1), Training(batch=8), 0.05, generator(1)
+    )
     assert learner.gradient(learner.master.row().clone(), examples(20, 1)).any()

@@ -34,7 +34,11 @@ def full_precision() -> Iterator[None]:
 
 def normed(momentum: float | None) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 4, 5, 2), nn.BatchNorm2d(4, momentum=momentum), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 12 * 12, 10)
+        nn.Conv2d(1, 4, 5, 2),
+        nn.BatchNorm2d(4, momentum=momentum),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(4 * 12 * 12, 10),
     )
 
 
@@ -42,7 +46,9 @@ MODELS = {
     "mlp": partial(nets.make, "mlp", IMAGE, 10),
     "cfl-cnn": partial(nets.make, "cfl-cnn", IMAGE, 10),
     "normed": partial(normed, 0.1),
-    "normed, mean of all batches": partial(normed, None),  # it reads its count of batches, so its steps are not recorded
+    "normed, mean of all batches": partial(
+        normed, None
+    ),  # it reads its count of batches, so its steps are not recorded
 }
 PLAIN = Training(batch=8, epochs=3)
 TRAININGS = [
@@ -58,7 +64,9 @@ def trained(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of three clients after training, and the row from which they start."""
     splits = []
-    sizes = (44, 44, 44) if "normed" in model else (41, 46, 44)  # the last batch is shorter; without BatchNorm it is padded
+    sizes = (
+        (44, 44, 44) if "normed" in model else (41, 46, 44)
+    )  # the last batch is shorter; without BatchNorm it is padded
     for client, size in enumerate(sizes):
         gen = generator(7, client)
         x = torch.rand(size, *IMAGE, generator=gen)
@@ -68,7 +76,10 @@ def trained(
         start = learner.layout.row(MODELS[model]()).cpu()
     lr = 0.001 if training.optimizer == "adam" else 0.05
     if not together:
-        rows = [learner.train(start, split, training, lr, generator(1, i)) for i, split in enumerate(splits)]
+        rows = [
+            learner.train(start, split, training, lr, generator(1, i))
+            for i, split in enumerate(splits)
+        ]
         return torch.stack(rows), start
     gens = [generator(1, i) for i in range(3)]
     return Block(learner, [start] * 3).train(splits, training, lr, gens).cpu().clone(), start
@@ -86,11 +97,15 @@ def test_training_is_that_of_the_cpu(model: str, training: Training, together: b
 
 @pytest.mark.parametrize("training", TRAININGS[:3], ids=str)
 @pytest.mark.parametrize("model", ["mlp", "cfl-cnn", "normed", "normed, mean of all batches"])
-def test_recorded_steps_are_the_steps(model: str, training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_steps_are_the_steps(
+    model: str, training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a graph for whole batches, and one for the last and shorter batch of each epoch."""
     made: list[Recorded] = []
     record = Recorded.record
-    monkeypatch.setattr(Recorded, "record", lambda own, tensors: made.append(own) or record(own, tensors))
+    monkeypatch.setattr(
+        Recorded, "record", lambda own, tensors: made.append(own) or record(own, tensors)
+    )
     monkeypatch.setattr(Recorded, "BEFORE", 1)
     recorded, _ = trained(model, training, "cuda")
     assert len(made) == (0 if "mean" in model else 2)
@@ -109,9 +124,18 @@ def test_bf16_is_near_fp32(model: str, together: bool) -> None:
 
 def test_a_run_ends_as_on_the_cpu() -> None:
     world = make(
-        {"scenario": {"name": "digits/label-swap", "clients": 8}, "training": {"lr": 0.1, "batch": 8}, "methods": ["fedavg"]}
+        {
+            "scenario": {"name": "digits/label-swap", "clients": 8},
+            "training": {"lr": 0.1, "batch": 8},
+            "methods": ["fedavg"],
+        }
     ).world(0)
-    method, how = FLHC(warmup=2, threshold=None, groups=4), {"rounds": 4, "seed": 0, "eval_every": 4}
-    (*_, cpu), (*_, gpu) = (rounds.rounds(method, world, device=device, **how) for device in ("cpu", "cuda"))
+    method, how = (
+        FLHC(warmup=2, threshold=None, groups=4),
+        {"rounds": 4, "seed": 0, "eval_every": 4},
+    )
+    (*_, cpu), (*_, gpu) = (
+        rounds.rounds(method, world, device=device, **how) for device in ("cpu", "cuda")
+    )
     assert gpu.assignment.groups == cpu.assignment.groups
     assert torch.allclose(gpu.position.state.models, cpu.position.state.models, atol=1e-3)

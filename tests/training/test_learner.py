@@ -18,7 +18,19 @@ from coterie.data.objective import MULTILABEL, REGRESSION, Objective, cross_entr
 from coterie.data.world import Split, whole
 from coterie.randomness import generator, seeded
 from coterie.training import BATCH_TO_MEASURE, Learner
-from small import CLASSES, FEATURES, client, dropped, examples, linear, made, mlp, noisy, normed, trained
+from small import (
+    CLASSES,
+    FEATURES,
+    client,
+    dropped,
+    examples,
+    linear,
+    made,
+    mlp,
+    noisy,
+    normed,
+    trained,
+)
 
 KEY = (5, 6, 0, 1)
 
@@ -40,7 +52,10 @@ class Doubled(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Parameter(torch.randn(FEATURES, CLASSES)), nn.Parameter(torch.randn(FEATURES, CLASSES))
+        self.a, self.b = (
+            nn.Parameter(torch.randn(FEATURES, CLASSES)),
+            nn.Parameter(torch.randn(FEATURES, CLASSES)),
+        )
         self.shift = nn.Parameter(torch.randn(CLASSES))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -50,16 +65,22 @@ class Doubled(nn.Module):
 class Images(nn.Module):
     """Vectors as images of one channel: convolutions, which a learner keeps with the channels last in memory.
 
-    No bias before BatchNorm: its gradient is zero but for rounding, which Adam would make a step of.
+    No bias before BatchNorm: its gradient is zero but for rounding, which Adam would make a step
+    of.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
-        self.second, self.fc = nn.Conv2d(4, 2, (1, 2), bias=False), nn.Linear(2 * (FEATURES - 1), CLASSES)
+        self.second, self.fc = (
+            nn.Conv2d(4, 2, (1, 2), bias=False),
+            nn.Linear(2 * (FEATURES - 1), CLASSES),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.second(torch.relu(self.norm(self.first(x.view(-1, 1, 1, FEATURES))))).flatten(1))
+        return self.fc(
+            self.second(torch.relu(self.norm(self.first(x.view(-1, 1, 1, FEATURES))))).flatten(1)
+        )
 
 
 class Frozen(nn.Module):
@@ -77,7 +98,11 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.lstm, self.fc = nn.Embedding(7, 4), nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 7)
+        self.embedding, self.lstm, self.fc = (
+            nn.Embedding(7, 4),
+            nn.LSTM(4, 5, batch_first=True),
+            nn.Linear(5, 7),
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.fc(self.lstm(self.embedding(tokens))[0])
@@ -97,7 +122,9 @@ def pair(model: Callable[[], nn.Module], **how: Any) -> tuple[Learner, nn.Module
     return Learner(learners, Objective(), **how), module
 
 
-@pytest.mark.parametrize("model", [linear, mlp, Tied, Doubled, Images, Frozen], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "model", [linear, mlp, Tied, Doubled, Images, Frozen], ids=lambda m: m.__name__
+)
 @pytest.mark.parametrize(
     "training",
     [
@@ -114,7 +141,10 @@ def test_training_is_the_plain_loop(model: Callable[[], nn.Module], training: Tr
     learner, module = pair(model)
     if model is Images and training.batch == 1:
         pytest.skip("BatchNorm needs two examples")
-    start, data = learner.layout.row(module), examples(20, 1)  # 20 = 8 + 8 + 4: the last batch is short
+    start, data = (
+        learner.layout.row(module),
+        examples(20, 1),
+    )  # 20 = 8 + 8 + 4: the last batch is short
     found = learner.train(start.clone(), data, training, 0.05, generator(*KEY))
     expected = learner.layout.row(trained(module, data, training, 0.05, generator(*KEY)))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -125,18 +155,29 @@ def test_plain_sgd_is_the_plain_loop_bit_for_bit() -> None:
     learner, module = pair(mlp)
     training, data = Training(batch=8, epochs=3), examples(20, 1)
     found = learner.train(learner.layout.row(module), data, training, 0.05, generator(*KEY))
-    assert torch.equal(found, learner.layout.row(trained(module, data, training, 0.05, generator(*KEY))))
+    assert torch.equal(
+        found, learner.layout.row(trained(module, data, training, 0.05, generator(*KEY)))
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @seeded(0)
 def test_images_keep_the_channels_last_through_the_net(channels: int) -> None:
-    # With one channel both orders are the same bytes, and only the strides tell a convolution which one is meant.
-    module = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.LazyLinear(2))
+    # With one channel both orders are the same bytes, and only the strides tell a convolution which
+    # one is meant.
+    module = nn.Sequential(
+        nn.Conv2d(channels, 4, 3),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3),
+        nn.Flatten(),
+        nn.LazyLinear(2),
+    )
     module(torch.zeros(1, channels, 12, 12))
     learner, seen = Learner(module, Objective()), []
     for layer in module[:3]:
-        layer.register_forward_hook(lambda *call: seen.append(call[2].is_contiguous(memory_format=torch.channels_last)))
+        layer.register_forward_hook(
+            lambda *call: seen.append(call[2].is_contiguous(memory_format=torch.channels_last))
+        )
     data = whole(torch.rand(6, channels, 12, 12), torch.zeros(6, dtype=torch.int64))
     learner.train(learner.master.row().clone(), data, Training(batch=3), 0.1, generator(1))
     assert seen == [True] * 6
@@ -156,7 +197,9 @@ def test_a_proximal_step_is_arithmetic() -> None:
 def test_frozen_parameters_stay() -> None:
     learner, module = pair(Frozen)
     start = learner.layout.row(module)
-    found = learner.train(start, examples(20, 1), Training(weight_decay=0.1, epochs=2), 0.1, generator(1))
+    found = learner.train(
+        start, examples(20, 1), Training(weight_decay=0.1, epochs=2), 0.1, generator(1)
+    )
     cut = learner.layout.trainable
     assert cut == 6 * CLASSES + CLASSES
     assert torch.equal(found[cut:], start[cut:])
@@ -172,7 +215,9 @@ def test_sequences_are_trained_and_measured_per_word() -> None:
         outputs = module(data.inputs)
     expected = nn.functional.cross_entropy(outputs.transpose(1, 2), data.targets)
     assert scores["loss"] == pytest.approx(float(expected), rel=1e-5)
-    assert scores["accuracy"] == pytest.approx(float((outputs.argmax(-1) == data.targets).float().mean()))
+    assert scores["accuracy"] == pytest.approx(
+        float((outputs.argmax(-1) == data.targets).float().mean())
+    )
     found = learner.train(start, data, training, 0.5, generator(*KEY))
     expected_row = learner.layout.row(trained(module, data, training, 0.5, generator(*KEY)))
     torch.testing.assert_close(found, expected_row, rtol=1e-5, atol=1e-6)
@@ -203,7 +248,9 @@ def test_augmentation_changes_training_alone() -> None:
     assert torch.equal(learner.gradient(start, data), plain.gradient(start, data))
 
 
-@pytest.mark.parametrize("model", [mlp, dropped, normed, Tied, Doubled, Images, Frozen], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "model", [mlp, dropped, normed, Tied, Doubled, Images, Frozen], ids=lambda m: m.__name__
+)
 def test_gradient_is_autograds_on_the_full_batch(model: Callable[[], nn.Module]) -> None:
     learner, module = pair(model)
     data = examples(2 * BATCH_TO_MEASURE + 3, 1)  # three parts
@@ -241,22 +288,35 @@ def test_a_split_is_its_rows_and_its_own_targets() -> None:
 
 @seeded(0)
 def test_in_tests_too_a_net_that_mixes_the_examples_of_a_batch_sees_one_clients_alone() -> None:
-    module = nn.Sequential(nn.BatchNorm1d(FEATURES, track_running_stats=False), nn.Linear(FEATURES, CLASSES))
+    module = nn.Sequential(
+        nn.BatchNorm1d(FEATURES, track_running_stats=False), nn.Linear(FEATURES, CLASSES)
+    )
     learner = Learner(module, Objective())
     data, row = examples(30, 1), learner.master.row().clone()
-    parts = [(data.inputs, torch.arange(0, 10), [data.targets[:10]]), (data.inputs, torch.arange(10, 30), [data.targets[10:]])]
+    parts = [
+        (data.inputs, torch.arange(0, 10), [data.targets[:10]]),
+        (data.inputs, torch.arange(10, 30), [data.targets[10:]]),
+    ]
     together = learner.sums([row], parts)
     assert together == [learner.sums([row], [part])[0] for part in parts]
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 29), max_size=40), min_size=1, max_size=5), st.integers(1, 50))
-def test_parts_that_overlap_are_measured_as_each_alone(positions: list[list[int]], most: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(0, 29), max_size=40), min_size=1, max_size=5), st.integers(1, 50)
+)
+def test_parts_that_overlap_are_measured_as_each_alone(
+    positions: list[list[int]], most: int
+) -> None:
     learner, module = pair(mlp)
     learner.at_once = most
     data, row = examples(30, 1), learner.layout.row(module)
     parts = [
-        (data.inputs, torch.tensor(at, dtype=torch.int64), [data.targets[at], (data.targets[at] + i) % CLASSES])
+        (
+            data.inputs,
+            torch.tensor(at, dtype=torch.int64),
+            [data.targets[at], (data.targets[at] + i) % CLASSES],
+        )
         for i, at in enumerate(positions)
     ]
     together = learner.sums([row], parts)
@@ -280,7 +340,9 @@ class Padded(torch.utils.data.Dataset[Any]):
 
 
 def pad(items: list[Any]) -> tuple[Tensor, Tensor]:
-    inputs, targets = (nn.utils.rnn.pad_sequence(list(one), batch_first=True) for one in zip(*items, strict=True))
+    inputs, targets = (
+        nn.utils.rnn.pad_sequence(list(one), batch_first=True) for one in zip(*items, strict=True)
+    )
     return inputs, targets
 
 
@@ -302,7 +364,8 @@ def test_nothing_to_measure_is_nan() -> None:
     assert all(value != value for value in scores.values())
 
 
-# -- losses by which models are compared --------------------------------------------------------------------------------------
+# -- losses by which models are compared
+# --------------------------------------------------------------------------------------
 
 
 def compared(objective: Objective, weight: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -315,11 +378,17 @@ def compared(objective: Objective, weight: Tensor, inputs: Tensor, targets: Tens
 @pytest.mark.parametrize("sharpness", [0.2, 1.0, 5.0, 200.0])
 def test_losses_are_those_at_the_best_temperature(sharpness: float) -> None:
     """From the definition, with targets drawn by a model at temperature 1; the last is too sure for the greatest one."""
-    inputs, right = examples(200, seed=3).inputs, torch.randn(CLASSES, FEATURES, generator=generator(0, 99))
+    inputs, right = (
+        examples(200, seed=3).inputs,
+        torch.randn(CLASSES, FEATURES, generator=generator(0, 99)),
+    )
     targets = (inputs @ right.T).softmax(1).multinomial(1, generator=generator(0, 98)).flatten()
     logits = sharpness * (inputs @ right.T).double()
     tried = [
-        [-float((row / 2 ** (step / 2)).log_softmax(0)[y]) for row, y in zip(logits, targets, strict=True)]
+        [
+            -float((row / 2 ** (step / 2)).log_softmax(0)[y])
+            for row, y in zip(logits, targets, strict=True)
+        ]
         for step in range(13)
     ]
     best = min(range(13), key=lambda step: sum(tried[step]))
@@ -328,7 +397,9 @@ def test_losses_are_those_at_the_best_temperature(sharpness: float) -> None:
     assert found.tolist() == pytest.approx(tried[best], rel=1e-3, abs=1e-6)
 
 
-def test_a_temperature_is_that_of_all_examples_and_never_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temperature_is_that_of_all_examples_and_never_below_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A lower one would give a model that is right on its few examples the loss 0."""
     inputs, targets, sure = torch.eye(2), torch.tensor([0, 1]), torch.eye(2)
     right = compared(Objective(), sure, inputs, targets)
@@ -348,4 +419,8 @@ def test_outputs_that_are_no_logits_have_no_temperature() -> None:
 
 
 def test_a_model_that_has_diverged_has_losses_that_are_no_numbers() -> None:
-    assert compared(Objective(), torch.full((2, 2), math.nan), torch.eye(2), torch.tensor([0, 1])).isnan().all()
+    assert (
+        compared(Objective(), torch.full((2, 2), math.nan), torch.eye(2), torch.tensor([0, 1]))
+        .isnan()
+        .all()
+    )

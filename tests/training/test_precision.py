@@ -28,29 +28,40 @@ class Own(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.tensor([1.5]))
-        self.table, self.body, self.head = nn.Embedding(CLASSES, 4), nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES, bias=False)
+        self.table, self.body, self.head = (
+            nn.Embedding(CLASSES, 4),
+            nn.Linear(FEATURES, 4),
+            nn.Linear(4, CLASSES, bias=False),
+        )
         self.head.weight = self.table.weight
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.tanh(self.body(x)) + self.table.weight[0]) * self.scale
 
 
-def autocast(module: nn.Module, data: Split, training: Training, lr: float, gen: torch.Generator) -> Tensor:
+def autocast(
+    module: nn.Module, data: Split, training: Training, lr: float, gen: torch.Generator
+) -> Tensor:
     """Training as torch's manual has it: every step casts the weights anew.
 
-    Images lie with their channels last, as they do in Coterie: in another order a convolution adds its products in another
-    order, and in bf16 a sum next to the middle of two numbers is then rounded to the other one, 2^-8 of it away. Such
-    errors grow from layer to layer and from step to step, by as much as the processor's kernels please; no tolerance
-    tells them from mistakes. From the same bytes, the same kernels compute the same numbers.
+    Images lie with their channels last, as they do in Coterie: in another order a convolution adds
+    its products in another order, and in bf16 a sum next to the middle of two numbers is then
+    rounded to the other one, 2^-8 of it away. Such errors grow from layer to layer and from step to
+    step, by as much as the processor's kernels please; no tolerance tells them from mistakes. From
+    the same bytes, the same kernels compute the same numbers.
     """
     module.train()
-    inputs = data.inputs.to(memory_format=torch.channels_last) if data.inputs.dim() == 4 else data.inputs
+    inputs = (
+        data.inputs.to(memory_format=torch.channels_last) if data.inputs.dim() == 4 else data.inputs
+    )
     parameters = list(module.parameters())
     for _ in range(training.epochs):
         for batch in torch.randperm(len(data), generator=gen).split(training.batch):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 outputs = module(inputs[data.index[batch]])
-            gradients = torch.autograd.grad(cross_entropy(outputs.float(), data.targets[batch]), parameters)
+            gradients = torch.autograd.grad(
+                cross_entropy(outputs.float(), data.targets[batch]), parameters
+            )
             with torch.no_grad():
                 for p, g in zip(parameters, gradients, strict=True):
                     p.sub_(g, alpha=lr)
@@ -75,7 +86,11 @@ def test_a_convolutional_net_in_bf16(seed: int) -> None:
         return make("cfl-cnn", (1, 28, 28), 10)
 
     net, gen = made(cnn, seed), generator(4, seed)
-    data = Split(torch.rand(12, 1, 28, 28, generator=gen), torch.arange(12), torch.randint(0, 10, (12,), generator=gen))
+    data = Split(
+        torch.rand(12, 1, 28, 28, generator=gen),
+        torch.arange(12),
+        torch.randint(0, 10, (12,), generator=gen),
+    )
     learner, full = (Learner(made(cnn), Objective(), precision=p) for p in ("bf16", "fp32"))
     start, training = learner.layout.row(net), Training(batch=6, epochs=2)
     found = learner.train(start, data, training, 0.1, generator(*KEY))
@@ -97,14 +112,20 @@ def test_small_steps_are_not_lost() -> None:
 
 @pytest.mark.parametrize(
     "training",
-    [Training(batch=8, momentum=0.9), Training(batch=8, optimizer="adam"), Training(batch=8, clip=0.1, proximal=0.3)],
+    [
+        Training(batch=8, momentum=0.9),
+        Training(batch=8, optimizer="adam"),
+        Training(batch=8, clip=0.1, proximal=0.3),
+    ],
     ids=str,
 )
 def test_every_optimiser_in_bf16_and_in_blocks(training: Training) -> None:
     learner, full = (Learner(made(mlp), Objective(), precision=p) for p in ("bf16", "fp32"))
     start, splits = learner.layout.row(made(mlp, 1)), [examples(20, 1), examples(17, 2)]
     alone = [learner.train(start, s, training, 0.05, generator(i)) for i, s in enumerate(splits)]
-    block = Block(learner, [start, start]).train(splits, training, 0.05, [generator(i) for i in range(2)])
+    block = Block(learner, [start, start]).train(
+        splits, training, 0.05, [generator(i) for i in range(2)]
+    )
     for i, s in enumerate(splits):
         exact = full.train(start, s, training, 0.05, generator(i))
         scale = (exact - start).norm()
@@ -118,7 +139,9 @@ def test_measuring_in_bf16() -> None:
     found, exact = learner.measure(row, data), full.measure(row, data)
     assert found["loss"] == pytest.approx(exact["loss"], rel=0.02)
     assert found["loss"] != exact["loss"]
-    torch.testing.assert_close(learner.gradient(row, data), full.gradient(row, data), rtol=0.1, atol=0.01)
+    torch.testing.assert_close(
+        learner.gradient(row, data), full.gradient(row, data), rtol=0.1, atol=0.01
+    )
 
 
 class Replaced(nn.Module):
@@ -175,11 +198,17 @@ def test_a_block_of_convolutional_nets_in_bf16(model: str) -> None:
     def net() -> nn.Module:
         if model == "cfl-cnn":
             return make("cfl-cnn", (1, 28, 28), 10)
-        norm = {"normed": nn.BatchNorm2d(4), "grouped": nn.GroupNorm(2, 4), "tied": nn.Conv2d(4, 4, 1)}[model]
+        norm = {
+            "normed": nn.BatchNorm2d(4),
+            "grouped": nn.GroupNorm(2, 4),
+            "tied": nn.Conv2d(4, 4, 1),
+        }[model]
         last = nn.Conv2d(4, 4, 1) if model == "tied" else nn.ReLU()
         if model == "tied":
             last.weight = norm.weight  # it is not rounded, and the biases are
-        return nn.Sequential(nn.Conv2d(1, 4, 5, 2), norm, last, nn.Flatten(), nn.Linear(4 * 12 * 12, 10))
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 5, 2), norm, last, nn.Flatten(), nn.Linear(4 * 12 * 12, 10)
+        )
 
     gen = generator(4)
     x, y = torch.rand(24, 1, 28, 28, generator=gen), torch.randint(0, 10, (24,), generator=gen)
@@ -187,8 +216,12 @@ def test_a_block_of_convolutional_nets_in_bf16(model: str) -> None:
     learner, full = (Learner(made(net), Objective(), precision=p) for p in ("bf16", "fp32"))
     start, training = learner.layout.row(made(net, 1)), Training(batch=6, epochs=2)
     rows, exact = (
-        Block(each, [start, start]).train(splits, training, 0.1, [generator(i) for i in range(2)]).clone()
+        Block(each, [start, start])
+        .train(splits, training, 0.1, [generator(i) for i in range(2)])
+        .clone()
         for each in (learner, full)
     )
-    alone = torch.stack([learner.train(start, split, training, 0.1, generator(i)) for i, split in enumerate(splits)])
+    alone = torch.stack(
+        [learner.train(start, split, training, 0.1, generator(i)) for i, split in enumerate(splits)]
+    )
     assert 0 < (rows - exact).norm() < 2 * (alone - exact).norm()

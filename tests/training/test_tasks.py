@@ -30,11 +30,20 @@ def rows(model: Callable[[], nn.Module], count: int) -> list[Tensor]:
     return [learner(model).layout.row(made(model, i)) for i in range(count)]
 
 
-def answer(task: Task, offered: list[Tensor], data: ClientData | None = None, model: Any = linear, key: Any = KEY) -> Any:
-    return local.answer(learner(model, 50), local.Job(task, offered, data or client(1), TRAINING, 0.1, key))
+def answer(
+    task: Task,
+    offered: list[Tensor],
+    data: ClientData | None = None,
+    model: Any = linear,
+    key: Any = KEY,
+) -> Any:
+    return local.answer(
+        learner(model, 50), local.Job(task, offered, data or client(1), TRAINING, 0.1, key)
+    )
 
 
-# -- tasks ------------------------------------------------------------------------------------------------------------
+# -- tasks
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", ["train", "validation"])
@@ -52,16 +61,23 @@ def test_a_client_trains_from_the_mean_of_its_best_models(choose: int, part: Any
 
 
 def test_equal_losses_go_to_the_first_offered() -> None:
-    worse, better = sorted(rows(linear, 2), key=lambda row: -learner().measure(row, client(1).train)["loss"])
+    worse, better = sorted(
+        rows(linear, 2), key=lambda row: -learner().measure(row, client(1).train)["loss"]
+    )
     assert answer(Task(offered=(4, 2, 9), choose=1), [worse, better, better.clone()]).chosen == (2,)
-    assert answer(Task(offered=(4, 2, 9), choose=2), [better, worse, better.clone()]).chosen == (4, 9)
+    assert answer(Task(offered=(4, 2, 9), choose=2), [better, worse, better.clone()]).chosen == (
+        4,
+        9,
+    )
     assert answer(Task(offered=(9, 4, 2), choose=1), [better] * 3).chosen == (9,)
 
 
 def test_a_nan_loss_is_never_the_least() -> None:
     good, broken = rows(linear, 1)[0], torch.full((18,), math.nan)
     assert answer(Task(offered=(0, 1, 2), choose=1), [broken, broken, good]).chosen == (2,)
-    nothing = answer(Task(offered=(5, 6), measure="validation"), [good, good], client(1, validation=0))
+    nothing = answer(
+        Task(offered=(5, 6), measure="validation"), [good, good], client(1, validation=0)
+    )
     assert nothing.chosen == (5,)  # without validation data every loss is NaN
     assert all(math.isnan(loss) for loss in nothing.losses)
 
@@ -91,7 +107,9 @@ def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
         metrics={"absolute": lambda outputs, y: (outputs[:, 0] - y).abs()},
     )
     it = Learner(nn.Linear(2, 1), error)
-    scores = it.measure(torch.tensor([0.5, 0.0, 0.0]), data)  # inputs 0, 2, 4, 6, 8: the outputs are the targets
+    scores = it.measure(
+        torch.tensor([0.5, 0.0, 0.0]), data
+    )  # inputs 0, 2, 4, 6, 8: the outputs are the targets
     assert scores == {"loss": 0.0, "absolute": 0.0}
     scores = it.measure(torch.tensor([0.0, 0.0, 1.0]), data)  # errors 1, 0, 1, 2, 3
     assert scores == {"loss": (1 + 0 + 1 + 4 + 9) / 5, "absolute": (1 + 0 + 1 + 2 + 3) / 5}
@@ -100,7 +118,8 @@ def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
     assert local.answer(it, job).accuracies == (2.0,)
 
 
-# -- randomness -------------------------------------------------------------------------------------------------------
+# -- randomness
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_reply_depends_on_the_key_and_leaves_global_randomness_alone() -> None:
@@ -108,7 +127,9 @@ def test_a_reply_depends_on_the_key_and_leaves_global_randomness_alone() -> None
     first = answer(Task(offered=(0,)), offered, model=dropped).row
     torch.rand(5)  # the caller's generator moves on
     assert torch.equal(answer(Task(offered=(0,)), offered, model=dropped).row, first)
-    assert not torch.equal(answer(Task(offered=(0,)), offered, model=dropped, key=(5, 6, 1, 1)).row, first)
+    assert not torch.equal(
+        answer(Task(offered=(0,)), offered, model=dropped, key=(5, 6, 1, 1)).row, first
+    )
     torch.set_rng_state(before)
     answer(Task(offered=(0,)), offered, model=dropped)
     assert torch.equal(torch.get_rng_state(), before)
@@ -139,17 +160,22 @@ def test_dropout_and_the_order_of_batches_are_draws_apart() -> None:
     assert not torch.equal(seen[0], torch.rand(4, generator=generator(*KEY)))
 
 
-# -- buffers ----------------------------------------------------------------------------------------------------------
+# -- buffers
+# ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [17, 16, 24])  # of batches of 8: one example left over, none, a full batch more
+@pytest.mark.parametrize(
+    "size", [17, 16, 24]
+)  # of batches of 8: one example left over, none, a full batch more
 def test_batchnorm_statistics_are_in_the_row(size: int) -> None:
     it, module, data = learner(normed, 1), made(normed), examples(size, 1)
     start = it.layout.row(module)
     found = it.train(start, data, TRAINING, 0.1, generator(*KEY)).clone()
     trained(module, data, TRAINING, 0.1, generator(*KEY), skip_single=True)
     torch.testing.assert_close(found, it.layout.row(module), rtol=1e-5, atol=1e-6)
-    assert int(module[1].num_batches_tracked) == 2 * ((size - 1) // 8 if size % 8 == 1 else size // 8)
+    assert int(module[1].num_batches_tracked) == 2 * (
+        (size - 1) // 8 if size % 8 == 1 else size // 8
+    )
     assert not torch.equal(found[it.layout.trainable :], start[it.layout.trainable :])
 
 
@@ -163,7 +189,10 @@ def test_batchnorm_counts_afresh_at_every_client() -> None:
 
 @pytest.mark.parametrize(
     ("count", "training", "text"),
-    [(1, Training(batch=8), "a client with one training example"), (9, Training(batch=1), "a batch of 1")],
+    [
+        (1, Training(batch=8), "a client with one training example"),
+        (9, Training(batch=1), "a batch of 1"),
+    ],
 )
 def test_batchnorm_needs_two_examples(count: int, training: Training, text: str) -> None:
     with pytest.raises(ValueError, match=f"{text} cannot train a model with BatchNorm"):

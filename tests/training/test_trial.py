@@ -29,7 +29,9 @@ def changed(**parts: Any) -> coterie.World:
 
     def new(data: coterie.ClientData) -> coterie.ClientData:
         splits = {part: getattr(data, part) for part in ("train", "validation", "test")}
-        return replace(data, **{part: whole(x(one.inputs), y(one.targets)) for part, one in splits.items()})
+        return replace(
+            data, **{part: whole(x(one.inputs), y(one.targets)) for part, one in splits.items()}
+        )
 
     return replace(tried, clients={client: new(data) for client, data in tried.clients.items()})
 
@@ -118,7 +120,10 @@ def test_a_mistake_is_one_sentence_before_any_folder_is_written(
 def test_labels_with_wide_gaps_are_no_class_numbers() -> None:
     x = np.random.default_rng(0).random((20, 3), "f")
     y = np.where(np.arange(20) % 2, 5, 100_005)
-    with pytest.raises(UserError, match="labels must be class numbers from 0, found 2 different labels from 5 to 100005"):
+    with pytest.raises(
+        UserError,
+        match="labels must be class numbers from 0, found 2 different labels from 5 to 100005",
+    ):
         from_lists([(x, y)] * 3)
     assert from_lists([(x, y % 100)] * 3, classes=6).clients
 
@@ -128,7 +133,9 @@ def test_nothing_is_said_of_what_fits(model: Callable[[], nn.Module]) -> None:
     tried = world(model=model)
     before = {client: data.train.inputs.clone() for client, data in tried.clients.items()}
     trial(tried)
-    assert all(torch.equal(before[client], data.train.inputs) for client, data in tried.clients.items())
+    assert all(
+        torch.equal(before[client], data.train.inputs) for client, data in tried.clients.items()
+    )
 
 
 def test_a_regression_and_a_metric_of_a_whole_test_set_fit() -> None:
@@ -138,13 +145,20 @@ def test_a_regression_and_a_metric_of_a_whole_test_set_fit() -> None:
     trial(numbers)
     spread = Metric(lambda outputs, y: {"std": float(outputs.std())})
     trial(
-        replace(numbers, objective=Objective(loss=squared_error, metrics={"R2": coterie.METRICS["R2Score"], "spread": spread}))
+        replace(
+            numbers,
+            objective=Objective(
+                loss=squared_error, metrics={"R2": coterie.METRICS["R2Score"], "spread": spread}
+            ),
+        )
     )
 
 
 def test_targets_must_be_finite_and_floats_are_numbers_to_predict() -> None:
     x = np.random.default_rng(0).random((20, 3), "f")
-    with pytest.raises(UserError, match="client 0 holds targets that are not finite numbers in float32"):
+    with pytest.raises(
+        UserError, match="client 0 holds targets that are not finite numbers in float32"
+    ):
         from_lists([(x, np.where(np.arange(20) == 3, np.nan, 0.5))] * 2)
     whole_numbers, labels = np.round(x[:, 0] * 9), np.round(x[:, 0])
     assert from_lists([(x, labels), (x, whole_numbers)]).objective is REGRESSION
@@ -157,13 +171,15 @@ def test_begin_takes_a_scenarios_name(tmp_path: Path) -> None:
     assert one.experiment.scenario == "synthetic/groups"
 
 
-# -- what of torch's own surrounds a run ----------------------------------------------------------------------------------
+# -- what of torch's own surrounds a run
+# ----------------------------------------------------------------------------------
 
 
 def test_a_model_of_another_precision_is_told_so() -> None:
     for make in (nn.Module.double, nn.Module.half):
         with pytest.raises(
-            UserError, match=r"inputs are torch.float32, and the model has parameters of torch.float\d\d: make it"
+            UserError,
+            match=r"inputs are torch.float32, and the model has parameters of torch.float\d\d: make it",
         ):
             trial(world(model=lambda make=make: make(mlp())))
 
@@ -175,7 +191,10 @@ def test_torchscript_is_refused() -> None:
 
 
 def test_contexts_that_change_training_are_refused() -> None:
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UserError, match="autocast is on"):
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(UserError, match="autocast is on"),
+    ):
         trial(world())
     for context in (torch.no_grad, torch.inference_mode):
         with context(), pytest.raises(UserError, match="gradients are off here"):

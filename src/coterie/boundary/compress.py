@@ -19,13 +19,16 @@ def kept(share: float, count: int) -> int:
 
 
 @public
-def pack(values: torch.Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None) -> Mapping[str, torch.Tensor]:
+def pack(
+    values: torch.Tensor, kind: str, share: float = 1.0, gen: torch.Generator | None = None
+) -> Mapping[str, torch.Tensor]:
     """Compress values into the arrays that are sent.
 
     - topk: the ``share`` of entries with the greatest magnitude, as ``values`` and ``indices``.
-    - sign: one bit per entry, and the mean magnitude of all entries. A zero gets a random sign from ``gen``: otherwise
-      entries that are zero at all clients would make all clients similar.
-    - 8bit: integers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most half the scale.
+    - sign: one bit per entry, and the mean magnitude of all entries. A zero gets a random sign from
+      ``gen``: otherwise entries that are zero at all clients would make all clients similar.
+    - 8bit: integers from -127 to 127 and the scale, greatest magnitude / 127. The error is at most
+      half the scale.
 
     Args:
         values: The values ``(c,)`` float32.
@@ -67,7 +70,9 @@ def unpack(sent: Mapping[str, torch.Tensor], kind: str, count: int) -> torch.Ten
     return sent["values"]
 
 
-def check_packed(sent: Mapping[str, torch.Tensor], kind: str, count: int, share: float = 1.0) -> None:
+def check_packed(
+    sent: Mapping[str, torch.Tensor], kind: str, count: int, share: float = 1.0
+) -> None:
     """Check that arrays, which may come from an untrusted sender, have the form of :func:`pack`'s for ``count`` entries.
 
     Args:
@@ -81,7 +86,9 @@ def check_packed(sent: Mapping[str, torch.Tensor], kind: str, count: int, share:
     """
     expected = pack(torch.zeros(count), kind, share)
     if set(sent) != set(expected):
-        raise ValueError(f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected))}")
+        raise ValueError(
+            f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected))}"
+        )
     for name, values in expected.items():
         found = sent[name]
         if found.shape != values.shape or found.dtype != values.dtype:

@@ -41,7 +41,8 @@ class Permutation:
     It is exact: ``open(seal(row))`` is ``row``, bit for bit.
 
     Args:
-        order: Entry i of a sealed row is entry ``order[i]`` of the row, times ``signs[i]``; shape ``(d,)``.
+        order: Entry i of a sealed row is entry ``order[i]`` of the row, times ``signs[i]``; shape
+            ``(d,)``.
         signs: 1 or -1 for each entry of a sealed row, ``(d,)``.
     """
 
@@ -60,9 +61,10 @@ class Permutation:
 class Blocks:
     """A permutation with signs, then an orthogonal matrix for each block of ``size`` parameters.
 
-    The matrix is uniform (Haar): Q of the QR decomposition of a Gaussian matrix, with the signs of R's diagonal. All blocks
-    share it, but each has other entries of the row. A shorter last block has its own matrix. Products are in float64, so
-    ``open(seal(row))`` is ``row`` up to float32 rounding.
+    The matrix is uniform (Haar): Q of the QR decomposition of a Gaussian matrix, with the signs of
+    R's diagonal. All blocks share it, but each has other entries of the row. A shorter last block
+    has its own matrix. Products are in float64, so ``open(seal(row))`` is ``row`` up to float32
+    rounding.
 
     Args:
         first: The permutation.
@@ -71,7 +73,9 @@ class Blocks:
         rng: Draws the matrices.
     """
 
-    def __init__(self, first: Permutation, parameters: int, size: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, first: Permutation, parameters: int, size: int, rng: np.random.Generator
+    ) -> None:
         self.first, self.size = first, size
         self.whole = parameters - parameters % size
         self.parameters = parameters
@@ -101,8 +105,8 @@ def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
 def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     """Draw a map, which depends only on the layout and ``key``.
 
-    Buffers are only permuted among themselves: a server may average a variance, but its sign must not
-    change.
+    Buffers are only permuted among themselves: a server may average a variance, but its sign must
+    not change.
 
     Args:
         rotation: ``rotation`` of :class:`~coterie.boundary.rules.Boundary`.
@@ -115,12 +119,21 @@ def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     """
     if rotation == "none":
         return Same()
-    rng, parameters = numpy_generator(*key), layout.trainable  # its seed has 128 bits; that of PyTorch's generator has 32
+    rng, parameters = (
+        numpy_generator(*key),
+        layout.trainable,
+    )  # its seed has 128 bits; that of PyTorch's generator has 32
     spans = [(piece.start, piece.stop) for piece in layout.pieces]
     if rotation != "permute-tensors":
         spans = [(0, parameters), (parameters, layout.size)]
-    order = torch.from_numpy(np.concatenate([start + rng.permutation(stop - start) for start, stop in spans]))
+    order = torch.from_numpy(
+        np.concatenate([start + rng.permutation(stop - start) for start, stop in spans])
+    )
     signs = torch.ones(layout.size)
     signs[:parameters] -= 2 * torch.from_numpy(rng.integers(0, 2, parameters))
     permutation = Permutation(order, signs)
-    return Blocks(permutation, parameters, min(block, parameters), rng) if rotation == "blocks" else permutation
+    return (
+        Blocks(permutation, parameters, min(block, parameters), rng)
+        if rotation == "blocks"
+        else permutation
+    )

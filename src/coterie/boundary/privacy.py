@@ -1,12 +1,13 @@
 """The exact ε and δ of differential privacy: the most that a client's updates can reveal about its data.
 
-Each client adds noise of standard deviation ``noise * clip`` to its own update of norm at most ``clip``, and the server sees
-every such update. Two data sets of that client, however different, have updates at most ``2 clip`` apart: this is a Gaussian
-mechanism with multiplier ``noise / 2``. The server knows which clients it asked, so there is no amplification by sampling.
-Several adaptive Gaussian releases together are as private as a single one (J. Dong, A. Roth, W. Su, "Gaussian Differential
-Privacy", JRSS B 2022, Corollary 3.3): ``T`` of them as one with multiplier ``noise / (2 sqrt(T))``. For that one, δ(ε) has a
-closed form (B. Balle, Y.-X. Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8). So
-the result is exact and not a bound.
+Each client adds noise of standard deviation ``noise * clip`` to its own update of norm at most
+``clip``, and the server sees every such update. Two data sets of that client, however different,
+have updates at most ``2 clip`` apart: this is a Gaussian mechanism with multiplier ``noise / 2``.
+The server knows which clients it asked, so there is no amplification by sampling. Several adaptive
+Gaussian releases together are as private as a single one (J. Dong, A. Roth, W. Su, "Gaussian
+Differential Privacy", JRSS B 2022, Corollary 3.3): ``T`` of them as one with multiplier ``noise /
+(2 sqrt(T))``. For that one, δ(ε) has a closed form (B. Balle, Y.-X. Wang, "Improving the Gaussian
+Mechanism for Differential Privacy", ICML 2018, Theorem 8). So the result is exact and not a bound.
 """
 
 from __future__ import annotations
@@ -40,19 +41,23 @@ ACCOUNTANTS = ("exact", "rdp", "pld")
 
 
 @public
-def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "exact", sums: bool = False) -> float:
+def spent(
+    noise: float, updates: int, delta: float = 1e-5, accountant: str = "exact", sums: bool = False
+) -> float:
     """Return the least ε for which ``updates`` noised updates of a client are (ε, δ)-differentially private.
 
-    The unit of privacy is a client. If it sends its own updates, all of its data may be replaced by any other. In sums it may
-    also be left out: its numbers may be replaced by zeros, so that the distance is half as large.
+    The unit of privacy is a client. If it sends its own updates, all of its data may be replaced by
+    any other. In sums it may also be left out: its numbers may be replaced by zeros, so that the
+    distance is half as large.
 
     Args:
         noise: The noise multiplier z of :class:`~coterie.boundary.Boundary`.
         updates: Number of updates.
         delta: δ.
-        accountant: ``exact``, or an accountant of Google's dp-accounting library (``coterie[dp]``): ``rdp``, a bound by
-            Rényi divergences, or ``pld``, by privacy loss distributions. ``pld`` agrees with ``exact`` up to its
-            discretisation, and takes minutes if the noise is small.
+        accountant: ``exact``, or an accountant of Google's dp-accounting library (``coterie[dp]``):
+            ``rdp``, a bound by Rényi divergences, or ``pld``, by privacy loss distributions.
+            ``pld`` agrees with ``exact`` up to its discretisation, and takes minutes if the noise
+            is small.
         sums: Whether the noise is on sums over clients (``boundary.masks``).
 
     Returns:
@@ -74,7 +79,9 @@ def spent(noise: float, updates: int, delta: float = 1e-5, accountant: str = "ex
     if updates < 0 or noise < 0:
         raise SettingError(f"noise and updates must be >= 0, got {noise!r} and {updates!r}")
     if accountant not in ACCOUNTANTS:
-        raise SettingError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}")
+        raise SettingError(
+            f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}"
+        )
     if not updates:
         return 0.0
     if not noise:
@@ -105,7 +112,9 @@ def _by_library(noise: float, updates: int, delta: float, accountant: str) -> fl
         from dp_accounting.pld import PLDAccountant
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
-        raise UserError(f"the accountant {accountant} needs dp-accounting: pip install 'coterie[dp]'") from error
+        raise UserError(
+            f"the accountant {accountant} needs dp-accounting: pip install 'coterie[dp]'"
+        ) from error
     ledger = (RdpAccountant if accountant == "rdp" else PLDAccountant)()
     ledger.compose(dp.GaussianDpEvent(noise / 2), updates)
     return float(ledger.get_epsilon(delta))
@@ -138,5 +147,7 @@ def noise_for(epsilon: float, updates: int, delta: float = 1e-5, sums: bool = Fa
         high *= 2
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if spent(middle, updates, delta, sums=sums) <= epsilon else (middle, high)
+        low, high = (
+            (low, middle) if spent(middle, updates, delta, sums=sums) <= epsilon else (middle, high)
+        )
     return high

@@ -48,21 +48,37 @@ class Boundary:
         ge=0,
         bits=4096,
     )
-    clip: float | None = setting(None, "maximum L2 norm of an update; larger updates are scaled down", gt=0, lt=1e9)
-    noise: float = setting(0.0, "standard deviation of the noise added to each entry, in units of clip (z)", ge=0, lt=1e6)
+    clip: float | None = setting(
+        None, "maximum L2 norm of an update; larger updates are scaled down", gt=0, lt=1e9
+    )
+    noise: float = setting(
+        0.0,
+        "standard deviation of the noise added to each entry, in units of clip (z)",
+        ge=0,
+        lt=1e6,
+    )
     delta: float = setting(1e-5, "the δ at which the spent ε is reported", gt=0, lt=1)
     compress: str = setting(
-        "none", "compression of updates: topk, sign (with one scale), 8bit", choices=("none", "topk", "sign", "8bit")
+        "none",
+        "compression of updates: topk, sign (with one scale), 8bit",
+        choices=("none", "topk", "sign", "8bit"),
     )
     share: float = setting(
-        0.1, "fraction of the entries that topk sends; more than one half would cost more than all", gt=0, le=0.5
+        0.1,
+        "fraction of the entries that topk sends; more than one half would cost more than all",
+        gt=0,
+        le=0.5,
     )
 
     masks: bool = setting(
-        False, "secure aggregation: clients send masked numbers, of which the server can read only the sum over clients"
+        False,
+        "secure aggregation: clients send masked numbers, of which the server can read only the sum over clients",
     )
     bound: float = setting(
-        1.0, "maximum change of one parameter that masked numbers can express; larger changes are cut to it", gt=0, lt=1e9
+        1.0,
+        "maximum change of one parameter that masked numbers can express; larger changes are cut to it",
+        gt=0,
+        lt=1e9,
     )
     honest: float = setting(
         0.8,
@@ -73,7 +89,9 @@ class Boundary:
 
     def __post_init__(self) -> None:
         if self.secret not in (None, "none") and (not _whole(self.secret) or self.secret < 0):
-            raise SettingError("Boundary.secret must be a non-negative integer or none; the given value is not shown")
+            raise SettingError(
+                "Boundary.secret must be a non-negative integer or none; the given value is not shown"
+            )
         check(self)
         if self.noise and self.clip is None:
             raise SettingError(
@@ -88,7 +106,11 @@ class Boundary:
             raise SettingError("Boundary.secret needs Boundary.rotation, got none")
 
     def __repr__(self) -> str:
-        shown = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "secret"]
+        shown = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if field.name != "secret"
+        ]
         return f"Boundary({', '.join(shown)}{'' if self.secret is None else ', secret=<hidden>'})"
 
     @property
@@ -97,15 +119,18 @@ class Boundary:
         names = ("rotation", "compress") if self.masks else ("rotation", "clip", "compress")
         return next((name for name in names if getattr(self, name) not in (None, "none")), None)
 
-    # -- compatibility checks ------------------------------------------------------------------------------------------
+    # -- compatibility checks
+    # ------------------------------------------------------------------------------------------
 
     def check_method(self, method: Any) -> None:
         """Check that the map does not change the results of a method, and that noise covers everything the method asks for.
 
-        A method's ``invariant`` names the maps that do not change its results: ``"rotation"`` (any orthonormal map; the
-        default), ``"signed-permutation"`` or ``"permutation"``. L1 distances (a field ``metric``) are of the second kind.
-        ``measures`` is true for a method that asks for losses, even if only in a later round; a plan has the requests of the
-        current round. ``beyond_sums`` says what a method needs besides sums over clients; it is empty if it needs nothing.
+        A method's ``invariant`` names the maps that do not change its results: ``"rotation"`` (any
+        orthonormal map; the default), ``"signed-permutation"`` or ``"permutation"``. L1 distances
+        (a field ``metric``) are of the second kind. ``measures`` is true for a method that asks for
+        losses, even if only in a later round; a plan has the requests of the current round.
+        ``beyond_sums`` says what a method needs besides sums over clients; it is empty if it needs
+        nothing.
 
         Args:
             method: The method.
@@ -116,7 +141,11 @@ class Boundary:
         if self.noise and getattr(method, "measures", False):
             raise self._measured(method.name)
         if self.masks and (
-            why := getattr(method, "beyond_sums", "it needs the update, the losses or the choice of each client")
+            why := getattr(
+                method,
+                "beyond_sums",
+                "it needs the update, the losses or the choice of each client",
+            )
         ):
             raise SettingError(f"Boundary.masks must be false for {method.name}, got true: {why}")
         usual = "signed-permutation" if getattr(method, "metric", None) == "l1" else "rotation"
@@ -154,7 +183,8 @@ class Boundary:
             name: Name of the method.
 
         Raises:
-            SettingError: The plan asks for losses under noise, or for single columns under a map of the whole row.
+            SettingError: The plan asks for losses under noise, or for single columns under a map of
+                the whole row.
         """
         tasks = set(plan.tasks.values())
         if plan.need == "sums" and (used := self._of_updates):
@@ -179,7 +209,11 @@ class Boundary:
         """
         asked = None if task.question is None else task.question.ask
         chooses = bool(task.measure) or asked == "cell"
-        return not task.held_out and asked in (None, "cell", *COVERED) and (not chooses or (hidden and self.masks))
+        return (
+            not task.held_out
+            and asked in (None, "cell", *COVERED)
+            and (not chooses or (hidden and self.masks))
+        )
 
     def _measured(self, name: str) -> SettingError:
         return SettingError(
@@ -204,10 +238,11 @@ def _span(columns: slice, layout: Layout) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The secret of a boundary: the user gives it whenever it is needed, and a record keeps only a digest.
+# The secret of a boundary: the user gives it whenever it is needed, and a record keeps only a
+# digest.
 #
-# The digest is slow and salted. It shows whether a secret is the same, and a search through many secrets takes long. A
-# secret of few digits can still be found by search.
+# The digest is slow and salted. It shows whether a secret is the same, and a search through many
+# secrets takes long. A secret of few digits can still be found by search.
 
 
 VARIABLE = "COTERIE_SECRET"
@@ -231,7 +266,9 @@ def unlike_secret(secret: int | None, known: str) -> str | None:
         return f", which was not given: {_HOW}"
     try:
         kind, salt, digest = known.split(":")
-        same = kind == _KIND and hmac.compare_digest(_digest(secret, bytes.fromhex(salt)), bytes.fromhex(digest))
+        same = kind == _KIND and hmac.compare_digest(
+            _digest(secret, bytes.fromhex(salt)), bytes.fromhex(digest)
+        )
     except ValueError:
         same = False
     return None if same else f", and a different one was given: {_HOW}"
@@ -270,7 +307,9 @@ def secret_of_file(path: Path | str) -> int:
 
 def _number(text: str, where: str) -> int:
     if not (text.strip().isascii() and text.strip().isdecimal() and len(text.strip()) <= 1000):
-        raise UserError(f"{where} must contain a secret, a non-negative integer, and nothing else; its content is not shown")
+        raise UserError(
+            f"{where} must contain a secret, a non-negative integer, and nothing else; its content is not shown"
+        )
     return int(text)
 
 

@@ -19,7 +19,8 @@ from coterie.randomness import Purpose, generator, numpy_generator, seeded
 from coterie.settings.calls import public
 
 OTHERS = "others"
-"""Name of the array with the entries behind the parameters, which is sent with a compressed update."""
+"""Name of the array with the entries behind the parameters, which is sent with a compressed update.
+"""
 
 
 @public
@@ -105,16 +106,18 @@ class Wire:
     def __post_init__(self) -> None:
         self.boundary.check_layout(self.layout)
         secret = self.seed if self.boundary.secret is None else self.boundary.secret
-        drawing = drawn(self.boundary.rotation, self.layout, self.boundary.block, secret, Purpose.BOUNDARY)
+        drawing = drawn(
+            self.boundary.rotation, self.layout, self.boundary.block, secret, Purpose.BOUNDARY
+        )
         object.__setattr__(self, "seal", drawing.seal)
         object.__setattr__(self, "open", drawing.open)
 
     def first_model(self, i: int, model: Callable[[], torch.nn.Module]) -> torch.Tensor:
         """Draw the i-th fresh model; with a secret, the seed alone is not enough to draw it.
 
-        An initialiser draws from PyTorch's generator, whose seeds have 32 bits and can be tried one by one. So with a secret
-        each drawn tensor is mixed, half and half in variance, with Gaussian numbers of the same scale, drawn from the whole
-        secret.
+        An initialiser draws from PyTorch's generator, whose seeds have 32 bits and can be tried one
+        by one. So with a secret each drawn tensor is mixed, half and half in variance, with
+        Gaussian numbers of the same scale, drawn from the whole secret.
 
         Args:
             i: Number of the model.
@@ -124,7 +127,13 @@ class Wire:
             The model ``(d,)``.
         """
         secret, layout = self.boundary.secret, self.layout
-        with seeded(*((self.seed, Purpose.INIT, i) if secret is None else (secret, Purpose.INIT, self.seed, i))):
+        with seeded(
+            *(
+                (self.seed, Purpose.INIT, i)
+                if secret is None
+                else (secret, Purpose.INIT, self.seed, i)
+            )
+        ):
             row = layout.row(model())
         if secret is None:
             return row
@@ -133,7 +142,11 @@ class Wire:
             drawn = row[start:stop]
             scale = drawn.std(correction=0)
             more = torch.from_numpy(rng.standard_normal(stop - start, dtype=np.float32))
-            row[start:stop] = drawn.mean() + (drawn - drawn.mean() + scale * more) / 2**0.5 if scale > 0 else drawn
+            row[start:stop] = (
+                drawn.mean() + (drawn - drawn.mean() + scale * more) / 2**0.5
+                if scale > 0
+                else drawn
+            )
         return row
 
     def veil(self, federation: Federation, sealed: bool = False) -> Federation:
@@ -154,10 +167,16 @@ class Wire:
         shown |= {name: Veil(shown[name], self.boundary) for name in ("columns", "tensors")}
         return Veiled(**shown, trainable=self.layout.trainable)
 
-    # -- outgoing updates ----------------------------------------------------------------------------------------------
+    # -- outgoing updates
+    # ----------------------------------------------------------------------------------------------
 
     def send(
-        self, update: torch.Tensor, client: Client, exchange: int, keep: torch.Tensor | None = None, number: int = 0
+        self,
+        update: torch.Tensor,
+        client: Client,
+        exchange: int,
+        keep: torch.Tensor | None = None,
+        number: int = 0,
     ) -> torch.Tensor:
         """Return a client's update as it arrives: :meth:`protected`, then compressed and unpacked again.
 
@@ -165,8 +184,10 @@ class Wire:
             update: The update ``(d,)``.
             client: The client.
             exchange: Number of the exchange.
-            keep: Mask of the columns that stay at the client. There the result is the update itself, sealed.
-            number: Which of the client's updates of the exchange it is, see :func:`update_number`; each has its own noise.
+            keep: Mask of the columns that stay at the client. There the result is the update
+                itself, sealed.
+            number: Which of the client's updates of the exchange it is, see :func:`update_number`;
+                each has its own noise.
 
         Returns:
             The sealed update ``(d,)``.
@@ -187,16 +208,19 @@ class Wire:
     ) -> torch.Tensor:
         """Clip, noise and seal an update.
 
-        Clipping and noise apply to the parameters; buffers are sent without change. With noise, an update that is not finite
-        counts as zero, because a refusal would reveal information about the data.
+        Clipping and noise apply to the parameters; buffers are sent without change. With noise, an
+        update that is not finite counts as zero, because a refusal would reveal information about
+        the data.
 
         Args:
             update: The update ``(d,)``.
             client: The client.
             exchange: Number of the exchange.
             keep: Mask of the columns that stay at the client.
-            number: Which of the client's updates of the exchange it is, see :func:`update_number`; each has its own noise.
-            seed: Seed of the noise, if the server knows the run's seed and could remove the noise; None takes the run's.
+            number: Which of the client's updates of the exchange it is, see :func:`update_number`;
+                each has its own noise.
+            seed: Seed of the noise, if the server knows the run's seed and could remove the noise;
+                None takes the run's.
 
         Returns:
             The sealed update ``(d,)``, zero in the columns that stay at the client.
@@ -215,7 +239,9 @@ class Wire:
 
     def limit(self, clip: float | None) -> float | None:
         """Return the maximum norm of an update: the least of the boundary's and a plan's ``clip``; None without one."""
-        return min((limit for limit in (self.boundary.clip, clip) if limit is not None), default=None)
+        return min(
+            (limit for limit in (self.boundary.clip, clip) if limit is not None), default=None
+        )
 
     def clipped(self, update: torch.Tensor, limit: float) -> torch.Tensor:
         """Return an update ``(d,)`` whose parameters have at most the norm ``limit``."""
@@ -227,7 +253,9 @@ class Wire:
         scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot raise it above the limit
         return scaled
 
-    def _noised(self, update: torch.Tensor, keep: torch.Tensor | None, rng: np.random.Generator) -> torch.Tensor:
+    def _noised(
+        self, update: torch.Tensor, keep: torch.Tensor | None, rng: np.random.Generator
+    ) -> torch.Tensor:
         """The update with noise on the parameters, and zero behind them: buffers do not change."""
         assert self.boundary.clip is not None
         parameters, out = self.layout.trainable, torch.zeros_like(update)
@@ -236,7 +264,12 @@ class Wire:
         return out if keep is None else out.masked_fill(keep, 0.0)
 
     def pack(
-        self, sealed: torch.Tensor, client: Client, exchange: int, number: int, keep: torch.Tensor | None = None
+        self,
+        sealed: torch.Tensor,
+        client: Client,
+        exchange: int,
+        number: int,
+        keep: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
         """Return the arrays that are sent for a sealed update: compressed parameters, and unchanged entries behind them.
 
@@ -252,10 +285,16 @@ class Wire:
         """
         there, behind = self._travelling(keep)
         gen = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
-        packed = pack(sealed[there], self.boundary.compress, self.boundary.share, gen) if len(there) else {}
+        packed = (
+            pack(sealed[there], self.boundary.compress, self.boundary.share, gen)
+            if len(there)
+            else {}
+        )
         return {**packed, OTHERS: sealed[behind]}
 
-    def unpack(self, sent: Mapping[str, torch.Tensor], keep: torch.Tensor | None = None) -> torch.Tensor:
+    def unpack(
+        self, sent: Mapping[str, torch.Tensor], keep: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return the sealed update of :meth:`pack`'s arrays.
 
         Args:
@@ -282,10 +321,10 @@ class Wire:
     def unclipped(self, sealed: torch.Tensor, task: Task) -> str | None:
         """Return the reason why an update was not clipped, or has more noise than the boundary adds.
 
-        A map keeps the norm of the parameters. topk leaves entries out. The scale of sign, the mean magnitude of the
-        entries, does not increase the norm. 8bit moves an entry by at most half a step, and a step is 1/127 of the largest
-        entry. The norm of noise on p entries is above z C (√p + 8) once in 8e13 updates: it is 1-Lipschitz, so P(> mean + t)
-        <= exp(-t²/2), t = 8.
+        A map keeps the norm of the parameters. topk leaves entries out. The scale of sign, the mean
+        magnitude of the entries, does not increase the norm. 8bit moves an entry by at most half a
+        step, and a step is 1/127 of the largest entry. The norm of noise on p entries is above z C
+        (√p + 8) once in 8e13 updates: it is 1-Lipschitz, so P(> mean + t) <= exp(-t²/2), t = 8.
 
         Args:
             sealed: The update ``(d,)`` as it arrived.
@@ -300,7 +339,10 @@ class Wire:
         sizes = sealed[: self.layout.trainable].double().abs()
         if self.boundary.compress == "8bit":
             sizes = (sizes - sizes.max() / 254).clamp(min=0)
-        norm, most = float(sizes.norm()), clip * (1 + noise * (math.sqrt(self.columns(task)[0]) + 8))
+        norm, most = (
+            float(sizes.norm()),
+            clip * (1 + noise * (math.sqrt(self.columns(task)[0]) + 8)),
+        )
         if norm <= most * (1 + 1e-4):  # allows for single precision, with a margin
             return None
         bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
@@ -312,7 +354,8 @@ class Wire:
         at = at if keep is None else at[~keep]
         return at[at < self.layout.trainable], at[at >= self.layout.trainable]
 
-    # -- communication cost and compatibility --------------------------------------------------------------------------
+    # -- communication cost and compatibility
+    # --------------------------------------------------------------------------
 
     def columns(self, task: Task) -> tuple[int, int]:
         """(parameters, other entries) of a row that are sent in ``task``."""
@@ -324,7 +367,9 @@ class Wire:
 
     def bytes_of(self, parameters: int, others: int) -> int:
         """Bytes of a compressed update with this number of parameters and other entries."""
-        return packed_bytes(self.boundary.compress, parameters, self.boundary.share) + others * NUMBER
+        return (
+            packed_bytes(self.boundary.compress, parameters, self.boundary.share) + others * NUMBER
+        )
 
     @property
     def counts(self) -> bool:
@@ -350,10 +395,12 @@ class Wire:
     def releases(self, task: Task, hidden: bool = False) -> int:
         """The number of updates that a client sends in ``task`` and that noise must cover.
 
-        An answer under masks counts as its question's ``cost``. In a ``hidden`` plan the place of an update shows which model
-        the client took, so an update without columns counts, too.
+        An answer under masks counts as its question's ``cost``. In a ``hidden`` plan the place of
+        an update shows which model the client took, so an update without columns counts, too.
         """
-        sends = bool(self.boundary.noise) and task.trains and (hidden or bool(self.columns(task)[0]))
+        sends = (
+            bool(self.boundary.noise) and task.trains and (hidden or bool(self.columns(task)[0]))
+        )
         if self.boundary.masks:
             cost = 0 if task.question is None or task.question.ask == "cell" else task.question.cost
             return int(sends and task.sent) + cost * bool(self.boundary.noise)

@@ -2,13 +2,15 @@
 
 Every command has an equivalent in Python:
 
-``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`; ``compare``:
-:func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``: :func:`coterie.explain`; ``plot``:
-:func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`; ``export``: :func:`coterie.save`; ``check``:
-:func:`coterie.check`; ``--json``: :func:`coterie.summary`;
-``methods`` and ``scenarios``: :data:`coterie.METHODS` and :data:`coterie.SCENARIOS`.
+``run``: :func:`coterie.begin` and its runs' ``rounds()``; ``resume``: :func:`coterie.reopen`;
+``compare``: :func:`coterie.compare`; ``report``: :func:`coterie.write_report`; ``explain``:
+:func:`coterie.explain`; ``plot``: :func:`coterie.plot`; ``suggest``: :func:`coterie.suggest`;
+``export``: :func:`coterie.save`; ``check``: :func:`coterie.check`; ``--json``:
+:func:`coterie.summary`; ``methods`` and ``scenarios``: :data:`coterie.METHODS` and
+:data:`coterie.SCENARIOS`.
 
-Exit status: 0 for success, 1 for a failed run, 2 for a wrong call or file, 130 for an interrupted command.
+Exit status: 0 for success, 1 for a failed run, 2 for a wrong call or file, 130 for an interrupted
+command.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ ENDING = 1.0
 def _interrupts(keep: bool) -> Iterator[None]:
     """Context in which Ctrl-C is one ``KeyboardInterrupt``, and a later one ends the process at once.
 
-    Without it, a second Ctrl-C while the first is handled is a traceback, also when Python itself is about to end.
+    Without it, a second Ctrl-C while the first is handled is a traceback, also when Python itself
+    is about to end.
 
     Args:
         keep: Whether this stays so after an interrupt, because the process ends then.
@@ -73,7 +76,8 @@ def _interrupts(keep: bool) -> Iterator[None]:
             first.append(now)
             raise KeyboardInterrupt
         if now - first[0] > ENDING:
-            # The first is still being handled. Files are written whole or not at all, and workers end with this process.
+            # The first is still being handled. Files are written whole or not at all, and workers
+            # end with this process.
             if sys.stderr.isatty():
                 os.write(2, b"\x1b[?25h")  # the cursor, which a progress bar hides
             os.write(2, b"coterie: interrupted\n")
@@ -83,7 +87,9 @@ def _interrupts(keep: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN if keep and first else signal.default_int_handler)
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN if keep and first else signal.default_int_handler
+        )
 
 
 def _call(argv: Sequence[str]) -> int:
@@ -125,8 +131,9 @@ class _Delayed(ModuleType):
 def _delay_torch() -> None:
     """Make ``import torch`` free until an attribute of torch is used: the import takes seconds, and reading needs no torch.
 
-    The modules of reading commands must therefore not use torch while they are imported, nor import anything from it. SciPy
-    delays its parts by itself: ``import scipy`` is free until, for example, ``scipy.special`` is used.
+    The modules of reading commands must therefore not use torch while they are imported, nor import
+    anything from it. SciPy delays its parts by itself: ``import scipy`` is free until, for example,
+    ``scipy.special`` is used.
     """
     # Not importlib.util.LazyLoader: its modules are loaded by the second import statement already.
     if "torch" not in sys.modules and (spec := importlib.util.find_spec("torch")) is not None:
@@ -158,12 +165,16 @@ def guarded(call: Callable[[], int]) -> int:
         _drop(sys.stdout)
         return 0
     except RuntimeError as error:
-        engine = sys.modules.get("coterie.engines.workers")  # which imports PyTorch: a command without it has no such error
+        engine = sys.modules.get(
+            "coterie.engines.workers"
+        )  # which imports PyTorch: a command without it has no such error
         if engine is None or not isinstance(error, engine.EngineError):
             raise
         return fail(str(error), 1)
     except OSError as error:
-        if error.filename is None:  # the disk of stdout may be full: then its buffer cannot be written at the end
+        if (
+            error.filename is None
+        ):  # the disk of stdout may be full: then its buffer cannot be written at the end
             _drop(sys.stdout)
         return fail(f"{error.filename or 'the disk'}: {reason(error)}", 2)
 
@@ -176,8 +187,8 @@ def note(message: str) -> None:
 def _open_streams() -> None:
     """Make stdout and stderr accept all output.
 
-    A terminal without Greek letters shows a question mark, and a stream that the caller has closed is replaced by one that
-    discards its output.
+    A terminal without Greek letters shows a question mark, and a stream that the caller has closed
+    is replaced by one that discards its output.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -41,13 +41,17 @@ class Version(argparse.Action):
     """The option ``--version``, whose text is only made when it is needed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+        super().__init__(
+            option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help
+        )
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         import platform
         from importlib.metadata import version
 
-        say(f"coterie {version('coterie')}, Python {platform.python_version()}, torch {version('torch')}")
+        say(
+            f"coterie {version('coterie')}, Python {platform.python_version()}, torch {version('torch')}"
+        )
         parser.exit()
 
 
@@ -77,7 +81,11 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
         description="Clustered federated learning: find groups of similar clients, and train a model for each group.",
         epilog="See coterie COMMAND --help for details. coterie run without options is a demonstration.",
     )
-    top.add_argument("--version", action=Version, help="print the versions of Coterie, Python and PyTorch, and exit")
+    top.add_argument(
+        "--version",
+        action=Version,
+        help="print the versions of Coterie, Python and PyTorch, and exit",
+    )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     own = {
         name: commands.add_parser(name, help=about, description=text)
@@ -102,19 +110,29 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _address(own["resume"])
     _given(own["resume"])
     common(own["resume"])
-    own["compare"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
+    own["compare"].add_argument(
+        "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
+    )
     _json(own["compare"])
     _seen(own)
     own["suggest"].add_argument("run", metavar="RUN", help="a run directory; any method")
-    own["suggest"].add_argument("--data", metavar="DIR", help="folder of the data set's files (the run's)")
+    own["suggest"].add_argument(
+        "--data", metavar="DIR", help="folder of the data set's files (the run's)"
+    )
     _given(own["suggest"])
     common(own["suggest"])
     own["export"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
-    own["export"].add_argument("--to", metavar="DIR", required=True, help="a new folder for the models")
+    own["export"].add_argument(
+        "--to", metavar="DIR", required=True, help="a new folder for the models"
+    )
     _given(own["export"])
-    own["check"].add_argument("runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export")
     own["check"].add_argument(
-        "--accept", action="store_true", help="write new checksums after you edited run.toml or experiment.toml"
+        "runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export"
+    )
+    own["check"].add_argument(
+        "--accept",
+        action="store_true",
+        help="write new checksums after you edited run.toml or experiment.toml",
     )
     _json(own["check"])
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
@@ -169,9 +187,16 @@ SCENARIOS = "List the scenarios, or the settings of one."
 
 
 def _run(own: Parser) -> None:
-    own.add_argument("file", metavar="FILE.toml", nargs="?", help="an experiment file; the options below override it")
+    own.add_argument(
+        "file",
+        metavar="FILE.toml",
+        nargs="?",
+        help="an experiment file; the options below override it",
+    )
     own.add_argument("--scenario", metavar="S", help="see coterie scenarios")
-    own.add_argument("--method", metavar="M", action="append", help="see coterie methods; may be repeated")
+    own.add_argument(
+        "--method", metavar="M", action="append", help="see coterie methods; may be repeated"
+    )
     own.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -182,28 +207,60 @@ def _run(own: Parser) -> None:
     own.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
     own.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
     own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
-    own.add_argument("--target", metavar="A", type=real, help="stop a run when the mean of its main metric reaches this")
+    own.add_argument(
+        "--target",
+        metavar="A",
+        type=real,
+        help="stop a run when the mean of its main metric reaches this",
+    )
     own.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
-    own.add_argument("--width", metavar="N", type=whole, help="clients trained in one block (chosen for the model)")
+    own.add_argument(
+        "--width",
+        metavar="N",
+        type=whole,
+        help="clients trained in one block (chosen for the model)",
+    )
     own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
-    own.add_argument("--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)")
-    own.add_argument("--engine", metavar="E", help="inprocess, flower for its simulation, or ray for a Ray cluster (inprocess)")
+    own.add_argument(
+        "--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)"
+    )
+    own.add_argument(
+        "--engine",
+        metavar="E",
+        help="inprocess, flower for its simulation, or ray for a Ray cluster (inprocess)",
+    )
     _address(own)
-    own.add_argument("--data", metavar="DIR", help="folder of the data set's files, or your table (COTERIE_DATA)")
-    own.add_argument("--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)")
-    own.add_argument("--estimate", action="store_true", help="estimate time, memory and disk space; run nothing")
+    own.add_argument(
+        "--data", metavar="DIR", help="folder of the data set's files, or your table (COTERIE_DATA)"
+    )
+    own.add_argument(
+        "--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)"
+    )
+    own.add_argument(
+        "--estimate", action="store_true", help="estimate time, memory and disk space; run nothing"
+    )
     _track(own)
     _given(own)
     common(own)
 
 
 def _address(own: Parser) -> None:
-    own.add_argument("--address", metavar="A", help="the Ray cluster: HOST:PORT, auto or local (RAY_ADDRESS, or found by Ray)")
+    own.add_argument(
+        "--address",
+        metavar="A",
+        help="the Ray cluster: HOST:PORT, auto or local (RAY_ADDRESS, or found by Ray)",
+    )
 
 
 def _given(own: Parser) -> None:
-    own.add_argument("--trust-code", action="store_true", help="allow a recorded file to import its model package.module:Name")
-    own.add_argument("--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)")
+    own.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="allow a recorded file to import its model package.module:Name",
+    )
+    own.add_argument(
+        "--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)"
+    )
 
 
 def _track(own: Parser) -> None:
@@ -218,26 +275,52 @@ def _track(own: Parser) -> None:
 
 def _seen(own: dict[str, Parser]) -> None:
     """Add the arguments of commands that show a run."""
-    own["report"].add_argument("runs", metavar="RUN", nargs="+", help="run directories, or folders of several")
-    own["report"].add_argument("-o", "--out", metavar="FILE", help="the page (report.html in RUN, or here for several runs)")
+    own["report"].add_argument(
+        "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
+    )
+    own["report"].add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="the page (report.html in RUN, or here for several runs)",
+    )
     own["explain"].add_argument("run", metavar="RUN", help="a run directory")
     own["explain"].add_argument(
-        "--client", metavar="NAME", help="explain this client only, by its name, or its number if it has none"
+        "--client",
+        metavar="NAME",
+        help="explain this client only, by its name, or its number if it has none",
     )
-    own["explain"].add_argument("--round", metavar="R", type=whole, help="explain the groups after this round (the last)")
+    own["explain"].add_argument(
+        "--round", metavar="R", type=whole, help="explain the groups after this round (the last)"
+    )
     _json(own["explain"])
-    own["plot"].add_argument("runs", metavar="RUN", nargs="+", help="a run directory; several for a curve of each")
-    own["plot"].add_argument("kind", metavar="KIND", help="groups, score, accuracy, loss, similarity, criteria or traffic")
-    own["plot"].add_argument("-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg")
-    own["plot"].add_argument("--round", metavar="R", type=whole, help="round to plot (the last with this figure)")
+    own["plot"].add_argument(
+        "runs", metavar="RUN", nargs="+", help="a run directory; several for a curve of each"
+    )
+    own["plot"].add_argument(
+        "kind",
+        metavar="KIND",
+        help="groups, score, accuracy, loss, similarity, criteria or traffic",
+    )
+    own["plot"].add_argument(
+        "-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg"
+    )
+    own["plot"].add_argument(
+        "--round", metavar="R", type=whole, help="round to plot (the last with this figure)"
+    )
     own["watch"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
-    own["watch"].add_argument("--port", metavar="N", type=whole, default=8642, help="0 picks a free port (8642)")
+    own["watch"].add_argument(
+        "--port", metavar="N", type=whole, default=8642, help="0 picks a free port (8642)"
+    )
 
 
 def common(own: Parser) -> None:
     """Add the options that several commands have."""
     own.add_argument(
-        "--workers", metavar="W", type=whole, help="training processes (one per core); results do not depend on it"
+        "--workers",
+        metavar="W",
+        type=whole,
+        help="training processes (one per core); results do not depend on it",
     )
     _json(own)
 
@@ -246,7 +329,9 @@ def _json(own: Parser) -> None:
     own.add_argument("--json", action="store_true", help="print only the result, as JSON")
 
 
-def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None = None) -> argparse.Namespace:
+def parse(
+    argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None = None
+) -> argparse.Namespace:
     """Parse the command line. ``--help`` and ``--version`` end the process.
 
     Args:
@@ -257,19 +342,26 @@ def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None 
         The parsed arguments.
 
     Raises:
-        UsageError: The arguments are wrong. For an unknown command or option, the message names the most similar one.
+        UsageError: The arguments are wrong. For an unknown command or option, the message names the
+            most similar one.
     """
     top, own = parsers or parser()
     if argv and not argv[0].startswith("-") and argv[0] not in own:
-        raise UsageError(f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})")
+        raise UsageError(
+            f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})"
+        )
     found, extra = top.parse_known_args(argv)
     if extra:
         options = own[found.command].options() if found.command else top.options()
         where = f"{top.prog} {found.command}" if found.command else top.prog
         first = extra[0].partition("=")[0]
         if first.startswith("-"):
-            following = extra[0].partition("=")[2] or next(iter(argv[list(argv).index(extra[0]) + 1 :]), "")
-            raise UsageError(f"{where} has no option {first}{_instead(first, following, options, found.command)}")
+            following = extra[0].partition("=")[2] or next(
+                iter(argv[list(argv).index(extra[0]) + 1 :]), ""
+            )
+            raise UsageError(
+                f"{where} has no option {first}{_instead(first, following, options, found.command)}"
+            )
         raise UsageError(f"{where} does not take {first!r} here; see {where} --help")
     if getattr(found, "seed", None) is not None and getattr(found, "seeds", None) is not None:
         raise UsageError("use only one of --seed and --seeds")
@@ -283,7 +375,8 @@ def parse(argv: Sequence[str], parsers: tuple[Parser, dict[str, Parser]] | None 
 
 
 VERY_CLOSE = 0.8
-"""The similarity from which on a name is a slip of an option, even where a setting has that name."""
+"""The similarity from which on a name is a slip of an option, even where a setting has that name.
+"""
 
 
 def _instead(option: str, value: str, options: Sequence[str], command: str | None) -> str:
@@ -294,7 +387,9 @@ def _instead(option: str, value: str, options: Sequence[str], command: str | Non
         if (here := f"--{name.replace('_', '-')}") in options:
             return f"; did you mean {here}?"
     if closest(option, options, VERY_CLOSE) is None:
-        from coterie.runs.experiment import option_hint  # it imports PyTorch, for which only this mistake waits
+        from coterie.runs.experiment import (
+            option_hint,
+        )  # it imports PyTorch, for which only this mistake waits
 
         said = option_hint(option, "" if value.startswith("-") else value)
         if said:

@@ -45,8 +45,16 @@ def suggest(arguments: argparse.Namespace) -> int:
     from coterie.runs.suggest import suggest as asked
 
     with Steps(watched(arguments.json), "probing the clients", EXCHANGES) as steps:
-        said = asked(arguments.run, data=arguments.data, workers=arguments.workers, progress=steps.step, **given(arguments))
-    say(to_json([asdict(said)])) if arguments.json else terminal.console(sys.stdout).print(suggested.screen(said))
+        said = asked(
+            arguments.run,
+            data=arguments.data,
+            workers=arguments.workers,
+            progress=steps.step,
+            **given(arguments),
+        )
+    say(to_json([asdict(said)])) if arguments.json else terminal.console(sys.stdout).print(
+        suggested.screen(said)
+    )
     return 0
 
 
@@ -59,7 +67,9 @@ def export(arguments: argparse.Namespace) -> int:
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
         to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
         written = sorted(to.rglob(MODELS))
-    files = sum(file.name != SHARED for path in written for file in path.parent.glob("*.safetensors"))
+    files = sum(
+        file.name != SHARED for path in written for file in path.parent.glob("*.safetensors")
+    )
     runs = f" of {len(written)} runs" if len(written) > 1 else ""
     say(f"{files} model{'' if files == 1 else 's'}{runs} written to {arguments.to}")
     return 0
@@ -104,7 +114,9 @@ def explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(to_json([why.explain(arguments.run, **asked)]))
     else:
-        columns = shutil.get_terminal_size((why.WIDTH, 24)).columns if sys.stdout.isatty() else why.WIDTH
+        columns = (
+            shutil.get_terminal_size((why.WIDTH, 24)).columns if sys.stdout.isatty() else why.WIDTH
+        )
         say(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
     return 0
 
@@ -120,7 +132,9 @@ def methods(arguments: argparse.Namespace) -> int:
 
     console = terminal.console(sys.stdout)
     if arguments.name is None:
-        console.print(listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()}))
+        console.print(
+            listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()})
+        )
         return 0
     cls = method_class(arguments.name)
     say(f"{arguments.name}: {listing.first_line(cls)}\n")
@@ -173,7 +187,9 @@ def report(arguments: argparse.Namespace) -> int:
     from coterie.report.page import write_report
 
     first = Path(arguments.runs[0] if len(arguments.runs) == 1 else ".")
-    say(f"report written to {write_report(arguments.runs, arguments.out or first / 'report.html', warn=note)}")
+    say(
+        f"report written to {write_report(arguments.runs, arguments.out or first / 'report.html', warn=note)}"
+    )
     return 0
 
 
@@ -186,7 +202,9 @@ def watch(arguments: argparse.Namespace) -> int:
     from coterie.report.watch import Server
 
     with Server(Path(arguments.run), arguments.port) as server:
-        say(f"{arguments.run} is shown at {server.address} for this machine only; press Ctrl-C to stop")
+        say(
+            f"{arguments.run} is shown at {server.address} for this machine only; press Ctrl-C to stop"
+        )
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

@@ -44,11 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
     check(arguments.track)
     consent = given(arguments)
     secret = consent["secret"]
-    own = consent["trust_code"] or any(text.partition("=")[0].strip() in MODEL for text in arguments.set)
-    spec = options(arguments, read(arguments.file, trust_code=own, secret=secret) if arguments.file else normal({}))
+    own = consent["trust_code"] or any(
+        text.partition("=")[0].strip() in MODEL for text in arguments.set
+    )
+    spec = options(
+        arguments,
+        read(arguments.file, trust_code=own, secret=secret) if arguments.file else normal({}),
+    )
     for text in arguments.set:
         spec = overrides.assign(spec, text)
-    if secret is None and spec["boundary"].get("rotation", "none") != "none" and "secret" not in spec["boundary"]:
+    if (
+        secret is None
+        and spec["boundary"].get("rotation", "none") != "none"
+        and "secret" not in spec["boundary"]
+    ):
         secret = secret_of_environment()
     if secret is not None:
         spec["boundary"] = {**spec["boundary"], "secret": secret}
@@ -63,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         if issubclass(warning.category, Caution):
             say(f"coterie: {printable(str(warning.message))}", sys.stderr)
         else:  # another library's
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
     announce(experiment, out)
     return _carry_out(runs, out, arguments)
 
@@ -71,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
 def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     """Change an experiment by the options of the command line.
 
-    Settings of the scenario in a file stay, and so do settings of a method that an option names again.
+    Settings of the scenario in a file stay, and so do settings of a method that an option names
+    again.
 
     Args:
         arguments: The parsed arguments.
@@ -84,9 +96,25 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
-        known = {name: [table for table in spec["methods"] if table["name"] == name] for name in arguments.method}
-        spec["methods"] = [table for name, tables in known.items() for table in tables or [{"name": name}]]
-    for name in ("rounds", "target", "eval_every", "workers", "width", "device", "precision", "engine", "address", "data"):
+        known = {
+            name: [table for table in spec["methods"] if table["name"] == name]
+            for name in arguments.method
+        }
+        spec["methods"] = [
+            table for name, tables in known.items() for table in tables or [{"name": name}]
+        ]
+    for name in (
+        "rounds",
+        "target",
+        "eval_every",
+        "workers",
+        "width",
+        "device",
+        "precision",
+        "engine",
+        "address",
+        "data",
+    ):
         if getattr(arguments, name) is not None:
             spec[name] = getattr(arguments, name)
     if arguments.seeds is not None:
@@ -120,8 +148,13 @@ def resume(arguments: argparse.Namespace) -> int:
             rounds = max(one.record.lines()[-1]["round"] for one in runs)
             say(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
         return 0
-    for change in dict.fromkeys(text for one in runs if not one.finished() for text in changed_versions(one)):
-        say(f"coterie: {printable(change)}; the last digits of further rounds may differ", sys.stderr)
+    for change in dict.fromkeys(
+        text for one in runs if not one.finished() for text in changed_versions(one)
+    ):
+        say(
+            f"coterie: {printable(change)}; the last digits of further rounds may differ",
+            sys.stderr,
+        )
     return _carry_out(runs, Path(arguments.run), arguments)
 
 
@@ -162,7 +195,10 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     except EngineError as error:
         return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
     except OSError as error:
-        return fail(f"{error.filename or folder}: {reason(error)}; {_to_continue(arguments, runs[0], folder)}", 1)
+        return fail(
+            f"{error.filename or folder}: {reason(error)}; {_to_continue(arguments, runs[0], folder)}",
+            1,
+        )
     _print_json(runs) if arguments.json else _print_report(runs, folder)
     return 0
 
@@ -171,7 +207,11 @@ def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     """The end of a sentence that says how a run continues which has stopped."""
     more = "".join(f" --track {name}" for name in arguments.track)
     more += f" --address {arguments.address}" if arguments.address else ""
-    more += " --trust-code" if ":" in run.experiment.setup.model or ":" in run.experiment.scenario else ""
+    more += (
+        " --trust-code"
+        if ":" in run.experiment.setup.model or ":" in run.experiment.scenario
+        else ""
+    )
     more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
     return f"to continue, run coterie resume {folder}{more}"
 
@@ -216,9 +256,16 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
         console.print(terminal.table(summaries))
     for contest in contests(read(one.folder) for one in runs):
         judged = verdict(contest)
-        warned, compared = judged["warnings"], [*judged["better"], judged["use"]] if len(runs) > 1 else []
+        warned, compared = (
+            judged["warnings"],
+            [*judged["better"], judged["use"]] if len(runs) > 1 else [],
+        )
         first = [judged["constant"]] if warned or any(compared) else []
-        said = [*map(Text, first), *(Text(text, style="yellow") for text in warned), *map(Text, filter(None, compared))]
+        said = [
+            *map(Text, first),
+            *(Text(text, style="yellow") for text in warned),
+            *map(Text, filter(None, compared)),
+        ]
         said += [Text(judged["by_time"])] if judged["by_time"] else []
         console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
     for one, result in zip(runs, summaries, strict=True):
@@ -227,7 +274,9 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
             say(f"\n{one.folder.name}: {printable(text)}")
         if (left := result["privacy"]) is not None:
             spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
-            say(f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent the most")
+            say(
+                f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent the most"
+            )
     say(f"\nrecorded in {folder}")
 
 
@@ -261,7 +310,10 @@ def within(seconds: float) -> Iterator[None]:
     Raises:
         TimeUp: The body has reached the limit.
     """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+    if (
+        not hasattr(signal, "setitimer")
+        or threading.current_thread() is not threading.main_thread()
+    ):
         yield
         return
 
@@ -309,7 +361,9 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     for one in (*found, *([whole] if runs > 1 else [])):
         name = f"all {runs} runs" if one is whole else one.method
         counts = (f"{round(value):,}" for value in (one.exchanges, one.asked, one.evaluations))
-        table.add_row(name, duration(one.seconds), terminal.size(one.memory), terminal.size(one.disk), *counts)
+        table.add_row(
+            name, duration(one.seconds), terminal.size(one.memory), terminal.size(one.disk), *counts
+        )
     terminal.console(sys.stdout).print(table)
     here = ", on this machine alone" if experiment.engine == "ray" else ""
     say(f"\nestimated, each method with one seed{here}; nothing was run")
@@ -321,8 +375,8 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
 def announce(experiment: Experiment, folder: Path) -> None:
     """Print, before a long run and only in a terminal, what the run will need and which resources are too small.
 
-    Nothing is printed if the estimate fails or takes more than :data:`AT_MOST` seconds: a run neither waits longer for it
-    nor fails because of it.
+    Nothing is printed if the estimate fails or takes more than :data:`AT_MOST` seconds: a run
+    neither waits longer for it nor fails because of it.
 
     Args:
         experiment: The experiment.
@@ -331,10 +385,15 @@ def announce(experiment: Experiment, folder: Path) -> None:
     from coterie.report import terminal
     from coterie.report.live import duration
 
-    if not sys.stderr.isatty() or experiment.engine == "ray":  # a cluster's time and memory cannot be measured here
+    if (
+        not sys.stderr.isatty() or experiment.engine == "ray"
+    ):  # a cluster's time and memory cannot be measured here
         return
     said: list[str] = []
-    with suppress(Exception, TimeUp), within(AT_MOST):  # the run itself reports mistakes of the user
+    with (
+        suppress(Exception, TimeUp),
+        within(AT_MOST),
+    ):  # the run itself reports mistakes of the user
         from coterie.runs.estimate import estimate, together
 
         whole = together(estimate(_ready(experiment)), len(experiment.seeds))
@@ -367,7 +426,9 @@ def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
             f"{there} has {size(free)} free, and the records may take {size(whole.disk)}: choose another folder with --out"
         )
     if memory < whole.memory:
-        said.append(f"{size(memory)} of memory are free, and the runs may take {size(whole.memory)}: use fewer --workers")
+        said.append(
+            f"{size(memory)} of memory are free, and the runs may take {size(whole.memory)}: use fewer --workers"
+        )
     return said
 
 

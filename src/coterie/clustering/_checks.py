@@ -31,7 +31,9 @@ def array(values: Any) -> np.ndarray:
 def refuse_masked(values: Any, name: str) -> None:
     """Raise ``ValueError`` for an array with masked entries: the numbers below a mask are no data."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.count_masked(values):
-        raise ValueError(f"{name} has {np.ma.count_masked(values):,} masked entries: fill them in with .filled(VALUE)")
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(values):,} masked entries: fill them in with .filled(VALUE)"
+        )
 
 
 def refuse_sparse(values: torch.Tensor, name: str) -> None:
@@ -54,14 +56,18 @@ def matrix(values: Any, name: str) -> np.ndarray:
         ValueError: It is not such a matrix.
     """
     refuse_masked(values, name)
-    if not isinstance(values, np.ndarray) and isinstance(values, torch.Tensor):  # an array needs no torch, which takes long
+    if not isinstance(values, np.ndarray) and isinstance(
+        values, torch.Tensor
+    ):  # an array needs no torch, which takes long
         refuse_sparse(values, name)
     try:
         square = np.asarray(array(values), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a matrix (n, n) of numbers") from None
     if square.ndim != 2 or square.shape[0] != square.shape[1]:
-        hint = {1: "; a condensed vector becomes one with scipy.spatial.distance.squareform"}.get(square.ndim, "")
+        hint = {1: "; a condensed vector becomes one with scipy.spatial.distance.squareform"}.get(
+            square.ndim, ""
+        )
         if square.ndim == 2:
             hint = "; these look like updates (n, d): take gram(updates) first"
         raise ValueError(f"{name} must be a matrix (n, n), got shape {square.shape}{hint}")
@@ -92,14 +98,18 @@ def _mirrored(square: np.ndarray, i: int, j: int) -> bool:
     Tiles are used because whole columns are slow to read.
     """
     tile = square[i : i + _TILE, j : j + _TILE]
-    return np.array_equal(tile, square[j : j + _TILE, i : i + _TILE].T) and bool(np.isfinite(tile).all())
+    return np.array_equal(tile, square[j : j + _TILE, i : i + _TILE].T) and bool(
+        np.isfinite(tile).all()
+    )
 
 
 def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, name: str) -> None:
     """Name an entry that is not finite, or that differs between the rows from ``start`` on and ``columns``."""
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
-        raise ValueError(f"{name}: row {start + int(np.flatnonzero(~finite)[0])} holds a value that is not finite")
+        raise ValueError(
+            f"{name}: row {start + int(np.flatnonzero(~finite)[0])} holds a value that is not finite"
+        )
     gap = np.abs(rows - columns)
     if gap.max() > SLACK * max(1.0, float(np.abs(rows).max())):
         i, j = np.unravel_index(int(gap.argmax()), gap.shape)
@@ -115,11 +125,17 @@ def gram_matrix(values: Any) -> np.ndarray:
     diagonal = np.diagonal(square)
     if (diagonal < -SLACK).any():
         bad = int(diagonal.argmin())
-        raise ValueError(f"gram: entry ({bad}, {bad}) is {diagonal[bad]:g}, but a squared norm is >= 0")
+        raise ValueError(
+            f"gram: entry ({bad}, {bad}) is {diagonal[bad]:g}, but a squared norm is >= 0"
+        )
     if max(square.max(), -square.min()) > GREATEST:
-        raise ValueError(f"gram: an entry is beyond {GREATEST:g}, so that sums would overflow; scale the updates")
+        raise ValueError(
+            f"gram: an entry is beyond {GREATEST:g}, so that sums would overflow; scale the updates"
+        )
     if not diagonal.any() and square.any():
-        raise ValueError("gram has a zero diagonal, so it looks like a matrix of distances; pass gram(updates)")
+        raise ValueError(
+            "gram has a zero diagonal, so it looks like a matrix of distances; pass gram(updates)"
+        )
     return square
 
 
@@ -145,7 +161,9 @@ def similarity_matrix(values: Any) -> np.ndarray:
             "pass cosine(gram), with ones on the diagonal"
         )
     if (diagonal >= 0).all() and np.abs(diagonal - 1).max() > 1e-3 and _cauchy_schwarz(square):
-        raise ValueError("similarity looks like a Gram matrix (squared norms on the diagonal); pass cosine(gram)")
+        raise ValueError(
+            "similarity looks like a Gram matrix (squared norms on the diagonal); pass cosine(gram)"
+        )
     return square
 
 
@@ -166,10 +184,14 @@ def distance_matrix(values: Any) -> np.ndarray:
         guess = "a matrix of similarities: pass distances(gram, 'cosine') or 1 - similarity"
         if not ones:
             guess = "a Gram matrix: pass distances(gram, metric)"
-        raise ValueError(f"distances must have a zero diagonal, got {diagonal[0]:g} first; this looks like {guess}")
+        raise ValueError(
+            f"distances must have a zero diagonal, got {diagonal[0]:g} first; this looks like {guess}"
+        )
     if least < 0:
         i, j = np.unravel_index(int(square.argmin()), square.shape)
-        raise ValueError(f"distances must be >= 0, got {square[i, j]:g} at ({i}, {j}); is this a similarity?")
+        raise ValueError(
+            f"distances must be >= 0, got {square[i, j]:g} at ({i}, {j}); is this a similarity?"
+        )
     return square
 
 
@@ -180,15 +202,23 @@ def rows(updates: Any, name: str = "updates") -> torch.Tensor:
         values = np.asarray(updates)
         if values.dtype.kind not in "fiub":
             raise ValueError(f"{name} must be numbers (n, d), got an array of {values.dtype}")
-        if not values.dtype.isnative or values.dtype.itemsize > 8 or any(stride < 0 for stride in values.strides):
+        if (
+            not values.dtype.isnative
+            or values.dtype.itemsize > 8
+            or any(stride < 0 for stride in values.strides)
+        ):
             values = values.astype(np.float64)  # torch cannot use other memory
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about read-only memory, which this package never writes to
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # about read-only memory, which this package never writes to
             updates = torch.from_numpy(values)
     refuse_sparse(updates, name)
     updates = updates.detach()
     if updates.ndim != 2:
-        raise ValueError(f"{name} must be (n, d), one row per client, got shape {tuple(updates.shape)}")
+        raise ValueError(
+            f"{name} must be (n, d), one row per client, got shape {tuple(updates.shape)}"
+        )
     if updates.is_complex():
         raise ValueError(f"{name} must be real numbers")
     if not updates.shape[0]:
@@ -205,7 +235,8 @@ def refuse_infinite_rows(updates: torch.Tensor, name: str = "updates") -> None:
 
 
 GREATEST = 1e140
-"""The greatest entry of a Gram matrix: products of two entries, summed over clients, stay finite."""
+"""The greatest entry of a Gram matrix: products of two entries, summed over clients, stay finite.
+"""
 
 
 def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
@@ -215,7 +246,9 @@ def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
     except TypeError:
         raise ValueError(f"{name} must hold one number per client, got {brief(values)}") from None
     if given.shape != (n,):
-        raise ValueError(f"{name} must hold one number per client, shape ({n},), got shape {given.shape}")
+        raise ValueError(
+            f"{name} must hold one number per client, shape ({n},), got shape {given.shape}"
+        )
     wrong = ~(np.isfinite(given) & (given >= 0))
     if wrong.any():
         bad = int(np.flatnonzero(wrong)[0])
@@ -242,9 +275,13 @@ def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.
     except ValueError:
         given = np.empty((0, 0))  # ragged, so these are groups
     if given.dtype == object or given.ndim != 1:
-        raise ValueError(f"{name} must be one label per client, shape (n,); for groups, pass labels_of(groups)")
+        raise ValueError(
+            f"{name} must be one label per client, shape (n,); for groups, pass labels_of(groups)"
+        )
     if given.dtype.kind == "f" and not np.isfinite(given).all():
-        raise ValueError(f"{name}: client {int(np.flatnonzero(~np.isfinite(given))[0])} has no finite label")
+        raise ValueError(
+            f"{name}: client {int(np.flatnonzero(~np.isfinite(given))[0])} has no finite label"
+        )
     if n is not None and len(given) != n:
         raise ValueError(
             f"{name} must hold one label per client, {n} here, got {len(given)}; "
@@ -260,22 +297,34 @@ def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.
 
 def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarray:
     """Check positions 0 to n-1 and sort them. Repetitions are refused; they show that labels were passed instead."""
-    given = array(group if isinstance(group, Sequence) or hasattr(group, "__array__") else list(group))
+    given = array(
+        group if isinstance(group, Sequence) or hasattr(group, "__array__") else list(group)
+    )
     if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
         raise ValueError(f"{name} must be a list of positions, integers 0 to {n - 1}")
     if len(np.unique(given)) != len(given):
-        raise ValueError(f"{name} contains a position twice; labels are not positions: use groups_of(labels)")
+        raise ValueError(
+            f"{name} contains a position twice; labels are not positions: use groups_of(labels)"
+        )
     if given.min() < 0 or given.max() >= n:
         wrong = int(given.max() if given.max() >= n else given.min())
-        raise ValueError(f"{name} must be positions 0 to {n - 1}, got {wrong}; client ids are not positions")
+        raise ValueError(
+            f"{name} must be positions 0 to {n - 1}, got {wrong}; client ids are not positions"
+        )
     return np.sort(given)
 
 
 def number_of_groups(groups: Any, n: int) -> None:
     """Refuse anything but an integer 1 to n."""
-    if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or not 1 <= groups <= n:
+    if (
+        isinstance(groups, bool)
+        or not isinstance(groups, (int, np.integer))
+        or not 1 <= groups <= n
+    ):
         hint = "; to cut at a distance, pass threshold" if isinstance(groups, float) else ""
-        raise ValueError(f"groups must be an integer from 1 to {n}, the number of clients, got {groups!r}{hint}")
+        raise ValueError(
+            f"groups must be an integer from 1 to {n}, the number of clients, got {groups!r}{hint}"
+        )
 
 
 def one_of(value: Any, valid: Sequence[str], name: str) -> str:

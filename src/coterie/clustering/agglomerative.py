@@ -1,6 +1,7 @@
 """Hierarchical clustering of updates, as FL+HC (Briggs, Fan, Andras, arXiv 2004.11791) and ACFL use it.
 
-SciPy builds the trees. This module adds the checks of the inputs, a strict threshold, and labels numbered by first member.
+SciPy builds the trees. This module adds the checks of the inputs, a strict threshold, and labels
+numbered by first member.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
 
     Args:
         distances: Shape ``(n, n)``, symmetric with a zero diagonal.
-        linkage: The distance of groups A and B. ``"single"``: the smallest distance of a pair. ``"complete"``: the greatest.
-            ``"average"``: the mean over pairs (UPGMA; not the distance of means, which is not monotone). ``"ward"``, which
-            assumes Euclidean distances: ``sqrt(2|A||B| / (|A|+|B|)) ‖μ_A - μ_B‖``.
+        linkage: The distance of groups A and B. ``"single"``: the smallest distance of a pair.
+            ``"complete"``: the greatest. ``"average"``: the mean over pairs (UPGMA; not the
+            distance of means, which is not monotone). ``"ward"``, which assumes Euclidean
+            distances: ``sqrt(2|A||B| / (|A|+|B|)) ‖μ_A - μ_B‖``.
 
     Returns:
-        SciPy's linkage matrix, ``(n - 1, 4)``; ``(0, 4)`` for one client. Row r makes node ``n + r`` from the two nodes in
-        columns 0 and 1 (below n: a client). Column 2 is the height, column 3 the number of clients.
+        SciPy's linkage matrix, ``(n - 1, 4)``; ``(0, 4)`` for one client. Row r makes node ``n +
+        r`` from the two nodes in columns 0 and 1 (below n: a client). Column 2 is the height,
+        column 3 the number of clients.
 
     Raises:
-        ValueError: ``distances`` are similarities, a Gram matrix, not symmetric or not finite, or the linkage is unknown.
+        ValueError: ``distances`` are similarities, a Gram matrix, not symmetric or not finite, or
+            the linkage is unknown.
 
     Example:
         >>> dendrogram(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single")
@@ -53,7 +57,9 @@ def dendrogram(distances: np.ndarray, linkage: str) -> np.ndarray:
 
 
 @public
-def cut_dendrogram(tree: np.ndarray, *, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
+def cut_dendrogram(
+    tree: np.ndarray, *, threshold: float | None = None, groups: int | None = None
+) -> np.ndarray:
     """Cut a tree at a height or into a number of groups. One tree serves any number of cuts.
 
     Exactly one of ``threshold`` and ``groups`` must be given.
@@ -103,7 +109,13 @@ def _check_cut(n: int, threshold: float | None, groups: int | None) -> None:
 
 
 @public
-def cut(distances: np.ndarray, *, linkage: str, threshold: float | None = None, groups: int | None = None) -> np.ndarray:
+def cut(
+    distances: np.ndarray,
+    *,
+    linkage: str,
+    threshold: float | None = None,
+    groups: int | None = None,
+) -> np.ndarray:
     """Group clients by hierarchical clustering of their distances.
 
     Exactly one of ``threshold`` and ``groups`` must be given.
@@ -111,8 +123,8 @@ def cut(distances: np.ndarray, *, linkage: str, threshold: float | None = None, 
     Args:
         distances: Shape ``(n, n)``, symmetric with a zero diagonal.
         linkage: As in :func:`dendrogram`.
-        threshold: Merge only while the distance is strictly below this value. Two clients at distance 3 stay separate at
-            threshold 3.
+        threshold: Merge only while the distance is strictly below this value. Two clients at
+            distance 3 stay separate at threshold 3.
         groups: The number of groups.
 
     Returns:
@@ -142,13 +154,15 @@ def cut_margin(
 
     If distances are known up to ``eps``, the groups are certain if the margin is above ``2 eps``.
 
-    Single linkage: the margin is the gap between the last merge made and the next one. With a threshold, it is twice the gap
-    from the threshold to the nearer of the two. Complete and average linkage: the same, with the greatest distance within a
-    group and the smallest between groups. This is sufficient, not necessary: the margin is 0 if groups overlap, although
-    they may be stable.
+    Single linkage: the margin is the gap between the last merge made and the next one. With a
+    threshold, it is twice the gap from the threshold to the nearer of the two. Complete and average
+    linkage: the same, with the greatest distance within a group and the smallest between groups.
+    This is sufficient, not necessary: the margin is 0 if groups overlap, although they may be
+    stable.
 
-    Reason: a linkage of two sets lies between their smallest and greatest distance. While all distances that are to be
-    merged stay below all that are not, every merge within a group comes before any other.
+    Reason: a linkage of two sets lies between their smallest and greatest distance. While all
+    distances that are to be merged stay below all that are not, every merge within a group comes
+    before any other.
 
     Args:
         distances: As in :func:`cut`.
@@ -161,7 +175,8 @@ def cut_margin(
         The margin, >= 0; ``inf`` if no change could alter the groups, as with one group.
 
     Raises:
-        ValueError: As in :func:`cut`, and for ward. Its heights are not distances of pairs, and no such margin is known.
+        ValueError: As in :func:`cut`, and for ward. Its heights are not distances of pairs, and no
+            such margin is known.
 
     Example:
         >>> apart = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
@@ -169,12 +184,16 @@ def cut_margin(
         (3.0, 1.0)
     """
     if linkage == "ward":
-        raise ValueError("linkage must be single, complete or average, got 'ward', for which no margin is known")
+        raise ValueError(
+            "linkage must be single, complete or average, got 'ward', for which no margin is known"
+        )
     square = _checks.distance_matrix(distances)
     made = dendrogram(square, linkage) if tree is None else tree
     labels = cut_dendrogram(made, threshold=threshold, groups=groups)
     if len(labels) != len(square):
-        raise ValueError(f"tree must have the {len(square)} clients of distances, got {len(labels)}")
+        raise ValueError(
+            f"tree must have the {len(square)} clients of distances, got {len(labels)}"
+        )
     return margin(*borders(square, labels, made, linkage), threshold)
 
 
@@ -191,27 +210,27 @@ def agglomerative(
 ) -> np.ndarray:
     """Group clients by hierarchical clustering of their updates.
 
-    FL+HC recommends l1 with complete linkage. For l2 the mean row is subtracted first: this changes no distance, and avoids
-    the cancellation that a large common part would cause.
+    FL+HC recommends l1 with complete linkage. For l2 the mean row is subtracted first: this changes
+    no distance, and avoids the cancellation that a large common part would cause.
 
     Args:
         updates: Shape ``(n, d)``.
         metric: ``"l1"``, ``"l2"`` or ``"cosine"`` (1 - cosine; 1 to a zero update).
-        linkage: ``"single"``, ``"complete"``, ``"average"``, or with l2 ``"ward"``, in the convention of SciPy and
-            scikit-learn.
+        linkage: ``"single"``, ``"complete"``, ``"average"``, or with l2 ``"ward"``, in the
+            convention of SciPy and scikit-learn.
         threshold: See :func:`cut`.
         groups: See :func:`cut`.
-        sketch: If given, cluster sketches (:func:`~coterie.clustering.sketch`) of that many numbers instead of long updates;
-            for l2 or cosine. A ``SketchWarning`` is issued if their error (:func:`~coterie.clustering.sketch_error`) could
-            have changed the groups.
+        sketch: If given, cluster sketches (:func:`~coterie.clustering.sketch`) of that many numbers
+            instead of long updates; for l2 or cosine. A ``SketchWarning`` is issued if their error
+            (:func:`~coterie.clustering.sketch_error`) could have changed the groups.
         seed: The seed of the sketches.
 
     Returns:
         Labels ``(n,)``, numbered by first member.
 
     Raises:
-        ValueError: Settings are unknown or contradict each other, rows are not finite, or ``updates`` is certainly a matrix
-            of distances, which is an input for :func:`cut`.
+        ValueError: Settings are unknown or contradict each other, rows are not finite, or
+            ``updates`` is certainly a matrix of distances, which is an input for :func:`cut`.
 
     Example:
         >>> agglomerative(np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1.5]]), metric="l2", linkage="ward", threshold=1.0)
@@ -220,21 +239,31 @@ def agglomerative(
     _checks.one_of(metric, METRICS, "metric")
     _checks.one_of(linkage, LINKAGES, "linkage")
     if linkage == "ward" and metric != "l2":
-        raise ValueError(f"linkage ward needs metric l2, got {metric}: it is defined for Euclidean distances")
+        raise ValueError(
+            f"linkage ward needs metric l2, got {metric}: it is defined for Euclidean distances"
+        )
     rows = _checks.rows(updates)
     d = rows.shape[1]
     _check_cut(len(rows), threshold, groups)
     _refuse_distances(rows)
     if sketch is not None:
         if metric == "l1":
-            raise ValueError("sketch needs metric l2 or cosine, got l1: a sketch keeps inner products, not l1 distances")
+            raise ValueError(
+                "sketch needs metric l2 or cosine, got l1: a sketch keeps inner products, not l1 distances"
+            )
         rows = sketch_of_columns(rows, None, sketch, seed)
-    apart = geometry.manhattan(rows) if metric == "l1" else geometry.distances(geometry.gram_of_rows(rows), metric)
+    apart = (
+        geometry.manhattan(rows)
+        if metric == "l1"
+        else geometry.distances(geometry.gram_of_rows(rows), metric)
+    )
     tree = dendrogram(apart, linkage)
     labels = cut_dendrogram(tree, threshold=threshold, groups=groups)
     if sketch is not None and d > sketch:  # else the rows are their own sketches
         ends = borders(apart, labels, tree, linkage)
-        warn_if_near(ends, linkage=linkage, metric=metric, threshold=threshold, size=sketch, n=len(rows))
+        warn_if_near(
+            ends, linkage=linkage, metric=metric, threshold=threshold, size=sketch, n=len(rows)
+        )
     return labels
 
 
@@ -245,31 +274,42 @@ def _refuse_distances(rows: torch.Tensor) -> None:
         return
     square = _checks.array(rows)
     off = ~np.eye(n, dtype=bool)
-    if not np.diagonal(square).any() and (square[off] > 0).all() and np.array_equal(square, square.T):
-        raise ValueError("updates look like a matrix of distances (n, n); pass that to cut(distances, linkage=...)")
+    if (
+        not np.diagonal(square).any()
+        and (square[off] > 0).all()
+        and np.array_equal(square, square.T)
+    ):
+        raise ValueError(
+            "updates look like a matrix of distances (n, n); pass that to cut(distances, linkage=...)"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
-# How much distances may change before groups change, so that groups found from sketches can be confirmed.
+# How much distances may change before groups change, so that groups found from sketches can be
+# confirmed.
 
 
 class SketchWarning(UserWarning):
     """Groups were found from sketches, and the error of the sketches could have changed them."""
 
 
-def borders(distances: np.ndarray, labels: np.ndarray, tree: np.ndarray, linkage: str) -> tuple[float, float]:
+def borders(
+    distances: np.ndarray, labels: np.ndarray, tree: np.ndarray, linkage: str
+) -> tuple[float, float]:
     """Find two distances between which the groups are decided: ``(below, above)``.
 
-    The groups ``labels`` stay as they are while every distance that is at most ``below`` stays under all distances that are
-    at least ``above``.
+    The groups ``labels`` stay as they are while every distance that is at most ``below`` stays
+    under all distances that are at least ``above``.
 
-    Single linkage: the last merge made and the next one. Its groups are the connected components of the graph of distances
-    below the cut. The merges made hold them together, and no distance between them is below the next merge.
+    Single linkage: the last merge made and the next one. Its groups are the connected components of
+    the graph of distances below the cut. The merges made hold them together, and no distance
+    between them is below the next merge.
 
-    Complete and average linkage: the greatest distance within a group and the smallest between groups. The linkage of two
-    sets lies between their smallest and greatest distance. While all distances within groups are below all distances between
-    them, merges within groups come first, however the tree grows. This is sufficient, not necessary: it gives no result for
-    groups that overlap (below >= above).
+    Complete and average linkage: the greatest distance within a group and the smallest between
+    groups. The linkage of two sets lies between their smallest and greatest distance. While all
+    distances within groups are below all distances between them, merges within groups come first,
+    however the tree grows. This is sufficient, not necessary: it gives no result for groups that
+    overlap (below >= above).
 
     Args:
         distances: Shape ``(n, n)``.
@@ -278,7 +318,8 @@ def borders(distances: np.ndarray, labels: np.ndarray, tree: np.ndarray, linkage
         linkage: ``"single"``, ``"complete"`` or ``"average"``.
 
     Returns:
-        ``below``, which is ``-inf`` if every client is alone, and ``above``, which is ``inf`` if all clients are together.
+        ``below``, which is ``-inf`` if every client is alone, and ``above``, which is ``inf`` if
+        all clients are together.
     """
     n, groups = len(labels), int(labels.max()) + 1
     if linkage == "single":
@@ -301,10 +342,19 @@ def margin(below: float, above: float, threshold: float | None) -> float:
     return max(2 * min(threshold - below, room), 0.0)
 
 
-def doubt(ends: tuple[float, float], *, linkage: str, metric: str, threshold: float | None, size: int, n: int) -> str | None:
+def doubt(
+    ends: tuple[float, float],
+    *,
+    linkage: str,
+    metric: str,
+    threshold: float | None,
+    size: int,
+    n: int,
+) -> str | None:
     """Find a reason why the error of sketches could have changed the groups.
 
-    A cosine distance is wrong by at most the bound, a squared Euclidean distance by at most that share of itself.
+    A cosine distance is wrong by at most the bound, a squared Euclidean distance by at most that
+    share of itself.
 
     Args:
         ends: The :func:`borders` among the distances of the n sketches.
@@ -333,7 +383,9 @@ def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
         return
     advice = "compare with a larger sketch, or cluster the updates themselves"
     warnings.warn(
-        f"the groups of the updates may differ from those of their sketches: {reason}; {advice}", SketchWarning, stacklevel=4
+        f"the groups of the updates may differ from those of their sketches: {reason}; {advice}",
+        SketchWarning,
+        stacklevel=4,
     )
 
 
@@ -347,4 +399,6 @@ def _safe(ends: tuple[float, float], metric: str, threshold: float | None, error
         return False
     else:
         greatest, least = below / math.sqrt(1 - error), above / math.sqrt(1 + error)
-    return greatest < (least if threshold is None else threshold) and (threshold is None or threshold <= least)
+    return greatest < (least if threshold is None else threshold) and (
+        threshold is None or threshold <= least
+    )

@@ -32,13 +32,15 @@ class Bipartition(NamedTuple):
 def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
     """Find the two groups whose greatest cross similarity is smallest: argmin of ``max α_ij``, i in c1, j in c2.
 
-    CFL's Algorithm 1 merges along the pairs in descending order of similarity until two clusters are left. This is Kruskal's
-    maximum spanning tree without its last edge, that is, single linkage cut into two groups. Published code uses complete
-    linkage, which does not minimise the cross similarity.
+    CFL's Algorithm 1 merges along the pairs in descending order of similarity until two clusters
+    are left. This is Kruskal's maximum spanning tree without its last edge, that is, single linkage
+    cut into two groups. Published code uses complete linkage, which does not minimise the cross
+    similarity.
 
-    Here Prim's rule builds the tree in O(n²). Ties: pairs of equal similarity count in the order of (i, j), i < j. So the
-    order of pairs is total, the tree is unique, and the result is that of the printed algorithm with the pairs sorted
-    stably. Two clients always become two groups of one; the printed loop may merge them.
+    Here Prim's rule builds the tree in O(n²). Ties: pairs of equal similarity count in the order of
+    (i, j), i < j. So the order of pairs is total, the tree is unique, and the result is that of the
+    printed algorithm with the pairs sorted stably. Two clients always become two groups of one; the
+    printed loop may merge them.
 
     Args:
         similarity: Shape ``(n, n)``, symmetric, n >= 2. Only entries off the diagonal are read.
@@ -47,8 +49,8 @@ def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
         The bipartition.
 
     Raises:
-        ValueError: There are fewer than two clients, or ``similarity`` is not finite, not symmetric, a matrix of distances
-            or a Gram matrix.
+        ValueError: There are fewer than two clients, or ``similarity`` is not finite, not
+            symmetric, a matrix of distances or a Gram matrix.
 
     Example:
         >>> optimal_bipartition(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]))
@@ -59,7 +61,9 @@ def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
     parent, weight = _spanning_tree(square)
     child = np.arange(1, n)
     low, high = np.minimum(child, parent[1:]), np.maximum(child, parent[1:])
-    last = 1 + int(np.lexsort((-high, -low, weight[1:]))[0])  # the weakest edge; of equal ones, the last in order
+    last = 1 + int(
+        np.lexsort((-high, -low, weight[1:]))[0]
+    )  # the weakest edge; of equal ones, the last in order
     return _from_side(square, _below(parent, last))
 
 
@@ -77,7 +81,8 @@ def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         new = int(ties[pair.argmin()])
         outside[new] = False
         row = square[new]
-        # Of two equal edges to the same outside position, the pair with the smaller inside position comes first.
+        # Of two equal edges to the same outside position, the pair with the smaller inside position
+        # comes first.
         better = outside & ((row > weight) | ((row == weight) & (new < parent)))
         weight[better], parent[better] = row[better], new
     return parent, weight
@@ -103,8 +108,8 @@ def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
 
     Args:
         similarity: As in :func:`optimal_bipartition`.
-        linkage: ``"single"`` is :func:`optimal_bipartition`. ``"complete"`` and ``"average"`` are for comparison with code
-            that uses them; their ``cross`` is never below the optimal one.
+        linkage: ``"single"`` is :func:`optimal_bipartition`. ``"complete"`` and ``"average"`` are
+            for comparison with code that uses them; their ``cross`` is never below the optimal one.
 
     Returns:
         The bipartition.
@@ -127,13 +132,16 @@ def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
 def bipartition_margin(similarity: np.ndarray, linkage: str = "single") -> float:
     """Compute the margin of a bipartition: its groups stay the same while every similarity changes by less than half of it.
 
-    If similarities are known up to ``eps``, the groups are certain if the margin is above ``2 eps``.
+    If similarities are known up to ``eps``, the groups are certain if the margin is above ``2
+    eps``.
 
-    Single linkage, :func:`optimal_bipartition`: the weakest edge that remains in its spanning tree, minus the cross
-    similarity. Reason: the remaining edges hold each group together, and no similarity between the groups is above the cross
-    similarity. While that order holds, both groups are complete before anything between them is merged. Complete and average
-    linkage: the smallest similarity within a group minus the greatest between groups. This is sufficient, not necessary: the
-    margin is 0 if the difference is negative, although the bipartition may be stable.
+    Single linkage, :func:`optimal_bipartition`: the weakest edge that remains in its spanning tree,
+    minus the cross similarity. Reason: the remaining edges hold each group together, and no
+    similarity between the groups is above the cross similarity. While that order holds, both groups
+    are complete before anything between them is merged. Complete and average
+    linkage: the smallest similarity within a group minus the greatest between groups. This is
+    sufficient, not necessary: the margin is 0 if the difference is negative, although the
+    bipartition may be stable.
 
     Args:
         similarity: As in :func:`bipartition`.
@@ -185,24 +193,28 @@ def _from_side(square: np.ndarray, side: np.ndarray) -> Bipartition:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Conditions for a correct bipartition: CFL's Separation Theorem (Sattler, Müller, Samek, arXiv 1910.01991, section II).
+# Conditions for a correct bipartition: CFL's Separation Theorem (Sattler, Müller, Samek, arXiv
+# 1910.01991, section II).
 #
-# A bipartition is *correct* (Definition 1) if no two clients of the same data distribution are on different sides. γ_i is
-# the distance of client i's gradient from the gradient of its distribution, relative to the norm of the latter (eq. 16).
-# With k distributions, similarities within one distribution are at least ``H(γ_i, γ_j)`` (eq. 21). The cross similarities
-# of the best bipartition are at most ``separation_bound(k, γ_i, γ_j)`` (eq. 19), the greatest over the pairs across.
+# A bipartition is *correct* (Definition 1) if no two clients of the same data distribution are on
+# different sides. γ_i is the distance of client i's gradient from the gradient of its distribution,
+# relative to the norm of the latter (eq. 16). With k distributions, similarities within one
+# distribution are at least ``H(γ_i, γ_j)`` (eq. 21). The cross similarities of the best bipartition
+# are at most ``separation_bound(k, γ_i, γ_j)`` (eq. 19), the greatest over the pairs across.
 #
-# Two misprints of the paper are not followed. Lemma 3's h must begin with ``-‖X‖‖Y‖ / (‖v‖‖w‖)``; the paper prints a
-# denominator ``‖v‖²``, with which the lemma is false unless ``‖v‖ = ‖w‖``. And a gap above zero is sufficient for a
-# correct bipartition, not "if and only if" (Remark 2, eq. 49): with noise, bipartitions are often correct without a gap.
+# Two misprints of the paper are not followed. Lemma 3's h must begin with ``-‖X‖‖Y‖ / (‖v‖‖w‖)``;
+# the paper prints a denominator ``‖v‖²``, with which the lemma is false unless ``‖v‖ = ‖w‖``. And a
+# gap above zero is sufficient for a correct bipartition, not "if and only if" (Remark 2, eq. 49):
+# with noise, bipartitions are often correct without a gap.
 
 
 @public
 def separation_gap(similarity: np.ndarray, labels: Any) -> float:
     """Compute ``g(α)``: least similarity within a true group, minus the greatest across the best cut (Definition 2, eq. 28).
 
-    Above zero, the best cut is correct; below, nothing follows. With one true group the gap is never above zero. If all
-    clients are different, the similarity within a group is that of a client to itself, 1.
+    Above zero, the best cut is correct; below, nothing follows. With one true group the gap is
+    never above zero. If all clients are different, the similarity within a group is that of a
+    client to itself, 1.
 
     Args:
         similarity: Cosine similarities, shape ``(n, n)``, n >= 2.
@@ -249,7 +261,9 @@ def H(gamma_i: float, gamma_j: float) -> float:
     """
     for name, value in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
         if not 0 <= value <= 1:
-            raise ValueError(f"{name} must be 0 to 1, where the Separation Theorem holds, got {value}")
+            raise ValueError(
+                f"{name} must be 0 to 1, where the Separation Theorem holds, got {value}"
+            )
     return -gamma_i * gamma_j + math.sqrt(1 - gamma_i**2) * math.sqrt(1 - gamma_j**2)
 
 
@@ -257,8 +271,8 @@ def H(gamma_i: float, gamma_j: float) -> float:
 def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
     """Compute the greatest possible similarity of two clients across the best cut (eq. 19).
 
-    It is ``cos(π/(k-1)) H + sin(π/(k-1)) sqrt(1 - H²)`` if ``H >= cos(π/(k-1))``, else 1. The paper does not specify i and
-    j: take the greatest over the pairs across.
+    It is ``cos(π/(k-1)) H + sin(π/(k-1)) sqrt(1 - H²)`` if ``H >= cos(π/(k-1))``, else 1. The paper
+    does not specify i and j: take the greatest over the pairs across.
 
     Args:
         k: The number of data distributions.
@@ -266,8 +280,8 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
         gamma_j: γ of client j, 0 to 1.
 
     Returns:
-        The bound. For k = 2 it is ``-H`` (Remark 1). For k = 1 the clients are congruent, there is nothing to separate, and
-        the formula contains π/0; the bound is 1, that of every cosine.
+        The bound. For k = 2 it is ``-H`` (Remark 1). For k = 1 the clients are congruent, there is
+        nothing to separate, and the formula contains π/0; the bound is 1, that of every cosine.
 
     Raises:
         ValueError: k is not an integer >= 1, or a γ is not in [0, 1].

@@ -1,25 +1,35 @@
 """Clustering by sums over clients: clients answer questions by numbers which are added up, and place themselves.
 
-Coterie's own. A client keeps the sketches of the updates of both halves of its data. A *cell* is the set of clients whose
-whole update, the mean of both sketches, is nearest to one of m centres. The server knows the centres and asks. A client answers
-with a vector that is zero in the places of the other cells, so the sum of all answers contains the sums by cell. With these
-sums the server clusters as Lloyd's algorithm does:
+Coterie's own. A client keeps the sketches of the updates of both halves of its data. A *cell* is
+the set of clients whose whole update, the mean of both sketches, is nearest to one of m centres.
+The server knows the centres and asks. A client answers with a vector that is zero in the places of
+the other cells, so the sum of all answers contains the sums by cell. With these sums the server
+clusters as Lloyd's algorithm does:
 
-- ``"sizes"``: histograms of the norm of the client's update, and of its number of examples (:func:`sizes_of`).
-- ``"moments"``: the :class:`~coterie.clustering.moments.Moments` of some cells, which test whether a cell is one group.
-- ``"coordinates"``: a histogram of the coordinates of a cell's clients on an axis; it gives a cut (:func:`two_centres`).
-- ``"means"``: the number and the mean of the clients in each cell (:func:`centres_of`), the new centres.
-- ``"cell"``: no numbers. The client says which cell is its own, and so which group's model it takes. If the plan is
-  ``hidden``, it takes the model and does not say so.
+- ``"sizes"``: histograms of the norm of the client's update, and of its number of examples
+  (:func:`sizes_of`).
+- ``"moments"``: the :class:`~coterie.clustering.moments.Moments` of some cells, which test whether
+  a cell is one group.
+- ``"coordinates"``: a histogram of the coordinates of a cell's clients on an axis; it gives a cut
+  (:func:`two_centres`).
+- ``"means"``: the number and the mean of the clients in each cell (:func:`centres_of`), the new
+  centres.
+- ``"cell"``: no numbers. The client says which cell is its own, and so which group's model it
+  takes. If the plan is ``hidden``, it takes the model and does not say so.
 
-Before, a client divides its sketches by ``scale`` and shortens longer ones to norm 1. So all numbers are between -1 and 1.
+Before, a client divides its sketches by ``scale`` and shortens longer ones to norm 1. So all
+numbers are between -1 and 1.
 
-The answers to the other questions have norm 1 at most, so that noise on their sum covers them (differential privacy). For the
-last three a client subtracts the centre of its cell from its halves beforehand:
+The answers to the other questions have norm 1 at most, so that noise on their sum covers them
+(differential privacy). For the last three a client subtracts the centre of its cell from its halves
+beforehand:
 
-- ``"norms"``: histograms of the norm of the client's update, and of its number of examples (:func:`norms_of`).
-- ``"distances"``: a histogram of the distances from the centre, which gives their median (:func:`median_of`).
-- ``"crossed"``: the :class:`~coterie.clustering.moments.Crossed` of some cells, which test whether a cell is one group.
+- ``"norms"``: histograms of the norm of the client's update, and of its number of examples
+  (:func:`norms_of`).
+- ``"distances"``: a histogram of the distances from the centre, which gives their median
+  (:func:`median_of`).
+- ``"crossed"``: the :class:`~coterie.clustering.moments.Crossed` of some cells, which test whether
+  a cell is one group.
 - ``"places"``: histograms of the coordinates of several cells' clients, each on an axis of its own.
 """
 
@@ -32,7 +42,9 @@ import numpy as np
 
 from coterie.clustering.moments import Crossed, Moments, axis, crossed_length, histogram_cut, length
 
-Ask = Literal["sizes", "moments", "coordinates", "means", "cell", "norms", "distances", "crossed", "places"]
+Ask = Literal[
+    "sizes", "moments", "coordinates", "means", "cell", "norms", "distances", "crossed", "places"
+]
 
 CENTRED = ("distances", "crossed", "places")
 """Questions about how clients differ from the centre of their cell."""
@@ -41,7 +53,8 @@ COVERED = ("norms", *CENTRED)
 """Questions whose answers have norm 1 at most."""
 
 OCTAVES, STEPS = 32, 2
-"""Norms and numbers of examples are told apart from 2^-16 to 2^16, in this many steps per octave."""
+"""Norms and numbers of examples are told apart from 2^-16 to 2^16, in this many steps per octave.
+"""
 
 BELOW, ABOVE = 7, 1
 """Norms and distances are told apart from 2^-7 to 2 times the scale of the question."""
@@ -61,12 +74,14 @@ class Question:
         ask: What is asked, see :mod:`~coterie.clustering.cells`.
         scale: Sketches are divided by this; longer ones are shortened to it.
         centres: Shape ``(m, k)``, in units of ``scale``. None for a single cell.
-        cells: The cells that are asked about, for ``"moments"``, ``"crossed"``, ``"places"`` and ``"coordinates"`` (one).
-        axis: For ``"coordinates"`` shape ``(k,)``; for ``"places"`` ``(len(cells), k)``, and its length is that of one over
-            the width of the histogram, whose middle is the centre.
+        cells: The cells that are asked about, for ``"moments"``, ``"crossed"``, ``"places"`` and
+            ``"coordinates"`` (one).
+        axis: For ``"coordinates"`` shape ``(k,)``; for ``"places"`` ``(len(cells), k)``, and its
+            length is that of one over the width of the histogram, whose middle is the centre.
         low: Where the histogram of ``"coordinates"`` begins.
         high: Where it ends; coordinates beyond are counted in the last bins.
-        cost: As how many updates the answer counts for differential privacy; noise is less by the square root of it.
+        cost: As how many updates the answer counts for differential privacy; noise is less by the
+            square root of it.
     """
 
     ask: Ask
@@ -81,7 +96,9 @@ class Question:
     def __post_init__(self) -> None:
         for name in ("centres", "axis"):  # as they are sent
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else np.asarray(value, dtype=np.float32))
+            object.__setattr__(
+                self, name, None if value is None else np.asarray(value, dtype=np.float32)
+            )
 
     @property
     def count(self) -> int:
@@ -91,9 +108,23 @@ class Question:
     def length(self, k: int) -> int:
         """Return how many numbers a client answers that has sketches of k numbers."""
         c, sizes = len(self.cells), OCTAVES * STEPS
-        of = {"sizes": 2 * sizes, "coordinates": BINS, "means": self.count * (1 + k), "cell": 0, "moments": c * length(k)}
+        of = {
+            "sizes": 2 * sizes,
+            "coordinates": BINS,
+            "means": self.count * (1 + k),
+            "cell": 0,
+            "moments": c * length(k),
+        }
         near = (BELOW + ABOVE) * STEPS
-        return (of | {"norms": 2 * near, "distances": near, "crossed": c * crossed_length(k), "places": c * BINS})[self.ask]
+        return (
+            of
+            | {
+                "norms": 2 * near,
+                "distances": near,
+                "crossed": c * crossed_length(k),
+                "places": c * BINS,
+            }
+        )[self.ask]
 
     @property
     def sent(self) -> int:
@@ -103,7 +134,9 @@ class Question:
     def _distance(self, norm: float) -> np.ndarray:
         """The histogram of a norm in units of the scale."""
         out = np.zeros((BELOW + ABOVE) * STEPS)
-        out[int(np.clip(np.floor((np.log2(max(norm, 1e-300)) + BELOW) * STEPS), 0, len(out) - 1))] = 1.0
+        out[
+            int(np.clip(np.floor((np.log2(max(norm, 1e-300)) + BELOW) * STEPS), 0, len(out) - 1))
+        ] = 1.0
         return out
 
     def _centred(self, halves: np.ndarray) -> np.ndarray:
@@ -120,7 +153,9 @@ class Question:
         if self.ask == "crossed":
             out[at] = Crossed.of(*apart[:, None]).vector()
         elif self.axis is not None:
-            out[at, int(np.clip((0.5 + self.axis[at] @ apart.mean(axis=0)) * BINS, 0, BINS - 1))] = 1.0
+            out[
+                at, int(np.clip((0.5 + self.axis[at] @ apart.mean(axis=0)) * BINS, 0, BINS - 1))
+            ] = 1.0
         return out.ravel()
 
     def cell(self, halves: np.ndarray) -> int:
@@ -128,16 +163,23 @@ class Question:
         return self._nearest(self._scaled(halves).mean(axis=0))
 
     def _nearest(self, mean: np.ndarray) -> int:
-        return 0 if self.centres is None else int(np.argmin(((mean - self.centres) ** 2).sum(axis=1)))
+        return (
+            0 if self.centres is None else int(np.argmin(((mean - self.centres) ** 2).sum(axis=1)))
+        )
 
     def _scaled(self, halves: np.ndarray) -> np.ndarray:
         """Both halves in units of the scale, with a mean and a noise of norm 1 at most, in double precision."""
         halves = halves.astype(np.float64)
-        mean, noise = (halves[0] + halves[1]) / 2 / self.scale, (halves[0] - halves[1]) / 2 / self.scale
+        mean, noise = (
+            (halves[0] + halves[1]) / 2 / self.scale,
+            (halves[0] - halves[1]) / 2 / self.scale,
+        )
         mean, noise = (part / max(1.0, float(np.linalg.norm(part))) for part in (mean, noise))
         return np.stack([mean + noise, mean - noise])
 
-    def answer(self, halves: np.ndarray | None, norm: float | None = None, examples: int = 0) -> np.ndarray | None:
+    def answer(
+        self, halves: np.ndarray | None, norm: float | None = None, examples: int = 0
+    ) -> np.ndarray | None:
         """Return a client's answer, a vector of :meth:`length` numbers.
 
         Args:
@@ -151,9 +193,15 @@ class Question:
         found = self._answer(halves, norm, examples)
         return None if found is None else found.astype(np.float32)
 
-    def _answer(self, halves: np.ndarray | None, norm: float | None, examples: int) -> np.ndarray | None:
+    def _answer(
+        self, halves: np.ndarray | None, norm: float | None, examples: int
+    ) -> np.ndarray | None:
         if self.ask == "sizes":
-            return None if norm is None else np.concatenate([_one(_size_bin(norm)), _one(_size_bin(examples))])
+            return (
+                None
+                if norm is None
+                else np.concatenate([_one(_size_bin(norm)), _one(_size_bin(examples))])
+            )
         if self.ask == "norms":
             if norm is None:
                 return None
@@ -169,7 +217,9 @@ class Question:
         cell = self._nearest(mean)
         if self.ask == "moments":
             own = Moments.of(*scaled[:, None]).vector()
-            return np.concatenate([own if cell == one else np.zeros(len(own)) for one in self.cells])
+            return np.concatenate(
+                [own if cell == one else np.zeros(len(own)) for one in self.cells]
+            )
         if self.ask == "means":
             table = np.zeros((self.count, 1 + len(mean)))
             table[cell] = [1.0, *mean]
@@ -182,7 +232,11 @@ class Question:
 
 
 def _size_bin(value: float) -> int:
-    return int(np.clip(np.floor((np.log2(max(value, 1e-300)) + OCTAVES / 2) * STEPS), 0, OCTAVES * STEPS - 1))
+    return int(
+        np.clip(
+            np.floor((np.log2(max(value, 1e-300)) + OCTAVES / 2) * STEPS), 0, OCTAVES * STEPS - 1
+        )
+    )
 
 
 def _one(at: int) -> np.ndarray:
@@ -199,7 +253,8 @@ def sizes_of(sums: np.ndarray, quantile: float = 1.0) -> tuple[float, float]:
         quantile: The share of the norms that are below the bound.
 
     Returns:
-        The upper end of the bin in which the norms reach that share, and the middle of the bin of the median.
+        The upper end of the bin in which the norms reach that share, and the middle of the bin of
+        the median.
 
     Example:
         >>> question = Question(ask="sizes")
@@ -268,7 +323,15 @@ def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | No
     middle = float(direction @ sums.total) / sums.count
     width = WIDTH * max(float(direction @ sums.scatter @ direction) / sums.count, 1e-30) ** 0.5
     low, high = middle - width, middle + width
-    return Question(ask="coordinates", scale=scale, centres=centres, cells=(cell,), axis=direction, low=low, high=high)
+    return Question(
+        ask="coordinates",
+        scale=scale,
+        centres=centres,
+        cells=(cell,),
+        axis=direction,
+        low=low,
+        high=high,
+    )
 
 
 def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
@@ -287,7 +350,10 @@ def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.
         return None
     counts = np.maximum(counts, 0.0)
     places = question.low + (np.arange(BINS) + 0.5) * (question.high - question.low) / BINS
-    sides = [float(counts[side] @ places[side] / counts[side].sum()) for side in (slice(cut), slice(cut, None))]
+    sides = [
+        float(counts[side] @ places[side] / counts[side].sum())
+        for side in (slice(cut), slice(cut, None))
+    ]
     return np.stack([mean + (side - float(direction @ mean)) * direction for side in sides])
 
 
@@ -300,11 +366,14 @@ def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.nd
         deviation: Standard deviation of the noise on each of these numbers.
 
     Returns:
-        The centres in units of the scale, for each of the question's cells; None if all its clients are in one bin.
+        The centres in units of the scale, for each of the question's cells; None if all its clients
+        are in one bin.
     """
     found: list[np.ndarray | None] = []
     for cell, row in zip(question.cells, counts.reshape(len(question.cells), BINS), strict=True):
-        row = np.where(row > deviation / 2, row, 0.0)  # most bins at the ends are empty, and would count with their noise
+        row = np.where(
+            row > deviation / 2, row, 0.0
+        )  # most bins at the ends are empty, and would count with their noise
         cut, centres, axis = histogram_cut(row), question.centres, question.axis
         if cut is None or axis is None or centres is None:
             found.append(None)
@@ -312,7 +381,10 @@ def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.nd
         across = axis[question.cells.index(cell)].astype(np.float64)
         across /= across @ across  # one width long
         places = (np.arange(BINS) + 0.5) / BINS - 0.5
-        sides = [float(row[side] @ places[side] / row[side].sum()) for side in (slice(cut), slice(cut, None))]
+        sides = [
+            float(row[side] @ places[side] / row[side].sum())
+            for side in (slice(cut), slice(cut, None))
+        ]
         found.append(np.stack([centres[cell] + side * across for side in sides]))
     return found
 

@@ -12,7 +12,8 @@ import torch
 from coterie.clustering import _checks
 
 Columns = Union[slice, Sequence[Any], np.ndarray, "torch.Tensor", None]
-"""``None`` for all, a slice, a pair, a sequence of pairs or slices, or an index array; see :func:`geometry.gram`."""
+"""``None`` for all, a slice, a pair, a sequence of pairs or slices, or an index array; see
+:func:`geometry.gram`."""
 
 
 def blocks(rows: torch.Tensor, columns: Columns, width: int) -> Iterator[torch.Tensor]:
@@ -56,14 +57,18 @@ def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
         raise ValueError(
             f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {columns!r:.60}"
         )
-    if isinstance(columns, slice) or (len(columns) == 2 and all(isinstance(c, whole) for c in columns)):
+    if isinstance(columns, slice) or (
+        len(columns) == 2 and all(isinstance(c, whole) for c in columns)
+    ):
         columns = [columns]
     ranges = sorted((_range(c, d) for c in columns), key=lambda part: part.start)
     if not ranges:
         raise ValueError("columns is empty: select at least one")
     for one, two in pairwise(ranges):
         if two.start < one.stop:
-            raise ValueError(f"columns overlap: {two.start} to {min(one.stop, two.stop)} would count twice")
+            raise ValueError(
+                f"columns overlap: {two.start} to {min(one.stop, two.stop)} would count twice"
+            )
     return list(ranges)
 
 
@@ -86,9 +91,15 @@ def _range(part: Any, d: int) -> slice:
 
 
 def _index(index: np.ndarray, d: int) -> np.ndarray:
-    if index.ndim != 1 or index.dtype.kind not in "iub" or (index.dtype.kind == "b" and len(index) != d):
+    if (
+        index.ndim != 1
+        or index.dtype.kind not in "iub"
+        or (index.dtype.kind == "b" and len(index) != d)
+    ):
         got = f"{index.dtype} of shape {index.shape}"
-        raise ValueError(f"columns: an index array must be (m,) integers or ({d},) booleans, got {got}")
+        raise ValueError(
+            f"columns: an index array must be (m,) integers or ({d},) booleans, got {got}"
+        )
     index = np.flatnonzero(index) if index.dtype.kind == "b" else index.astype(np.int64)
     if not index.size or index.min() < 0 or index.max() >= d:
         raise ValueError(f"columns: an index array must contain columns 0 to {d - 1}")

@@ -1,27 +1,32 @@
 """The split-half test: whether the clients of a group are congruent, or differ by more than chance explains.
 
-This test is Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves`. Under the hypothesis that all
-members have the same signal, the differences between their whole updates M are noise, and the noise D is another draw of the
-same distribution. So the two are compared. There is no threshold except the probability of a false alarm.
+This test is Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves`. Under
+the hypothesis that all members have the same signal, the differences between their whole updates M
+are noise, and the noise D is another draw of the same distribution. So the two are compared. There
+is no threshold except the probability of a false alarm.
 
-**Spread.** ``X = ‖C M‖²`` with C centring is compared with its average under noise alone, ``Y = (1 - 1/n) Σ ‖D_i‖²``.
-``T = X - Y`` is the trace of the centred :func:`~coterie.clustering.signal_gram`. Its expectation is ``Σ ‖s_i - s̄‖²``,
-zero under the hypothesis. Let noise have covariance ``c_i Λ``. Then, for Gaussian noise,
-``Var X = 2 tr Λ² Σ_ij C_ij² c_i c_j`` and ``Var Y = 2 tr Λ² Σ_i C_ii² c_i²``, and X and Y are independent. With the
-*effective dimension* ``r = (tr Λ)² / tr Λ²`` and ``‖D_i‖²`` in place of ``c_i tr Λ``, both are known multiples of ``1/r``.
-A sum of squares with mean μ and variance v is nearly ``μ χ²_ν / ν`` with ``ν = 2 μ² / v`` (Satterthwaite), and exactly so if
-Λ has r equal eigenvalues. So X/Y is compared with Fisher's F with these two ν. For large r it is normal.
+**Spread.** ``X = ‖C M‖²`` with C centring is compared with its average under noise alone, ``Y = (1
+- 1/n) Σ ‖D_i‖²``. ``T = X - Y`` is the trace of the centred
+:func:`~coterie.clustering.signal_gram`. Its expectation is ``Σ ‖s_i - s̄‖²``, zero under the
+hypothesis. Let noise have covariance ``c_i Λ``. Then, for Gaussian noise, ``Var X = 2 tr Λ² Σ_ij
+C_ij² c_i c_j`` and ``Var Y = 2 tr Λ² Σ_i C_ii² c_i²``, and X and Y are independent. With the
+*effective dimension* ``r = (tr Λ)² / tr Λ²`` and ``‖D_i‖²`` in place of ``c_i tr Λ``, both are
+known multiples of ``1/r``. A sum of squares with mean μ and variance v is nearly ``μ χ²_ν / ν``
+with ``ν = 2 μ² / v`` (Satterthwaite), and exactly so if Λ has r equal eigenvalues. So X/Y is
+compared with Fisher's F with these two ν. For large r it is normal.
 
-**Effective dimension.** ``1/r`` is the average of ``cos²(M_i - M̄, D_j)`` over all i and j: under the hypothesis, both are
-independent draws of the same noise. (It measures the noise along the observed differences. So a few directions with much of
-the noise have an effect when they matter.) Two means are computed: the mean of the squared cosines, in which clients with
-little noise count like others, and the mean of the products over the mean of the norms, which has no bias if noise has few
-great directions. The larger one counts. It is an estimate from about ``n (n - 1)`` independent products, so ``1/r`` varies
-like ``χ²_df / df``, and the normal score of X/Y is compared with Student's t with df degrees of freedom. If noise levels
-differ, the M_i - M̄ are correlated beyond ``-1/(n-1)``, and df is ``n³ / Σ_ij corr_ij²``.
+**Effective dimension.** ``1/r`` is the average of ``cos²(M_i - M̄, D_j)`` over all i and j: under
+the hypothesis, both are independent draws of the same noise. (It measures the noise along the
+observed differences. So a few directions with much of the noise have an effect when they matter.)
+Two means are computed: the mean of the squared cosines, in which clients with little noise count
+like others, and the mean of the products over the mean of the norms, which has no bias if noise has
+few great directions. The larger one counts. It is an estimate from about ``n (n - 1)`` independent
+products, so ``1/r`` varies like ``χ²_df / df``, and the normal score of X/Y is compared with
+Student's t with df degrees of freedom. If noise levels differ, the M_i - M̄ are correlated beyond
+``-1/(n-1)``, and df is ``n³ / Σ_ij corr_ij²``.
 
-**Direction, odd one out.** Two more tests, of :mod:`~coterie.clustering.halves`, find much smaller differences between two
-groups, or between one client and all others. They need :data:`FEW` clients.
+**Direction, odd one out.** Two more tests, of :mod:`~coterie.clustering.halves`, find much smaller
+differences between two groups, or between one client and all others. They need :data:`FEW` clients.
 """
 
 from __future__ import annotations
@@ -36,11 +41,20 @@ import scipy
 
 from coterie.clustering import _checks
 from coterie.clustering.geometry import leading_vector
-from coterie.clustering.halves import ROUNDING, Halves, centred, clients_of, half_tests, halves, signals
+from coterie.clustering.halves import (
+    ROUNDING,
+    Halves,
+    centred,
+    clients_of,
+    half_tests,
+    halves,
+    signals,
+)
 from coterie.settings.calls import public
 
 FEW = 8
-"""With fewer clients, the tests of one half by the other have too few degrees of freedom to be useful."""
+"""With fewer clients, the tests of one half by the other have too few degrees of freedom to be
+useful."""
 
 
 @public
@@ -57,8 +71,8 @@ class Congruence:
         p_spread: The p-value of the spread.
         p_direction: The p-value of the direction test; ``None`` if n is too small for it.
         p_odd: The p-value of the odd-one-out test; ``None`` if n is too small for it.
-        p: The smallest p-value times the number of tests, at most 1 (Bonferroni): the probability of so much difference, or
-            more, if all members have the same signal.
+        p: The smallest p-value times the number of tests, at most 1 (Bonferroni): the probability
+            of so much difference, or more, if all members have the same signal.
     """
 
     clients: int
@@ -101,28 +115,33 @@ class Excess(NamedTuple):
 
 
 @public
-def congruence(gram: Any, members: Iterable[int] | None = None, dimension: float | None = None) -> Congruence:
+def congruence(
+    gram: Any, members: Iterable[int] | None = None, dimension: float | None = None
+) -> Congruence:
     """Test whether the members have the same signal.
 
-    The test assumes Gaussian noise whose covariances are multiples of each other, c_i Λ. All clients must train their halves
-    for the same number of steps, because unequal work makes updates differ. Test a group by the halves of its members alone:
-    the noise of other clients has other directions, r would seem too large, and p too small.
+    The test assumes Gaussian noise whose covariances are multiples of each other, c_i Λ. All
+    clients must train their halves for the same number of steps, because unequal work makes updates
+    differ. Test a group by the halves of its members alone: the noise of other clients has other
+    directions, r would seem too large, and p too small.
 
-    False alarms at p < 0.001, in 3,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and noise in equal
-    directions, 2 to 1,000 of them; up to 0.002 if noise levels are the inverse of sizes from a third to double. There are
-    more in extreme cases: 0.005 for 20 clients in 10 dimensions of which one has nine times the noise of the others, 0.005
-    for 4 clients if half of the noise's variance is in one direction, 0.002 for 20 clients and 0.0045 for 40 if the noise of
-    every parameter is Student's t with 3 degrees of freedom. A second probe that must confirm the first costs little and
-    guards against them: :func:`repeated_p`.
+    False alarms at p < 0.001, in 3,000 to 30,000 draws each: at most 0.001 for 2 to 20 clients and
+    noise in equal directions, 2 to 1,000 of them; up to 0.002 if noise levels are the inverse of
+    sizes from a third to double. There are more in extreme cases: 0.005 for 20 clients in 10
+    dimensions of which one has nine times the noise of the others, 0.005 for 4 clients if half of
+    the noise's variance is in one direction, 0.002 for 20 clients and 0.0045 for 40 if the noise of
+    every parameter is Student's t with 3 degrees of freedom. A second probe that must confirm the
+    first costs little and guards against them: :func:`repeated_p`.
 
     Without noise, ``a = b``, p is 0 if clients differ by more than rounding, and 1 if not.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves (:func:`~coterie.clustering.halves_gram`).
         members: Positions; all if ``None``. One client is congruent: p = 1.
-        dimension: The effective dimension of the noise if it is known, for example from earlier rounds or from a larger
-            group of the same model. The members' own estimate counts if it is smaller. Without ``dimension``, two clients
-            are split only if they differ enormously, because their noise is estimated from two products.
+        dimension: The effective dimension of the noise if it is known, for example from earlier
+            rounds or from a larger group of the same model. The members' own estimate counts if it
+            is smaller. Without ``dimension``, two clients are split only if they differ enormously,
+            because their noise is estimated from two products.
 
     Returns:
         The result of the test.
@@ -152,7 +171,9 @@ def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
     ps = [spread.p, *others]
     p = min(1.0, len(ps) * min(ps))
     direction, odd = others or (None, None)
-    return Congruence(n, spread.value, spread.z, _inverse(noise.share), noise.df, spread.p, direction, odd, p)
+    return Congruence(
+        n, spread.value, spread.z, _inverse(noise.share), noise.df, spread.p, direction, odd, p
+    )
 
 
 def noise_of(h: Halves, dimension: float | None = None) -> Noise:
@@ -169,7 +190,9 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
         ValueError: The dimension is below 1.
     """
     if dimension is not None and not dimension >= 1:
-        raise ValueError(f"dimension must be an effective dimension, a number >= 1, got {dimension}")
+        raise ValueError(
+            f"dimension must be an effective dimension, a number >= 1, got {dimension}"
+        )
     known = 0.0 if dimension is None else 1 / dimension
     level, n = np.diagonal(h.noise), len(h.noise)
     apart = np.diagonal(centred(h.mean))
@@ -178,9 +201,14 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
     if not (one.any() and two.any()):
         return Noise(known, math.inf)
     product = (h.mixed - h.mixed.mean(axis=0)) ** 2
-    by_norms = np.where(one, 1 / np.where(one, apart, 1), 0) @ product @ np.where(two, 1 / np.where(two, level, 1), 0)
+    by_norms = (
+        np.where(one, 1 / np.where(one, apart, 1), 0)
+        @ product
+        @ np.where(two, 1 / np.where(two, level, 1), 0)
+    )
     share = max(
-        float(by_norms) / float(one.sum() * two.sum()), float(one @ product @ two) / float(apart[one].sum() * level[two].sum())
+        float(by_norms) / float(one.sum() * two.sum()),
+        float(one @ product @ two) / float(apart[one].sum() * level[two].sum()),
     )
     covariance = centred(np.diag(level))
     scale = np.sqrt(np.diagonal(covariance))
@@ -192,8 +220,9 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
 def _levels(h: Halves) -> np.ndarray:
     """Every client's noise level ``(n,)`` if all signals are equal; ``‖M_i - M̄‖²`` is then as good a measure as ``‖D_i‖²``.
 
-    The ratio of two such squares does not depend on their sum. So levels from sums, unlike levels from D alone, are not
-    small when the ratio is great. They are scaled to the total of D, so that signal does not make all levels greater.
+    The ratio of two such squares does not depend on their sum. So levels from sums, unlike levels
+    from D alone, are not small when the ratio is great. They are scaled to the total of D, so that
+    signal does not make all levels greater.
     """
     level, n = np.diagonal(h.noise), len(h.noise)
     both = level + np.maximum(np.diagonal(centred(h.mean)), 0.0) * n / (n - 1)
@@ -203,9 +232,10 @@ def _levels(h: Halves) -> np.ndarray:
 def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | None = None) -> Excess:
     """Test whether ``X = tr(W M Mᵀ)`` is greater than its average under noise alone, ``Y = Σ W_ii ‖D_i‖²``.
 
-    As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i W_ii² l_i²`` with noise
-    levels l. The square of a level is too large on average because of the level's own variance, by the factor ``1 + 2/r``,
-    or ``1 + 1/r`` for levels of two draws. This factor is removed (but the result is at least that for equal levels).
+    As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i
+    W_ii² l_i²`` with noise levels l. The square of a level is too large on average because of the
+    level's own variance, by the factor ``1 + 2/r``, or ``1 + 1/r`` for levels of two draws. This
+    factor is removed (but the result is at least that for equal levels).
 
     Args:
         h: The halves.
@@ -240,7 +270,11 @@ def _judged(
 
 
 def excess_of_sums(
-    sums: tuple[float, float, float, float], levels: np.ndarray, largest: float, noise: Noise, draws: int = 1
+    sums: tuple[float, float, float, float],
+    levels: np.ndarray,
+    largest: float,
+    noise: Noise,
+    draws: int = 1,
 ) -> Excess:
     """Compute :func:`excess` from its sums.
 
@@ -262,7 +296,9 @@ def excess_of_sums(
     return compared(observed, expected, shrink * squares, pairs, Noise(share, noise.df), nothing)
 
 
-def compared(observed: float, expected: float, own: float, pairs: float, noise: Noise, nothing: float) -> Excess:
+def compared(
+    observed: float, expected: float, own: float, pairs: float, noise: Noise, nothing: float
+) -> Excess:
     """Compare a sum of squares X with its average under noise alone, Y, both with variances as in :func:`excess`.
 
     Args:
@@ -282,7 +318,12 @@ def compared(observed: float, expected: float, own: float, pairs: float, noise: 
     of_observed, of_expected = 2 * noise.share * (own + pairs), 2 * noise.share * own
     sd = math.sqrt(of_observed + of_expected)
     value = observed - expected
-    p = _p_value(max(observed, 0.0) / expected, 2 * expected**2 / of_observed, 2 * expected**2 / of_expected, noise.df)
+    p = _p_value(
+        max(observed, 0.0) / expected,
+        2 * expected**2 / of_observed,
+        2 * expected**2 / of_expected,
+        noise.df,
+    )
     return Excess(value, sd, value / sd, p)
 
 
@@ -304,7 +345,8 @@ def _inverse(share: float) -> float:
 
 
 LEAST = 1e-6
-"""The smallest ``1/r`` of noise: updates that happen to be orthogonal to all noise contain no information about it."""
+"""The smallest ``1/r`` of noise: updates that happen to be orthogonal to all noise contain no
+information about it."""
 
 SURE = 8.0
 """From this normal score on, a bound replaces a difference of two nearly equal numbers."""
@@ -316,13 +358,13 @@ def repeated_p(first: float, second: float, clients: int) -> float:
 
     The halves of the two probes are drawn separately.
 
-    The data stay the same, so two probes are not independent. In
-    ``tr(C Ŝ) = Σ_i (1 - 1/n) (‖M_i‖² - ‖D_i‖²) - Σ_i≠j M_i·M_j / n`` the two probes have the whole updates M in common, at
-    worst entirely. The noise ``D_i`` is separate for each probe, and of the same size. So the two scores have the
-    correlation ``ρ = n / (2n - 1)``, and the probability that both exceed the lesser, z, is
-    ``Φ(-z) - 2 T(z, sqrt((1 - ρ)/(1 + ρ)))`` with Owen's function T; from z = 8 on, its bound ``Φ(-z sqrt(2 / (1 + ρ)))``.
-    With more probes, the noise that all have in common would remain: z could grow by less than the square root of 2, however
-    many there are.
+    The data stay the same, so two probes are not independent. In ``tr(C Ŝ) = Σ_i (1 - 1/n) (‖M_i‖²
+    - ‖D_i‖²) - Σ_i≠j M_i·M_j / n`` the two probes have the whole updates M in common, at worst
+    entirely. The noise ``D_i`` is separate for each probe, and of the same size. So the two scores
+    have the correlation ``ρ = n / (2n - 1)``, and the probability that both exceed the lesser, z,
+    is ``Φ(-z) - 2 T(z, sqrt((1 - ρ)/(1 + ρ)))`` with Owen's function T; from z = 8 on, its bound
+    ``Φ(-z sqrt(2 / (1 + ρ)))``. With more probes, the noise that all have in common would remain: z
+    could grow by less than the square root of 2, however many there are.
 
     Args:
         first: The p-value of the first probe.
@@ -349,11 +391,14 @@ def repeated_p(first: float, second: float, clients: int) -> float:
         return max(first, second)
     if z > SURE:
         return float(scipy.special.ndtr(-z * math.sqrt(2 / (1 + rho))))
-    return float(scipy.special.ndtr(-z) - 2 * scipy.special.owens_t(z, math.sqrt((1 - rho) / (1 + rho))))
+    return float(
+        scipy.special.ndtr(-z) - 2 * scipy.special.owens_t(z, math.sqrt((1 - rho) / (1 + rho)))
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Groups: split until their members are congruent, merged if they prove to be the same, and found for a newcomer.
+# Groups: split until their members are congruent, merged if they prove to be the same, and found
+#     for a newcomer.
 #
 # This part is Coterie's own; letters and assumptions as in :mod:`~coterie.clustering.halves` and
 # :mod:`~coterie.clustering.congruence`.
@@ -419,13 +464,15 @@ class Contrast:
 def signal_cut(signal: np.ndarray) -> tuple[Group, Group]:
     """Divide clients into the two groups along which the signals differ most.
 
-    The matrix is centred, and its leading eigenvector gives each client a coordinate. Of the n - 1 cuts between neighbours,
-    the one with the least variance within the two sides is taken. Ties: of equally good cuts, the one with fewest clients
-    below it, where the eigenvector's sign makes its largest entry positive. Equal coordinates are never separated. If the
-    leading eigenvalue is not simple, as for three clients equally far from each other, the order of the clients decides.
+    The matrix is centred, and its leading eigenvector gives each client a coordinate. Of the n - 1
+    cuts between neighbours, the one with the least variance within the two sides is taken. Ties: of
+    equally good cuts, the one with fewest clients below it, where the eigenvector's sign makes its
+    largest entry positive. Equal coordinates are never separated. If the leading eigenvalue is not
+    simple, as for three clients equally far from each other, the order of the clients decides.
 
     Args:
-        signal: Shape ``(n, n)``, n >= 2, of :func:`~coterie.clustering.signal_gram`, or any Gram matrix.
+        signal: Shape ``(n, n)``, n >= 2, of :func:`~coterie.clustering.signal_gram`, or any Gram
+            matrix.
 
     Returns:
         Two groups of positions. The first one holds position 0.
@@ -464,12 +511,15 @@ def _cut(signal: np.ndarray) -> tuple[Group, Group]:
 
 @public
 def congruent_groups(
-    gram: Any, alpha: float = 1e-4, members: Iterable[int] | None = None, dimension: float | None = None
+    gram: Any,
+    alpha: float = 1e-4,
+    members: Iterable[int] | None = None,
+    dimension: float | None = None,
 ) -> CongruentGroups:
     """Split a group in two, and its parts again, as long as their members are not congruent.
 
-    A group is split by :func:`signal_cut` if its p of :func:`~coterie.clustering.congruence` is below ``alpha``. Every part
-    is centred and tested by its own members alone.
+    A group is split by :func:`signal_cut` if its p of :func:`~coterie.clustering.congruence` is
+    below ``alpha``. Every part is centred and tested by its own members alone.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.
@@ -512,13 +562,16 @@ def congruent_groups(
 
 
 @public
-def contrast(gram: Any, left: Iterable[int], right: Iterable[int], dimension: float | None = None) -> Contrast:
+def contrast(
+    gram: Any, left: Iterable[int], right: Iterable[int], dimension: float | None = None
+) -> Contrast:
     """Test whether two groups of clients are one, by their mean signals, whatever the differences within them are.
 
-    With w = ``1/n_left`` on the left and ``-1/n_right`` on the right, the distance is ``wᵀ Ŝ w`` with Ŝ of
-    :func:`~coterie.clustering.signal_gram`. It is tested as the spread is, with the weights ``w wᵀ``. ``1/r`` is at least
-    the share of the noise along the observed difference ``δ = Σ w_k M_k``: ``Σ (D_i · δ)² / (‖δ‖² Σ ‖D_i‖²)``. The error is
-    at least the effect of noise along it: ``2 sqrt(Σ w_i² (D_i · δ)²)``.
+    With w = ``1/n_left`` on the left and ``-1/n_right`` on the right, the distance is ``wᵀ Ŝ w``
+    with Ŝ of :func:`~coterie.clustering.signal_gram`. It is tested as the spread is, with the
+    weights ``w wᵀ``. ``1/r`` is at least the share of the noise along the observed difference ``δ =
+    Σ w_k M_k``: ``Σ (D_i · δ)² / (‖δ‖² Σ ‖D_i‖²)``. The error is at least the effect of noise along
+    it: ``2 sqrt(Σ w_i² (D_i · δ)²)``.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.
@@ -543,7 +596,9 @@ def contrast(gram: Any, left: Iterable[int], right: Iterable[int], dimension: fl
     one = _checks.position_list(left, n, "left")
     two = _checks.position_list(right, n, "right")
     if (both := np.intersect1d(one, two)).size:
-        raise ValueError(f"left and right must have no client in common, got {int(both[0])} in both")
+        raise ValueError(
+            f"left and right must have no client in common, got {int(both[0])} in both"
+        )
     at = np.sort(np.concatenate((one, two)))
     weights = np.where(np.isin(at, one), 1 / len(one), -1 / len(two))
     return _contrast(halves(square, at), weights, dimension)
@@ -555,11 +610,15 @@ def _contrast(h: Halves, weights: np.ndarray, dimension: float | None) -> Contra
     norms = float(weights @ h.mean @ weights) * float(np.trace(h.noise))
     share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
     found = excess(h, np.outer(weights, weights), Noise(min(share, 1.0), noise.df))
-    return Contrast(found.value, max(found.sd, 2 * math.sqrt(weights**2 @ along)), found.z, noise.df, found.p)
+    return Contrast(
+        found.value, max(found.sd, 2 * math.sqrt(weights**2 @ along)), found.z, noise.df, found.p
+    )
 
 
 @public
-def member_contrasts(gram: Any, group: Iterable[int], dimension: float | None = None) -> tuple[Contrast, ...]:
+def member_contrasts(
+    gram: Any, group: Iterable[int], dimension: float | None = None
+) -> tuple[Contrast, ...]:
     """Compute the :func:`contrast` of each member of a group with the others, in time proportional to the matrix.
 
     Args:
@@ -586,7 +645,12 @@ def member_contrasts(gram: Any, group: Iterable[int], dimension: float | None = 
         raise ValueError("group must have at least 2 members, got 1")
     h = halves(square, at)
     noise, level, mixed = noise_of(h, dimension), np.diagonal(h.noise), h.mixed.sum(axis=0)
-    rows, total, trace, squares = h.mean.sum(axis=1), float(h.mean.sum()), float(level.sum()), float((level**2).sum())
+    rows, total, trace, squares = (
+        h.mean.sum(axis=1),
+        float(h.mean.sum()),
+        float(level.sum()),
+        float((level**2).sum()),
+    )
     found = []
     for i in range(n):  # w = (1 + b) e_i - b 1, so that w_i is 1 and the others are -b
         b = 1 / (n - 1)
@@ -599,7 +663,11 @@ def member_contrasts(gram: Any, group: Iterable[int], dimension: float | None = 
         norms = observed * trace
         share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
         judged = _judged(h, *sums, 1.0, Noise(min(share, 1.0), noise.df))
-        found.append(Contrast(judged.value, max(judged.sd, 2 * math.sqrt(weighted)), judged.z, noise.df, judged.p))
+        found.append(
+            Contrast(
+                judged.value, max(judged.sd, 2 * math.sqrt(weighted)), judged.z, noise.df, judged.p
+            )
+        )
     return tuple(found)
 
 
@@ -609,8 +677,8 @@ def newcomer_contrasts(
 ) -> tuple[Contrast, ...]:
     """Compute the :func:`contrast` of one client with each of several groups: it belongs to the nearest, if p allows it.
 
-    To find the leaf of a newcomer, compare the two sides of every split on the way down. The mean of a group with few
-    members is less certain, and so is its distance: see the errors.
+    To find the leaf of a newcomer, compare the two sides of every split on the way down. The mean
+    of a group with few members is less certain, and so is its distance: see the errors.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves, all trained from the same model.

@@ -1,9 +1,10 @@
 """The Gram matrix of ``n`` updates, and the quantities that follow from it without the rows.
 
-With ``G = X Xᵀ`` of the updates ``X`` (n clients, d parameters), cosine similarities, Euclidean distances, the norm of every
-client's update and the norm of any weighted mean are functions of the ``(n, n)`` matrix alone. ``G`` is a sum over
-parameters. So it is built block by block, the matrices of layers add up to that of the model, and an orthonormal map of the
-rows does not change it. Only Manhattan distances need the rows.
+With ``G = X Xᵀ`` of the updates ``X`` (n clients, d parameters), cosine similarities, Euclidean
+distances, the norm of every client's update and the norm of any weighted mean are functions of the
+``(n, n)`` matrix alone. ``G`` is a sum over parameters. So it is built block by block, the matrices
+of layers add up to that of the model, and an orthonormal map of the rows does not change it. Only
+Manhattan distances need the rows.
 """
 
 from __future__ import annotations
@@ -23,34 +24,42 @@ ZERO = 1e-12
 """A norm below this counts as zero: such an update is not similar to any other."""
 
 TINY = ZERO**2
-"""A squared norm below this is computed in float64: in float32, squares of numbers below 1e-19 lose digits, and from 1e-23 on
-they are zero."""
+"""A squared norm below this is computed in float64: in float32, squares of numbers below 1e-19 lose
+digits, and from 1e-23 on they are zero."""
 
 METRICS = ("l2", "cosine")
 
 
 @public
-def gram(updates: np.ndarray | torch.Tensor, columns: Columns = None, sketch: int | None = None, seed: int = 0) -> np.ndarray:
+def gram(
+    updates: np.ndarray | torch.Tensor,
+    columns: Columns = None,
+    sketch: int | None = None,
+    seed: int = 0,
+) -> np.ndarray:
     """Compute the inner products of all pairs of updates.
 
-    Products are computed in the precision of the input (half precisions: float32) within a block of columns, and added in
-    float64. So apart from the result, there is only memory for one block, at most 0.6 GB. With ε the precision of the input
-    (1e-7 in float32), the error of an entry is about ``ε ‖x_i‖ ‖x_j‖``.
+    Products are computed in the precision of the input (half precisions: float32) within a block of
+    columns, and added in float64. So apart from the result, there is only memory for one block, at
+    most 0.6 GB. With ε the precision of the input (1e-7 in float32), the error of an entry is about
+    ``ε ‖x_i‖ ‖x_j‖``.
 
-    Squared distances ``G_ii + G_jj - 2 G_ij`` have a relative error of about 100 ε, down to rows that differ by 1e-5 of their
-    norm. Rows that differ by less than an eighth of their norm have a common part, which would cancel in this difference
-    and leave rounding errors. Their products are computed again without it, and what it adds to each entry is added in
-    float64. Rows that are not close to any other row are not computed twice. Products of rows whose squares are too small or
+    Squared distances ``G_ii + G_jj - 2 G_ij`` have a relative error of about 100 ε, down to rows
+    that differ by 1e-5 of their norm. Rows that differ by less than an eighth of their norm have a
+    common part, which would cancel in this difference and leave rounding errors. Their products are
+    computed again without it, and what it adds to each entry is added in float64. Rows that are not
+    close to any other row are not computed twice. Products of rows whose squares are too small or
     too large for float32 are computed in float64.
 
     Args:
-        updates: Shape ``(n, d)``: an array (also ``np.memmap``, which is read from disk a block at a time) or a tensor on
-            any device.
-        columns: Which of the d parameters count: ``None`` for all, a slice, a pair ``(start, stop)``, a sequence of pairs or
-            slices that do not overlap, or an integer index array (a NumPy array or a tensor, so that two numbers in a tuple
-            or list are always a pair).
-        sketch: If given, compute the products of sketches (:func:`~coterie.clustering.sketch`) of that many numbers instead
-            of the rows. This is much faster if d is large. :func:`~coterie.clustering.sketch_error` bounds the error.
+        updates: Shape ``(n, d)``: an array (also ``np.memmap``, which is read from disk a block at
+            a time) or a tensor on any device.
+        columns: Which of the d parameters count: ``None`` for all, a slice, a pair ``(start,
+            stop)``, a sequence of pairs or slices that do not overlap, or an integer index array (a
+            NumPy array or a tensor, so that two numbers in a tuple or list are always a pair).
+        sketch: If given, compute the products of sketches (:func:`~coterie.clustering.sketch`) of
+            that many numbers instead of the rows. This is much faster if d is large.
+            :func:`~coterie.clustering.sketch_error` bounds the error.
         seed: The seed of the sketches.
 
     Returns:
@@ -80,7 +89,8 @@ def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
     if len(far_from_one):
         products = cross_products(rows, far_from_one, columns, wide=True)
         _put(total, far_from_one, products)
-    # No product is greater than the greatest of the squares, so it is enough to check that these are finite.
+    # No product is greater than the greatest of the squares, so it is enough to check that these
+    # are finite.
     if not np.isfinite(np.diagonal(total)).all():
         _checks.refuse_infinite_rows(rows)
     groups = list(close_rows(total))
@@ -104,7 +114,9 @@ def out_of_range(gram: np.ndarray, rows: torch.Tensor) -> np.ndarray:
         return np.zeros(0, dtype=np.int64)
     square = np.diagonal(gram)
     odd = np.flatnonzero(~np.isfinite(square) | (square < TINY))
-    return np.array([i for i in odd if bool((rows[i] != 0).any())], dtype=np.int64)  # a row of zeros is exact
+    return np.array(
+        [i for i in odd if bool((rows[i] != 0).any())], dtype=np.int64
+    )  # a row of zeros is exact
 
 
 def _put(gram: np.ndarray, at: np.ndarray, products: np.ndarray) -> None:
@@ -117,12 +129,15 @@ def _put(gram: np.ndarray, at: np.ndarray, products: np.ndarray) -> None:
 
 @public
 def gram_update(
-    gram: np.ndarray, updates: np.ndarray | torch.Tensor, changed: Iterable[int], columns: Columns = None
+    gram: np.ndarray,
+    updates: np.ndarray | torch.Tensor,
+    changed: Iterable[int],
+    columns: Columns = None,
 ) -> np.ndarray:
     """Update the Gram matrix after some rows changed: only their products are computed again.
 
-    The work is that of m n products for m changed rows, instead of n²/2, apart from rows that are close to a changed one, see
-    :func:`gram`.
+    The work is that of m n products for m changed rows, instead of n²/2, apart from rows that are
+    close to a changed one, see :func:`gram`.
 
     Args:
         gram: Shape ``(n, n)``, of the updates before the change.
@@ -131,10 +146,12 @@ def gram_update(
         columns: The columns from which ``gram`` was made.
 
     Returns:
-        A new ``(n, n)`` float64 matrix, exactly symmetric, equal to ``gram(updates, columns)`` except for rounding.
+        A new ``(n, n)`` float64 matrix, exactly symmetric, equal to ``gram(updates, columns)``
+        except for rounding.
 
     Raises:
-        ValueError: As in :func:`gram`, or the matrix and the updates have different numbers of rows.
+        ValueError: As in :func:`gram`, or the matrix and the updates have different numbers of
+            rows.
 
     Example:
         >>> before = np.array([[25.0, 8.0], [8.0, 4.0]])  # (3, 4) and (0, 2)
@@ -144,7 +161,9 @@ def gram_update(
     """
     rows, out = _checks.rows(updates), _checks.gram_matrix(gram)
     if len(out) != len(rows):
-        raise ValueError(f"gram must be ({len(rows)}, {len(rows)}), for the {len(rows)} updates, got shape {out.shape}")
+        raise ValueError(
+            f"gram must be ({len(rows)}, {len(rows)}), for the {len(rows)} updates, got shape {out.shape}"
+        )
     out, positions = out.copy(), list(changed)
     if positions:
         at = _checks.position_list(positions, len(rows), "changed")
@@ -189,8 +208,8 @@ def cosine(gram: np.ndarray) -> np.ndarray:
         gram: Shape ``(n, n)``.
 
     Returns:
-        Shape ``(n, n)``, within [-1, 1], with ones on the diagonal. An update of norm below 1e-12 has similarity 0 to every
-        other, and 1 to itself by definition.
+        Shape ``(n, n)``, within [-1, 1], with ones on the diagonal. An update of norm below 1e-12
+        has similarity 0 to every other, and 1 to itself by definition.
 
     Raises:
         ValueError: ``gram`` is not a Gram matrix.
@@ -205,7 +224,9 @@ def cosine(gram: np.ndarray) -> np.ndarray:
     inverse = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
     out = np.empty_like(products)
     for part in _checks.strips(len(out)):
-        strip = np.multiply(inverse[part, None], inverse, out=out[part])  # multiplication commutes, so this is symmetric
+        strip = np.multiply(
+            inverse[part, None], inverse, out=out[part]
+        )  # multiplication commutes, so this is symmetric
         strip *= products[part]
         np.clip(strip, -1.0, 1.0, out=strip)
     np.fill_diagonal(out, 1.0)
@@ -216,14 +237,15 @@ def cosine(gram: np.ndarray) -> np.ndarray:
 def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
     """Compute distances from the Gram matrix.
 
-    A squared distance is a difference of entries. :func:`gram` computes these so that the difference is exact to about 100 ε
-    of itself, also for rows that are nearly equal. In a Gram matrix from elsewhere, distances below ``sqrt(ε) ‖x_i‖`` are
-    noise, where ε is the precision of the products (1e-7 in float32: 3e-4 of the norm).
+    A squared distance is a difference of entries. :func:`gram` computes these so that the
+    difference is exact to about 100 ε of itself, also for rows that are nearly equal. In a Gram
+    matrix from elsewhere, distances below ``sqrt(ε) ‖x_i‖`` are noise, where ε is the precision of
+    the products (1e-7 in float32: 3e-4 of the norm).
 
     Args:
         gram: Shape ``(n, n)``.
-        metric: ``"l2"``: ``‖x_i - x_j‖ = sqrt(G_ii + G_jj - 2 G_ij)``. ``"cosine"``: ``1 - cos(x_i, x_j)``, with distance 1
-            between an update of norm below 1e-12 and every other.
+        metric: ``"l2"``: ``‖x_i - x_j‖ = sqrt(G_ii + G_jj - 2 G_ij)``. ``"cosine"``: ``1 - cos(x_i,
+            x_j)``, with distance 1 between an update of norm below 1e-12 and every other.
 
     Returns:
         Shape ``(n, n)``, with a zero diagonal.
@@ -237,7 +259,9 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
                [3.60555128, 0.        ]])
     """
     if metric in ("l1", "manhattan", "cityblock"):
-        raise ValueError("l1 distances do not follow from a Gram matrix; pass the rows: manhattan(updates)")
+        raise ValueError(
+            "l1 distances do not follow from a Gram matrix; pass the rows: manhattan(updates)"
+        )
     if _checks.one_of(metric, METRICS, "metric") == "cosine":
         out = cosine(gram)
         np.subtract(1.0, out, out=out)
@@ -257,19 +281,20 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
 def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None = None) -> float:
     """Compute the norm of the weighted mean of the updates, ``sqrt(wᵀ G w)``.
 
-    This is CFL's first criterion (arXiv 1910.01991, eq. 32). It is not the mean of the norms, which stays large if updates
-    cancel.
+    This is CFL's first criterion (arXiv 1910.01991, eq. 32). It is not the mean of the norms, which
+    stays large if updates cancel.
 
     Args:
         gram: Shape ``(n, n)``.
-        weights: Shape ``(n,)``, any numbers >= 0, for example training-set sizes; they are scaled to sum 1. Equal weights if
-            ``None``.
+        weights: Shape ``(n,)``, any numbers >= 0, for example training-set sizes; they are scaled
+            to sum 1. Equal weights if ``None``.
 
     Returns:
         The norm.
 
     Raises:
-        ValueError: ``gram`` is not a Gram matrix, or the weights are not n finite numbers >= 0, or all are zero.
+        ValueError: ``gram`` is not a Gram matrix, or the weights are not n finite numbers >= 0, or
+            all are zero.
 
     Example:
         >>> norm_of_mean(np.array([[1.0, -1.0], [-1.0, 1.0]]))
@@ -318,11 +343,13 @@ def manhattan(updates: np.ndarray | torch.Tensor, columns: Columns = None) -> np
 
 
 # ----------------------------------------------------------------------------------------------------
-# Inner products of many long rows, tile by tile: half of the work of a general product, and no second matrix of that size.
+# Inner products of many long rows, tile by tile: half of the work of a general product, and no
+# second matrix of that size.
 
 
 WIDTH = 1 << 16
-"""The maximum number of columns whose products are added in the precision of the rows; these sums are added in float64."""
+"""The maximum number of columns whose products are added in the precision of the rows; these sums
+are added in float64."""
 
 _ENTRIES = 1 << 26  # of a block of columns that is converted to float32 at a time: 256 MB
 _COPIED = 1 << 23  # of a block of columns whose rows are copied: 32 MB
@@ -341,11 +368,14 @@ def self_products(rows: torch.Tensor, columns: Columns) -> np.ndarray:
     return total
 
 
-def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False) -> np.ndarray:
+def products_around_mean(
+    rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False
+) -> np.ndarray:
     """Compute ``(m, m)`` float64 inner products of the m rows at the positions ``some``, from their differences to their mean.
 
-    With ``y_i = x_i - c``, ``x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c``. In a squared distance the terms of c cancel
-    except for rounding in float64, whatever the rounding errors of ``y_i · c`` itself. With ``wide``, all is in float64.
+    With ``y_i = x_i - c``, ``x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c``. In a squared
+    distance the terms of c cancel except for rounding in float64, whatever the rounding errors of
+    ``y_i · c`` itself. With ``wide``, all is in float64.
     """
     m = len(some)
     total, along, square = np.zeros((m, m)), np.zeros(m), 0.0
@@ -366,14 +396,19 @@ def products_around_mean(rows: torch.Tensor, some: np.ndarray, columns: Columns,
 
 
 NEAR = 1 / 8
-"""Rows that differ by less than this share of their norm are close. The squared distance of others is at least 1/64 of a
-product, so that it has 64 times its relative error."""
+"""Rows that differ by less than this share of their norm are close. The squared distance of others
+is at least 1/64 of a product, so that it has 64 times its relative error."""
 
 
 def close_rows(gram: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the positions, sorted, of rows that are connected by pairs of close rows; no row that is close to no other."""
     square = np.diagonal(gram)
-    left = np.concatenate([_near(gram[part], square[part, None], square).sum(axis=1) > 1 for part in _checks.strips(len(gram))])
+    left = np.concatenate(
+        [
+            _near(gram[part], square[part, None], square).sum(axis=1) > 1
+            for part in _checks.strips(len(gram))
+        ]
+    )
     for first in np.flatnonzero(left).tolist():
         if not left[first]:
             continue
@@ -403,7 +438,9 @@ def _make_symmetric(total: np.ndarray) -> None:
             total[j, i] = total[i, j].T
 
 
-def cross_products(rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False) -> np.ndarray:
+def cross_products(
+    rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False
+) -> np.ndarray:
     """Compute ``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``.
 
     With ``wide``, products are computed in float64, and must be finite.
@@ -441,13 +478,16 @@ def _add(total: np.ndarray, left: torch.Tensor, i: slice, right: torch.Tensor, j
     one, two = left[i], right[j]
     with np.errstate(all="ignore"):  # the callers report values that are not finite
         if one.device.type == "cpu" and max(len(one), len(two)) >= _FEW:
-            total[i, j] += one.numpy() @ two.numpy().T  # for a matrix and its own transpose, NumPy computes one half
+            total[i, j] += (
+                one.numpy() @ two.numpy().T
+            )  # for a matrix and its own transpose, NumPy computes one half
         else:
             total[i, j] += (one @ two.T).cpu().numpy()
 
 
 LARGE = 128
-"""Rows from which the leading eigenvector is computed by iteration, in time proportional to the entries of the matrix."""
+"""Rows from which the leading eigenvector is computed by iteration, in time proportional to the
+entries of the matrix."""
 
 
 def leading_vector(square: np.ndarray) -> np.ndarray:
@@ -457,8 +497,8 @@ def leading_vector(square: np.ndarray) -> np.ndarray:
         square: Shape ``(n, n)``.
 
     Returns:
-        Shape ``(n,)``, of norm 1 and either sign. For n of at least :data:`LARGE` it is that of Lanczos' iteration (ARPACK),
-        to eight digits.
+        Shape ``(n,)``, of norm 1 and either sign. For n of at least :data:`LARGE` it is that of
+        Lanczos' iteration (ARPACK), to eight digits.
 
     Example:
         >>> abs(leading_vector(np.array([[2.0, 0.0], [0.0, 1.0]])))
@@ -466,16 +506,21 @@ def leading_vector(square: np.ndarray) -> np.ndarray:
     """
     n = len(square)
     if n >= LARGE:
-        start = np.cos(np.arange(n) ** 2)  # the same in every run, and orthogonal to nothing in particular
+        start = np.cos(
+            np.arange(n) ** 2
+        )  # the same in every run, and orthogonal to nothing in particular
         try:
-            return np.asarray(scipy.sparse.linalg.eigsh(square, k=1, which="LA", v0=start, tol=1e-8)[1][:, 0])
+            return np.asarray(
+                scipy.sparse.linalg.eigsh(square, k=1, which="LA", v0=start, tol=1e-8)[1][:, 0]
+            )
         except scipy.sparse.linalg.ArpackNoConvergence:
             pass
     return np.asarray(np.linalg.eigh(square)[1][:, -1])
 
 
 # ----------------------------------------------------------------------------------------------------
-# Layers that distinguish clients (ACFL): a separate Gram matrix and separate cosine similarities for every layer.
+# Layers that distinguish clients (ACFL): a separate Gram matrix and separate cosine similarities
+# for every layer.
 
 
 ALL = "all"
@@ -483,13 +528,15 @@ ALL = "all"
 
 
 @public
-def layer_grams(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+def layer_grams(
+    rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]
+) -> dict[str, np.ndarray]:
     """Compute the inner products of the clients' rows separately for each layer.
 
     Args:
         rows: Shape ``(n, d)``.
-        columns: Layer -> ``(start, stop)``. They do not overlap, so the matrices of layers add up to the matrix of all
-            layers.
+        columns: Layer -> ``(start, stop)``. They do not overlap, so the matrices of layers add up
+            to the matrix of all layers.
 
     Returns:
         Layer -> inner products, shape ``(n, n)``.
@@ -504,15 +551,20 @@ def layer_grams(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int
     """
     checked = _checks.rows(rows)
     if not isinstance(columns, Mapping):
-        raise ValueError(f"columns must be layer -> (start, stop), such as {{'fc': (0, 10)}}, got {columns!r:.60}")
+        raise ValueError(
+            f"columns must be layer -> (start, stop), such as {{'fc': (0, 10)}}, got {columns!r:.60}"
+        )
     return {layer: gram_of_rows(checked, span) for layer, span in columns.items()}
 
 
 @public
-def layer_similarities(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]) -> dict[str, np.ndarray]:
+def layer_similarities(
+    rows: np.ndarray | torch.Tensor, columns: Mapping[str, tuple[int, int]]
+) -> dict[str, np.ndarray]:
     """Compute the cosine similarities of the clients' rows for each layer, and for all layers together.
 
-    These are the matrices of ACFL's figure 3: first layers are similar in all clients, the last ones distinguish tasks.
+    These are the matrices of ACFL's figure 3: first layers are similar in all clients, the last
+    ones distinguish tasks.
 
     Args:
         rows: Shape ``(n, d)``.
@@ -535,24 +587,31 @@ def layer_similarities(rows: np.ndarray | torch.Tensor, columns: Mapping[str, tu
 @public
 def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Compute :func:`layer_similarities` from the matrices of :func:`layer_grams`; ``"all"`` is the cosine of their sum."""
-    return {**{layer: cosine(gram) for layer, gram in grams.items()}, ALL: cosine(np.sum([*grams.values()], axis=0))}
+    return {
+        **{layer: cosine(gram) for layer, gram in grams.items()},
+        ALL: cosine(np.sum([*grams.values()], axis=0)),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------
-# The closeness of one update to others, by which a newcomer finds its group (CFL, arXiv 1910.01991, Algorithm 4).
+# The closeness of one update to others, by which a newcomer finds its group (CFL, arXiv 1910.01991,
+# Algorithm 4).
 
 
 CLOSENESS_METRICS = ("cosine", "l2", "l1")
 
 
 @public
-def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarray, metric: str = "cosine") -> torch.Tensor:
+def closeness(
+    update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarray, metric: str = "cosine"
+) -> torch.Tensor:
     """Compute how close an update is to each of several stored ones.
 
     Args:
         update: Shape ``(d,)``.
         stored: Shape ``(m, d)``.
-        metric: ``"cosine"``: the cosine similarity, 0 if a norm is below 1e-12. ``"l2"``, ``"l1"``: minus the distance.
+        metric: ``"cosine"``: the cosine similarity, 0 if a norm is below 1e-12. ``"l2"``, ``"l1"``:
+            minus the distance.
 
     Returns:
         Shape ``(m,)``, float64; greater is closer.
@@ -568,7 +627,9 @@ def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarr
     """
     update, stored = torch.as_tensor(update), torch.as_tensor(stored)
     if update.ndim != 1 or stored.ndim != 2 or stored.shape[1] != len(update):
-        raise ValueError(f"closeness needs (d,) and (m, d), got shapes {tuple(update.shape)} and {tuple(stored.shape)}")
+        raise ValueError(
+            f"closeness needs (d,) and (m, d), got shapes {tuple(update.shape)} and {tuple(stored.shape)}"
+        )
     for name, values in (("update", update[None]), ("stored", stored)):
         if not bool(torch.isfinite(values).all()):
             _checks.refuse_infinite_rows(values, name)
@@ -584,6 +645,8 @@ def closeness(update: torch.Tensor | np.ndarray, stored: torch.Tensor | np.ndarr
         raise ValueError(f"metric must be one of {', '.join(CLOSENESS_METRICS)}, got {metric!r}")
     order = 2 if metric == "l2" else 1
     apart = torch.stack([(row - update).norm(p=order) for row in stored]).double()
-    for i in torch.nonzero(apart < ZERO).flatten().tolist():  # squares of so small numbers are zero in float32
+    for i in (
+        torch.nonzero(apart < ZERO).flatten().tolist()
+    ):  # squares of so small numbers are zero in float32
         apart[i] = (stored[i].double() - update.double()).norm(p=order)
     return -apart

@@ -1,17 +1,20 @@
 """Signal and noise, estimated from updates of two halves of every client's data.
 
-This method is Coterie's own. Client i trains twice from the same model, on two random halves of its data with the same
-number of steps, and sends ``a_i = s_i + e_i`` and ``b_i = s_i + f_i``. The signal ``s_i`` depends on its data distribution.
-``e_i`` and ``f_i`` are random: independent of each other and of those of all other clients, with mean zero and the same
-distribution. With the *whole update* ``M_i = (a_i + b_i) / 2`` and the *noise* ``D_i = (a_i - b_i) / 2``:
+This method is Coterie's own. Client i trains twice from the same model, on two random halves of its
+data with the same number of steps, and sends ``a_i = s_i + e_i`` and ``b_i = s_i + f_i``. The
+signal ``s_i`` depends on its data distribution. ``e_i`` and ``f_i`` are random: independent of each
+other and of those of all other clients, with mean zero and the same distribution. With the *whole
+update* ``M_i = (a_i + b_i) / 2`` and the *noise* ``D_i = (a_i - b_i) / 2``:
 
-- ``D_i`` contains no signal, and has the distribution of the noise in ``M_i`` if that distribution is symmetric;
+- ``D_i`` contains no signal, and has the distribution of the noise in ``M_i`` if that distribution
+  is symmetric;
 - the two are uncorrelated; if the noise is Gaussian, they are independent.
 
-So D is a separate copy of the noise, and everything here follows from it. Only inner products are needed: the Gram matrix
-``(2n, 2n)`` of the rows ``[a; b]``, with the halves of client i at positions i and n + i. It is a sum over parameters and
-stays the same under orthonormal maps. It may also be made of sketches (:func:`~coterie.clustering.sketch`): in these
-formulas a sketch of k numbers is a model of k parameters.
+So D is a separate copy of the noise, and everything here follows from it. Only inner products are
+needed: the Gram matrix ``(2n, 2n)`` of the rows ``[a; b]``, with the halves of client i at
+positions i and n + i. It is a sum over parameters and stays the same under orthonormal maps. It may
+also be made of sketches (:func:`~coterie.clustering.sketch`): in these formulas a sketch of k
+numbers is a model of k parameters.
 """
 
 from __future__ import annotations
@@ -47,10 +50,13 @@ class Halves(NamedTuple):
 
 
 @public
-def halves_gram(a: np.ndarray | torch.Tensor, b: np.ndarray | torch.Tensor, columns: Columns = None) -> np.ndarray:
+def halves_gram(
+    a: np.ndarray | torch.Tensor, b: np.ndarray | torch.Tensor, columns: Columns = None
+) -> np.ndarray:
     """Compute the Gram matrix of all half-updates: first those of a, then those of b.
 
-    Noise is a difference of entries of this matrix, which has a small relative error, see :func:`~coterie.clustering.gram`.
+    Noise is a difference of entries of this matrix, which has a small relative error, see
+    :func:`~coterie.clustering.gram`.
 
     Args:
         a: First halves, shape ``(n, d)``.
@@ -98,7 +104,8 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
         The three matrices.
 
     Raises:
-        ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not exist.
+        ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not
+            exist.
 
     Example:
         >>> halves(halves_gram(np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])))  # M = (2, 3), D = (1, 1)
@@ -141,16 +148,17 @@ def noise_levels(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
 def signal_gram(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """Estimate the inner products of the clients' signals, ``S Sᵀ``, without bias, including the diagonal.
 
-    Off the diagonal the estimate is ``M_i · M_j``, as different clients share no noise. On the diagonal it is
-    ``a_i · b_i = ‖M_i‖² - ‖D_i‖²``, as the two halves of a client share no noise. A plain Gram matrix contains the noise on
-    its diagonal.
+    Off the diagonal the estimate is ``M_i · M_j``, as different clients share no noise. On the
+    diagonal it is ``a_i · b_i = ‖M_i‖² - ‖D_i‖²``, as the two halves of a client share no noise. A
+    plain Gram matrix contains the noise on its diagonal.
 
-    The symmetrised cross-half products ``(a_i · b_j + b_i · a_j) / 2`` have the same expectation, and twice the variance off
-    the diagonal: they do not use ``a_i · a_j`` and ``b_i · b_j``. With ``τ_ij = Var(e_i · f_j)``, their variance is
-    ``τ_ij / 2``, and that of ``M_i · M_j`` is ``τ_ij / 4``.
+    The symmetrised cross-half products ``(a_i · b_j + b_i · a_j) / 2`` have the same expectation,
+    and twice the variance off the diagonal: they do not use ``a_i · a_j`` and ``b_i · b_j``. With
+    ``τ_ij = Var(e_i · f_j)``, their variance is ``τ_ij / 2``, and that of ``M_i · M_j`` is ``τ_ij /
+    4``.
 
-    The matrix is symmetric but need not be positive semi-definite: a negative diagonal entry means that only noise was seen.
-    Without noise, ``a = b``, it is the Gram matrix of the updates.
+    The matrix is symmetric but need not be positive semi-definite: a negative diagonal entry means
+    that only noise was seen. Without noise, ``a = b``, it is the Gram matrix of the updates.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves.
@@ -160,7 +168,8 @@ def signal_gram(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
         Shape ``(n, n)``.
 
     Raises:
-        ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not exist.
+        ValueError: The matrix has an odd size or is not a Gram matrix, or a position does not
+            exist.
 
     Example:
         >>> signal_gram(halves_gram(np.array([[1.0, 1.0], [0.0, 2.0]]), np.array([[1.0, -1.0], [0.0, 4.0]])))
@@ -185,9 +194,9 @@ def centred(square: np.ndarray) -> np.ndarray:
 def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """Estimate how much of each client's difference from the mean of the group is signal, from 0 to 1.
 
-    ``ρ_i = (C Ŝ C)_ii / (C M Mᵀ C)_ii`` with Ŝ of :func:`signal_gram` and C centring. Below zero it counts as 0. 0/0 is 1: a
-    client exactly at the mean has no difference that could be noise. The γ_i of CFL's Separation Theorem, noise over signal,
-    is ``sqrt(1/ρ_i - 1)``.
+    ``ρ_i = (C Ŝ C)_ii / (C M Mᵀ C)_ii`` with Ŝ of :func:`signal_gram` and C centring. Below zero it
+    counts as 0. 0/0 is 1: a client exactly at the mean has no difference that could be noise. The
+    γ_i of CFL's Separation Theorem, noise over signal, is ``sqrt(1/ρ_i - 1)``.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves.
@@ -212,12 +221,15 @@ def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
 
 
 @public
-def signal_cosine(gram: Any, members: Iterable[int] | None = None, centre: bool = False) -> np.ndarray:
+def signal_cosine(
+    gram: Any, members: Iterable[int] | None = None, centre: bool = False
+) -> np.ndarray:
     """Estimate the cosine similarities of the clients' signals, that is, of updates without noise.
 
-    It is ``Ŝ_ij / sqrt(Ŝ_ii Ŝ_jj)`` with Ŝ of :func:`signal_gram`, within [-1, 1], with ones on the diagonal. More data
-    would lead to these values. Noise makes plain cosine similarities smaller, the more so the fewer examples a client has. A
-    client whose ``Ŝ_ii`` is not above zero has similarity 0 to all others.
+    It is ``Ŝ_ij / sqrt(Ŝ_ii Ŝ_jj)`` with Ŝ of :func:`signal_gram`, within [-1, 1], with ones on the
+    diagonal. More data would lead to these values. Noise makes plain cosine similarities smaller,
+    the more so the fewer examples a client has. A client whose ``Ŝ_ii`` is not above zero has
+    similarity 0 to all others.
 
     Args:
         gram: Shape ``(2n, 2n)``, of halves.
@@ -247,22 +259,25 @@ def signal_cosine(gram: Any, members: Iterable[int] | None = None, centre: bool 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Two tests of congruence. One half of the data selects a direction, and the other half tests for a difference along it.
+# Two tests of congruence. One half of the data selects a direction, and the other half tests for a
+# difference along it.
 #
-# These tests are Coterie's own; letters as in :mod:`~coterie.clustering.halves`. Take any weights u ``(n,)`` with
-# ``Σ u_i = 0``, chosen with knowledge of the first halves, and the direction ``v = Σ u_i a_i``. Given a, the numbers
-# ``y_j = b_j · v`` are independent, with mean ``s_j · v`` and variance ``vᵀ Cov(f_j) v``. If all signals are equal and all
-# noise has the same distribution, they are n draws from one normal distribution. This holds for every choice of u, however
-# few directions the noise has. So the slope of y on u is exactly a Student's t with ``n - 2`` degrees of freedom, and
-# depends on neither the noise level nor the effective dimension.
+# These tests are Coterie's own; letters as in :mod:`~coterie.clustering.halves`. Take any weights u
+# ``(n,)`` with ``Σ u_i = 0``, chosen with knowledge of the first halves, and the direction ``v = Σ
+# u_i a_i``. Given a, the numbers ``y_j = b_j · v`` are independent, with mean ``s_j · v`` and
+# variance ``vᵀ Cov(f_j) v``. If all signals are equal and all noise has the same distribution, they
+# are n draws from one normal distribution. This holds for every choice of u, however few directions
+# the noise has. So the slope of y on u is exactly a Student's t with ``n - 2`` degrees of freedom,
+# and depends on neither the noise level nor the effective dimension.
 #
-# If clients have unequal noise, each client's halves are first divided by ``c_i^(k/2)``,
-# ``c_i = ‖a_i - ā‖² + ‖b_i - b̄‖²``, and centring becomes the projection P orthogonal to the vector of these weights.
-# ``c_i`` is even in ``b_i``'s noise, so y keeps its mean. ``‖D_i‖²`` is not suitable, as it contains ``a_i · b_i``. But
-# ``c_i`` also contains signal, and would hide a client that is far from all others. So k is 0 while the variance of the
-# ``log ‖D_i‖²`` is at most the one that equal noise causes by chance, ``2/r`` with the effective dimension r. It rises to 1
-# at twice that variance. The means ā and b̄ are weighted by ``1/‖D_i‖``, so that the noise of one client does not affect
-# all others.
+# If clients have unequal noise, each client's halves are first divided by ``c_i^(k/2)``, ``c_i =
+# ‖a_i - ā‖² + ‖b_i - b̄‖²``, and centring becomes the projection P orthogonal to the vector of
+# these weights. ``c_i`` is even in ``b_i``'s noise, so y keeps its mean. ``‖D_i‖²`` is not
+# suitable, as it contains ``a_i · b_i``. But ``c_i`` also contains signal, and would hide a client
+# that is far from all others. So k is 0 while the variance of the ``log ‖D_i‖²`` is at most the one
+# that equal noise causes by chance, ``2/r`` with the effective dimension r. It rises to 1 at twice
+# that variance. The means ā and b̄ are weighted by ``1/‖D_i‖``, so that the noise of one client
+# does not affect all others.
 
 
 class _Scaled(NamedTuple):
@@ -283,8 +298,8 @@ def half_tests(h: Halves, share: float) -> tuple[float, float]:
 def direction_test(h: Halves, share: float) -> float:
     """Test that all signals are equal, against two groups that differ, or any one direction in which clients differ.
 
-    u is the leading eigenvector of the centred Gram matrix of one half: the clients of that half differ most along it. Each
-    half chooses once, and the smaller p-value counts twice (Bonferroni).
+    u is the leading eigenvector of the centred Gram matrix of one half: the clients of that half
+    differ most along it. Each half chooses once, and the smaller p-value counts twice (Bonferroni).
 
     Args:
         h: The halves.
@@ -314,9 +329,10 @@ def _slope(chosen_by: np.ndarray, cross: np.ndarray) -> float:
 def odd_one_out_test(h: Halves, share: float) -> float:
     """Test that all signals are equal, against one client that differs from all others.
 
-    For client i, u singles it out: the test asks whether ``a_i · b_i``, centred, is larger than ``a_i · b_j`` and
-    ``a_j · b_i`` vary over j ≠ i. Both halves give the same slope, and each gives a separate variance from n - 2 numbers.
-    The larger variance counts, with ``2 (n - 2)`` degrees of freedom, as both have to be small by chance.
+    For client i, u singles it out: the test asks whether ``a_i · b_i``, centred, is larger than
+    ``a_i · b_j`` and ``a_j · b_i`` vary over j ≠ i. Both halves give the same slope, and each gives
+    a separate variance from n - 2 numbers. The larger variance counts, with ``2 (n - 2)`` degrees
+    of freedom, as both have to be small by chance.
 
     Args:
         h: The halves.
@@ -371,15 +387,20 @@ def _scaled(h: Halves, share: float) -> _Scaled | None:
 
     both = h.mixed + h.mixed.T
     alone = np.maximum(1 - unit**2, ROUNDING)
-    return _Scaled(centred(whole + both), centred(whole - both), centred(h.mean - h.noise - h.mixed + h.mixed.T), alone)
+    return _Scaled(
+        centred(whole + both),
+        centred(whole - both),
+        centred(h.mean - h.noise - h.mixed + h.mixed.T),
+        alone,
+    )
 
 
 def _unequal(level: np.ndarray, share: float) -> float:
     """k: 0 if noise levels ``(n,)`` vary as equal noise does by chance, 1 if they vary twice as much or more.
 
-    The variation is the variance of their logarithms. So that one client among many is not overlooked, it is at least the
-    squared distance of the largest logarithm from the median, divided by ``2 log n``, the factor by which that square is
-    larger by chance.
+    The variation is the variance of their logarithms. So that one client among many is not
+    overlooked, it is at least the squared distance of the largest logarithm from the median,
+    divided by ``2 log n``, the factor by which that square is larger by chance.
     """
     logs, by_chance = np.log(level), 2 * share
     above = float(logs.max() - np.median(logs)) ** 2 / (2 * np.log(len(logs)))

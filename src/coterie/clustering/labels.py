@@ -1,7 +1,7 @@
 """Partitions of clients: two representations, and measures of how similar two partitions are.
 
-Labels are ``(n,)``, one per client. Groups are tuples of positions. The values of labels have no meaning, so two partitions
-are compared as sets of groups.
+Labels are ``(n,)``, one per client. Groups are tuples of positions. The values of labels have no
+meaning, so two partitions are compared as sets of groups.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
     try:
         parts = [tuple(group) for group in groups]
     except TypeError:
-        raise ValueError(f"groups must be lists of positions, such as [[0, 1], [2]], got {groups!r:.60}") from None
+        raise ValueError(
+            f"groups must be lists of positions, such as [[0, 1], [2]], got {groups!r:.60}"
+        ) from None
     members = [i for part in parts for i in part]
     if not members or not all(parts):
         raise ValueError("groups must not be empty")
@@ -78,7 +80,8 @@ def same_partition(labels_a: Any, labels_b: Any) -> bool:
     """Whether two labellings make the same groups, whatever the values of the labels are.
 
     They are compared as sets of sets, in both directions. SciPy's ``is_isomorphic`` of 1.17 takes
-    ``[1, 1, 2, 2, 3, 3, 4, 4]`` and ``[1, 1, 2, 2, 1, 1, 2, 2]`` for the same partition in one order of arguments.
+    ``[1, 1, 2, 2, 3, 3, 4, 4]`` and ``[1, 1, 2, 2, 1, 1, 2, 2]`` for the same partition in one
+    order of arguments.
 
     Args:
         labels_a: Shape ``(n,)``.
@@ -102,15 +105,16 @@ def same_partition(labels_a: Any, labels_b: Any) -> bool:
 def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
     """Compute the adjusted Rand index: 1 if two partitions are equal, about 0 by chance.
 
-    It is scikit-learn's ``adjusted_rand_score``, without the seconds that an import of scikit-learn takes.
+    It is scikit-learn's ``adjusted_rand_score``, without the seconds that an import of scikit-learn
+    takes.
 
     Args:
         labels_a: Shape ``(n,)``.
         labels_b: Shape ``(n,)``.
 
     Returns:
-        The index. It is 1.0 if both partitions are one group, or both are groups of one client. It is 0.0 for one group
-        against groups of one client.
+        The index. It is 1.0 if both partitions are one group, or both are groups of one client. It
+        is 0.0 for one group against groups of one client.
 
     Raises:
         ValueError: The two do not have one label each for the same clients.
@@ -121,7 +125,8 @@ def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
     """
     one, two = _two(labels_a, labels_b)
     n = len(one)
-    # Ordered pairs of clients that are together: in both partitions, in one of them, and in neither.
+    # Ordered pairs of clients that are together: in both partitions, in one of them, and in
+    # neither.
     both = _together(one * (int(two.max()) + 1) + two)
     only_one, only_two = _together(one) - both, _together(two) - both
     neither = n * (n - 1) - both - only_one - only_two
@@ -162,5 +167,7 @@ def purity(labels: Any, truth: Any) -> float:
 def _two(labels_a: Any, labels_b: Any) -> tuple[np.ndarray, np.ndarray]:
     one, two = _checks.label_vector(labels_a), _checks.label_vector(labels_b)
     if len(one) != len(two):
-        raise ValueError(f"both labellings must have the same clients, got {len(one)} and {len(two)} labels")
+        raise ValueError(
+            f"both labellings must have the same clients, got {len(one)} and {len(two)} labels"
+        )
     return one, two

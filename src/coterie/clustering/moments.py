@@ -1,23 +1,28 @@
 """The split-half test from sums over clients, which need not show any client.
 
-Coterie's own; letters and assumptions as in ``coterie.clustering.halves``. Clients map both half updates to k numbers, by
-the same random map (:func:`~coterie.clustering.sketch`). The map is linear, so clients with the same signal have the same one
-after it, and the test keeps its level. Of the sketches of whole updates ``M_i`` and noise ``D_i`` only these sums over the
-clients of a group are needed (:class:`Moments`): their number, ``Σ M_i``, ``Σ M_i M_iᵀ``, ``N = Σ D_i D_iᵀ``, and
-``Σ ‖D_i‖⁴``. They can be computed under masks (``coterie.masks``).
+Coterie's own; letters and assumptions as in ``coterie.clustering.halves``. Clients map both half
+updates to k numbers, by the same random map (:func:`~coterie.clustering.sketch`). The map is
+linear, so clients with the same signal have the same one after it, and the test keeps its level. Of
+the sketches of whole updates ``M_i`` and noise ``D_i`` only these sums over the clients of a group
+are needed (:class:`Moments`): their number, ``Σ M_i``, ``Σ M_i M_iᵀ``, ``N = Σ D_i D_iᵀ``, and ``Σ
+‖D_i‖⁴``. They can be computed under masks (``coterie.masks``).
 
-- The *spread* is a trace, ``X = tr S`` with the centred scatter S of the whole updates, and ``Y = (1 - 1/n) tr N``. The
-  effective dimension is ``r = tr S tr N / tr(S N)``, the second mean of :mod:`~coterie.clustering.congruence`.
-- The *axis* along which clients differ is the leading eigenvector of ``S - (1 - 1/n) N``. A histogram of the clients'
-  coordinates on it, which is a sum too, gives the cut of least variance within (:func:`histogram_cut`).
+- The *spread* is a trace, ``X = tr S`` with the centred scatter S of the whole updates, and ``Y =
+  (1 - 1/n) tr N``. The effective dimension is ``r = tr S tr N / tr(S N)``, the second mean of
+  :mod:`~coterie.clustering.congruence`.
+- The *axis* along which clients differ is the leading eigenvector of ``S - (1 - 1/n) N``. A
+  histogram of the clients' coordinates on it, which is a sum too, gives the cut of least variance
+  within (:func:`histogram_cut`).
 
-- Behind noise that makes the sums differentially private, :class:`Crossed` is enough: with halves a and b, of independent
-  noise, ``Σ a·b - Σa·Σb / n`` is zero on average if all signals are the same, and its variance is n times that of ``a·b`` at
-  most. No assumption is made about the noise (:func:`crossed_congruence`).
+- Behind noise that makes the sums differentially private, :class:`Crossed` is enough: with halves a
+  and b, of independent noise, ``Σ a·b - Σa·Σb / n`` is zero on average if all signals are the same,
+  and its variance is n times that of ``a·b`` at most. No assumption is made about the noise
+  (:func:`crossed_congruence`).
 
-What sums cannot give: single noise levels, so that levels count as equal but for the variance that ``Σ ‖D_i‖⁴`` shows; and the
-tests of one half by the other, which need levels: with weights that are all equal, twenty clients whose levels are inverse to
-sizes from a third to double made ten times as many false alarms at 0.001 as they should.
+What sums cannot give: single noise levels, so that levels count as equal but for the variance that
+``Σ ‖D_i‖⁴`` shows; and the tests of one half by the other, which need levels: with weights that are
+all equal, twenty clients whose levels are inverse to sizes from a third to double made ten times as
+many false alarms at 0.001 as they should.
 """
 
 from __future__ import annotations
@@ -68,7 +73,9 @@ class Moments:
     def vector(self) -> np.ndarray:
         """Return all sums as one vector of :func:`length` numbers; vectors of clients add up to the vector of their group."""
         upper = np.triu_indices(len(self.total))
-        return np.concatenate([[self.count, self.fourth], self.total, self.products[upper], self.noise[upper]])
+        return np.concatenate(
+            [[self.count, self.fourth], self.total, self.products[upper], self.noise[upper]]
+        )
 
     @classmethod
     def from_vector(cls, vector: np.ndarray, k: int) -> Moments:
@@ -78,9 +85,13 @@ class Moments:
             ValueError: It has another length than sums of sketches of k numbers.
         """
         if len(vector) != length(k):
-            raise ValueError(f"sums of sketches of {k} numbers have {length(k)} numbers, got {len(vector)}")
+            raise ValueError(
+                f"sums of sketches of {k} numbers have {length(k)} numbers, got {len(vector)}"
+            )
         total, products, noise = np.split(vector[2:], [k, k + k * (k + 1) // 2])
-        return cls(float(vector[0]), total, _symmetric(products, k), _symmetric(noise, k), float(vector[1]))
+        return cls(
+            float(vector[0]), total, _symmetric(products, k), _symmetric(noise, k), float(vector[1])
+        )
 
     def __add__(self, other: Moments) -> Moments:
         """Return the sums of both groups together."""
@@ -141,7 +152,8 @@ def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = (
     Args:
         one: The sums of one group, of one client or more.
         other: Those of the other group, of sketches from the same model by the same map.
-        more: The sums of further groups, from which the effective dimension of the noise is estimated as well.
+        more: The sums of further groups, from which the effective dimension of the noise is
+            estimated as well.
 
     Returns:
         The squared distance of the mean signals, without the bias of noise, and its p-value.
@@ -165,7 +177,14 @@ def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = (
     own = sum(square / group.count**4 for group, square in zip(groups, squares, strict=True))
     df = sum(round(group.count) * (round(group.count) - 1) for group in known)
     nothing = ROUNDING * float(sum(np.trace(group.products) for group in groups) + sum(levels))
-    found = compared(float(apart @ apart), expected, own, max(expected**2 - own, 0.0), Noise(share, max(df, 1)), nothing)
+    found = compared(
+        float(apart @ apart),
+        expected,
+        own,
+        max(expected**2 - own, 0.0),
+        Noise(share, max(df, 1)),
+        nothing,
+    )
     spread = sum(float(apart @ group.noise @ apart) / group.count**2 for group in groups)
     return Contrast(found.value, max(found.sd, 2 * math.sqrt(spread)), found.z, max(df, 1), found.p)
 
@@ -179,14 +198,16 @@ def _share(scatter: np.ndarray, noise: np.ndarray) -> float:
 def _squares(sums: Moments, share: float) -> float:
     """The sum of squared noise levels.
 
-    The square of a level is too large on average by the factor 1 + 2/r; levels are at least as unequal as equal ones.
+    The square of a level is too large on average by the factor 1 + 2/r; levels are at least as
+    unequal as equal ones.
     """
     return max(sums.fourth / (1 + 2 * share), float(np.trace(sums.noise)) ** 2 / sums.count)
 
 
 _PARTS = np.array([0.2, 0.3, 0.5, 0.2, 0.75])
 _PARTS /= np.linalg.norm(_PARTS)
-"""Weights of count, halves, dot, square and products in an answer, each of which has norm 1 at most without them."""
+"""Weights of count, halves, dot, square and products in an answer, each of which has norm 1 at most
+without them."""
 
 
 @dataclass(frozen=True)
@@ -214,26 +235,43 @@ class Crossed:
         """Return the sums of n clients: rows ``(n, k)`` of their first and second halves."""
         dots, products = (a * b).sum(axis=1), a.T @ b
         totals = np.stack([a.sum(axis=0), b.sum(axis=0)])
-        return cls(len(a), totals, float(dots.sum()), float((dots**2).sum()), (products + products.T) / 2)
+        return cls(
+            len(a), totals, float(dots.sum()), float((dots**2).sum()), (products + products.T) / 2
+        )
 
     def vector(self) -> np.ndarray:
         """Return all sums as one vector of :func:`crossed_length` numbers."""
         upper = np.triu_indices(len(self.products))
-        twice = np.where(upper[0] == upper[1], 1.0, math.sqrt(2))  # then its norm is that of the whole matrix
-        parts = [[self.count], self.totals.ravel() / math.sqrt(2), [self.dot], [self.square], self.products[upper] * twice]
-        return np.concatenate([weight * np.asarray(part) for weight, part in zip(_PARTS, parts, strict=True)])
+        twice = np.where(
+            upper[0] == upper[1], 1.0, math.sqrt(2)
+        )  # then its norm is that of the whole matrix
+        parts = [
+            [self.count],
+            self.totals.ravel() / math.sqrt(2),
+            [self.dot],
+            [self.square],
+            self.products[upper] * twice,
+        ]
+        return np.concatenate(
+            [weight * np.asarray(part) for weight, part in zip(_PARTS, parts, strict=True)]
+        )
 
     @classmethod
     def from_vector(cls, vector: np.ndarray) -> Crossed:
         """Return the sums of a vector."""
         k = _size(len(vector))
         count, totals, dot, square, products = (
-            part / weight for weight, part in zip(_PARTS, np.split(vector, np.cumsum([1, 2 * k, 1, 1])), strict=True)
+            part / weight
+            for weight, part in zip(
+                _PARTS, np.split(vector, np.cumsum([1, 2 * k, 1, 1])), strict=True
+            )
         )
         upper = np.triu_indices(k)
         products = products / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
         totals = totals.reshape(2, k) * math.sqrt(2)
-        return cls(float(count[0]), totals, float(dot[0]), float(square[0]), _symmetric(products, k))
+        return cls(
+            float(count[0]), totals, float(dot[0]), float(square[0]), _symmetric(products, k)
+        )
 
 
 def crossed_length(k: int) -> int:
@@ -286,7 +324,9 @@ def crossed_axis(sums: Crossed) -> tuple[np.ndarray, float]:
 
 def axis(sums: Moments) -> np.ndarray:
     """Return the direction ``(k,)`` of length 1 along which the clients' signals differ most, without the noise's share."""
-    direction: np.ndarray = np.linalg.eigh(sums.scatter - (1 - 1 / sums.count) * sums.noise)[1][:, -1]
+    direction: np.ndarray = np.linalg.eigh(sums.scatter - (1 - 1 / sums.count) * sums.noise)[1][
+        :, -1
+    ]
     return direction
 
 
@@ -294,7 +334,8 @@ def histogram_cut(counts: np.ndarray) -> int | None:
     """Return where to cut a histogram in two, so that the variance within both sides is least.
 
     Args:
-        counts: Shape ``(bins,)``, how many clients are in each bin; noise may make some negative, which count as none.
+        counts: Shape ``(bins,)``, how many clients are in each bin; noise may make some negative,
+            which count as none.
 
     Returns:
         The first bin of the second side; None if one bin has all clients.
@@ -310,6 +351,10 @@ def histogram_cut(counts: np.ndarray) -> int | None:
     if not ((left > 0) & (right > 0)).any():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        between = np.nan_to_num(left * right * (sums / left - ((counts * places).sum() - sums) / right) ** 2, nan=-1.0)
-    best = np.flatnonzero(between >= between.max() * (1 - 1e-12))  # empty bins between the sides: cut in the middle of them
+        between = np.nan_to_num(
+            left * right * (sums / left - ((counts * places).sum() - sums) / right) ** 2, nan=-1.0
+        )
+    best = np.flatnonzero(
+        between >= between.max() * (1 - 1e-12)
+    )  # empty bins between the sides: cut in the middle of them
     return int(best[len(best) // 2]) + 1

@@ -1,17 +1,20 @@
 """Short sketches of long updates: a seeded random map to k numbers that nearly preserves inner products.
 
-A row is cut into pieces of K numbers (k, or the next power of two). For every piece, signs are flipped at random, the
-orthonormal Hadamard matrix is applied, and signs are flipped again. Then the pieces are added up. If K is greater than k, k
-of the sums are drawn and scaled. So ``S = [D'_1 H D_1, D'_2 H D_2, ...]`` with independent random signs in the diagonal
-matrices ``D`` and ``D'``: a Johnson-Lindenstrauss map in the family of N. Ailon and B. Chazelle, "The Fast
-Johnson-Lindenstrauss Transform" (SIAM J. Computing 2009). Every entry of ``S`` is ``±1/sqrt(k)``. So a row of a few large
+A row is cut into pieces of K numbers (k, or the next power of two). For every piece, signs are
+flipped at random, the orthonormal Hadamard matrix is applied, and signs are flipped again. Then the
+pieces are added up. If K is greater than k, k of the sums are drawn and scaled. So ``S = [D'_1 H
+D_1, D'_2 H D_2, ...]`` with independent random signs in the diagonal matrices ``D`` and ``D'``: a
+Johnson-Lindenstrauss map in the family of N. Ailon and B. Chazelle, "The Fast Johnson-Lindenstrauss
+Transform" (SIAM J. Computing 2009). Every entry of ``S`` is ``±1/sqrt(k)``. So a row of a few large
 numbers is treated as well as any other, unlike with sparser maps (count sketches).
 
-**Why it is right on average.** Two different entries of S in the same row have independent signs with mean zero, so
-``E <Sx, Sy> = <x, y>``. **The size of its error.** For K = k a piece keeps its inner products with itself, since H is
-orthonormal. Pieces c and c' contribute ``Σ_r D'_c[r] D'_c'[r] u_r v_r`` with ``u = H D_c x_c``, ``v = H D_c' y_c'``. As
-``E u_r² = |x_c|²/k``, its variance is ``|x_c|² |y_c'|² / k``, and with the mirrored pair ``<x_c, y_c> <x_c', y_c'> / k``
-more. Summed over pieces, the variance is at most ``(|x|² |y|² + <x, y>²) / k``. Drawing k of K sums keeps that bound.
+**Why it is right on average.** Two different entries of S in the same row have independent signs
+with mean zero, so ``E <Sx, Sy> = <x, y>``. **The size of its error.** For K = k a piece keeps its
+inner products with itself, since H is orthonormal. Pieces c and c' contribute ``Σ_r D'_c[r]
+D'_c'[r] u_r v_r`` with ``u = H D_c x_c``, ``v = H D_c' y_c'``. As ``E u_r² = |x_c|²/k``, its
+variance is ``|x_c|² |y_c'|² / k``, and with the mirrored pair ``<x_c, y_c> <x_c', y_c'> / k`` more.
+Summed over pieces, the variance is at most ``(|x|² |y|² + <x, y>²) / k``. Drawing k of K sums keeps
+that bound.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ _ENTRIES = 1 << 25  # of chosen columns that are gathered at a time
 class Sketcher:
     """The map from d numbers to ``size`` numbers, for rows that arrive one at a time.
 
-    It is the same for equal d, size and seed. It stores two signs of one byte each for each of the d columns. Rows of at
-    most ``size`` numbers are returned as they are.
+    It is the same for equal d, size and seed. It stores two signs of one byte each for each of the
+    d columns. Rows of at most ``size`` numbers are returned as they are.
 
     Args:
         d: Number of parameters.
@@ -54,8 +57,15 @@ class Sketcher:
     """
 
     def __init__(self, d: int, size: int, seed: int = 0) -> None:
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < MULTIPLE or size % MULTIPLE:
-            raise ValueError(f"a sketch's size must be a positive multiple of {MULTIPLE}, got {size}")
+        if (
+            isinstance(size, bool)
+            or not isinstance(size, (int, np.integer))
+            or size < MULTIPLE
+            or size % MULTIPLE
+        ):
+            raise ValueError(
+                f"a sketch's size must be a positive multiple of {MULTIPLE}, got {size}"
+            )
         self.d, self.size, self.seed = d, int(size), seed
         if d <= size:
             return
@@ -70,34 +80,49 @@ class Sketcher:
     def rows(self, rows: torch.Tensor | np.ndarray) -> torch.Tensor:
         """Compute the sketches of rows.
 
-        The sketch of a row is the same bit for bit whichever rows are sketched together with it. That of a row that is not
-        finite is not finite, for the caller to see; :func:`sketch` refuses such a row.
+        The sketch of a row is the same bit for bit whichever rows are sketched together with it.
+        That of a row that is not finite is not finite, for the caller to see; :func:`sketch`
+        refuses such a row.
 
         Args:
             rows: Shape ``(n, d)``.
 
         Returns:
-            Shape ``(n, size)``, in the precision of the rows; half precisions and integers become a wider one.
+            Shape ``(n, size)``, in the precision of the rows; half precisions and integers become a
+            wider one.
 
         Raises:
             ValueError: The rows have another shape.
         """
         rows = rows if isinstance(rows, torch.Tensor) else _checks.rows(rows, "rows")
         if rows.ndim != 2 or rows.shape[1] != self.d:
-            raise ValueError(f"rows must be (n, {self.d}), as the sketcher was made for, got shape {tuple(rows.shape)}")
+            raise ValueError(
+                f"rows must be (n, {self.d}), as the sketcher was made for, got shape {tuple(rows.shape)}"
+            )
         if self.d <= self.size:
             return rows
         dtype = widened(rows[:0, :1]).dtype
         out = torch.zeros(len(rows), self.mixed, dtype=dtype, device=rows.device)
         left, right = (side.to(rows.device, dtype) for side in (self.left, self.right))
         step = max(1, _PIECES // self.mixed) * self.mixed
-        for start in range(0, self.d, step):  # so that the signs of some pieces are converted once for all rows
-            first, second = (signs[start : start + step].to(rows.device, dtype) for signs in (self.first, self.second))
+        for start in range(
+            0, self.d, step
+        ):  # so that the signs of some pieces are converted once for all rows
+            first, second = (
+                signs[start : start + step].to(rows.device, dtype)
+                for signs in (self.first, self.second)
+            )
             stop = min(start + step, self.d)
-            pieces = torch.zeros(len(first), dtype=dtype, device=rows.device)  # the last piece ends with zeros
+            pieces = torch.zeros(
+                len(first), dtype=dtype, device=rows.device
+            )  # the last piece ends with zeros
             for i in range(len(rows)):
-                torch.mul(rows[i, start:stop].to(dtype), first[: stop - start], out=pieces[: stop - start])
-                mixed = torch.matmul(left, torch.matmul(pieces.view(-1, len(left), len(right)), right))
+                torch.mul(
+                    rows[i, start:stop].to(dtype), first[: stop - start], out=pieces[: stop - start]
+                )
+                mixed = torch.matmul(
+                    left, torch.matmul(pieces.view(-1, len(left), len(right)), right)
+                )
                 out[i] += (mixed.view(-1) * second).view(-1, self.mixed).sum(dim=0)
         return out[:, self.kept.to(rows.device)] * self.size**-0.5
 
@@ -111,9 +136,9 @@ def _sketcher(d: int, size: int, seed: int) -> Sketcher:
 def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.Tensor:
     """Compute the sketches of rows in one call of a :class:`Sketcher`; the most recent maps are kept.
 
-    For any two rows, ``<Sx, Sy>`` is ``<x, y>`` on average over seeds, with a standard deviation of at most
-    ``sqrt((|x|² |y|² + <x, y>²) / size)``: relative to the norms, ``sqrt(2 / size)`` or less, 0.022 for 4,096 numbers.
-    :func:`sketch_error` is a bound for all pairs of n rows at once.
+    For any two rows, ``<Sx, Sy>`` is ``<x, y>`` on average over seeds, with a standard deviation of
+    at most ``sqrt((|x|² |y|² + <x, y>²) / size)``: relative to the norms, ``sqrt(2 / size)`` or
+    less, 0.022 for 4,096 numbers. :func:`sketch_error` is a bound for all pairs of n rows at once.
 
     Args:
         rows: Shape ``(n, d)``.
@@ -150,10 +175,15 @@ def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int
     """Compute the sketches of chosen columns of checked rows, ``(n, size)``; some rows are gathered at a time."""
     if columns is None:
         return unchecked_sketch(rows, size, seed)
-    chosen = [part if isinstance(part, slice) else torch.from_numpy(part) for part in parts(columns, rows.shape[1])]
+    chosen = [
+        part if isinstance(part, slice) else torch.from_numpy(part)
+        for part in parts(columns, rows.shape[1])
+    ]
     step = max(1, _ENTRIES // rows.shape[1])
     short = [
-        unchecked_sketch(torch.cat([rows[start : start + step, part] for part in chosen], dim=1), size, seed)
+        unchecked_sketch(
+            torch.cat([rows[start : start + step, part] for part in chosen], dim=1), size, seed
+        )
         for start in range(0, len(rows), step)
     ]
     return torch.cat(short)
@@ -163,19 +193,20 @@ def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int
 def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
     """Bound the error that sketches cause in the cosines and distances of n clients, for all pairs at once.
 
-    With probability 1 - delta, for *every* pair of n updates, the cosine of the sketches differs from that of the updates by
-    at most this bound, and the squared Euclidean distance by at most this share of itself: ``2 sqrt(L/k) + 2 L/k``,
-    ``L = ln(n²/delta)``.
+    With probability 1 - delta, for *every* pair of n updates, the cosine of the sketches differs
+    from that of the updates by at most this bound, and the squared Euclidean distance by at most
+    this share of itself: ``2 sqrt(L/k) + 2 L/k``, ``L = ln(n²/delta)``.
 
-    For a map of independent normal numbers this is a theorem. ``k |Sz|²/|z|²`` is then χ² with k degrees of freedom, beyond
-    ``k + 2 sqrt(k L) + 2 L`` with probability ``exp(-L)`` (B. Laurent and P. Massart, Annals of Statistics 2000, lemma 1).
-    The n (n - 1) / 2 differences have n (n - 1) such ends, which leaves delta/n. The cosine r of such sketches, where c is
-    that of the updates, is the cosine of k pairs of normal numbers. Its tail falls with the exponent
-    ``k log cosh(artanh r - artanh c)``, which for ``|r - c| >= t`` is at least
-    ``k log cosh(2 artanh(t/2)) >= k t²/2 >= 2 L``: all cosines together need far less than the remaining probability. For
-    the map of :func:`sketch` the variance is the proven one, and the tail is assumed to be normal, as an error is a sum of k
-    terms that are independent given the first signs. Tests check that the bound holds, for dense, heavy-tailed and sparse
-    rows.
+    For a map of independent normal numbers this is a theorem. ``k |Sz|²/|z|²`` is then χ² with k
+    degrees of freedom, beyond ``k + 2 sqrt(k L) + 2 L`` with probability ``exp(-L)`` (B. Laurent
+    and P. Massart, Annals of Statistics 2000, lemma 1). The n (n - 1) / 2 differences have n (n -
+    1) such ends, which leaves delta/n. The cosine r of such sketches, where c is that of the
+    updates, is the cosine of k pairs of normal numbers. Its tail falls with the exponent ``k log
+    cosh(artanh r - artanh c)``, which for ``|r - c| >= t`` is at least
+    ``k log cosh(2 artanh(t/2)) >= k t²/2 >= 2 L``: all cosines together need far less than the
+    remaining probability. For the map of :func:`sketch` the variance is the proven one, and the
+    tail is assumed to be normal, as an error is a sum of k terms that are independent given the
+    first signs. Tests check that the bound holds, for dense, heavy-tailed and sparse rows.
 
     Args:
         k: Length of a sketch.

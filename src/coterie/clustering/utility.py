@@ -1,9 +1,9 @@
 """HCCT's utility, its greedy merge and the benefit of a merge, from the Gram matrix (arXiv 2401.13236, section V).
 
-The utility of a client in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``. The cosine measures how well the gradient of
-the group, ``ḡ_G = Σ N_i g_i / N_G``, fits the client; for a client alone it is 1 by definition. The second term is a price
-for little data. The utility of a group is the sum over its members. The paper's constant Γ cancels in every comparison and
-is left out.
+The utility of a client in group G is ``U_n(G) = cos(g_n, ḡ_G) - λ_n / N_G``. The cosine measures
+how well the gradient of the group, ``ḡ_G = Σ N_i g_i / N_G``, fits the client; for a client alone
+it is 1 by definition. The second term is a price for little data. The utility of a group is the sum
+over its members. The paper's constant Γ cancels in every comparison and is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Tradeoff = float | Sequence[float] | np.ndarray
 def utility(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, group: Iterable[int]) -> np.ndarray:
     """Compute the utility ``U_n(G)`` of every member of one group (eq. 9 with Γ = 0).
 
-    The utility of the group is the sum. A merge may raise it while it lowers the utility of a member.
+    The utility of the group is the sum. A merge may raise it while it lowers the utility of a
+    member.
 
     Args:
         gram: Shape ``(n, n)``, of the gradients or updates. A norm below 1e-12 makes a cosine 0.
@@ -62,13 +63,14 @@ def utility_merge(
 ) -> tuple[tuple[int, ...], ...]:
     """Merge the two groups with the greatest gain of utility while there is a gain (Algorithm 2).
 
-    If two gains are equal, the pair with the smallest first members is merged. A gain must be above zero by more than
-    rounding.
+    If two gains are equal, the pair with the smallest first members is merged. A gain must be above
+    zero by more than rounding.
 
     With ``P_A = Σ N_i g_i``, ``U_A = Σ g_i/‖g_i‖`` and ``L_A = Σ λ_i``, the utility of ``A ∪ B`` is
-    ``<P_A + P_B, U_A + U_B> / ‖P_A + P_B‖ - (L_A + L_B) / (N_A + N_B)``. It consists of entries of two ``(n, n)`` matrices
-    that follow from the Gram matrix. A merge adds two rows and two columns of each. So a pair costs O(1) and the whole
-    algorithm O(n²), whatever d is; the definition costs O(n³ d).
+    ``<P_A + P_B, U_A + U_B> / ‖P_A + P_B‖ - (L_A + L_B) / (N_A + N_B)``. It consists of entries of
+    two ``(n, n)`` matrices that follow from the Gram matrix. A merge adds two rows and two columns
+    of each. So a pair costs O(1) and the whole algorithm O(n²), whatever d is; the definition costs
+    O(n³ d).
 
     Args:
         gram: As in :func:`utility`.
@@ -83,7 +85,8 @@ def utility_merge(
         ValueError: As in :func:`utility`, or ``groups`` is not an integer 1 to n.
 
     Example:
-        Two clients of N examples and cosine c merge if ``λ/N > 2 (1 - sqrt((1 + c)/2))``, 0.586 for c = 0:
+        Two clients of N examples and cosine c merge if ``λ/N > 2 (1 - sqrt((1 + c)/2))``, 0.586 for
+        c = 0:
 
         >>> gram = np.eye(2)
         >>> utility_merge(gram, [100, 100], 58), utility_merge(gram, [100, 100], 59)
@@ -96,14 +99,17 @@ def utility_merge(
 
 
 @public
-def benefits(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]]) -> np.ndarray:
+def benefits(
+    gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]]
+) -> np.ndarray:
     """Compute the benefit ``B_ij = U(G_i ∪ G_j) - U(G_i) - U(G_j)`` of merging any two groups (eq. 15).
 
     Args:
         gram: As in :func:`utility`.
         sizes: As in :func:`utility`.
         tradeoff: As in :func:`utility`.
-        groups: k groups of positions. No position is in two of them; not all positions need be in one.
+        groups: k groups of positions. No position is in two of them; not all positions need be in
+            one.
 
     Returns:
         Shape ``(k, k)``, symmetric. The diagonal is -inf: no group merges with itself.
@@ -161,7 +167,9 @@ def _units(products: np.ndarray) -> np.ndarray:
     return np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
 
 
-def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray) -> np.ndarray:
+def _summed(
+    square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray
+) -> np.ndarray:
     """The utility of groups of two or more clients: ``<P, U> / ‖P‖ - L / N``, from ``‖P‖²`` and ``<P, U>``."""
     norm = np.sqrt(np.maximum(square, 0.0))
     none = norm < ZERO * data
@@ -171,7 +179,9 @@ def _summed(square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.n
 
 
 @public
-def benefit(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int) -> np.ndarray:
+def benefit(
+    gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, groups: Sequence[Iterable[int]], newcomer: int
+) -> np.ndarray:
     """Compute the benefit of admitting one client to each of k groups (eq. 15); it joins the best one if that is above zero.
 
     Args:
@@ -200,7 +210,9 @@ def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarra
     n = len(products)
     sizes = _checks.one_per_client(sizes, n, "sizes")
     if not sizes.all():
-        raise ValueError(f"sizes must be > 0, got 0 for client {int(np.flatnonzero(sizes == 0)[0])}")
+        raise ValueError(
+            f"sizes must be > 0, got 0 for client {int(np.flatnonzero(sizes == 0)[0])}"
+        )
     if np.ndim(tradeoff) == 0:
         tradeoff = np.full(n, float(tradeoff))
     return products, sizes, _checks.one_per_client(tradeoff, n, "tradeoff")
@@ -209,9 +221,10 @@ def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarra
 class _Merging:
     """The groups of :func:`utility_merge` while they merge; a group is stored in the row of its first member.
 
-    ``pp[a, b] = <P_a, P_b>`` and ``pu[a, b] = <P_a, U_b>``; their diagonals are also stored separately, because that is
-    faster to read. ``gain[a, b]`` is -inf unless a < b. ``best[a]`` is the position of the maximum in row a of ``gain``, and
-    ``top[a]`` is that maximum, so that the best pair is found in O(n).
+    ``pp[a, b] = <P_a, P_b>`` and ``pu[a, b] = <P_a, U_b>``; their diagonals are also stored
+    separately, because that is faster to read. ``gain[a, b]`` is -inf unless a < b. ``best[a]`` is
+    the position of the maximum in row a of ``gain``, and ``top[a]`` is that maximum, so that the
+    best pair is found in O(n).
     """
 
     def __init__(self, products: np.ndarray, sizes: np.ndarray, tradeoff: np.ndarray) -> None:
@@ -223,7 +236,9 @@ class _Merging:
         self.alive = np.ones(len(sizes), dtype=bool)
         self.gain = np.full((len(sizes), len(sizes)), -np.inf)
         for a, unit in enumerate(_units(products)):
-            to_a = sizes * unit * products[a]  # column a of pu; a row of the symmetric products is faster to read
+            to_a = (
+                sizes * unit * products[a]
+            )  # column a of pu; a row of the symmetric products is faster to read
             self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
         self.best = self.gain.argmax(axis=1)
         self.top = self.gain[np.arange(len(sizes)), self.best]
@@ -231,7 +246,9 @@ class _Merging:
     def run(self, groups: int | None) -> tuple[tuple[int, ...], ...]:
         """Merge until the given number of groups is left, or until there is no gain."""
         while len(self.members) > (groups or 1):
-            a = int(self.top.argmax())  # the first of equal ones, here and in ``best``, so smallest first members win ties
+            a = int(
+                self.top.argmax()
+            )  # the first of equal ones, here and in ``best``, so smallest first members win ties
             b = int(self.best[a])
             rounding = 4 * np.finfo(float).eps * (len(self.members[a]) + len(self.members[b]))
             if groups is None and self.top[a] <= rounding:
@@ -246,7 +263,9 @@ class _Merging:
         return _summed(square, inner, self.data[a] + self.data[at], self.price[a] + self.price[at])
 
     def _gains(self, a: int, to_a: np.ndarray, at: slice) -> np.ndarray:
-        return np.where(self.alive[at], self._together(a, to_a, at) - self.own[a] - self.own[at], -np.inf)
+        return np.where(
+            self.alive[at], self._together(a, to_a, at) - self.own[a] - self.own[at], -np.inf
+        )
 
     def _merge(self, a: int, b: int) -> None:
         """Group b joins a, whose first member is the smaller."""
@@ -265,9 +284,12 @@ class _Merging:
         gains = self._gains(a, to_a, slice(None))
         self.gain[b], self.gain[:b, b], self.top[b] = -np.inf, -np.inf, -np.inf
         self.gain[a, a + 1 :], self.gain[:a, a] = gains[a + 1 :], gains[:a]
-        # Rows whose maximum was at a or b are searched again; in the others only the new entry at a can beat it.
+        # Rows whose maximum was at a or b are searched again; in the others only the new entry at a
+        # can beat it.
         stale = np.flatnonzero(self.alive & ((self.best == a) | (self.best == b)))
-        for row in {a, *stale.tolist()} - {len(gains) - 1}:  # the last row is never the first of a pair
+        for row in {a, *stale.tolist()} - {
+            len(gains) - 1
+        }:  # the last row is never the first of a pair
             self.best[row] = row + 1 + int(self.gain[row, row + 1 :].argmax())
             self.top[row] = self.gain[row, self.best[row]]
         new, old = gains[:a], self.top[:a]
@@ -276,7 +298,8 @@ class _Merging:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The best partition by HCCT's utility (arXiv 2401.13236, problem P1), found by trying all: a reference for the greedy merge.
+# The best partition by HCCT's utility (arXiv 2401.13236, problem P1), found by trying all: a
+# reference for the greedy merge.
 
 
 MOST = 10
@@ -289,8 +312,9 @@ def utility_optimum(
 ) -> tuple[tuple[int, ...], ...]:
     """Find the partition of greatest total utility (eq. 10-11), of all partitions of n <= 10 clients.
 
-    :func:`~coterie.clustering.utility_merge` merges greedily and is near this optimum, but does not always reach it. Of
-    partitions that are equal except for rounding, one with the most groups is returned, because a merge must gain.
+    :func:`~coterie.clustering.utility_merge` merges greedily and is near this optimum, but does not
+    always reach it. Of partitions that are equal except for rounding, one with the most groups is
+    returned, because a merge must gain.
 
     Args:
         gram: As in :func:`~coterie.clustering.utility_merge`.
@@ -302,7 +326,8 @@ def utility_optimum(
         Groups as in :func:`~coterie.clustering.utility_merge`.
 
     Raises:
-        ValueError: As in :func:`~coterie.clustering.utility_merge`, or there are more than 10 clients.
+        ValueError: As in :func:`~coterie.clustering.utility_merge`, or there are more than 10
+            clients.
 
     Example:
         >>> utility_optimum(np.eye(2), [100, 100], 58), utility_optimum(np.eye(2), [100, 100], 59)
@@ -311,14 +336,25 @@ def utility_optimum(
     products = _checks.gram_matrix(gram)
     n = len(products)
     if n > MOST:
-        raise ValueError(f"utility_optimum tries all partitions of at most {MOST} clients, got {n}; use utility_merge")
+        raise ValueError(
+            f"utility_optimum tries all partitions of at most {MOST} clients, got {n}; use utility_merge"
+        )
     if groups is not None:
         _checks.number_of_groups(groups, n)
-    worth = [0.0] + [float(utility(products, sizes, tradeoff, _members(s)).sum()) for s in range(1, 1 << n)]
-    # best[m][s]: (utility, first group) of the set s of clients in m groups; sets are the bits of a number.
+    worth = [0.0] + [
+        float(utility(products, sizes, tradeoff, _members(s)).sum()) for s in range(1, 1 << n)
+    ]
+    # best[m][s]: (utility, first group) of the set s of clients in m groups; sets are the bits of a
+    # number.
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for m in range(1, (groups or n) + 1):
-        best.append({s: found for s in range(1, 1 << n) if (found := _first_group(s, worth, best[m - 1])) is not None})
+        best.append(
+            {
+                s: found
+                for s in range(1, 1 << n)
+                if (found := _first_group(s, worth, best[m - 1])) is not None
+            }
+        )
     everyone = (1 << n) - 1
     counts = [m for m in range((groups or n), 0, -1) if groups in (None, m)]
     top = max(best[m][everyone][0] for m in counts)
@@ -331,11 +367,15 @@ def utility_optimum(
     return tuple(parts)
 
 
-def _first_group(s: int, worth: list[float], fewer: dict[int, tuple[float, int]]) -> tuple[float, int] | None:
+def _first_group(
+    s: int, worth: list[float], fewer: dict[int, tuple[float, int]]
+) -> tuple[float, int] | None:
     """The group of the first client of ``s`` in the best partition whose other groups are as in ``fewer``."""
     lowest, found = s & -s, None
     others = rest = s ^ lowest
-    while True:  # every subset of the others, all of them first; those left out are ``others ^ rest``
+    while (
+        True
+    ):  # every subset of the others, all of them first; those left out are ``others ^ rest``
         group = lowest | rest
         if others ^ rest in fewer:
             total = worth[group] + fewer[others ^ rest][0]

@@ -1,22 +1,44 @@
 """The contract between a method, its clients and an engine.
 
-The same letters are used everywhere: ``n`` clients in an exchange, ``k`` models, ``m`` models offered to one client, ``d``
-parameters. A model is a row of ``d`` float32 numbers. Several models are a matrix ``(k, d)``. An *update* is the change that
-local training made to the offered model, ``trained - offered``.
+The same letters are used everywhere: ``n`` clients in an exchange, ``k`` models, ``m`` models
+offered to one client, ``d`` parameters. A model is a row of ``d`` float32 numbers. Several models
+are a matrix ``(k, d)``. An *update* is the change that local training made to the offered model,
+``trained - offered``.
 
-One *exchange* is one ``plan`` (which clients train, and from which models) and one ``step`` (the use of the replies). The
-network lies between the two. A communication *round* is one or more exchanges: a :class:`Plan` states whether its exchange
-ends the round. A method is a set of pure functions over an immutable state. An engine may therefore run it in one process or
-over a network, and may stop it and continue a week later.
+One *exchange* is one ``plan`` (which clients train, and from which models) and one ``step`` (the
+use of the replies). The network lies between the two. A communication *round* is one or more
+exchanges: a :class:`Plan` states whether its exchange ends the round. A method is a set of pure
+functions over an immutable state. An engine may therefore run it in one process or over a network,
+and may stop it and continue a week later.
 """
 
 from __future__ import annotations
 
 from coterie.core.averaging import CHUNK, MEANS, Averaging, Means, average
-from coterie.core.clients import LONGEST_NAME, STATES, Client, Groups, as_groups, groups_by, joined, row_of, state, without
+from coterie.core.clients import (
+    LONGEST_NAME,
+    STATES,
+    Client,
+    Groups,
+    as_groups,
+    groups_by,
+    joined,
+    row_of,
+    state,
+    without,
+)
 from coterie.core.method import Admits, Assignment, Cohort, Federation, Method, Neighbours
 from coterie.core.notes import BOUND, Criterion, Note, Sign, tested
-from coterie.core.replies import WORST_LOSS, Candidate, Held, Replies, amounts, group_means, rows_without, weights
+from coterie.core.replies import (
+    WORST_LOSS,
+    Candidate,
+    Held,
+    Replies,
+    amounts,
+    group_means,
+    rows_without,
+    weights,
+)
 from coterie.core.rounds import HALVES, Kept, Position, Round
 from coterie.core.tasks import Need, Personal, Plan, Stage, Task, Training, Weighting, train_from
 

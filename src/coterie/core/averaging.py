@@ -1,11 +1,12 @@
 """The average of several updates: the weighted mean, or a mean that a few hostile updates cannot move far.
 
-Sources: coordinate-wise median and trimmed mean: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust
-Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, arXiv 1803.01498, definitions 1 and 2. Geometric
-median by the smoothed Weiszfeld algorithm: K. Pillutla, S. Kakade, Z. Harchaoui, "Robust Aggregation for Federated
-Learning", IEEE TSP 2022, arXiv 1912.13445, algorithm 2. Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan,
-"Can You Really Backdoor Federated Learning?", arXiv 1911.07963, section 4; here the threshold is the median norm, so it
-need not be chosen.
+Sources: coordinate-wise median and trimmed mean: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett,
+"Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, arXiv
+1803.01498, definitions 1 and 2. Geometric median by the smoothed Weiszfeld algorithm: K. Pillutla,
+S. Kakade, Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE TSP 2022, arXiv
+1912.13445, algorithm 2. Norm clipping: Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan, "Can You
+Really Backdoor Federated Learning?", arXiv 1911.07963, section 4; here the threshold is the median
+norm, so it need not be chosen.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
 
 SHARE = 0.1
-"""The share to which ``auto`` limits the weight of one client, where weights come from what clients report."""
+"""The share to which ``auto`` limits the weight of one client, where weights come from what clients
+report."""
 
 MEANS = ("mean", "median", "trimmed-mean", "geometric-median", "norm-clipping")
 
@@ -39,16 +41,22 @@ WEISZFELD_TOLERANCE = 1e-6
 class Averaging:
     """A rule that combines several updates into one.
 
-    ``mean`` is the weighted mean. ``median`` and ``trimmed-mean`` work on each coordinate and ignore the weights, because
-    each client reports its own weight. ``geometric-median`` uses the weights. ``norm-clipping`` is the weighted mean after
-    longer updates have been scaled down to the median norm.
+    ``mean`` is the weighted mean. ``median`` and ``trimmed-mean`` work on each coordinate and
+    ignore the weights, because each client reports its own weight. ``geometric-median`` uses the
+    weights. ``norm-clipping`` is the weighted mean after longer updates have been scaled down to
+    the median norm.
     """
 
     mean: str = setting(
-        "mean", "how updates are averaged; all rules except mean limit the effect of hostile clients", choices=MEANS
+        "mean",
+        "how updates are averaged; all rules except mean limit the effect of hostile clients",
+        choices=MEANS,
     )
     trim: float = setting(
-        0.2, "fraction of the values that trimmed-mean removes at each end; at least one of three or more", ge=0, lt=0.5
+        0.2,
+        "fraction of the values that trimmed-mean removes at each end; at least one of three or more",
+        ge=0,
+        lt=0.5,
     )
 
     share: float | Literal["auto"] = setting(
@@ -62,7 +70,9 @@ class Averaging:
     def __post_init__(self) -> None:
         check(self)
         if isinstance(self.share, str) and self.share != "auto":
-            raise SettingError(f"robust.share must be a number > 0 and <= 1, or auto, got {self.share!r}")
+            raise SettingError(
+                f"robust.share must be a number > 0 and <= 1, or auto, got {self.share!r}"
+            )
 
     @property
     def limits_reports(self) -> bool:
@@ -78,12 +88,13 @@ class Averaging:
         """Limit the weights so that no client has more than the largest share.
 
         Args:
-            amounts: Shape ``(n,)``: the numbers of examples that the clients of one exchange report, or other weights.
+            amounts: Shape ``(n,)``: the numbers of examples that the clients of one exchange
+                report, or other weights.
 
         Returns:
-            Shape ``(n,)``: the same weights, with the greatest cut to one level at which they have exactly that share. If too
-            few clients have a weight above zero for that, their weights are equal, at the least of them; a single one keeps
-            its weight.
+            Shape ``(n,)``: the same weights, with the greatest cut to one level at which they have
+            exactly that share. If too few clients have a weight above zero for that, their weights
+            are equal, at the least of them; a single one keeps its weight.
 
         Raises:
             ValueError: A weight is negative or not finite.
@@ -101,7 +112,9 @@ class Averaging:
             return amounts
         ordered = np.sort(amounts.astype(np.float64))[::-1]
         rests = ordered.sum() - ordered.cumsum()
-        for cut in range(1, n):  # the number of weights to cut; the largest share is at least 2 / n, so n / 2 are enough
+        for cut in range(
+            1, n
+        ):  # the number of weights to cut; the largest share is at least 2 / n, so n / 2 are enough
             level = share * rests[cut - 1] / (1 - cut * share) if cut * share < 1 else math.inf
             if level >= ordered[cut]:
                 break
@@ -116,7 +129,8 @@ class Averaging:
 
         Args:
             updates: Shape ``(n, d)``, n >= 1.
-            weights: Shape ``(n,)``, non-negative, with a sum of at most 1. The average is scaled by that sum.
+            weights: Shape ``(n,)``, non-negative, with a sum of at most 1. The average is scaled by
+                that sum.
 
         Returns:
             Shape ``(d,)``, in the precision of ``updates``.
@@ -127,10 +141,13 @@ class Averaging:
             return _clipped(updates, weights)
         return float(np.sum(weights)) * self._middle(updates, weights)
 
-    def around(self, point: torch.Tensor, rows: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
+    def around(
+        self, point: torch.Tensor, rows: torch.Tensor, weights: np.ndarray | Sequence[float]
+    ) -> torch.Tensor:
         """Average models that were trained from about the same point.
 
-        Only norm-clipping needs the point: it clips the change that training made, ``rows - point``.
+        Only norm-clipping needs the point: it clips the change that training made, ``rows -
+        point``.
 
         Args:
             point: Shape ``(d,)``.
@@ -140,14 +157,20 @@ class Averaging:
         Returns:
             Shape ``(d,)``.
         """
-        return point + self.of(rows - point, weights) if self.mean == "norm-clipping" else self.of(rows, weights)
+        return (
+            point + self.of(rows - point, weights)
+            if self.mean == "norm-clipping"
+            else self.of(rows, weights)
+        )
 
     def _middle(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         values = updates.numpy(force=True)
         if self.mean == "median":
             return _like(np.median(values, axis=0), updates)
         if self.mean == "trimmed-mean":
-            least = (1 + 1e-9) / len(values) if self.trim and len(values) > 2 else 0.0  # SciPy rounds down
+            least = (
+                (1 + 1e-9) / len(values) if self.trim and len(values) > 2 else 0.0
+            )  # SciPy rounds down
             return _like(scipy.stats.trim_mean(values, max(self.trim, least), axis=0), updates)
         return _geometric_median(updates, weights)
 
@@ -167,7 +190,9 @@ def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> to
     norms = _norms(updates)
     moved = norms[norms > 0].sort().values
     middle = len(moved) // 2
-    median = (moved[middle] + moved[~middle]) / 2 if len(moved) else norms.new_zeros(())  # torch.median is the lower middle
+    median = (
+        (moved[middle] + moved[~middle]) / 2 if len(moved) else norms.new_zeros(())
+    )  # torch.median is the lower middle
     return _scaled_down(updates, weights, norms, median)
 
 
@@ -178,7 +203,10 @@ def _norms(updates: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled_down(
-    updates: torch.Tensor, weights: np.ndarray | Sequence[float], norms: torch.Tensor, limit: torch.Tensor | float
+    updates: torch.Tensor,
+    weights: np.ndarray | Sequence[float],
+    norms: torch.Tensor,
+    limit: torch.Tensor | float,
 ) -> torch.Tensor:
     """The weighted mean of updates, of which longer ones are scaled down to the norm ``limit``."""
     factors = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
@@ -188,8 +216,9 @@ def _scaled_down(
 def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """The point with the smallest weighted sum of distances to the rows.
 
-    The iteration starts at a mean of rows that are clipped at a norm in the middle. That point is already close, however long
-    a hostile row is. It is also not a row, where Weiszfeld's iteration would stop.
+    The iteration starts at a mean of rows that are clipped at a norm in the middle. That point is
+    already close, however long a hostile row is. It is also not a row, where Weiszfeld's iteration
+    would stop.
     """
     rows = updates.double()
     start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)
@@ -207,23 +236,25 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
         point = new
         if moved <= WEISZFELD_TOLERANCE * float(point.norm()):
             break
-    # Steps become shorter near a row: if a row is itself the geometric median, it is the nearest row.
+    # Steps become shorter near a row: if a row is itself the geometric median, it is the nearest
+    # row.
     nearest = rows[(rows - point).norm(dim=1).argmin()]
     costs = [float((start * (rows - at).norm(dim=1)).sum()) for at in (point, nearest)]
     return (nearest if costs[1] < costs[0] else point).to(updates.dtype)
 
 
 CHUNK = 64
-"""The number of updates that are averaged together. If updates arrive in multiples of this number, the order of the sums
-does not depend on how many arrive at a time. If some updates are refused, the order of the sums differs, and so does their
-rounding."""
+"""The number of updates that are averaged together. If updates arrive in multiples of this number,
+the order of the sums does not depend on how many arrive at a time. If some updates are refused, the
+order of the sums differs, and so does their rounding."""
 
 
 @public
 class Means:
     """Running weighted means of the updates of k groups.
 
-    A robust rule of averaging needs all updates of a group at once: with such a rule, call :meth:`add` only once.
+    A robust rule of averaging needs all updates of a group at once: with such a rule, call
+    :meth:`add` only once.
 
     Args:
         k: Number of groups.
@@ -239,9 +270,15 @@ class Means:
 
     def __init__(self, k: int, d: int, averaging: Averaging | None = None) -> None:
         self.averaging = averaging or Averaging()
-        self.means, self.heard, self.weight = torch.zeros(k, d), np.zeros(k, dtype=np.int64), np.zeros(k)
+        self.means, self.heard, self.weight = (
+            torch.zeros(k, d),
+            np.zeros(k, dtype=np.int64),
+            np.zeros(k),
+        )
 
-    def add(self, updates: torch.Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]) -> None:
+    def add(
+        self, updates: torch.Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]
+    ) -> None:
         """Add updates to the means.
 
         Args:
@@ -257,7 +294,9 @@ class Means:
                     members.setdefault(group, []).append(i)
             for group, at in members.items():
                 together = at == list(range(at[0], at[-1] + 1))  # then the rows need no copy
-                self._join(group, updates[at[0] : at[-1] + 1] if together else updates[at], amounts[at])
+                self._join(
+                    group, updates[at[0] : at[-1] + 1] if together else updates[at], amounts[at]
+                )
 
     def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
         part = float(amounts.sum())

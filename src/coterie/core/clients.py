@@ -18,20 +18,24 @@ Groups = tuple[tuple[Client, ...], ...]
 """A partition of clients: each group sorted, groups ordered by their first member."""
 
 STATES: dict[str, type[Any]] = {}
-"""Tag -> class, for all classes that may occur in a stored state. A checkpoint can restore only these."""
+"""Tag -> class, for all classes that may occur in a stored state. A checkpoint can restore only
+these."""
 
 T = TypeVar("T")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,)
+)
 def state(tag: str) -> Callable[[type[T]], type[T]]:
     """Turn a class into a frozen, keyword-only dataclass that can be stored; a class decorator.
 
-    Its fields may be tensors, numbers, strings, tuples, mappings and other such classes. The class is entered in ``STATES``,
-    so that records can store and restore it without pickle.
+    Its fields may be tensors, numbers, strings, tuples, mappings and other such classes. The class
+    is entered in ``STATES``, so that records can store and restore it without pickle.
 
     Args:
-        tag: The name of the class in stored states. It must stay the same when the class is renamed or moved.
+        tag: The name of the class in stored states. It must stay the same when the class is renamed
+            or moved.
 
     Returns:
         The decorator.

@@ -24,14 +24,16 @@ from coterie.settings.calls import public
 class Federation:
     """The facts that a method receives once, before the first exchange.
 
-    Layers are in the order of the forward pass as far as the module shows it, so the last one is the classifier.
+    Layers are in the order of the forward pass as far as the module shows it, so the last one is
+    the classifier.
 
     Attributes:
         clients: The client ids, sorted.
         draw: ``draw(i)`` is the i-th fresh model, shape ``(d,)``. It is the same at every call.
-        columns: Layer name -> ``(start, stop)`` of its parameters in a row. Parameters come first, float buffers (those of
-            BatchNorm) after them.
-        tensors: The same for each trainable tensor, so that weight and bias of a layer are separate.
+        columns: Layer name -> ``(start, stop)`` of its parameters in a row. Parameters come first,
+            float buffers (those of BatchNorm) after them.
+        tensors: The same for each trainable tensor, so that weight and bias of a layer are
+            separate.
         dense: The names of the fully connected layers.
         training: How clients train if a task does not state otherwise.
         labels: Whether the clients predict one class each time; true if the engine does not know.
@@ -74,7 +76,8 @@ class Cohort:
     def sample(self, members: Iterable[Client], fraction: float) -> tuple[Client, ...]:
         """Draw ``max(round(fraction * |members|), 1)`` of the members at random, and keep those that are present.
 
-        The draw depends only on the seed, the exchange and the members (FL+HC §II: at least one client per group).
+        The draw depends only on the seed, the exchange and the members (FL+HC §II: at least one
+        client per group).
 
         Args:
             members: The clients to draw from.
@@ -97,15 +100,17 @@ class Cohort:
 class Neighbours:
     """Serve a client by its model together with its nearest training examples, in the space of the model's features.
 
-    The class probabilities are ``λ p_knn + (1 - λ) p_model``. In ``p_knn``, each of the k training examples nearest to the
-    input, by Euclidean distance d of the features, counts for its class with a weight proportional to ``exp(-d / scale)``.
+    The class probabilities are ``λ p_knn + (1 - λ) p_model``. In ``p_knn``, each of the k training
+    examples nearest to the input, by Euclidean distance d of the features, counts for its class
+    with a weight proportional to ``exp(-d / scale)``.
 
     Attributes:
         layer: The layer whose input is the features: the classifier.
         k: Number of neighbours; a client with fewer training examples uses all of them.
         scale: Unit of distances.
-        weights: Values of λ, from which each client chooses the one with the lowest mean loss on its validation examples, the
-            first of equal ones. A single value needs no such examples. A client without any is served by the model alone.
+        weights: Values of λ, from which each client chooses the one with the lowest mean loss on
+            its validation examples, the first of equal ones. A single value needs no such examples.
+            A client without any is served by the model alone.
         holdout: As ``Task.holdout``, by which the same examples stay out of training.
 
     Raises:
@@ -120,9 +125,13 @@ class Neighbours:
 
     def __post_init__(self) -> None:
         if self.k < 1 or not 0 < self.scale < math.inf or not 0 <= self.holdout < 1:
-            raise ValueError(f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}")
+            raise ValueError(
+                f"Neighbours needs k >= 1, a scale > 0 and a holdout from 0 to below 1, got {self}"
+            )
         if not self.weights or not all(0 <= weight <= 1 for weight in self.weights):
-            raise ValueError(f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}")
+            raise ValueError(
+                f"Neighbours.weights must be one or more numbers from 0 to 1, got {self.weights}"
+            )
 
 
 @public
@@ -134,19 +143,23 @@ class Assignment:
         models: Shape ``(k, d)``.
         row: Client -> position in ``models``.
         groups: The clusters.
-        path: Client -> positions of all models on its path through the parameter tree, starting at the root. Only for
-            clients that have a path.
-        ensemble: Serve the clients that have a path by the mean of the outputs of all models on it, instead of ``row``.
-        part: The part of the plans (``Plan.parts``) whose clients' own values are used; the name of a part of a part is
-            ``"outer/inner"``.
+        path: Client -> positions of all models on its path through the parameter tree, starting at
+            the root. Only for clients that have a path.
+        ensemble: Serve the clients that have a path by the mean of the outputs of all models on it,
+            instead of ``row``.
+        part: The part of the plans (``Plan.parts``) whose clients' own values are used; the name of
+            a part of a part is ``"outer/inner"``.
         plain: Clients that are served without values of their own.
-        neighbours: How a client's nearest training examples take part in serving it; None if they do not.
-        hidden: Whether the server does not know which model serves a client: each takes the one of lowest loss on its
-            training data. ``row`` and ``groups`` then have all clients at the first model. In one process, rounds have what
-            clients choose instead, for the experimenter to see.
+        neighbours: How a client's nearest training examples take part in serving it; None if they
+            do not.
+        hidden: Whether the server does not know which model serves a client: each takes the one of
+            lowest loss on its training data. ``row`` and ``groups`` then have all clients at the
+            first model. In one process, rounds have what clients choose instead, for the
+            experimenter to see.
 
     Raises:
-        ValueError: A client is served by a row that ``models`` does not have, or there are both an ensemble and neighbours.
+        ValueError: A client is served by a row that ``models`` does not have, or there are both an
+            ensemble and neighbours.
 
     Example:
         >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
@@ -166,12 +179,19 @@ class Assignment:
 
     def __post_init__(self) -> None:
         if self.ensemble and self.neighbours is not None:
-            raise ValueError("Assignment.neighbours needs clients that are served by one model each, not by an ensemble")
-        k, served = len(self.models), {*self.row.values(), *(row for path in self.path.values() for row in path)}
+            raise ValueError(
+                "Assignment.neighbours needs clients that are served by one model each, not by an ensemble"
+            )
+        k, served = (
+            len(self.models),
+            {*self.row.values(), *(row for path in self.path.values() for row in path)},
+        )
         for row in served:
             if not isinstance(row, (int, np.integer)) or not 0 <= row < k:
                 has = f"rows 0 to {k - 1}" if k else "no models"
-                raise ValueError(f"Assignment.models has {has}, but a client is served by row {row!r}")
+                raise ValueError(
+                    f"Assignment.models has {has}, but a client is served by row {row!r}"
+                )
 
     def __repr__(self) -> str:
         return f"<Assignment: {partition(self.groups)} clients, models of shape {tuple(self.models.shape)}>"
@@ -191,9 +211,10 @@ S = TypeVar("S")
 class Method(Protocol[S]):
     """A method of clustered federated learning: settings as fields, and five pure functions.
 
-    ``name`` is its name on the command line. ``init`` makes the state before the first exchange. ``plan`` asks clients to
-    work. ``step`` processes the replies, which may be fewer than were asked for, or none. ``assignment`` states which model
-    serves each client of the federation. ``explain`` gives the reasons of the last step, if there are any.
+    ``name`` is its name on the command line. ``init`` makes the state before the first exchange.
+    ``plan`` asks clients to work. ``step`` processes the replies, which may be fewer than were
+    asked for, or none. ``assignment`` states which model serves each client of the federation.
+    ``explain`` gives the reasons of the last step, if there are any.
     """
 
     name: ClassVar[str]
@@ -209,10 +230,10 @@ class Method(Protocol[S]):
 class Admits(Protocol[S]):
     """A method whose clients may join and leave between rounds.
 
-    ``admit``: clients that the state does not contain join; they are new or were away. From now on some model serves them,
-    and they find their group as the method prescribes. ``retire``: clients that stay away for long are no longer served and
-    belong to no group. The other clients keep what was learned from them. ``assignment`` covers the clients that are
-    present.
+    ``admit``: clients that the state does not contain join; they are new or were away. From now on
+    some model serves them, and they find their group as the method prescribes. ``retire``: clients
+    that stay away for long are no longer served and belong to no group. The other clients keep what
+    was learned from them. ``assignment`` covers the clients that are present.
     """
 
     def admit(self, state: S, clients: tuple[Client, ...]) -> S: ...

@@ -26,7 +26,8 @@ _OPPOSITE: Mapping[str, Sign] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 class Criterion:
     """One comparison on which a decision rests: ``value sign bound``.
 
-    The explanation of a run, its charts, figures and trackers show criteria without knowing the method.
+    The explanation of a run, its charts, figures and trackers show criteria without knowing the
+    method.
 
     Attributes:
         name: What is compared, in few words, the same in every round: its curve has this name.
@@ -106,14 +107,16 @@ class Note:
         clients: The group that the note is about.
         text: One sentence with the numbers that were compared.
         parts: The groups into which it was divided.
-        criteria: The comparisons on which the decision rests. If all hold, each is necessary for the decision. If some do
-            not, all of these were in its way.
-        otherwise: What would have happened then, as the end of a sentence: "it would not have split". Empty if it is unknown.
+        criteria: The comparisons on which the decision rests. If all hold, each is necessary for
+            the decision. If some do not, all of these were in its way.
+        otherwise: What would have happened then, as the end of a sentence: "it would not have
+            split". Empty if it is unknown.
         numbers: Further numbers, by name.
-        values: Numbers for each client, by name. ``model`` is the number of the model that a client took. Names that differ
-            only in a number at their end, such as ``loss of model 0``, belong together.
-        similarity: Matrices ``(n, n)`` on which the decision rests, by layer or ``all``. Their rows are the clients of
-            ``order``.
+        values: Numbers for each client, by name. ``model`` is the number of the model that a client
+            took. Names that differ only in a number at their end, such as ``loss of model 0``,
+            belong together.
+        similarity: Matrices ``(n, n)`` on which the decision rests, by layer or ``all``. Their rows
+            are the clients of ``order``.
         heard: The clients of these rows, in order; empty if they are ``clients``.
 
     Raises:
@@ -138,7 +141,9 @@ class Note:
         rows = len(self.order)
         for name, matrix in self.similarity.items():
             if tuple(matrix.shape) != (rows, rows):
-                raise ValueError(f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {rows} clients replied")
+                raise ValueError(
+                    f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {rows} clients replied"
+                )
 
     @property
     def order(self) -> tuple[Client, ...]:

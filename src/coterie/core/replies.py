@@ -19,8 +19,8 @@ from coterie.notebook.tables import count, some
 from coterie.settings.calls import public
 
 Candidate = tuple[str, int]
-"""The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the personal model that it
-trains in it."""
+"""The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the
+personal model that it trains in it."""
 
 
 @public
@@ -28,7 +28,8 @@ trains in it."""
 class Held:
     """Losses of m models on the same held-out examples of one client: no single loss, only sums.
 
-    Where examples have subjects, such as patients, a subject counts as one example, with its mean loss.
+    Where examples have subjects, such as patients, a subject counts as one example, with its mean
+    loss.
 
     Attributes:
         models: The models, in the order of the sums.
@@ -50,14 +51,21 @@ class Held:
     @classmethod
     def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> Held:
         """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as ``WORST_LOSS``."""
-        bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(-WORST_LOSS, WORST_LOSS)
-        return cls(models=tuple(models), count=losses.shape[1], sums=bounded.sum(axis=1), products=bounded @ bounded.T)
+        bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(
+            -WORST_LOSS, WORST_LOSS
+        )
+        return cls(
+            models=tuple(models),
+            count=losses.shape[1],
+            sums=bounded.sum(axis=1),
+            products=bounded @ bounded.T,
+        )
 
     def difference(self, one: Candidate, other: Candidate | None) -> tuple[float, float] | None:
         """Return the mean of ``loss(one) - loss(other)`` over the examples, and its estimated variance.
 
-        The variance is that of the mean, infinite for a single example. None if a model was not measured, or no example.
-        Without ``other``, the mean is that of ``loss(one)``.
+        The variance is that of the mean, infinite for a single example. None if a model was not
+        measured, or no example. Without ``other``, the mean is that of ``loss(one)``.
         """
         known = one in self.models and (other is None or other in self.models)
         if not known or not self.count:
@@ -66,16 +74,24 @@ class Held:
         mean = float(weights @ self.sums) / self.count
         squares = float(weights @ self.products @ weights)
         rounding = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights)) if mean else 0.0
-        spread = max(squares - self.count * mean**2, rounding)  # so that no difference by rounding has no variance
+        spread = max(
+            squares - self.count * mean**2, rounding
+        )  # so that no difference by rounding has no variance
         return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
 
     def within(self, part: str) -> Held:
         """Return the sums of one part's models, under its own names of them."""
         if not part:
             return self
-        at = [i for i, (name, _) in enumerate(self.models) if name == part or name.startswith(f"{part}/")]
+        at = [
+            i
+            for i, (name, _) in enumerate(self.models)
+            if name == part or name.startswith(f"{part}/")
+        ]
         names = tuple((self.models[i][0][len(part) :].lstrip("/"), self.models[i][1]) for i in at)
-        return replace(self, models=names, sums=self.sums[at], products=self.products[np.ix_(at, at)])
+        return replace(
+            self, models=names, sums=self.sums[at], products=self.products[np.ix_(at, at)]
+        )
 
 
 WORST_LOSS = 1e4
@@ -91,27 +107,32 @@ class Replies:
         clients: The ids of the n clients that answered, sorted.
         examples: Training-set sizes, shape ``(n,)``.
         chosen: For each client, the rows of the plan's models from which it started.
-        losses: For each client, one loss per offered model, in the order of the offer; empty if nothing was measured.
+        losses: For each client, one loss per offered model, in the order of the offer; empty if
+            nothing was measured.
         accuracies: The same for accuracies.
-        means: Shape ``(k, d)``: for each row of the plan's models, the weighted mean update; zeros if no client trained from
-            it. ``None`` if the plan does not need them; then ``mean_updates`` raises an error.
+        means: Shape ``(k, d)``: for each row of the plan's models, the weighted mean update; zeros
+            if no client trained from it. ``None`` if the plan does not need them; then
+            ``mean_updates`` raises an error.
         heard: Shape ``(k,)``: for each row of the plan's models, the number of clients in the mean.
-        gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if the plan does not need it.
-        updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not need them. Then
-            ``all_updates`` raises an error.
-        halves: Shape ``(2 m, 2 m)``: if tasks asked for halves, the Gram matrix over the plan's columns of the first updates
-            of the clients ``halved``, followed by their second updates. ``None`` if no client sent halves.
-        halved: The m clients that sent updates of both halves, sorted: they were asked for them, and have enough examples.
-            If none are given, all clients have the ``halves``.
-        second_halves: Shape ``(n, d)``: if the plan asked for them, the updates of the second halves; NaN for a client
-            without. ``None`` if there are none.
-        refused: Client -> the reason why its reply was refused (non-finite values, wrong shape, implausible norm). A refused
-            client counts as silent.
+        gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if
+            the plan does not need it.
+        updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not
+            need them. Then ``all_updates`` raises an error.
+        halves: Shape ``(2 m, 2 m)``: if tasks asked for halves, the Gram matrix over the plan's
+            columns of the first updates of the clients ``halved``, followed by their second
+            updates. ``None`` if no client sent halves.
+        halved: The m clients that sent updates of both halves, sorted: they were asked for them,
+            and have enough examples. If none are given, all clients have the ``halves``.
+        second_halves: Shape ``(n, d)``: if the plan asked for them, the updates of the second
+            halves; NaN for a client without. ``None`` if there are none.
+        refused: Client -> the reason why its reply was refused (non-finite values, wrong shape,
+            implausible norm). A refused client counts as silent.
         averaging: The rule by which the run averages updates, see :meth:`mean`.
         claimed: Client -> the number of examples that it reports, if it counts for fewer.
         scaled: Client -> the factor by which its update was scaled down.
         held: Client -> the sums of its held-out losses, if tasks asked for these.
-        sums: First offered row -> the sum of the answers of the clients that were offered it, to the question of their tasks.
+        sums: First offered row -> the sum of the answers of the clients that were offered it, to
+            the question of their tasks.
         cells: Client -> its cell, if it was asked for that.
         deviation: Standard deviation of the noise on each number of ``sums``.
         ends_round: Whether the exchange ended the round, as far as the plan is concerned.
@@ -153,7 +174,9 @@ class Replies:
         if self.halves is None or not self.halved:
             object.__setattr__(self, "halved", () if self.halves is None else self.clients)
         if self.halves is not None and self.halves.shape != (2 * len(self.halved),) * 2:
-            raise ValueError(f"halves of {count(len(self.halved), 'client')} cannot have the shape {self.halves.shape}")
+            raise ValueError(
+                f"halves of {count(len(self.halved), 'client')} cannot have the shape {self.halves.shape}"
+            )
 
     def __repr__(self) -> str:
         refused = f", {len(self.refused):,} refused" if self.refused else ""
@@ -186,7 +209,8 @@ class Replies:
         """Average the updates by the rule of the run.
 
         Args:
-            weights: Shape ``(n,)``, in the order of ``clients``, with sum 1. Some rules ignore weights.
+            weights: Shape ``(n,)``, in the order of ``clients``, with sum 1. Some rules ignore
+                weights.
 
         Returns:
             Shape ``(d,)``.
@@ -219,7 +243,9 @@ class Replies:
             halves=None if halves is None or not known else halves[np.ix_(both, both)],
             halved=tuple(self.halved[i] for i in known),
             second_halves=None if self.second_halves is None else self.second_halves[at],
-            held={client: self.held[client] for i in at if (client := self.clients[i]) in self.held},
+            held={
+                client: self.held[client] for i in at if (client := self.clients[i]) in self.held
+            },
         )
 
 
@@ -262,8 +288,8 @@ def group_means(
         weighting: The weights, ``"data"`` or ``"uniform"``, see :func:`amounts`.
 
     Returns:
-        The means, shape ``(k, d)``, float32, and the numbers of clients that answered, shape ``(k,)``. Both are zero for a
-        group without an answer.
+        The means, shape ``(k, d)``, float32, and the numbers of clients that answered, shape
+        ``(k,)``. Both are zero for a group without an answer.
     """
     place = {client: i for i, client in enumerate(replies.clients)}
     within: list[list[int]] = [[] for _ in place]

@@ -18,9 +18,12 @@ from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
 
 HALVES = "/halves"
-"""What follows the name of a part in :class:`Position` where clients keep the sketches of their halves."""
+"""What follows the name of a part in :class:`Position` where clients keep the sketches of their
+halves."""
 
-Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]  # a string: reading commands start without torch
+Kept = Mapping[
+    str, Mapping[Client, "torch.Tensor"]
+]  # a string: reading commands start without torch
 """Name of a plan's part -> client -> its own values, see :class:`Position`."""
 
 
@@ -33,9 +36,10 @@ class Position:
         round: Number of completed rounds.
         exchange: Number of completed exchanges.
         state: The state of the method.
-        kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that stay with it; NaN in the
-            other columns. A plan without parts has the empty name. Values of a mixture have one more entry, its weight.
-            The sketches ``(2, k)`` of a client's halves are under the name of the part followed by ``/halves``.
+        kept: Name of a plan's part -> client -> its own values, shape ``(d,)``, of the layers that
+            stay with it; NaN in the other columns. A plan without parts has the empty name. Values
+            of a mixture have one more entry, its weight. The sketches ``(2, k)`` of a client's
+            halves are under the name of the part followed by ``/halves``.
         members: The clients that take part.
         missed: Client -> number of consecutive rounds without an answer.
         names: Client -> its name; empty if clients have no names.
@@ -54,12 +58,18 @@ class Position:
 
     def __repr__(self) -> str:
         members = count(len(self.members), "member")
-        return f"<Position after round {self.round} ({count(self.exchange, 'exchange')}): {members}>"
+        return (
+            f"<Position after round {self.round} ({count(self.exchange, 'exchange')}): {members}>"
+        )
 
     def __post_init__(self) -> None:
         if min(self.round, self.exchange) < 0:  # from a forged file
-            raise ValueError(f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}")
-        if any(isinstance(values, torch.Tensor) for values in self.kept.values()):  # from a record without parts
+            raise ValueError(
+                f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}"
+            )
+        if any(
+            isinstance(values, torch.Tensor) for values in self.kept.values()
+        ):  # from a record without parts
             object.__setattr__(self, "kept", {"": self.kept})
 
     def own(self, assignment: Assignment, client: Client) -> torch.Tensor | None:
@@ -69,7 +79,9 @@ class Position:
             assignment: Which model serves which client.
             client: The client.
         """
-        return None if client in assignment.plain else self.kept.get(assignment.part, {}).get(client)
+        return (
+            None if client in assignment.plain else self.kept.get(assignment.part, {}).get(client)
+        )
 
 
 @public
@@ -88,11 +100,12 @@ class Round:
         refused: Client -> the reason why its reply was refused.
         released: Client -> number of updates it sent that noise has to cover.
         scores: Client -> test loss and metrics; ``None`` if this round was not evaluated.
-        sums: Client -> metric -> the sums from which its value for several clients together follows, see
-            ``coterie.pooling``; only of metrics that have one.
+        sums: Client -> metric -> the sums from which its value for several clients together
+            follows, see ``coterie.pooling``; only of metrics that have one.
         bytes_up: Bytes of this round from the clients to the server.
         bytes_down: Bytes of this round from the server to the clients.
-        evaluations: Number of evaluations of a model on the data of one client that the plans asked for, without tests.
+        evaluations: Number of evaluations of a model on the data of one client that the plans asked
+            for, without tests.
         seconds: Durations ``train``, ``server`` and ``evaluate``, in seconds.
         adversaries: Clients that are hostile.
         silent: Clients that were asked in this round and of which no reply was accepted.
@@ -101,8 +114,9 @@ class Round:
         scaled: Client -> the factor by which its update was scaled down.
         names: Client -> its name, if clients have names.
         main: The name of the main metric; empty if it is unknown.
-        nets: Function of a client's models, rows ``(d,)``, its own values of layers, the client and the neighbours that
-            serve it, which makes its net, see :meth:`model`. None if the engine has no such function. It is not pickled.
+        nets: Function of a client's models, rows ``(d,)``, its own values of layers, the client and
+            the neighbours that serve it, which makes its net, see :meth:`model`. None if the engine
+            has no such function. It is not pickled.
     """
 
     number: int
@@ -133,7 +147,9 @@ class Round:
     def groups(self) -> tuple[tuple[Client | str, ...], ...]:
         """The groups, each as its clients' sorted names, or ids if they have no names."""
         shown: Mapping[Client, Any] = labels(self.names, self.assignment.row)
-        return tuple(tuple(sorted(shown[client] for client in group)) for group in self.assignment.groups)
+        return tuple(
+            tuple(sorted(shown[client] for client in group)) for group in self.assignment.groups
+        )
 
     def tested(self, results: Mapping[Client, Mapping[str, float]]) -> Round:
         """Return this round with the results of its test.
@@ -143,18 +159,22 @@ class Round:
         """
         both = {client: parted(values) for client, values in results.items()}
         sums = {client: found for client, (_, found) in both.items() if found}
-        return replace(self, scores={client: metrics for client, (metrics, _) in both.items()}, sums=sums)
+        return replace(
+            self, scores={client: metrics for client, (metrics, _) in both.items()}, sums=sums
+        )
 
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
 
-        R2 and the root mean squared error are those of the test rows of these clients together, see ``coterie.pooling``.
+        R2 and the root mean squared error are those of the test rows of these clients together, see
+        ``coterie.pooling``.
 
         Args:
             metric: The name of the metric, or ``loss``; empty for the main metric.
 
         Returns:
-            The mean; None if this round was not tested, or no client has a value. The mean loss is NaN if one is.
+            The mean; None if this round was not tested, or no client has a value. The mean loss is
+            NaN if one is.
 
         Raises:
             UserError: No client has such a metric.
@@ -164,9 +184,13 @@ class Round:
         known = list(dict.fromkeys(name for values in self.scores.values() for name in values))
         name = metric or self._metric
         if metric and metric not in known:
-            raise UserError(f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})")
+            raise UserError(
+                f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})"
+            )
         honest = without(self.scores, self.adversaries)
-        if name == "loss" and any(math.isnan(self.scores[client].get(name, math.nan)) for client in honest):
+        if name == "loss" and any(
+            math.isnan(self.scores[client].get(name, math.nan)) for client in honest
+        ):
             return math.nan  # a model has diverged
         return self.over(honest, name)
 
@@ -181,7 +205,9 @@ class Round:
             The value; None if no client has one.
         """
         clients = tuple(clients)
-        if sums := [self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())]:
+        if sums := [
+            self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())
+        ]:
             value = pooled(sums)
             return None if math.isnan(value) else value
         scores = self.scores or {}
@@ -194,19 +220,23 @@ class Round:
             client: Its name or its id.
 
         Returns:
-            A new ``torch.nn.Module`` in evaluation mode. If the method serves the client by several models, it is their
-            ensemble, a :class:`~coterie.engines.served.Ensemble`; if it also serves the client by its training examples,
-            a ``WithNeighbours``, which has the features of these examples.
+            A new ``torch.nn.Module`` in evaluation mode. If the method serves the client by several
+            models, it is their ensemble, a :class:`~coterie.engines.served.Ensemble`; if it also
+            serves the client by its training examples, a ``WithNeighbours``, which has the features
+            of these examples.
 
         Raises:
-            UserError: The round has no such client, or is of Flower's server, which does not have the clients' nets.
+            UserError: The round has no such client, or is of Flower's server, which does not have
+                the clients' nets.
         """
         if self.nets is None:
             hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
             raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
         id = self._id(client)
         rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
-        return self.nets(rows, self.position.own(self.assignment, id), id, self.assignment.neighbours)
+        return self.nets(
+            rows, self.position.own(self.assignment, id), id, self.assignment.neighbours
+        )
 
     def to_pandas(self) -> Any:
         """Return a pandas data frame with one row per client: round, client, group, and the metrics if it was tested.
@@ -220,7 +250,12 @@ class Round:
         group, scores = row_of(self.assignment.groups), self.scores or {}
         shown = labels(self.names, group)
         return [
-            {"round": self.number, "client": shown[client], "group": group[client], **scores.get(client, {})}
+            {
+                "round": self.number,
+                "client": shown[client],
+                "group": group[client],
+                **scores.get(client, {}),
+            }
             for client in sorted(group)
         ]
 
@@ -232,7 +267,9 @@ class Round:
         id = known.get(str(client), -1 if named or not isinstance(client, int) else client)
         if id in self.assignment.row:
             return id
-        raise UserError(f"round {self.number} has no client {client!r}{nearest(client, known)} (clients: {some(known)})")
+        raise UserError(
+            f"round {self.number} has no client {client!r}{nearest(client, known)} (clients: {some(known)})"
+        )
 
     @property
     def _metric(self) -> str:
@@ -242,8 +279,13 @@ class Round:
 
     def __str__(self) -> str:
         score = None if self.scores is None else self.mean()
-        parts = [partition(self.assignment.groups), *([] if score is None else [f"{self._metric} {score:.3f}"])]
-        return f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
+        parts = [
+            partition(self.assignment.groups),
+            *([] if score is None else [f"{self._metric} {score:.3f}"]),
+        ]
+        return (
+            f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
+        )
 
     def __repr__(self) -> str:
         return f"<R{str(self)[1:]}>"
@@ -257,4 +299,7 @@ class Round:
         return table(str(self), by_group(self.groups, self._metric, value if self.scores else None))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "nets": None}  # a world's model is often a function that cannot be pickled
+        return {
+            **self.__dict__,
+            "nets": None,
+        }  # a world's model is often a function that cannot be pickled

@@ -29,13 +29,21 @@ class Training:
 
     lr: float = setting(0.1, "learning rate in the first round (η)", gt=0, lt=1e9)
     lr_decay: float = setting(1.0, "factor on the learning rate per communication round", gt=0)
-    epochs: int = setting(1, "passes over the client's training data per exchange (E); 0: measure only", ge=0)
+    epochs: int = setting(
+        1, "passes over the client's training data per exchange (E); 0: measure only", ge=0
+    )
     steps: int | None = setting(None, "mini-batch steps per exchange, instead of epochs", ge=1)
-    batch: int = setting(32, "examples per mini-batch (B); a smaller last batch is kept; 0: all examples", ge=0)
-    optimizer: str = setting("sgd", "sgd or adam; its state is reset in every exchange", choices=("sgd", "adam"))
+    batch: int = setting(
+        32, "examples per mini-batch (B); a smaller last batch is kept; 0: all examples", ge=0
+    )
+    optimizer: str = setting(
+        "sgd", "sgd or adam; its state is reset in every exchange", choices=("sgd", "adam")
+    )
     momentum: float = setting(0.0, "momentum of SGD", ge=0, lt=1)
     weight_decay: float = setting(0.0, "L2 penalty added to the gradient", ge=0)
-    clip: float | None = setting(None, "maximum L2 norm of a gradient; larger gradients are scaled down", gt=0)
+    clip: float | None = setting(
+        None, "maximum L2 norm of a gradient; larger gradients are scaled down", gt=0
+    )
     proximal: float = setting(0.0, "weight of FedProx's proximal term (μ)", ge=0)
 
     def __post_init__(self) -> None:
@@ -48,8 +56,8 @@ class Stage:
     """A part of local training in which only some layers change.
 
     Attributes:
-        layers: The layers that are trained; the parameters of the others keep their values. Running statistics (BatchNorm)
-            follow the examples in every stage.
+        layers: The layers that are trained; the parameters of the others keep their values. Running
+            statistics (BatchNorm) follow the examples in every stage.
         epochs: Replaces the epochs or steps of the task's training settings, if given.
 
     Raises:
@@ -70,14 +78,18 @@ class Personal:
     """A second model of a client, which it trains in the same task for itself. It stays at the client and costs no bytes.
 
     Attributes:
-        start: The model from which its training starts. ``"trained"``: the one that the task has just trained. ``"offered"``:
+        start: The model from which its training starts. ``"trained"``: the one that the task has
+            just trained. ``"offered"``:
             the offered one. ``"own"``: the client's personal model, at first the offered one.
-        epochs: Replaces the epochs or steps of the task's training settings, if given; 0 only copies the start.
+        epochs: Replaces the epochs or steps of the task's training settings, if given; 0 only
+            copies the start.
         layers: The layers that are trained; none for all.
-        pull: Weight λ of the term ``λ/2 ||v - w||²`` that pulls the personal model v to the offered model w (Ditto).
-        mixture: If given, the personal model is a mixture ``α v + (1 - α) w`` of the client's values v with the model w that
-            serves it (APFL). v is trained so that the mixture with the task's trained model has a low loss. α starts at this
-            number, and is stored as the last entry of the client's values.
+        pull: Weight λ of the term ``λ/2 ||v - w||²`` that pulls the personal model v to the offered
+            model w (Ditto).
+        mixture: If given, the personal model is a mixture ``α v + (1 - α) w`` of the client's
+            values v with the model w that serves it (APFL). v is trained so that the mixture with
+            the task's trained model has a low loss. α starts at this number, and is stored as the
+            last entry of the client's values.
         adapt: Whether training adapts α.
 
     Raises:
@@ -95,11 +107,15 @@ class Personal:
         if self.start not in ("trained", "offered", "own"):
             raise ValueError(f"Personal.start must be trained, offered or own, got {self.start!r}")
         if not self.pull >= 0 or (self.epochs is not None and self.epochs < 0):
-            raise ValueError(f"Personal.pull and Personal.epochs must be >= 0, got {self.pull} and {self.epochs}")
+            raise ValueError(
+                f"Personal.pull and Personal.epochs must be >= 0, got {self.pull} and {self.epochs}"
+            )
         if self.mixture is not None and (self.start != "own" or not 0 <= self.mixture <= 1):
             raise ValueError("Personal.mixture must be 0 to 1, of the client's own model")
         if self.mixture is not None and (self.pull or self.layers or self.epochs is not None):
-            raise ValueError("Personal.mixture trains both models together, without epochs, layers or a pull of its own")
+            raise ValueError(
+                "Personal.mixture trains both models together, without epochs, layers or a pull of its own"
+            )
         if self.adapt and self.mixture is None:
             raise ValueError("Personal.adapt needs Personal.mixture, got None")
 
@@ -111,28 +127,35 @@ class Task:
 
     Attributes:
         offered: Rows of the plan's models, m >= 1.
-        choose: How many of the offered models the client takes: those with the lowest loss on its own data.
+        choose: How many of the offered models the client takes: those with the lowest loss on its
+            own data.
         training: Replaces the training settings of the experiment, if given.
         epochs: Replaces the epochs or steps of the training settings, if given; 0 only measures.
-        lr_round: The round (from 0) up to which the learning rate has decayed; ``None`` for the current one. With it, an
-            update can be compared with those of an earlier round.
-        measure: The part of its data on which the client computes losses and accuracies of the offered models before it
-            trains. ``None`` skips this if ``m == choose``, and becomes ``"train"`` otherwise.
-        gradient: Reply with the full-batch gradient of the mean training loss at the offered model instead of an update.
-        held_out: Reply with sums of the losses, on held-out examples, of the model from which the client starts and of its
-            personal model, see ``Replies.held``. Held-out examples are the client's validation part.
-        holdout: The share of its training examples, always the same ones, that a client without a validation part holds out
-            of training. At least one, and at most half.
+        lr_round: The round (from 0) up to which the learning rate has decayed; ``None`` for the
+            current one. With it, an update can be compared with those of an earlier round.
+        measure: The part of its data on which the client computes losses and accuracies of the
+            offered models before it trains. ``None`` skips this if ``m == choose``, and becomes
+            ``"train"`` otherwise.
+        gradient: Reply with the full-batch gradient of the mean training loss at the offered model
+            instead of an update.
+        held_out: Reply with sums of the losses, on held-out examples, of the model from which the
+            client starts and of its personal model, see ``Replies.held``. Held-out examples are the
+            client's validation part.
+        holdout: The share of its training examples, always the same ones, that a client without a
+            validation part holds out of training. At least one, and at most half.
         stages: Train in these stages, one after the other, instead of all layers at once.
         personal: Train a model for the client itself as well.
-        halves: Train twice from the same model, on two disjoint random halves of the data, and reply with both updates.
-            Their mean serves as the update. Each half makes as many passes or steps as the task states. A client with too
-            few examples, or subjects of examples, for two halves trains once, on all of them.
-        keep: Layers that stay at the client, which trains and is tested with its own values of them. Their columns of an
-            update are zero, and they cost no bytes. If these are all layers, nothing is sent.
-        question: A question of a plan with ``need="sums"``, see ``Replies.sums``. A task without epochs only asks it.
-        sent: Whether the update counts in the means of a plan with ``need="sums"``. Otherwise the client only keeps the
-            sketches of its halves.
+        halves: Train twice from the same model, on two disjoint random halves of the data, and
+            reply with both updates. Their mean serves as the update. Each half makes as many passes
+            or steps as the task states. A client with too few examples, or subjects of examples,
+            for two halves trains once, on all of them.
+        keep: Layers that stay at the client, which trains and is tested with its own values of
+            them. Their columns of an update are zero, and they cost no bytes. If these are all
+            layers, nothing is sent.
+        question: A question of a plan with ``need="sums"``, see ``Replies.sums``. A task without
+            epochs only asks it.
+        sent: Whether the update counts in the means of a plan with ``need="sums"``. Otherwise the
+            client only keeps the sketches of its halves.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -163,21 +186,31 @@ class Task:
     def __post_init__(self) -> None:
         for row in self.offered:
             if not isinstance(row, (int, np.integer)) or row < 0:
-                raise ValueError(f"Task.offered must be rows of the plan's models, from 0, got {row!r}")
+                raise ValueError(
+                    f"Task.offered must be rows of the plan's models, from 0, got {row!r}"
+                )
         if not 1 <= self.choose <= len(self.offered):
-            raise ValueError(f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}")
+            raise ValueError(
+                f"Task.choose must be 1 to the {len(self.offered)} models offered, got {self.choose}"
+            )
         if self.measure not in (None, "train", "validation"):
             raise ValueError(
                 f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for evaluation only"
             )
         if self.personal is not None and (self.gradient or self.keep):
             raise ValueError("Task.personal needs a task that trains the whole model")
-        if self.stages and (self.gradient or (self.personal is not None and self.personal.mixture is not None)):
-            raise ValueError("Task.stages needs a task that trains one model, without gradients or a mixture")
+        if self.stages and (
+            self.gradient or (self.personal is not None and self.personal.mixture is not None)
+        ):
+            raise ValueError(
+                "Task.stages needs a task that trains one model, without gradients or a mixture"
+            )
         if self.halves and not (self.trains and not self.gradient):
             raise ValueError("Task.halves needs a task that trains on updates, not gradients")
         if self.halves and self.choose < len(self.offered):
-            raise ValueError("Task.halves needs a task without a choice of models: both halves start from the same one")
+            raise ValueError(
+                "Task.halves needs a task without a choice of models: both halves start from the same one"
+            )
         if self.choose < len(self.offered) and self.measure is None:
             object.__setattr__(self, "measure", "train")  # choosing takes losses
 
@@ -216,30 +249,39 @@ class Plan:
     Attributes:
         models: Shape ``(k, d)``.
         tasks: Client -> task.
-        need: The part of the replies that ``step`` needs. ``"mean"``: for each row of ``models``, the weighted mean update
-            of the clients that trained from it. ``"gram"``: these means and the Gram matrix of the updates over ``columns``.
-            ``"rows"``: every update. ``"sums"``: these means, and the sums of answers to questions; nothing of a single
-            client but which rows it was offered, whether it answered, and its cell if it was asked for that. Clients keep
-            the sketches of their halves, see :class:`~coterie.clustering.cells.Question`.
+        need: The part of the replies that ``step`` needs. ``"mean"``: for each row of ``models``,
+            the weighted mean update of the clients that trained from it. ``"gram"``: these means
+            and the Gram matrix of the updates over ``columns``. ``"rows"``: every update.
+            ``"sums"``: these means, and the sums of answers to questions; nothing of a single
+            client but which rows it was offered, whether it answered, and its cell if it was asked
+            for that. Clients keep the sketches of their halves, see
+            :class:`~coterie.clustering.cells.Question`.
         columns: The columns for the Gram matrix, or for the sketches; ``None`` for all.
-        sketch: If given, rows and Gram matrix are those of sketches (:func:`coterie.clustering.sketch`) of that many
-            numbers, made of these columns as replies arrive. An engine then holds only some of the updates at a time. With
-            sketches, rows come together with the means.
-        weighting: The weights of the means: training-set sizes (``"data"``) or equal weights (``"uniform"``).
+        sketch: If given, rows and Gram matrix are those of sketches
+            (:func:`coterie.clustering.sketch`) of that many numbers, made of these columns as
+            replies arrive. An engine then holds only some of the updates at a time. With sketches,
+            rows come together with the means.
+        weighting: The weights of the means: training-set sizes (``"data"``) or equal weights
+            (``"uniform"``).
         ends_round: ``False`` if another exchange of the same communication round follows.
-        parts: Name -> plan. Such a plan has no tasks itself: the plans of several methods are carried out together. A client
-            answers all of its tasks or none, and holds out the same examples in all of them. It keeps its own values for each
-            part separately. If its reply to one task is refused, those to the others count.
+        parts: Name -> plan. Such a plan has no tasks itself: the plans of several methods are
+            carried out together. A client answers all of its tasks or none, and holds out the same
+            examples in all of them. It keeps its own values for each part separately. If its reply
+            to one task is refused, those to the others count.
         ended: Names of parts of earlier plans whose clients' own values are no longer needed.
-        second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that ask for halves.
-        hidden: Whether the server must not learn which model a client takes, in a plan with ``need="sums"`` whose tasks offer
-            all models. A client takes that of its cell if it is asked for its cell, else that of lowest loss. It sends a
-            vector with a slot for each model, and all but one are zero. A row of ``Replies.means`` is then the sum of the
-            updates from this model divided by the number of all clients that answered, and ``Replies.heard`` has estimates.
+        second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that
+            ask for halves.
+        hidden: Whether the server must not learn which model a client takes, in a plan with
+            ``need="sums"`` whose tasks offer all models. A client takes that of its cell if it is
+            asked for its cell, else that of lowest loss. It sends a vector with a slot for each
+            model, and all but one are zero. A row of ``Replies.means`` is then the sum of the
+            updates from this model divided by the number of all clients that answered, and
+            ``Replies.heard`` has estimates.
         clip: The maximum norm of an update, if it is less than the boundary's.
 
     Raises:
-        ValueError: A task offers a row that ``models`` does not have, or the fields contradict each other.
+        ValueError: A task offers a row that ``models`` does not have, or the fields contradict each
+            other.
 
     Example:
         >>> plan = Plan(models=torch.zeros(1, 3), tasks={4: Task(offered=(0,)), 7: Task(offered=(0,))}, need="mean")
@@ -265,15 +307,23 @@ class Plan:
         if self.hidden and self.need != "sums":
             raise ValueError(f'Plan.hidden needs Plan.need "sums", got {self.need!r}')
         shares: dict[Client, float] = {}
-        for task, client in ((t, c) for _, part in self.leaves() for c, t in part.tasks.items()) if self.parts else ():
+        for task, client in (
+            ((t, c) for _, part in self.leaves() for c, t in part.tasks.items())
+            if self.parts
+            else ()
+        ):
             if shares.setdefault(client, task.holdout) != task.holdout:
                 both = f"{shares[client]:g} and {task.holdout:g}"
-                raise ValueError(f"Task.holdout of client {client} must be the same in all parts of a plan, got {both}")
+                raise ValueError(
+                    f"Task.holdout of client {client} must be the same in all parts of a plan, got {both}"
+                )
 
     def _check_rows(self) -> None:
         """Refuse an offer of a model that the plan does not have: an engine would take one of an earlier exchange."""
         if self.models.ndim != 2:
-            raise ValueError(f"Plan.models must be rows (k, d), got shape {tuple(self.models.shape)}")
+            raise ValueError(
+                f"Plan.models must be rows (k, d), got shape {tuple(self.models.shape)}"
+            )
         if self.parts and self.tasks:
             raise ValueError("a plan with Plan.parts has no tasks itself: put them into a part")
         k, checked = len(self.models), set[int]()
@@ -283,17 +333,26 @@ class Plan:
             checked.add(id(task))
             if max(task.offered) >= k:
                 has = f"rows 0 to {k - 1}" if k else "no models"
-                raise ValueError(f"Plan.models has {has}, but client {client} is offered row {max(task.offered)}")
+                raise ValueError(
+                    f"Plan.models has {has}, but client {client} is offered row {max(task.offered)}"
+                )
 
     @property
     def all_ended(self) -> tuple[str, ...]:
         """The names ``ended`` of the plan and of its parts, each as ``"outer/inner"``."""
-        return (*self.ended, *(f"{name}/{ended}" for name, part in self.parts.items() for ended in part.all_ended))
+        return (
+            *self.ended,
+            *(f"{name}/{ended}" for name, part in self.parts.items() for ended in part.all_ended),
+        )
 
     @property
     def asked(self) -> tuple[Client, ...]:
         """The clients that have a task, in the plan or in one of its parts, sorted."""
-        return tuple(sorted({*self.tasks, *(client for part in self.parts.values() for client in part.asked)}))
+        return tuple(
+            sorted(
+                {*self.tasks, *(client for part in self.parts.values() for client in part.asked)}
+            )
+        )
 
     def leaves(self, name: str = "") -> Iterator[tuple[str, Plan]]:
         """Yield (name, plan) of the plan itself, or of all parts that have none themselves.
@@ -319,4 +378,6 @@ def train_from(models: torch.Tensor, row: Mapping[Client, int], **plan: Any) -> 
         The plan.
     """
     tasks = {row_: Task(offered=(row_,)) for row_ in set(row.values())}
-    return Plan(models=models, tasks={client: tasks[r] for client, r in sorted(row.items())}, **plan)
+    return Plan(
+        models=models, tasks={client: tasks[r] for client, r in sorted(row.items())}, **plan
+    )

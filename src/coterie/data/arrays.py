@@ -12,21 +12,23 @@ import torch
 from coterie.settings import UserError, brief
 
 NO_ROWS = (str, bytes, set, frozenset, Iterator, KeysView, ValuesView)
-"""What can be walked through and is no array: a text has letters, a set has no order, and an iterator is read only once."""
+"""What can be walked through and is no array: a text has letters, a set has no order, and an
+iterator is read only once."""
 
 
 def ordinary(given: Any, where: str) -> Any:
     """Return an array that shares its memory with what was given, or a copy where PyTorch could not read it.
 
-    Copies are made of arrays that are read backwards, have the byte order of other processors, or have Python's objects.
+    Copies are made of arrays that are read backwards, have the byte order of other processors, or
+    have Python's objects.
 
     Args:
         given: A tensor, or anything that NumPy takes as an array.
         where: What it is, for messages.
 
     Returns:
-        A tensor for a tensor, dense and without gradient, in the processor's memory; otherwise an array, also a
-        memory-mapped one.
+        A tensor for a tensor, dense and without gradient, in the processor's memory; otherwise an
+        array, also a memory-mapped one.
 
     Raises:
         UserError: It is no array, or has missing (masked) values.
@@ -68,7 +70,8 @@ def _dense(tensor: torch.Tensor, where: str) -> torch.Tensor:
         raise UserError(f"{where} is a tensor on the device meta, which has no numbers")
     if tensor.is_quantized:
         tensor = tensor.dequantize()
-    # A tensor that is as it should be stays the same object, by which splits recognise a pool that they share.
+    # A tensor that is as it should be stays the same object, by which splits recognise a pool that
+    # they share.
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
@@ -83,7 +86,9 @@ def _unmasked(array: np.ma.MaskedArray[Any, Any], where: str) -> np.ndarray:
     masked = int(np.ma.count_masked(array))
     if masked:
         many = "1 masked value" if masked == 1 else f"{masked:,} masked values"
-        raise UserError(f"{where} has {many}: remove such rows, or fill them in with .filled(VALUE)")
+        raise UserError(
+            f"{where} has {many}: remove such rows, or fill them in with .filled(VALUE)"
+        )
     return np.asarray(array.data)
 
 

@@ -1,6 +1,7 @@
 """Examples and batches of any form: tensors, tuples and dicts of tensors, and data sets that are read item by item.
 
-A model receives a dict by keyword and a tuple by position, so a transformer gets its tokens and masks as it names them.
+A model receives a dict by keyword and a tuple by position, so a transformer gets its tokens and
+masks as it names them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from coterie.data.arrays import ordinary
 from coterie.settings import UserError
 
 Batch: TypeAlias = Any
-"""A tensor whose first dimension counts examples, or a tuple, list or dict of batches of the same examples."""
+"""A tensor whose first dimension counts examples, or a tuple, list or dict of batches of the same
+examples."""
 
 
 def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
@@ -67,14 +69,18 @@ def digests(parts: Sequence[torch.Tensor]) -> list[bytes]:
     """Hash examples.
 
     Args:
-        parts: What each of n examples consists of, ``(n, ...)`` each, such as its inputs and its target.
+        parts: What each of n examples consists of, ``(n, ...)`` each, such as its inputs and its
+            target.
 
     Returns:
         One hash for each example; examples with equal parts have the same.
     """
     arrays = [part.contiguous().view(len(part), -1).numpy() for part in parts if part.numel()]
     count = len(parts[0]) if parts else 0
-    return [hashlib.blake2b(b"".join(array[i].tobytes() for array in arrays), digest_size=16).digest() for i in range(count)]
+    return [
+        hashlib.blake2b(b"".join(array[i].tobytes() for array in arrays), digest_size=16).digest()
+        for i in range(count)
+    ]
 
 
 def call(module: torch.nn.Module, x: Batch) -> Any:
@@ -92,10 +98,10 @@ class Items:
     """The examples of a data set in the style of PyTorch or Hugging Face, each of which is read when a batch needs it.
 
     Args:
-        dataset: An object with ``len`` and items by number. An item is ``(input, target)``, or a dict in which one of
-            :data:`LABELS` is the target.
-        collate: Function from a list of items to ``(inputs, targets)``, or to a dict with the targets, both of tensors. None
-            stacks the items, which must then have equal shapes.
+        dataset: An object with ``len`` and items by number. An item is ``(input, target)``, or a
+            dict in which one of :data:`LABELS` is the target.
+        collate: Function from a list of items to ``(inputs, targets)``, or to a dict with the
+            targets, both of tensors. None stacks the items, which must then have equal shapes.
 
     Raises:
         UserError: The data set has no length or no items.
@@ -103,7 +109,9 @@ class Items:
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None = None) -> None:
         if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise UserError(f"a data set must have a length and items by number, and {type(dataset).__name__} has not")
+            raise UserError(
+                f"a data set must have a length and items by number, and {type(dataset).__name__} has not"
+            )
         if not len(dataset):
             raise UserError("a data set must have at least one item")
         self.dataset, self.collate = dataset, collate
@@ -121,7 +129,8 @@ class Items:
             Their inputs and targets.
 
         Raises:
-            UserError: An item or a batch has no target, or items of different shapes cannot be stacked.
+            UserError: An item or a batch has no target, or items of different shapes cannot be
+                stacked.
         """
         items = [self.dataset[i] for i in index.tolist()]
         if self.collate is not None:
@@ -132,7 +141,9 @@ class Items:
             return _numbers(found[0], "inputs"), _numbers(found[1], "targets")
         except (RuntimeError, TypeError) as error:
             hint = "; pass collate, a function from a list of items to (inputs, targets), which can pad them"
-            raise UserError(f"the items of a data set cannot be stacked: {error}"[:300] + hint) from error
+            raise UserError(
+                f"the items of a data set cannot be stacked: {error}"[:300] + hint
+            ) from error
 
 
 def _check_keys(items: Sequence[Any]) -> None:
@@ -141,7 +152,9 @@ def _check_keys(items: Sequence[Any]) -> None:
     for item in items:
         if first is not None and isinstance(item, Mapping) and set(item) != first:
             differ = ", ".join(sorted(map(str, set(item) ^ first)))
-            raise UserError(f"the items of a data set must have the same keys, and only some of them have {differ}")
+            raise UserError(
+                f"the items of a data set must have the same keys, and only some of them have {differ}"
+            )
 
 
 def _numbers(batch: Batch, what: str) -> Batch:
@@ -157,17 +170,24 @@ def _numbers(batch: Batch, what: str) -> Batch:
 def _arrays(item: Any) -> Any:
     """An item with its lists of numbers as tensors, which ``default_collate`` would transpose, and arrays that it can read."""
     if isinstance(item, Mapping):
-        return {name: _arrays(torch.as_tensor(part) if isinstance(part, list) else part) for name, part in item.items()}
+        return {
+            name: _arrays(torch.as_tensor(part) if isinstance(part, list) else part)
+            for name, part in item.items()
+        }
     if isinstance(item, tuple):
         return tuple(_arrays(torch.as_tensor(part) if _is_numbers(part) else part) for part in item)
     if isinstance(item, np.ndarray | torch.Tensor):
         found = ordinary(item, "an item of a data set")
-        return found if isinstance(found, torch.Tensor) or found.flags.writeable else found.copy()  # PyTorch would warn
+        return (
+            found if isinstance(found, torch.Tensor) or found.flags.writeable else found.copy()
+        )  # PyTorch would warn
     return item
 
 
 def _is_numbers(part: Any) -> bool:
-    return isinstance(part, list) and bool(part) and all(isinstance(one, int | float) for one in part)
+    return (
+        isinstance(part, list) and bool(part) and all(isinstance(one, int | float) for one in part)
+    )
 
 
 def pair(batch: Any) -> tuple[Batch, Batch]:
@@ -180,19 +200,24 @@ def pair(batch: Any) -> tuple[Batch, Batch]:
         key = next((name for name in LABELS if name in batch), None)
         if key is None:
             known = ", ".join(map(str, batch))
-            raise UserError(f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {known}")
+            raise UserError(
+                f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {known}"
+            )
         rest = {name: part for name, part in batch.items() if name != key}
         return rest, batch[key]
     if isinstance(batch, Sequence) and len(batch) == 2:
         return batch[0], batch[1]
-    raise UserError(f"an item of a data set must be (input, target) or a dict with a target, got {type(batch).__name__}")
+    raise UserError(
+        f"an item of a data set must be (input, target) or a dict with a target, got {type(batch).__name__}"
+    )
 
 
 def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
     """Return an array as a tensor that shares its memory if possible, also that of a memory-mapped file.
 
-    Floats become float32, and integers and booleans int64, for which an array of another type is copied. Bytes in a
-    memory-mapped file stay as they are: they are images, and become floats in [0, 1] in each batch.
+    Floats become float32, and integers and booleans int64, for which an array of another type is
+    copied. Bytes in a memory-mapped file stay as they are: they are images, and become floats in
+    [0, 1] in each batch.
 
     Args:
         array: A tensor, or anything that NumPy takes as an array of numbers.
@@ -212,11 +237,15 @@ def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs and targets must be numbers, got an array of {array.dtype}")
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise UserError(f"inputs and targets must be whole numbers of at most 63 bits, got {array.max()}")
+        raise UserError(
+            f"inputs and targets must be whole numbers of at most 63 bits, got {array.max()}"
+        )
     if not (isinstance(array, np.memmap) and array.dtype == np.uint8):
         array = np.asarray(array, np.float32 if array.dtype.kind == "f" else np.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that cannot be written; examples never are
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # PyTorch warns of memory that cannot be written; examples never are
         return torch.from_numpy(array)
 
 
@@ -232,6 +261,8 @@ def as_batch(given: Any, where: str) -> Batch:
     """
     if isinstance(given, Mapping):
         return {name: as_batch(part, f"{where}[{name!r}]") for name, part in given.items()}
-    if isinstance(given, tuple) or (isinstance(given, list) and any(isinstance(part, torch.Tensor) for part in given)):
+    if isinstance(given, tuple) or (
+        isinstance(given, list) and any(isinstance(part, torch.Tensor) for part in given)
+    ):
         return tuple(as_batch(part, f"{where}[{number}]") for number, part in enumerate(given))
     return ordinary(given, where) if isinstance(given, torch.Tensor) else as_tensor(given, where)

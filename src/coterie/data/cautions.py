@@ -12,16 +12,20 @@ from coterie.data.world import World
 from coterie.randomness import seeded
 
 LARGE = 30.0
-"""Typical sizes of a feature above this make gradients so large that usual learning rates diverge, or learn a constant."""
+"""Typical sizes of a feature above this make gradients so large that usual learning rates diverge,
+or learn a constant."""
 
 WILD = 1000.0
-"""Features whose typical sizes differ by more than this factor cannot be learned with one learning rate."""
+"""Features whose typical sizes differ by more than this factor cannot be learned with one learning
+rate."""
 
 RARE = 0.4
-"""A class is rare below this share of an equal share of all classes: below a fifth of the examples for two classes."""
+"""A class is rare below this share of an equal share of all classes: below a fifth of the examples
+for two classes."""
 
 ENOUGH = 3.0
-"""Least expected number of test examples of a class that is just not rare; chance alone leaves out 3 in 5 % of draws."""
+"""Least expected number of test examples of a class that is just not rare; chance alone leaves out
+3 in 5 % of draws."""
 
 
 def cautions(world: World) -> list[str]:
@@ -35,14 +39,24 @@ def cautions(world: World) -> list[str]:
     Returns:
         The sentences; empty if there is nothing to say.
     """
-    found = (*world.hints, _of_scales(world), of_targets(world), _of_rare_classes(world), of_few_rows(world))
+    found = (
+        *world.hints,
+        _of_scales(world),
+        of_targets(world),
+        _of_rare_classes(world),
+        of_few_rows(world),
+    )
     return [text for text in found if text]
 
 
 def _of_scales(world: World) -> str:
     """A sentence if features are large, or of very different sizes, and nothing makes them equal."""
     inputs = next(iter(world.clients.values())).train.inputs
-    if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point() or "deviations" in world.about:
+    if (
+        not isinstance(inputs, torch.Tensor)
+        or not inputs.is_floating_point()
+        or "deviations" in world.about
+    ):
         return ""
     if _normalizes_inputs(world):
         return ""
@@ -74,7 +88,8 @@ def typical_sizes(world: World) -> torch.Tensor:
         world: The clients and their data, whose inputs are one tensor of floats each.
 
     Returns:
-        Sizes ``(d,)`` of the d features of a table; of other inputs, such as images and sequences, one size ``(1,)``.
+        Sizes ``(d,)`` of the d features of a table; of other inputs, such as images and sequences,
+        one size ``(1,)``.
     """
     squares: torch.Tensor | None = None
     counts = torch.zeros(())
@@ -93,8 +108,13 @@ def _normalizes_inputs(world: World) -> bool:
     """Whether the first layer of the model with tensors of its own is a normalization."""
     with seeded(0):
         module = world.model()
-    first = next((one for one in module.modules() if next(one.parameters(recurse=False), None) is not None), None)
-    return isinstance(first, (torch.nn.modules.batchnorm._NormBase, torch.nn.LayerNorm, torch.nn.GroupNorm))
+    first = next(
+        (one for one in module.modules() if next(one.parameters(recurse=False), None) is not None),
+        None,
+    )
+    return isinstance(
+        first, (torch.nn.modules.batchnorm._NormBase, torch.nn.LayerNorm, torch.nn.GroupNorm)
+    )
 
 
 def _feature(number: int, count: int, names: object) -> str:

@@ -35,17 +35,23 @@ def names_of(frame: Any, where: str) -> list[Any]:
     """
     if hasattr(frame, "collect"):
         raise UserError(f"{where} is lazy: pass frame.collect()")
-    if not isinstance(frame, Mapping) and not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
+    if not isinstance(frame, Mapping) and not (
+        hasattr(frame, "columns") and hasattr(frame, "__getitem__")
+    ):
         kind = type(frame).__name__
         raise UserError(
             f"{where} must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, got {kind}"
         )
     if isinstance(frame, Mapping):
         return list(frame)
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)  # pyarrow has the first
+    return list(
+        frame.column_names if hasattr(frame, "column_names") else frame.columns
+    )  # pyarrow has the first
 
 
-def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[Any], where: str) -> None:
+def check_columns(
+    names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[Any], where: str
+) -> None:
     """Check the use of a table's columns.
 
     Args:
@@ -59,17 +65,25 @@ def check_columns(names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[A
     """
     for name in (*taken, *chosen):
         if name not in names:
-            raise UserError(f"{where} has no column {name!r}{nearest(name, map(str, names))} (columns: {listed(names)})")
+            raise UserError(
+                f"{where} has no column {name!r}{nearest(name, map(str, names))} (columns: {listed(names)})"
+            )
         if names.count(name) > 1:
             raise UserError(f"{where} has {names.count(name)} columns with the name {name!r}")
     for name in taken:
         if taken.count(name) > 1:
-            raise UserError(f"{where}: the column {name!r} has two uses; client, targets and subject must be different columns")
+            raise UserError(
+                f"{where}: the column {name!r} has two uses; client, targets and subject must be different columns"
+            )
         if name in chosen:
-            raise UserError(f"{where}: features must not contain {name!r}, which is the client, a target or the subject")
+            raise UserError(
+                f"{where}: features must not contain {name!r}, which is the client, a target or the subject"
+            )
     check_unlike([name for name in names if name in {*taken, *chosen}], f"columns of {where}")
     if not chosen or len(set(chosen)) < len(chosen):
-        raise UserError(f"{where} must have at least one feature, and each once, got {listed(chosen) or 'none'}")
+        raise UserError(
+            f"{where} must have at least one feature, and each once, got {listed(chosen) or 'none'}"
+        )
 
 
 def listed(names: Sequence[Any]) -> str:
@@ -94,9 +108,13 @@ def values(frame: Any, name: Any, where: str) -> np.ndarray:
     """
     column = frame[name]
     where = f"{where}: the column {name}"
-    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(ordinary(column, where))
+    array = (
+        column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(ordinary(column, where))
+    )
     if array.ndim != 1:
-        raise UserError(f"{where} must have one value for each row, got an array of shape {array.shape}")
+        raise UserError(
+            f"{where} must have one value for each row, got an array of shape {array.shape}"
+        )
     if array.dtype.kind not in "biufOUST":
         if array.dtype.kind in "Mm":
             raise UserError(f"{where} holds dates or times: {of_dates(name)}")
@@ -106,7 +124,11 @@ def values(frame: Any, name: Any, where: str) -> np.ndarray:
     if array.dtype.kind in "UST":
         array = array.astype(object)
     if array.dtype.kind in "fO":
-        missing = np.isnan(array) if array.dtype.kind == "f" else np.array([is_missing(value) for value in array])
+        missing = (
+            np.isnan(array)
+            if array.dtype.kind == "f"
+            else np.array([is_missing(value) for value in array])
+        )
         Missing().plus(missing).check(where)
     return _of_one_kind(array, where) if array.dtype.kind == "O" else array
 
@@ -136,15 +158,23 @@ class Missing:
     def check(self, where: str) -> None:
         """Raise :class:`~coterie.settings.UserError` if there are any."""
         if self.count:
-            many = "a missing value, in" if self.count == 1 else f"{self.count:,} missing values, the first in"
-            raise UserError(f"{where} has {many} row {self.first:,}: remove such rows, or fill them in")
+            many = (
+                "a missing value, in"
+                if self.count == 1
+                else f"{self.count:,} missing values, the first in"
+            )
+            raise UserError(
+                f"{where} has {many} row {self.first:,}: remove such rows, or fill them in"
+            )
 
 
 def is_missing(value: Any) -> bool:
     """Whether an object stands for no value: None, NaN, an empty text, or the missing value of pandas."""
     if value is None or isinstance(value, str):
         return not value
-    return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, numbers.Real) and bool(value != value))
+    return type(value).__name__ in ("NAType", "NaTType") or (
+        isinstance(value, numbers.Real) and bool(value != value)
+    )
 
 
 def _of_one_kind(array: np.ndarray, where: str) -> np.ndarray:
@@ -152,11 +182,17 @@ def _of_one_kind(array: np.ndarray, where: str) -> np.ndarray:
     kinds = {type(value) for value in array}
     if all(issubclass(kind, str) for kind in kinds):
         return array
-    for accepted, dtype in (((bool, np.bool_), bool), (numbers.Integral, np.int64), ((numbers.Real, Decimal), np.float64)):
+    for accepted, dtype in (
+        ((bool, np.bool_), bool),
+        (numbers.Integral, np.int64),
+        ((numbers.Real, Decimal), np.float64),
+    ):
         if all(issubclass(kind, accepted) for kind in kinds):
             try:
                 return array.astype(dtype)
             except OverflowError:
                 break
     got = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise UserError(f"{where} must hold numbers of at most 64 bits, booleans or text, all of one kind, got {got}")
+    raise UserError(
+        f"{where} must hold numbers of at most 64 bits, booleans or text, all of one kind, got {got}"
+    )

@@ -42,11 +42,13 @@ def described(data: ClientData, objective: Objective | None) -> Schema:
 def form_of(inputs: Batch, fixed: bool = True) -> str:
     """Return shape and type of an example's inputs in words.
 
-    The length of whole numbers in one dimension is left out: these are tokens, and a client pads them to its longest text.
+    The length of whole numbers in one dimension is left out: these are tokens, and a client pads
+    them to its longest text.
 
     Args:
         inputs: A batch.
-        fixed: Whether all examples have this shape. If not, only the number of dimensions is stated.
+        fixed: Whether all examples have this shape. If not, only the number of dimensions is
+            stated.
 
     Returns:
         The words, such as ``"(3,) float32"``.
@@ -56,7 +58,9 @@ def form_of(inputs: Batch, fixed: bool = True) -> str:
         if not isinstance(one, torch.Tensor):
             return type(one).__name__
         dtype, shape = str(one.dtype).removeprefix("torch."), tuple(one.shape[1:])
-        if not fixed or (_kind(one) == "whole numbers" and one.dtype != torch.uint8 and len(shape) == 1):
+        if not fixed or (
+            _kind(one) == "whole numbers" and one.dtype != torch.uint8 and len(shape) == 1
+        ):
             return f"{len(shape)} dimensions of {dtype}"
         return f"{shape} {dtype}"
 
@@ -70,7 +74,11 @@ def task_of(targets: Batch, fixed: bool = True) -> str:
         if not isinstance(one, torch.Tensor):
             return type(one).__name__
         kind, shape = _kind(one), [size for size in one.shape[1:] if size != 1]
-        return f"{kind} of shape {tuple(shape)}" if shape and fixed and kind != "whole numbers" else kind
+        return (
+            f"{kind} of shape {tuple(shape)}"
+            if shape and fixed and kind != "whole numbers"
+            else kind
+        )
 
     return str(mapped(form, targets)).replace("'", "")
 

@@ -1,15 +1,19 @@
 """Drift: who has which concept when, and streams of examples whose labels depend on the concept.
 
-A *schedule* is a table: a row for each time step, a column for each client, and in it the number of the client's concept.
+A *schedule* is a table: a row for each time step, a column for each client, and in it the number of
+the client's concept.
 
 Sources
-- FedDrift's schedules: E. Jothimurugesan, K. Hsieh, J. Wang, G. Joshi, P. B. Gibbons, "Federated Learning under Distributed
-  Concept Drift", AISTATS 2023, arXiv 2206.00799, and the files ``data/changepoints/*.cp`` of its published code.
-- ``sudden``, ``incremental`` and ``recurring``: as in the code of FedCCFA, "Classifier Clustering and Feature Alignment for
-  Federated Learning under Distributed Concept Drift", NeurIPS 2024, arXiv 2410.18478.
-- SINE and CIRCLE as in FedDrift's published code. SEA: W. N. Street, Y. Kim, "A streaming ensemble algorithm (SEA) for
-  large-scale classification", KDD 2001. In the files of SEA that come with FedDrift's code, the concepts 1 and 3 have the
-  same threshold, 9; here there are four, as in Street and Kim's paper.
+- FedDrift's schedules: E. Jothimurugesan, K. Hsieh, J. Wang, G. Joshi, P. B. Gibbons, "Federated
+  Learning under Distributed Concept Drift", AISTATS 2023, arXiv 2206.00799, and the files
+  ``data/changepoints/*.cp`` of its published code.
+- ``sudden``, ``incremental`` and ``recurring``: as in the code of FedCCFA, "Classifier Clustering
+  and Feature Alignment for Federated Learning under Distributed Concept Drift", NeurIPS 2024, arXiv
+  2410.18478.
+- SINE and CIRCLE as in FedDrift's published code. SEA: W. N. Street, Y. Kim, "A streaming ensemble
+  algorithm (SEA) for large-scale classification", KDD 2001. In the files of SEA that come with
+  FedDrift's code, the concepts 1 and 3 have the same threshold, 9; here there are four, as in
+  Street and Kim's paper.
 """
 
 from __future__ import annotations
@@ -45,18 +49,30 @@ FEDDRIFT: Mapping[str, str] = MappingProxyType(
         "y": "0000000000 0000000000 0000000000 0100000100 0111010100 0111010110 1111011110 1111011110 1111111111 1111111111",
     }
 )
-"""FedDrift's schedules of 10 time steps for 10 clients, a digit per client; Z is Y with concept 2 in place of 1."""
+"""FedDrift's schedules of 10 time steps for 10 clients, a digit per client; Z is Y with concept 2
+in place of 1."""
 
-DRIFTS = ("none", "still", "sudden", "incremental", "recurring", *(f"feddrift-{name}" for name in FEDDRIFT), "given")
+DRIFTS = (
+    "none",
+    "still",
+    "sudden",
+    "incremental",
+    "recurring",
+    *(f"feddrift-{name}" for name in FEDDRIFT),
+    "given",
+)
 
 
-def schedule(drift: str, clients: int, concepts: int, calm: int, given: Sequence[Sequence[int]] = ()) -> Schedule:
+def schedule(
+    drift: str, clients: int, concepts: int, calm: int, given: Sequence[Sequence[int]] = ()
+) -> Schedule:
     """Return who has which concept when.
 
     - ``still``: ``calm`` time steps of concept 0.
-    - ``sudden``: concept 0, then each client has one of the other concepts, in equal parts. Of two concepts, half of the
-      clients keep concept 0.
-    - ``incremental``: the same, but one concept's clients change after the other, a time step apart.
+    - ``sudden``: concept 0, then each client has one of the other concepts, in equal parts. Of two
+      concepts, half of the clients keep concept 0.
+    - ``incremental``: the same, but one concept's clients change after the other, a time step
+      apart.
     - ``recurring``: as sudden, back to concept 0 after a time step, and both once more.
     - ``feddrift-a`` to ``feddrift-y``: FedDrift's. Client c has column c mod 10.
 
@@ -71,7 +87,8 @@ def schedule(drift: str, clients: int, concepts: int, calm: int, given: Sequence
         The schedule, at least one row.
 
     Raises:
-        SettingError: There are too few concepts or clients, or the table has no row or another number of clients.
+        SettingError: There are too few concepts or clients, or the table has no row or another
+            number of clients.
 
     Example:
         >>> schedule("recurring", clients=4, concepts=2, calm=1)
@@ -86,10 +103,14 @@ def schedule(drift: str, clients: int, concepts: int, calm: int, given: Sequence
         rows = _made(drift, clients, concepts, calm)
     if not rows or any(len(row) != clients for row in rows):
         sizes = sorted({len(row) for row in rows}) or "none"
-        raise SettingError(f"Scenario.schedule needs rows of one concept for each of the {clients} clients, got {sizes}")
+        raise SettingError(
+            f"Scenario.schedule needs rows of one concept for each of the {clients} clients, got {sizes}"
+        )
     highest = max(map(max, rows))
     if min(map(min, rows)) < 0 or highest >= concepts:
-        raise SettingError(f"drift {drift} needs the concepts 0 to {highest}, and Scenario.groups allows {concepts}")
+        raise SettingError(
+            f"drift {drift} needs the concepts 0 to {highest}, and Scenario.groups allows {concepts}"
+        )
     return rows
 
 
@@ -98,12 +119,21 @@ def _made(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
     if drift == "still":
         return before
     if concepts < 2 or clients < 2:
-        raise SettingError(f"drift {drift} needs at least 2 concepts and 2 clients, got {concepts} and {clients}")
+        raise SettingError(
+            f"drift {drift} needs at least 2 concepts and 2 clients, got {concepts} and {clients}"
+        )
     new = [0, 1] if concepts == 2 else list(range(1, concepts))
     last = len(new) - 1
     after = tuple(new[last - (clients - 1 - c) * len(new) // clients] for c in range(clients))
     if drift == "incremental":
-        return (*before, *(tuple(concept if concept <= most else 0 for concept in after) for most in new if most))
+        return (
+            *before,
+            *(
+                tuple(concept if concept <= most else 0 for concept in after)
+                for most in new
+                if most
+            ),
+        )
     return (*before, after) if drift == "sudden" else (*before, after, before[0], after, before[0])
 
 
@@ -136,15 +166,32 @@ def _sea(x: np.ndarray) -> list[np.ndarray]:
 
 STREAMS: Mapping[str, tuple[str, int, int, Rule]] = MappingProxyType(
     {
-        "sine": ("points above and below a sine; two concepts, of opposite labels (FedDrift's SINE)", 2, 2, _sine),
-        "circle": ("points inside and outside a circle; two concepts, two circles (FedDrift's CIRCLE)", 2, 2, _circle),
-        "sea": ("sums of two of three features, above and below a threshold; four concepts (SEA)", 3, 4, _sea),
+        "sine": (
+            "points above and below a sine; two concepts, of opposite labels (FedDrift's SINE)",
+            2,
+            2,
+            _sine,
+        ),
+        "circle": (
+            "points inside and outside a circle; two concepts, two circles (FedDrift's CIRCLE)",
+            2,
+            2,
+            _circle,
+        ),
+        "sea": (
+            "sums of two of three features, above and below a threshold; four concepts (SEA)",
+            3,
+            4,
+            _sea,
+        ),
     }
 )
 """Name -> a description, the number of features, the number of concepts, and the rule."""
 
 
-def drawn(paths: object, name: str = "sine", examples: int = 2000, mislabelled: float = 0.0, seed: int = 0) -> Dataset:
+def drawn(
+    paths: object, name: str = "sine", examples: int = 2000, mislabelled: float = 0.0, seed: int = 0
+) -> Dataset:
     """Draw inputs uniformly from the unit cube, and their labels under every concept.
 
     Args:
@@ -155,8 +202,8 @@ def drawn(paths: object, name: str = "sine", examples: int = 2000, mislabelled: 
         seed: Seed of all draws.
 
     Returns:
-        The data set, all of it in the training pool. Its meta ``concept 0``, ``concept 1``, ... are the labels under each
-        concept; its targets are those under concept 0.
+        The data set, all of it in the training pool. Its meta ``concept 0``, ``concept 1``, ... are
+        the labels under each concept; its targets are those under concept 0.
 
     Raises:
         SettingError: The data would take more than half of the free memory.
@@ -164,7 +211,9 @@ def drawn(paths: object, name: str = "sine", examples: int = 2000, mislabelled: 
     del paths
     _, features, concepts, rule = STREAMS[name]
     if 8 * examples * (2 * features + 3 * concepts) > available_memory() / 2:
-        raise SettingError(f"Scenario.examples {examples:,} of {name} take more than half of the free memory; take fewer")
+        raise SettingError(
+            f"Scenario.examples {examples:,} of {name} take more than half of the free memory; take fewer"
+        )
     rng = numpy_generator(seed, Purpose.DATA)
     inputs = rng.random((examples, features))
     wrong = rng.random(examples) < mislabelled

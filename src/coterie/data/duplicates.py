@@ -14,13 +14,15 @@ MANY = 0.05
 """Share of a client's test examples from which on duplicates are said."""
 
 VARIED = 0.5
-"""Distinct values of some input, per distinct example, from which on equal examples are no chance."""
+"""Distinct values of some input, per distinct example, from which on equal examples are no chance.
+"""
 
 
 def duplicate_hints(clients: Iterable[ClientData]) -> list[str]:
     """Return a hint if test examples are also training examples, with the same inputs and targets.
 
-    Rows of a few categories may be equal by chance, so only examples with an input of many values count.
+    Rows of a few categories may be equal by chance, so only examples with an input of many values
+    count.
 
     Args:
         clients: The data of the clients.
@@ -51,7 +53,9 @@ def repeated(data: ClientData) -> int:
         return 0
     if sum(one[:1].numel() for one in tensors(inputs)) * sum(map(len, parts)) > MOST:
         return 0
-    known, tested = (digests([*tensors(rows(part.inputs, part.index)), *tensors(part.targets)]) for part in parts)
+    known, tested = (
+        digests([*tensors(rows(part.inputs, part.index)), *tensors(part.targets)]) for part in parts
+    )
     there = set(known)
     same = sum(one in there for one in tested)
     return same if same >= max(2.0, MANY * len(tested)) and _varied(data.train, len(there)) else 0

@@ -16,7 +16,8 @@ from coterie.data.objective import IGNORED
 from coterie.settings import UserError
 
 MOST_CLASSES = 10_000_000
-"""Labels of this size or greater count as ids: a last layer with so many outputs would fill the memory."""
+"""Labels of this size or greater count as ids: a last layer with so many outputs would fill the
+memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +25,11 @@ class Pool:
     """``N`` examples, which are never changed.
 
     Attributes:
-        inputs: Images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens ``(N, t)`` int64; of a
-            user's own model also tuples or dicts of tensors, or :class:`~coterie.data.batches.Items`.
-        targets: Class labels ``(N,)`` int64, next tokens ``(N, t)``, or any others; None if ``inputs`` are Items.
+        inputs: Images ``(N, C, H, W)`` float32 in [0, 1], features ``(N, d)`` float32, or tokens
+            ``(N, t)`` int64; of a user's own model also tuples or dicts of tensors, or
+            :class:`~coterie.data.batches.Items`.
+        targets: Class labels ``(N,)`` int64, next tokens ``(N, t)``, or any others; None if
+            ``inputs`` are Items.
         meta: Name -> ``(N,)`` int64, such as the writer of each example.
     """
 
@@ -72,11 +75,14 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
 
-def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = None, **meta: Any) -> Pool:
+def pool(
+    inputs: Any, targets: Any, where: Path | str, classes: int | None = None, **meta: Any
+) -> Pool:
     """Make a checked :class:`Pool` of arrays.
 
-    Inputs of type uint8, and integers with three or more dimensions, are images of 0-255 and are scaled to [0, 1].
-    Other integers are tokens. ``(N, H, W)`` gets a channel dimension, and ``(N, H, W, C)`` becomes ``(N, C, H, W)``.
+    Inputs of type uint8, and integers with three or more dimensions, are images of 0-255 and are
+    scaled to [0, 1]. Other integers are tokens. ``(N, H, W)`` gets a channel dimension, and ``(N,
+    H, W, C)`` becomes ``(N, C, H, W)``.
 
     Args:
         inputs: The inputs, one per example.
@@ -89,10 +95,13 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
         The pool.
 
     Raises:
-        UserError: There are no examples, inputs and labels differ in number, the inputs are not finite numbers, or the
-            labels are not classes.
+        UserError: There are no examples, inputs and labels differ in number, the inputs are not
+            finite numbers, or the labels are not classes.
     """
-    inputs, targets = np.asanyarray(ordinary(inputs, f"{where}: x")), np.asanyarray(ordinary(targets, f"{where}: y"))
+    inputs, targets = (
+        np.asanyarray(ordinary(inputs, f"{where}: x")),
+        np.asanyarray(ordinary(targets, f"{where}: y")),
+    )
     if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
         targets = targets[:, 0]
     if not inputs.ndim or not targets.ndim or not len(inputs):
@@ -105,9 +114,13 @@ def pool(inputs: Any, targets: Any, where: Path | str, classes: int | None = Non
     if not counted.size:
         raise UserError(f"{where} holds no labels but {IGNORED}, which do not count")
     ends = counted.min(), counted.max()  # Python cannot write some floats as integers
-    low, high = (int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends)
+    low, high = (
+        int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends
+    )
     if high >= MOST_CLASSES:
-        raise UserError(f"{where} is mislabelled: labels must be class numbers from 0, found {high}; are these ids?")
+        raise UserError(
+            f"{where} is mislabelled: labels must be class numbers from 0, found {high}; are these ids?"
+        )
     if low < 0 or (classes is not None and high >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
         raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")
@@ -137,12 +150,17 @@ def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
             check_distinct(given, f"{where}: input")
         return made
     if array.dtype == np.uint8 or array.ndim == 4:
-        return as_tensor(array) if isinstance(array, np.memmap) else _tensor(array, np.float32).div_(255)
+        return (
+            as_tensor(array)
+            if isinstance(array, np.memmap)
+            else _tensor(array, np.float32).div_(255)
+        )
     return as_tensor(array)
 
 
 AT_ONCE = 1024
-"""Examples of which the numbers are tested at a time: the test of a tensor needs as much memory as the tensor."""
+"""Examples of which the numbers are tested at a time: the test of a tensor needs as much memory as
+the tensor."""
 
 
 def _check_finite(made: torch.Tensor, what: str) -> None:
@@ -155,14 +173,18 @@ def check_distinct(values: Any, what: str, names: Sequence[Any] = ()) -> None:
     """Check that columns keep their differences in float32: those of a large offset, such as times in seconds, may not.
 
     Args:
-        values: Numbers before they become float32, an array or tensor ``(N, f)`` or ``(N, t, f)``, finite.
+        values: Numbers before they become float32, an array or tensor ``(N, f)`` or ``(N, t, f)``,
+            finite.
         what: What a column is, for the message.
         names: The names of the columns; 0, 1, ... if none are given.
 
     Raises:
-        UserError: The standard deviation of a column is less than a hundred steps of float32, and not zero.
+        UserError: The standard deviation of a column is less than a hundred steps of float32, and
+            not zero.
     """
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asanyarray(values)
+    array = (
+        values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asanyarray(values)
+    )
     exact_types = (np.float16, np.float32, np.bool_, np.int8, np.uint8, np.int16, np.uint16)
     if array.dtype in exact_types or array.ndim not in (2, 3) or not array.size:
         return
@@ -172,9 +194,12 @@ def check_distinct(values: Any, what: str, names: Sequence[Any] = ()) -> None:
         least, above = _above_least(block)
         greatest = np.maximum(np.abs(least), np.abs(block.max(0).astype(np.float64)))
         spread = above.std(0)
-        # Computed constants, such as sums of shares, differ in their last digits; whole numbers do not.
+        # Computed constants, such as sums of shares, differ in their last digits; whole numbers do
+        # not.
         rounding = np.where((block == np.floor(block)).all(0), 0.0, 64 * np.spacing(greatest))
-        with np.errstate(over="ignore", invalid="ignore"):  # callers refuse what is not finite in float32
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # callers refuse what is not finite in float32
             steps = np.spacing(greatest.astype(np.float32))
         wrong = np.flatnonzero((above.max(0) > rounding) & (spread < 100 * steps))
         if len(wrong):
@@ -189,7 +214,8 @@ def check_distinct(values: Any, what: str, names: Sequence[Any] = ()) -> None:
 def _above_least(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least value of each column ``(f,)``, and how far each value is above it ``(N, f)``, float64.
 
-    Differences of whole numbers of 64 bits are computed before they become floats, which would lose them.
+    Differences of whole numbers of 64 bits are computed before they become floats, which would lose
+    them.
     """
     least = block.min(0)
     if block.dtype.kind not in "iu":
@@ -208,7 +234,9 @@ def check_distinct_floats(values: Any, what: str) -> None:
         what: What a column is, for the message.
     """
     array = values.detach().cpu() if isinstance(values, torch.Tensor) else np.asanyarray(values)
-    floats = array.is_floating_point() if isinstance(array, torch.Tensor) else array.dtype.kind == "f"
+    floats = (
+        array.is_floating_point() if isinstance(array, torch.Tensor) else array.dtype.kind == "f"
+    )
     if floats and array.ndim:
         check_distinct(array[:, None] if array.ndim == 1 else array, what)
 
@@ -234,8 +262,14 @@ def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
         raise UserError(f"{where} holds no examples")
     if len(lengths) > 1:
         found = " and ".join(map(str, sorted(lengths)))
-        hint = "; a tuple has several inputs of one model: pass rows in a list" if isinstance(inputs, tuple) else ""
-        raise UserError(f"{where}: all inputs and targets must have the same number of examples, got {found}{hint}")
+        hint = (
+            "; a tuple has several inputs of one model: pass rows in a list"
+            if isinstance(inputs, tuple)
+            else ""
+        )
+        raise UserError(
+            f"{where}: all inputs and targets must have the same number of examples, got {found}{hint}"
+        )
     for what, part in (("inputs", x), ("targets", y)):
         for one in tensors(part):
             if one.is_floating_point():

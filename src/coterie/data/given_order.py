@@ -46,12 +46,21 @@ def order_of_each(clients: Mapping[Any, Any], order: Any, gap: Any) -> dict[Any,
     """
     check_gap(gap)
     if order is None:
-        if gap is not None and not any(isinstance(one, Mapping) and "order" in one for one in clients.values()):
-            raise UserError(f"gap {gap!r} needs an order, by which examples are early or late: pass the times of each client")
+        if gap is not None and not any(
+            isinstance(one, Mapping) and "order" in one for one in clients.values()
+        ):
+            raise UserError(
+                f"gap {gap!r} needs an order, by which examples are early or late: pass the times of each client"
+            )
         return dict(clients)
     if isinstance(order, str):
-        raise UserError(f"order must be the times of each client's examples, got {order!r}; from_frame takes a column's name")
-    return {name: _with_order(name, clients[name], one) for name, one in _by_client(clients, order).items()}
+        raise UserError(
+            f"order must be the times of each client's examples, got {order!r}; from_frame takes a column's name"
+        )
+    return {
+        name: _with_order(name, clients[name], one)
+        for name, one in _by_client(clients, order).items()
+    }
 
 
 def _by_client(clients: Mapping[Any, Any], order: Any) -> dict[Any, Any]:
@@ -59,13 +68,19 @@ def _by_client(clients: Mapping[Any, Any], order: Any) -> dict[Any, Any]:
     if isinstance(order, Mapping):
         if set(order) != set(clients):
             name = next(iter(set(order) ^ set(clients)))
-            raise UserError(f"order must have the times of each client by its name, and {name!r} is not in both")
+            raise UserError(
+                f"order must have the times of each client by its name, and {name!r} is not in both"
+            )
         return {name: order[name] for name in clients}
-    several = isinstance(order, list | tuple) and all(hasattr(one, "__len__") and not isinstance(one, str) for one in order)
+    several = isinstance(order, list | tuple) and all(
+        hasattr(one, "__len__") and not isinstance(one, str) for one in order
+    )
     table = isinstance(order, np.ndarray | torch.Tensor) and order.ndim == 2 and order.shape[1] != 2
     if several or table:
         if len(order) != len(clients):
-            raise UserError(f"order must have one array for each of {count(len(clients), 'client')}, got {len(order)}")
+            raise UserError(
+                f"order must have one array for each of {count(len(clients), 'client')}, got {len(order)}"
+            )
         return dict(zip(clients, order, strict=True))
     return dict.fromkeys(clients, order)  # one array for all
 
@@ -79,7 +94,9 @@ def _with_order(name: Any, data: Any, order: Any) -> Mapping[str, Any]:
     if isinstance(data, Sequence):
         keys = ("x", "y", "x_test", "y_test")
         if len(data) not in (2, 4):
-            raise UserError(f"client {name} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays")
+            raise UserError(
+                f"client {name} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays"
+            )
         return {**dict(zip(keys, data, strict=False)), "order": order}
     return {"train": data, "order": order}
 
@@ -94,7 +111,8 @@ def with_spans(pools: Pools, given: Mapping[str, Any], gap: Any, where: Any) -> 
         where: The client, for messages.
 
     Returns:
-        The pools, with :data:`~coterie.data.order.ENDS` in the ``meta`` of those that have an order.
+        The pools, with :data:`~coterie.data.order.ENDS` in the ``meta`` of those that have an
+        order.
 
     Raises:
         UserError: An order does not fit its examples, or a part is not later than an earlier one.
@@ -113,7 +131,9 @@ def with_spans(pools: Pools, given: Mapping[str, Any], gap: Any, where: Any) -> 
             raise UserError(f"{what} is the time of examples that it does not have")
         times[key] = times_of(given[key], what)
         if len(times[key].values) != len(pool):
-            raise UserError(f"{what} must hold a time for each of {len(pool)} examples, got {len(times[key].values)}")
+            raise UserError(
+                f"{what} must hold a time for each of {len(pool)} examples, got {len(times[key].values)}"
+            )
         made[place] = replace(pool, meta={**pool.meta, **_spans(pool, times[key], gap)})
     check_later(times, gap, where)
     return tuple(made)
@@ -125,7 +145,9 @@ def _spans(pool: Pool, times: Times, gap: Any) -> dict[str, torch.Tensor]:
     if not isinstance(pool.inputs, Items):
         last = times.values if times.values.ndim == 1 else times.values[:, 1]
         by_time = np.argsort(last, kind="stable")
-        shared = max(overlap(pool.inputs, pool.targets), overlap(pool.inputs, pool.targets, by_time))
+        shared = max(
+            overlap(pool.inputs, pool.targets), overlap(pool.inputs, pool.targets, by_time)
+        )
     return spans(times, gap_of(gap, times.dates), shared)
 
 
@@ -156,7 +178,13 @@ def check_later(times: Mapping[str, Times], gap: Any, where: Any) -> None:
 
 
 def _shown(time: Any, dates: bool) -> str:
-    return str(EPOCH + timedelta(microseconds=int(time))) if dates else f"{time:g}" if isinstance(time, float) else str(time)
+    return (
+        str(EPOCH + timedelta(microseconds=int(time)))
+        if dates
+        else f"{time:g}"
+        if isinstance(time, float)
+        else str(time)
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -173,12 +201,24 @@ def about_order(by: str, gap: Any, pools: Mapping[Any, Sequence[Pool | None]]) -
     """
     if not any(first is not None and ENDS in first.meta for first, *_ in pools.values()):
         return {}
-    unordered = [str(name) for name, (first, *_) in pools.items() if first is not None and ENDS not in first.meta]
+    unordered = [
+        str(name)
+        for name, (first, *_) in pools.items()
+        if first is not None and ENDS not in first.meta
+    ]
     if unordered:
-        raise UserError(f"{_called(unordered[0])} has no order, and other clients have one: give all clients one, or none")
+        raise UserError(
+            f"{_called(unordered[0])} has no order, and other clients have one: give all clients one, or none"
+        )
     entry = {"by": by or "time"}
     if gap is not None:
-        entry["gap"] = gap if isinstance(gap, str) else f"{gap:g}" if isinstance(gap, int | float) else str(gap)
+        entry["gap"] = (
+            gap
+            if isinstance(gap, str)
+            else f"{gap:g}"
+            if isinstance(gap, int | float)
+            else str(gap)
+        )
     return {"order": entry}
 
 
@@ -188,7 +228,9 @@ def _called(name: str) -> str:
 
 
 def tested_by(
-    about: Mapping[str, Any], pools: Mapping[Any, Sequence[Pool | None]], clients: Iterable[ClientData]
+    about: Mapping[str, Any],
+    pools: Mapping[Any, Sequence[Pool | None]],
+    clients: Iterable[ClientData],
 ) -> tuple[dict[str, Any], list[str]]:
     """Add to the entry ``order`` which share of the examples tests, and how many are left out.
 
@@ -203,22 +245,40 @@ def tested_by(
     if "order" not in about:
         return dict(about), []
     clients = list(clients)
-    parts = [sum(len(getattr(data, part)) for data in clients) for part in ("train", "validation", "test")]
+    parts = [
+        sum(len(getattr(data, part)) for data in clients)
+        for part in ("train", "validation", "test")
+    ]
     there = sum(len(pool) for each in pools.values() for pool in each if pool is not None)
-    entry = {**about["order"], "test": round(parts[2] / sum(parts), 3), "left_out": there - sum(parts)}
+    entry = {
+        **about["order"],
+        "test": round(parts[2] / sum(parts), 3),
+        "left_out": there - sum(parts),
+    }
     hints = []
     for place, what in enumerate(ORDERS):
-        unknown = [str(name) for name, each in pools.items() if each[place] is not None and ENDS not in each[place].meta]  # type: ignore[union-attr]
+        unknown = [
+            str(name)
+            for name, each in pools.items()
+            if (pool := each[place]) is not None and ENDS not in pool.meta
+        ]
         if unknown:
             part = what.removeprefix("order_")
-            hints.append(f"{_called(unknown[0])} has {part} examples without {what}: whether they are later is not known")
+            hints.append(
+                f"{_called(unknown[0])} has {part} examples without {what}: whether they are later is not known"
+            )
     return {**about, "order": entry}, hints
 
 
 def window_hints(pools: Mapping[Any, Sequence[Pool | None]]) -> list[str]:
     """Return a hint if no order is given, parts are divided at random, and examples are overlapping windows of a series."""
     for first, _, test in list(pools.values())[:LOOKED_AT]:
-        if first is None or test is not None or ENDS in first.meta or isinstance(first.inputs, Items):
+        if (
+            first is None
+            or test is not None
+            or ENDS in first.meta
+            or isinstance(first.inputs, Items)
+        ):
             continue
         if shared := overlap(first.inputs, first.targets):
             return [

@@ -23,7 +23,15 @@ _FUNCTIONS = (
     "mse_loss",
     "smooth_l1_loss",
 )
-_MODULES = ("BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "L1Loss", "MSELoss", "SmoothL1Loss")
+_MODULES = (
+    "BCELoss",
+    "BCEWithLogitsLoss",
+    "CrossEntropyLoss",
+    "HuberLoss",
+    "L1Loss",
+    "MSELoss",
+    "SmoothL1Loss",
+)
 
 NEVER_NEGATIVE = frozenset(
     [

@@ -1,8 +1,9 @@
 """What Coterie knows of a loss: which one of torch's it is, in any spelling, and its value for each example.
 
-A loss is a function of (outputs, targets). What it calls shows which loss it is: ``nn.CrossEntropyLoss()``,
-``functional.cross_entropy``, a ``partial`` of it and a lambda that calls it are the same loss. Of this one, the losses of all
-examples are one call. Any other loss is vectorised over examples, if this is equal, and otherwise called for each of them.
+A loss is a function of (outputs, targets). What it calls shows which loss it is:
+``nn.CrossEntropyLoss()``, ``functional.cross_entropy``, a ``partial`` of it and a lambda that calls
+it are the same loss. Of this one, the losses of all examples are one call. Any other loss is
+vectorised over examples, if this is equal, and otherwise called for each of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ TORCHS = (
     "multilabel_margin_loss",
     "multi_margin_loss",
 )
-"""The functions of ``torch.nn.functional`` that take outputs and targets, and have a value for each prediction."""
+"""The functions of ``torch.nn.functional`` that take outputs and targets, and have a value for each
+prediction."""
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
 """The losses whose mean is weighted by class, and leaves out a class."""
@@ -68,7 +70,8 @@ class Each:
 
     Attributes:
         losses: The loss of each example alone, ``(b,)``; 0 for one that does not count.
-        weights: The weight of each in the mean loss ``(b,)``, such as that of its class. None if all are equal.
+        weights: The weight of each in the mean loss ``(b,)``, such as that of its class. None if
+            all are equal.
     """
 
     losses: torch.Tensor
@@ -120,7 +123,13 @@ class TorchLoss:
         """Whether this is the mean cross entropy of classes, without weights, smoothing or a class that is left out."""
         rest = self.options.get("weight") is None and self.options.get("ignore_index", -100) == -100
         rest = rest and not self.options.get("label_smoothing")
-        return self.function.__name__ == "cross_entropy" and self.of_classes and self.reduction == "mean" and self.same and rest
+        return (
+            self.function.__name__ == "cross_entropy"
+            and self.of_classes
+            and self.reduction == "mean"
+            and self.same
+            and rest
+        )
 
     def weights(self) -> torch.Tensor | None:
         """The weight of each prediction in the mean, in the shape of the targets; None if all weigh the same."""
@@ -144,7 +153,9 @@ class TorchLoss:
             return None
         weights = weights.reshape(examples, -1)
         counts, sums = (weights != 0).sum(1).clamp(min=1), weights.sum(1)
-        losses = torch.where(sums > 0, several.sum(1) / sums.where(sums > 0, 1), torch.zeros_like(sums))
+        losses = torch.where(
+            sums > 0, several.sum(1) / sums.where(sums > 0, 1), torch.zeros_like(sums)
+        )
         return Each(losses, sums / counts)
 
     def at_temperatures(self, temperatures: Sequence[float], examples: int) -> Each | None:
@@ -152,12 +163,17 @@ class TorchLoss:
         cooled, count = self.cooled, len(temperatures)
         if cooled is None or not self.same or not examples:
             return None
-        outputs = torch.cat([self.outputs if t == 1 else cooled(self.outputs, t) for t in temperatures])
+        outputs = torch.cat(
+            [self.outputs if t == 1 else cooled(self.outputs, t) for t in temperatures]
+        )
         targets = self.targets.repeat(count, *[1] * (self.targets.dim() - 1))
         found = replace(self, outputs=outputs, targets=targets).each(count * examples)
         if found is None:
             return None
-        return Each(found.losses.view(count, -1), None if found.weights is None else found.weights[:examples])
+        return Each(
+            found.losses.view(count, -1),
+            None if found.weights is None else found.weights[:examples],
+        )
 
     @property
     def cooled(self) -> Callable[[torch.Tensor, float], torch.Tensor] | None:
@@ -190,7 +206,9 @@ def _recorder() -> type[Any]:
             self.names: list[str] = []
             self.losses: list[tuple[int, Any, dict[str, Any], Any]] = []
 
-        def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             """Call a function of torch, and note it."""
             result = func(*args, **(kwargs or {}))
             if func in _signatures():
@@ -216,7 +234,9 @@ def torch_loss(loss: Loss, outputs: Any, targets: Any) -> TorchLoss | None:
         with torch.no_grad(), warnings.catch_warnings(), _recorder()() as calls:
             warnings.simplefilter("ignore")
             result = loss(outputs, targets)
-    except Exception:  # the user's code can raise anything; the call that counts will raise it again
+    except (
+        Exception
+    ):  # the user's code can raise anything; the call that counts will raise it again
         return None
     if len(calls.losses) != 1:
         return None
@@ -224,17 +244,38 @@ def torch_loss(loss: Loss, outputs: Any, targets: Any) -> TorchLoss | None:
     if place != len(calls.names) - 1 or result is not made:
         return None  # something is done with its value
     first, second = list(bound.values())[:2]
-    options = {name: value for name, value in list(bound.items())[2:] if name not in ("reduction", "size_average", "reduce")}
-    if bound.get("size_average") is not None or bound.get("reduce") is not None or isinstance(second, float):
+    options = {
+        name: value
+        for name, value in list(bound.items())[2:]
+        if name not in ("reduction", "size_average", "reduce")
+    }
+    if (
+        bound.get("size_average") is not None
+        or bound.get("reduce") is not None
+        or isinstance(second, float)
+    ):
         return None
     same = first is outputs and second is targets and place == 0
-    return TorchLoss(function, first, second, options, bound.get("reduction", "mean"), tuple(calls.names[:place]), same)
+    return TorchLoss(
+        function,
+        first,
+        second,
+        options,
+        bound.get("reduction", "mean"),
+        tuple(calls.names[:place]),
+        same,
+    )
 
 
 def is_of_numbers(loss: Any) -> bool:
     """Whether a loss is torch's own of numbers to predict: its function, or a module that is it."""
     functional = torch.nn.functional
-    functions = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
+    functions = (
+        functional.mse_loss,
+        functional.l1_loss,
+        functional.smooth_l1_loss,
+        functional.huber_loss,
+    )
     modules = (torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss)
     return isinstance(loss, modules) or any(loss is function for function in functions)
 
@@ -247,7 +288,11 @@ def is_torchs(loss: Any) -> bool:
     if isinstance(loss, partial):
         return is_torchs(loss.func)
     if isinstance(loss, torch.nn.Module):
-        return type(loss).__module__ == "torch.nn.modules.loss" and not loss._forward_hooks and not loss._forward_pre_hooks
+        return (
+            type(loss).__module__ == "torch.nn.modules.loss"
+            and not loss._forward_hooks
+            and not loss._forward_pre_hooks
+        )
     return loss in _signatures()
 
 
@@ -266,7 +311,9 @@ def is_plain_cross_entropy(loss: Any) -> bool:
 def each_alone(loss: Loss, outputs: Batch, targets: Batch, at: Any = None) -> torch.Tensor:
     """The loss of each example ``(b,)``, or of those at some positions, of which each is a batch."""
     positions = range(size(targets)) if at is None else at
-    alone = [loss(rows(outputs, slice(i, i + 1)), rows(targets, slice(i, i + 1))) for i in positions]
+    alone = [
+        loss(rows(outputs, slice(i, i + 1)), rows(targets, slice(i, i + 1))) for i in positions
+    ]
     return torch.stack(alone).float() if alone else torch.zeros(0)
 
 
@@ -293,11 +340,21 @@ def each(loss: Loss, outputs: Batch, targets: Batch, known: TorchLoss | None) ->
 
 def _as_alone(loss: Loss, outputs: Batch, targets: Batch, found: Each) -> bool:
     """Whether the first and the last example that count have the losses that they have alone."""
-    at = list(range(len(found.losses))) if found.weights is None else found.weights.nonzero().flatten().tolist()
+    at = (
+        list(range(len(found.losses)))
+        if found.weights is None
+        else found.weights.nonzero().flatten().tolist()
+    )
     if not at:
         return True
     ends = [at[0], at[-1]]
-    return torch.allclose(each_alone(loss, outputs, targets, ends), found.losses[ends].float(), 1e-4, 1e-6, equal_nan=True)
+    return torch.allclose(
+        each_alone(loss, outputs, targets, ends),
+        found.losses[ends].float(),
+        1e-4,
+        1e-6,
+        equal_nan=True,
+    )
 
 
 def _vectorised(loss: Loss, outputs: Batch, targets: Batch) -> torch.Tensor | None:
@@ -327,7 +384,11 @@ def for_several_models(loss: Loss, outputs: torch.Tensor, targets: torch.Tensor)
         outputs: Outputs of some examples.
         targets: Their targets.
     """
-    if isinstance(loss, torch.nn.Module) and not is_torchs(loss) and any(True for _ in (*loss.parameters(), *loss.buffers())):
+    if (
+        isinstance(loss, torch.nn.Module)
+        and not is_torchs(loss)
+        and any(True for _ in (*loss.parameters(), *loss.buffers()))
+    ):
         return False  # it may change what it has
     models = torch.stack([outputs, outputs.roll(1, 0), -outputs]).float().requires_grad_()
     several = targets.expand(3, *targets.shape)
@@ -336,7 +397,9 @@ def for_several_models(loss: Loss, outputs: torch.Tensor, targets: torch.Tensor)
             warnings.simplefilter("ignore")
             together = torch.func.vmap(loss)(models, several)
             alone = torch.stack([loss(model, targets) for model in models])
-            gradients = [torch.autograd.grad(losses.sum(), models)[0] for losses in (together, alone)]
+            gradients = [
+                torch.autograd.grad(losses.sum(), models)[0] for losses in (together, alone)
+            ]
             return not scope.moved and _close(together, alone) and _close(*gradients)
     except Exception:  # the user's code can raise anything
         return False
@@ -353,15 +416,19 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 def is_sum(loss: Loss, outputs: Batch, targets: Batch) -> bool:
     """Return whether a loss grows with the number of examples: that of a batch twice and four times shows it.
 
-    A mean has the same loss. That of a batch that is compared with itself, such as a contrastive loss, grows by the logarithm
-    of the number. A sum grows with the number, a sum with a constant added likewise, and a norm with a power of the number.
+    A mean has the same loss. That of a batch that is compared with itself, such as a contrastive
+    loss, grows by the logarithm of the number. A sum grows with the number, a sum with a constant
+    added likewise, and a norm with a power of the number.
 
     Args:
         loss: The loss.
         outputs: Outputs of a batch.
         targets: Its targets.
     """
-    if not all(isinstance(one, torch.Tensor) and one.dim() for one in (*tensors(outputs), *tensors(targets))):
+    if not all(
+        isinstance(one, torch.Tensor) and one.dim()
+        for one in (*tensors(outputs), *tensors(targets))
+    ):
         return False
     known = torch_loss(loss, outputs, targets)
     if known is not None and known.reduction == "sum":
@@ -379,5 +446,7 @@ def is_sum(loss: Loss, outputs: Batch, targets: Batch) -> bool:
     if not abs(grown) > 1e-3 * abs(single):
         return False
     linear = abs(fourfold - double - 2 * grown) <= 1e-3 * abs(grown)
-    power = single * double > 0 and abs(fourfold / double - double / single) <= 1e-3 * abs(double / single)
+    power = single * double > 0 and abs(fourfold / double - double / single) <= 1e-3 * abs(
+        double / single
+    )
     return linear or power

@@ -1,7 +1,8 @@
 """Names that data carry: the columns, keys and classes of all clients are matched by name, never by their position.
 
-Two clients whose columns are in another order, or whose classes have other numbers, train one model on different things. The
-loss does not show it, and methods then find the order of the columns as groups of clients.
+Two clients whose columns are in another order, or whose classes have other numbers, train one model
+on different things. The loss does not show it, and methods then find the order of the columns as
+groups of clients.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def _matrix(table: Any, order: Sequence[Any], where: str) -> np.ndarray:
     columns = [values(table, name, where) for name in order]
     for name, column in zip(order, columns, strict=True):
         if column.dtype.kind == "O":
-            raise UserError(f"{where}: the column {name} is text ({column[0]!r:.40}): leave it out, or make numbers of it")
+            raise UserError(
+                f"{where}: the column {name} is text ({column[0]!r:.40}): leave it out, or make numbers of it"
+            )
     return np.column_stack(columns)
 
 
@@ -63,13 +66,18 @@ def check_rows(parts: Mapping[str, Any], where: str) -> None:
     """Check that columns and tables of pandas have the same rows in the same order.
 
     Args:
-        parts: What each part is called -> the part; only those with an index of pandas are compared.
+        parts: What each part is called -> the part; only those with an index of pandas are
+            compared.
         where: Whose parts they are, for the message.
 
     Raises:
         UserError: The indexes of two of them differ.
     """
-    indexed = [(name, part.index) for name, part in parts.items() if hasattr(getattr(part, "index", None), "equals")]
+    indexed = [
+        (name, part.index)
+        for name, part in parts.items()
+        if hasattr(getattr(part, "index", None), "equals")
+    ]
     for name, index in indexed[1:]:
         first, rows = indexed[0]
         if len(rows) == len(index) and not rows.equals(index):
@@ -88,18 +96,23 @@ def classes_of(dataset: Any) -> dict[str, tuple[str, ...]]:
         dataset: The data set. Of subsets and concatenations, the data sets inside are read.
 
     Returns:
-        ``"classes"``, or ``"classes of COLUMN"`` for a column of labels -> the names; empty if the data set has none.
+        ``"classes"``, or ``"classes of COLUMN"`` for a column of labels -> the names; empty if the
+        data set has none.
 
     Raises:
         UserError: The data sets inside a concatenation have different classes.
     """
     features = getattr(dataset, "features", None)
     if isinstance(features, Mapping):
-        labels = {name: kind for name, kind in features.items() if type(kind).__name__ == "ClassLabel"}
+        labels = {
+            name: kind for name, kind in features.items() if type(kind).__name__ == "ClassLabel"
+        }
         return {f"classes of {name}": tuple(kind.names) for name, kind in labels.items()}
     numbers, names = getattr(dataset, "class_to_idx", None), getattr(dataset, "classes", None)
     if isinstance(numbers, Mapping) and numbers:
-        return {"classes": tuple(str(name) for name in sorted(numbers, key=lambda name: numbers[name]))}
+        return {
+            "classes": tuple(str(name) for name in sorted(numbers, key=lambda name: numbers[name]))
+        }
     if isinstance(names, list | tuple) and names:
         return {"classes": tuple(map(str, names))}
     inside = getattr(dataset, "datasets", None)
@@ -107,7 +120,11 @@ def classes_of(dataset: Any) -> dict[str, tuple[str, ...]]:
         together = Matching()
         for number, one in enumerate(inside):
             together.dataset(one, f"data set {number} of a concatenation")
-        return {name: known for name, (_, known) in together.first.items() if known is not None and name != COLUMNS}
+        return {
+            name: known
+            for name, (_, known) in together.first.items()
+            if known is not None and name != COLUMNS
+        }
     return classes_of(dataset.dataset) if hasattr(dataset, "dataset") else {}
 
 
@@ -128,11 +145,12 @@ class Matching:
     """The names in the inputs and targets of clients, as the first client has them; the others get its order.
 
     Args:
-        about: The facts of an earlier world, whose names come first; None if there is no such world.
+        about: The facts of an earlier world, whose names come first; None if there is no such
+            world.
 
     Attributes:
-        first: Which names, such as those of the columns of x -> who has them first, and the names; None if that client has
-            data without names.
+        first: Which names, such as those of the columns of x -> who has them first, and the names;
+            None if that client has data without names.
     """
 
     def __init__(self, about: Mapping[str, Any] | None = None) -> None:
@@ -149,7 +167,11 @@ class Matching:
     def about(self) -> dict[str, list[str]]:
         """The names, as facts of a world: those of features, targets and classes, as far as they are known."""
         facts: dict[str, list[str]] = {}
-        for part, fact in (("x", "features"), ("y", "targets"), *((name, "classes") for name in CLASSES)):
+        for part, fact in (
+            ("x", "features"),
+            ("y", "targets"),
+            *((name, "classes") for name in CLASSES),
+        ):
             _, names = self.first.get(part, ("", None))
             if names is not None:
                 facts.setdefault(fact, list(names))
@@ -166,8 +188,8 @@ class Matching:
             The data.
 
         Raises:
-            UserError: Columns, keys or classes are not those of the first client, two of them look alike, or the rows of x
-                and y are not the same.
+            UserError: Columns, keys or classes are not those of the first client, two of them look
+                alike, or the rows of x and y are not the same.
         """
         if isinstance(data, Mapping) and "train" in data:
             for name in ("train", "validation", "test"):
@@ -183,10 +205,21 @@ class Matching:
             data = dict(zip(PARTS, data, strict=False))
         for ending in ("", "_train", "_validation", "_test"):
             later = ending in ("_validation", "_test")
-            of_rows = [f"x{ending}", f"y{ending}", *((f"order{ending}",) if later else ("order", "subject"))]
+            of_rows = [
+                f"x{ending}",
+                f"y{ending}",
+                *((f"order{ending}",) if later else ("order", "subject")),
+            ]
             check_rows(_leaves({name: data[name] for name in of_rows if name in data}), where)
-        known = {f"{part}{ending}": part for part in "xy" for ending in ("", "_train", "_validation", "_test")}
-        return {key: self.part(part, known[key], f"{where}: {key}") if key in known else part for key, part in data.items()}
+        known = {
+            f"{part}{ending}": part
+            for part in "xy"
+            for ending in ("", "_train", "_validation", "_test")
+        }
+        return {
+            key: self.part(part, known[key], f"{where}: {key}") if key in known else part
+            for key, part in data.items()
+        }
 
     def part(self, given: Any, what: str, where: str) -> Any:
         """Return inputs or targets with plain arrays in place of tables, in the order of the first client's names.
@@ -203,9 +236,13 @@ class Matching:
             order = self.order(f"the keys of {what}", list(given), where, "keys")
             return {name: self.part(given[name], f"{what}[{str(name)!r}]", where) for name in order}
         if isinstance(given, tuple):
-            return tuple(self.part(one, f"{what}[{number}]", where) for number, one in enumerate(given))
+            return tuple(
+                self.part(one, f"{what}[{number}]", where) for number, one in enumerate(given)
+            )
         if hasattr(given, "dims") and hasattr(given, "coords"):
-            raise UserError(f"{where} has named dimensions: pass .to_pandas(), with the names of columns, or .to_numpy()")
+            raise UserError(
+                f"{where} has named dimensions: pass .to_pandas(), with the names of columns, or .to_numpy()"
+            )
         if isinstance(given, list):
             given = _rows(given, where)
         if is_table(given):
@@ -219,7 +256,9 @@ class Matching:
         self.unnamed(what, where)
         return ordinary(given, where)
 
-    def order(self, what: str, names: Sequence[Any], where: str, noun: str = "columns") -> list[Any]:
+    def order(
+        self, what: str, names: Sequence[Any], where: str, noun: str = "columns"
+    ) -> list[Any]:
         """Return names in the order in which the first client has them.
 
         Args:
@@ -265,13 +304,16 @@ class Matching:
             where: The client, for messages.
 
         Raises:
-            UserError: The classes are others or in another order, or the columns are others; or the data set is a table.
+            UserError: The classes are others or in another order, or the columns are others; or the
+                data set is a table.
         """
         if is_table(dataset):
             raise UserError(
                 f"{where} is a table without its target: pass (frame[FEATURES], frame[TARGET]), or use coterie.from_frame"
             )
-        if isinstance(getattr(dataset, "features", None), Mapping) and hasattr(dataset, "column_names"):
+        if isinstance(getattr(dataset, "features", None), Mapping) and hasattr(
+            dataset, "column_names"
+        ):
             self.order(COLUMNS, list(dataset.column_names), where)
         for name, classes in classes_of(dataset).items():
             holder, first = self.first.setdefault(name, (where, classes))
@@ -285,11 +327,15 @@ class Matching:
 def _rows(rows: list[Any], where: str) -> np.ndarray:
     """A list of rows as an array."""
     if any(_is_series(row) for row in rows):
-        raise UserError(f"{where} is a list of rows with names, which would be lost: pass them as one data frame")
+        raise UserError(
+            f"{where} is a list of rows with names, which would be lost: pass them as one data frame"
+        )
     try:
         return np.asarray(rows)
     except ValueError:
-        raise UserError(f"{where} must be an array, or a list of rows of the same shape; its rows differ in shape") from None
+        raise UserError(
+            f"{where} must be an array, or a list of rows of the same shape; its rows differ in shape"
+        ) from None
 
 
 def _leaves(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,13 +351,19 @@ def _leaves(parts: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _difference(where: str, names: Sequence[str], holder: str, first: Sequence[str], noun: str) -> str:
+def _difference(
+    where: str, names: Sequence[str], holder: str, first: Sequence[str], noun: str
+) -> str:
     """How two sets of names differ, in one sentence."""
     lacking = [name for name in first if name not in names]
     more = [name for name in names if name not in first]
-    parts = [f"{word} {listed(some)}" for word, some in (("lacks", lacking), ("also has", more)) if some]
+    parts = [
+        f"{word} {listed(some)}" for word, some in (("lacks", lacking), ("also has", more)) if some
+    ]
     looks = {likeness(name).casefold(): name for name in lacking}
-    alike = [both(looks[look], name) for name in more if (look := likeness(name).casefold()) in looks]
+    alike = [
+        both(looks[look], name) for name in more if (look := likeness(name).casefold()) in looks
+    ]
     hint = f"; {alike[0]} look alike: give both one spelling" if alike else ""
     return (
         f"{where} {' and '.join(parts)}: all clients must have the same {noun} (it has {listed(names)}, and {holder} has "
@@ -327,7 +379,8 @@ def check_scale(clients: Mapping[str, Any]) -> None:
     """Check that the inputs of all clients are scaled alike: bytes, and images of whole numbers, are divided by 255.
 
     Args:
-        clients: Each client, for messages -> its data, with arrays by key, see :func:`coterie.data.own.folder`.
+        clients: Each client, for messages -> its data, with arrays by key, see
+            :func:`coterie.data.own.folder`.
 
     Raises:
         UserError: Some inputs would be divided by 255, and others are not of the same scale.
@@ -338,7 +391,9 @@ def check_scale(clients: Mapping[str, Any]) -> None:
         for key, part in data.items() if isinstance(data, Mapping) else ():
             if not key.startswith("x") or not isinstance(part, np.ndarray | torch.Tensor):
                 continue
-            images = part.ndim > 2  # an image may have one dimension more or less, without its channels
+            images = (
+                part.ndim > 2
+            )  # an image may have one dimension more or less, without its channels
             kind = str(part.dtype).removeprefix("torch.")
             if kind == "uint8" or (images and kind.startswith(("int", "uint", "bool"))):
                 scaled.setdefault(images, (f"{where}: {key}", part))

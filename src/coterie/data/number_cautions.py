@@ -14,11 +14,12 @@ from coterie.pooling import FEW_ROWS
 from coterie.randomness import seeded
 
 SMALL_TARGET = 0.01
-"""Standard deviation of targets below which the first outputs of a net, which are around 1, are all error."""
+"""Standard deviation of targets below which the first outputs of a net, which are around 1, are all
+error."""
 
 NEAR = 3.0
-"""A net whose first outputs are within so many standard deviations of the targets knows their unit, as with a last layer that
-scales."""
+"""A net whose first outputs are within so many standard deviations of the targets knows their unit,
+as with a last layer that scales."""
 
 
 def of_few_rows(world: World) -> str:
@@ -47,7 +48,10 @@ def of_targets(world: World) -> str:
     objective, splits = world.objective, [data.train for data in world.clients.values()]
     if objective.loss in (cross_entropy, binary_cross_entropy):
         return ""
-    if not all(isinstance(split.targets, torch.Tensor) and split.targets.is_floating_point() for split in splits):
+    if not all(
+        isinstance(split.targets, torch.Tensor) and split.targets.is_floating_point()
+        for split in splits
+    ):
         return ""
     if len({split.targets.shape[1:] for split in splits}) > 1:
         return ""  # of several lengths, such as sequences
@@ -56,10 +60,18 @@ def of_targets(world: World) -> str:
     if objective.target_scale is not None:
         return ""
     scale = pooled_scale(splits)
-    sizes = [max(abs(mean), deviation) for mean, deviation in zip(scale.means, scale.deviations, strict=True)]
-    most, least = max(range(len(sizes)), key=sizes.__getitem__), min(range(len(sizes)), key=sizes.__getitem__)
+    sizes = [
+        max(abs(mean), deviation)
+        for mean, deviation in zip(scale.means, scale.deviations, strict=True)
+    ]
+    most, least = (
+        max(range(len(sizes)), key=sizes.__getitem__),
+        min(range(len(sizes)), key=sizes.__getitem__),
+    )
     wrong = most if sizes[most] > LARGE_TARGET else least
-    if SMALL_TARGET <= sizes[wrong] <= LARGE_TARGET or _starts_near(world, scale.means[wrong], scale.deviations[wrong], wrong):
+    if SMALL_TARGET <= sizes[wrong] <= LARGE_TARGET or _starts_near(
+        world, scale.means[wrong], scale.deviations[wrong], wrong
+    ):
         return ""
     mean, deviation = scale.means[wrong], scale.deviations[wrong]
     return (
@@ -83,7 +95,11 @@ def _constant_target(world: World) -> str:
 def _called(world: World, output: int, outputs: int) -> str:
     """A target's name, if it is known."""
     names = world.about.get("targets")
-    return f"the target {names[output]!r}" if isinstance(names, list) and len(names) == outputs else "the target"
+    return (
+        f"the target {names[output]!r}"
+        if isinstance(names, list) and len(names) == outputs
+        else "the target"
+    )
 
 
 def _starts_near(world: World, mean: float, deviation: float, output: int) -> bool:
@@ -95,6 +111,11 @@ def _starts_near(world: World, mean: float, deviation: float, output: int) -> bo
         with seeded(0), torch.no_grad():
             outputs = world.model().eval()(numbers(split.inputs[split.index[:32]]))
             first = outputs.double().flatten(1)[:, output]
-    except Exception:  # the user's code can raise anything, which the check before the first round reports
+    except (
+        Exception
+    ):  # the user's code can raise anything, which the check before the first round reports
         return False
-    return abs(float(first.mean()) - mean) <= NEAR * deviation and float(first.std(correction=0)) >= deviation / 100
+    return (
+        abs(float(first.mean()) - mean) <= NEAR * deviation
+        and float(first.std(correction=0)) >= deviation / 100
+    )

@@ -1,7 +1,8 @@
 """The loss that clients minimise and the metrics of their tests, of which one is the main metric.
 
-Metrics have the names that torchmetrics gives them. A metric such as the accuracy is a mean over predictions. Others, such
-as the area under the ROC curve, have no such form: they take a client's whole test set at once.
+Metrics have the names that torchmetrics gives them. A metric such as the accuracy is a mean over
+predictions. Others, such as the area under the ROC curve, have no such form: they take a client's
+whole test set at once.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from coterie.settings import SettingError, brief, coerced, nearest
 from coterie.settings.calls import public
 
 Sums = dict[str, tuple[float, float]]
-"""Name -> (sum, count) over predictions; of a loss with class weights, the sums of weighted losses and of weights."""
+"""Name -> (sum, count) over predictions; of a loss with class weights, the sums of weighted losses
+and of weights."""
 
 Better = Literal["greater", "smaller"]
 
 TEMPERATURES = tuple(2 ** (step / 2) for step in range(13))
-"""The temperatures 1 to 64 by which logits are divided where models are compared by their losses."""
+"""The temperatures 1 to 64 by which logits are divided where models are compared by their losses.
+"""
 
 IGNORED = -100
-"""The class that losses and metrics leave out, as PyTorch's cross entropy does: the padding of sequences."""
+"""The class that losses and metrics leave out, as PyTorch's cross entropy does: the padding of
+sequences."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -50,14 +54,17 @@ def squared_error(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def binary_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean binary cross entropy in nats of logits ``(b, m)`` and labels of 0 and 1 ``(b, m)``, or ``(b, 1)`` and ``(b,)``."""
-    return torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype).view_as(outputs))
+    return torch.nn.functional.binary_cross_entropy_with_logits(
+        outputs, targets.to(outputs.dtype).view_as(outputs)
+    )
 
 
 _EACH: Mapping[Any, str] = {
     squared_error: "mse_loss",
     binary_cross_entropy: "binary_cross_entropy_with_logits",
 }
-"""Built-in losses of numbers and labels -> the name of torch's function with a value for each of them."""
+"""Built-in losses of numbers and labels -> the name of torch's function with a value for each of
+them."""
 
 
 def mean_probability(outputs: torch.Tensor) -> torch.Tensor:
@@ -92,7 +99,11 @@ def predicted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def counted(targets: torch.Tensor) -> torch.Tensor:
     """Mask of the targets that count, in their shape: all but :data:`IGNORED`."""
-    return torch.ones_like(targets, dtype=torch.bool) if targets.is_floating_point() else targets != IGNORED
+    return (
+        torch.ones_like(targets, dtype=torch.bool)
+        if targets.is_floating_point()
+        else targets != IGNORED
+    )
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -108,7 +119,9 @@ def exact_match(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def log_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Cross entropy in nats of each prediction."""
-    each = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+    each = torch.nn.functional.cross_entropy(
+        outputs.flatten(0, -2), targets.flatten(), reduction="none"
+    )
     return each[counted(targets).flatten()]
 
 
@@ -128,7 +141,10 @@ def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 
 def _scores(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Scores ``(b, m)`` and labels of 0 and 1 ``(b, m)``: one column for two classes, otherwise one for each class."""
-    if outputs.shape == targets.shape or outputs.shape == (*targets.shape, 1):  # binary, or several labels
+    if outputs.shape == targets.shape or outputs.shape == (
+        *targets.shape,
+        1,
+    ):  # binary, or several labels
         return _columns(outputs.double(), len(targets)), _columns(targets, len(targets))
     classes, kept = targets.flatten(), counted(targets).flatten()
     logits, classes = outputs.double().flatten(0, -2)[kept], classes[kept]
@@ -141,14 +157,16 @@ def _scores(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, n
 
 
 TIED = 1e-12
-"""Log odds that differ by less, relative to the greatest logit or to 1, are equal: they differ by rounding."""
+"""Log odds that differ by less, relative to the greatest logit or to 1, are equal: they differ by
+rounding."""
 
 
 def _log_odds(logits: torch.Tensor) -> torch.Tensor:
     """The logarithm of ``p / (1 - p)`` of each class, ``(b, m)``, also of chances that are all but 0 or 1."""
     log_chances = logits.log_softmax(1)
     odds = log_chances - torch.log(-torch.expm1(log_chances))
-    # The chance of an example's first class may be so near 1 that 1 - p is the sum of the others' chances and no difference.
+    # The chance of an example's first class may be so near 1 that 1 - p is the sum of the others'
+    # chances and no difference.
     first = logits.argmax(1, keepdim=True)
     others = logits.scatter(1, first, -math.inf).logsumexp(1, keepdim=True)
     return odds.scatter(1, first, logits.gather(1, first) - others)
@@ -170,7 +188,9 @@ def _columns(values: torch.Tensor, rows: int) -> np.ndarray:
     return array
 
 
-def _over_columns(score: Callable[..., float], outputs: torch.Tensor, targets: torch.Tensor) -> float:
+def _over_columns(
+    score: Callable[..., float], outputs: torch.Tensor, targets: torch.Tensor
+) -> float:
     """Mean of ``score`` over the columns in which both labels occur; NaN if there is none."""
     scores, labels = _scores(outputs, targets)
     both = [i for i in range(labels.shape[1]) if 0 < labels[:, i].sum() < len(labels)]
@@ -191,9 +211,13 @@ def average_precision(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     return _over_columns(average_precision_score, outputs, targets)
 
 
-def _labels(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+def _labels(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Targets and predictions, and how scikit-learn averages over them: class 1 of two classes, otherwise all classes."""
-    if targets.dim() == 2 and targets.shape[1] == 1 and outputs.shape == targets.shape:  # a single label
+    if (
+        targets.dim() == 2 and targets.shape[1] == 1 and outputs.shape == targets.shape
+    ):  # a single label
         outputs, targets = outputs[:, 0], targets[:, 0]
     guesses, kept = predicted(outputs, targets), counted(targets)
     if targets.dim() > 1 and outputs.shape == targets.shape:
@@ -236,7 +260,12 @@ def r2_sums(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, list[floa
     equal = true.min(0) == true.max(0)
     means = np.where(equal, true[0], true.mean(0))
     squares = np.square(true - means).sum(0)
-    return {"rows": [len(true)], "errors": errors.tolist(), "means": means.tolist(), "squares": squares.tolist()}
+    return {
+        "rows": [len(true)],
+        "errors": errors.tolist(),
+        "means": means.tolist(),
+        "squares": squares.tolist(),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -259,16 +288,19 @@ class Metric:
     """A number that says how good a model's predictions are.
 
     Attributes:
-        function: Function of a client's (outputs, targets) on the CPU. It returns a number, numbers by name, or one value per
-            prediction, which are averaged.
+        function: Function of a client's (outputs, targets) on the CPU. It returns a number, numbers
+            by name, or one value per prediction, which are averaged.
         better: Whether a ``"greater"`` or a ``"smaller"`` value is better.
-        whole: Whether the function needs a client's whole test set. If not, it is called with parts of it, and returns one
-            value per prediction.
-        final: Function of the mean over predictions, such as the root for a root mean squared error.
-        share: Whether its values are 0 to 1, as an accuracy; FedFA weighs clients by such a main metric alone.
+        whole: Whether the function needs a client's whole test set. If not, it is called with parts
+            of it, and returns one value per prediction.
+        final: Function of the mean over predictions, such as the root for a root mean squared
+            error.
+        share: Whether its values are 0 to 1, as an accuracy; FedFA weighs clients by such a main
+            metric alone.
         sums: Function of a client's (outputs, targets) that returns ``ErrorSums``, if the metric of
-            several clients' test rows together follows from these; reports then show this in place of a mean over clients.
-            None for a metric that is averaged over clients. The root of a mean (``final=math.sqrt``) needs no function.
+            several clients' test rows together follows from these; reports then show this in place
+            of a mean over clients. None for a metric that is averaged over clients. The root of a
+            mean (``final=math.sqrt``) needs no function.
 
     Raises:
         SettingError: ``better`` is another word.
@@ -284,11 +316,15 @@ class Metric:
     def __post_init__(self) -> None:
         for name in ("function", "final"):
             if not callable(getattr(self, name)):
-                raise SettingError(f"a metric's {name} must be a function, got {brief(getattr(self, name))}")
+                raise SettingError(
+                    f"a metric's {name} must be a function, got {brief(getattr(self, name))}"
+                )
         for name in ("whole", "share"):
             object.__setattr__(self, name, coerced(f"a metric's {name}", getattr(self, name), bool))
         if self.better not in ("greater", "smaller"):
-            raise SettingError(f'a metric\'s better must be "greater" or "smaller", got {self.better!r}')
+            raise SettingError(
+                f'a metric\'s better must be "greater" or "smaller", got {self.better!r}'
+            )
 
     def of(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
         """Return the metric of a client's whole test set.
@@ -298,7 +334,8 @@ class Metric:
             targets: Their targets.
 
         Returns:
-            The number with the empty suffix, or one for each name that the function gives, by its suffix.
+            The number with the empty suffix, or one for each name that the function gives, by its
+            suffix.
         """
         if isinstance(outputs, torch.Tensor) and not outputs.isfinite().all():
             return {"": math.nan}  # the model has diverged
@@ -332,8 +369,8 @@ def metric(given: Any, name: str) -> Metric:
     """Return a metric.
 
     Args:
-        given: A :class:`Metric`, a torchmetrics object (its ``higher_is_better`` is used), or a function of (outputs,
-            targets).
+        given: A :class:`Metric`, a torchmetrics object (its ``higher_is_better`` is used), or a
+            function of (outputs, targets).
         name: Its name, for messages.
 
     Returns:
@@ -345,9 +382,13 @@ def metric(given: Any, name: str) -> Metric:
     if isinstance(given, Metric):
         return given
     if isinstance(given, type):
-        raise SettingError(f"metric {name!r} must be an object or a function, got the class {given.__name__}: call it")
+        raise SettingError(
+            f"metric {name!r} must be an object or a function, got the class {given.__name__}: call it"
+        )
     if all(hasattr(given, part) for part in ("update", "compute", "reset")):
-        better: Better = "smaller" if getattr(given, "higher_is_better", None) is False else "greater"
+        better: Better = (
+            "smaller" if getattr(given, "higher_is_better", None) is False else "greater"
+        )
         return Metric(_Torchmetric(given), better)
     if not callable(given):
         known = "a function of (outputs, targets), a torchmetrics object or a coterie.Metric"
@@ -365,7 +406,11 @@ class _Torchmetric:
         self.metric.reset()
         self.metric.update(outputs, targets)
         found = self.metric.compute()
-        return dict(enumerate(found.tolist())) if isinstance(found, torch.Tensor) and found.dim() else found
+        return (
+            dict(enumerate(found.tolist()))
+            if isinstance(found, torch.Tensor) and found.dim()
+            else found
+        )
 
 
 def _usual_combine(loss: Any) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -380,7 +425,18 @@ def _usual_combine(loss: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return mean_probability
 
 
-RESERVED = ("loss", "client", "group", "round", "run", "method", "seed", "adversary", "score", "metric")
+RESERVED = (
+    "loss",
+    "client",
+    "group",
+    "round",
+    "run",
+    "method",
+    "seed",
+    "adversary",
+    "score",
+    "metric",
+)
 """Names that tables and records have for other numbers."""
 
 
@@ -391,11 +447,13 @@ class Objective:
 
     Attributes:
         loss: Function of (outputs, targets) that returns the mean loss of the batch.
-        metrics: Names of :data:`coterie.METRICS`, or name -> :class:`coterie.Metric`,
-            torchmetrics object or function. A function takes the outputs and targets of a client's whole test set.
+        metrics: Names of :data:`coterie.METRICS`, or name -> :class:`coterie.Metric`, torchmetrics
+            object or function. A function takes the outputs and targets of a client's whole test
+            set.
         main: The metric by which reports, comparisons and ``target`` judge. None takes the first.
-        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of their ensemble. By default the
-            mean of class probabilities; for losses of numbers and of labels that are known, of outputs and of probabilities.
+        combine: Function of the outputs ``(m, b, ...)`` of m models that returns the outputs of
+            their ensemble. By default the mean of class probabilities; for losses of numbers and of
+            labels that are known, of outputs and of probabilities.
 
     Raises:
         SettingError: A metric is unknown, or ``main`` is not among the metrics.
@@ -411,30 +469,49 @@ class Objective:
     combine: Callable[[torch.Tensor], torch.Tensor] = mean_probability
     named: Mapping[str, Metric] = field(init=False, repr=False, compare=False)
     plain_classes: bool = field(init=False, repr=False, compare=False)
-    """Whether the loss is the cross entropy of classes, in any spelling of torch, for outputs ``(b, classes)``."""
+    """Whether the loss is the cross entropy of classes, in any spelling of torch, for outputs ``(b,
+    classes)``."""
 
     def __post_init__(self) -> None:
         for name in ("loss", "combine"):
             if not callable(getattr(self, name)):
-                raise SettingError(f"Objective.{name} must be a function, got {brief(getattr(self, name))}")
+                raise SettingError(
+                    f"Objective.{name} must be a function, got {brief(getattr(self, name))}"
+                )
         given_metrics: Any = self.metrics
         if not isinstance(given_metrics, Iterable):
             forms = "names of metrics, such as ['AUROC'], or a mapping from names to functions"
             raise SettingError(f"Objective.metrics must be {forms}, got {brief(given_metrics)}")
-        given = self.metrics if isinstance(self.metrics, Mapping) else {name: _known(name) for name in _names(self.metrics)}
+        given = (
+            self.metrics
+            if isinstance(self.metrics, Mapping)
+            else {name: _known(name) for name in _names(self.metrics)}
+        )
         if not given:
-            raise SettingError("an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS")
+            raise SettingError(
+                "an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS"
+            )
         if taken := [name for name in given if name in RESERVED]:
-            raise SettingError(f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another")
-        built_in = any(self.loss is known for known in _EACH)  # known without torch, which reading commands do without
-        plain = self.loss is cross_entropy or (not built_in and losses.is_plain_cross_entropy(self.loss))
+            raise SettingError(
+                f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another"
+            )
+        built_in = any(
+            self.loss is known for known in _EACH
+        )  # known without torch, which reading commands do without
+        plain = self.loss is cross_entropy or (
+            not built_in and losses.is_plain_cross_entropy(self.loss)
+        )
         object.__setattr__(self, "plain_classes", plain)
-        object.__setattr__(self, "named", {name: metric(value, name) for name, value in given.items()})
+        object.__setattr__(
+            self, "named", {name: metric(value, name) for name, value in given.items()}
+        )
         object.__setattr__(self, "main", self.main or next(iter(given)))
         if self.combine is mean_probability:
             object.__setattr__(self, "combine", _usual_combine(self.loss))
         if self.main not in given:
-            raise SettingError(f"the main metric must be one of {', '.join(given)}, got {self.main!r}")
+            raise SettingError(
+                f"the main metric must be one of {', '.join(given)}, got {self.main!r}"
+            )
 
     @property
     def better(self) -> Better:
@@ -454,14 +531,21 @@ class Objective:
     def takes_classes(self, targets: Batch) -> bool:
         """Whether the loss is the built-in cross entropy for these targets.
 
-        Torch's own has the classes of a sequence at another place, and takes class probabilities as targets, too.
+        Torch's own has the classes of a sequence at another place, and takes class probabilities as
+        targets, too.
         """
         if self.loss is cross_entropy:
             return True
-        one_each = isinstance(targets, torch.Tensor) and targets.dim() == 1 and not targets.is_floating_point()
+        one_each = (
+            isinstance(targets, torch.Tensor)
+            and targets.dim() == 1
+            and not targets.is_floating_point()
+        )
         return one_each and self.plain_classes
 
-    def each(self, outputs: Batch, targets: Batch, known: losses.TorchLoss | str | None = "unknown") -> losses.Each:
+    def each(
+        self, outputs: Batch, targets: Batch, known: losses.TorchLoss | str | None = "unknown"
+    ) -> losses.Each:
         """Return the loss of each example, and its weight in the mean loss.
 
         Args:
@@ -470,13 +554,22 @@ class Objective:
             known: Which loss of torch the loss is for them, if this is known already.
         """
         if isinstance(self.loss, LossOfStandardized):
-            return self._of_standardized(self.loss).each(outputs, self.loss.scale.standardized(targets))
+            return self._of_standardized(self.loss).each(
+                outputs, self.loss.scale.standardized(targets)
+            )
         if self.takes_classes(targets):
-            flat = torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+            flat = torch.nn.functional.cross_entropy(
+                outputs.flatten(0, -2), targets.flatten(), reduction="none"
+            )
             several, counts = flat.view(len(targets), -1), counted(targets).view(len(targets), -1)
             numbers = counts.sum(1)
-            return losses.Each((several * counts).sum(1) / numbers.clamp(min=1), (numbers > 0).float())
-        if self.loss in (squared_error, binary_cross_entropy):  # in one call: the same as example by example
+            return losses.Each(
+                (several * counts).sum(1) / numbers.clamp(min=1), (numbers > 0).float()
+            )
+        if self.loss in (
+            squared_error,
+            binary_cross_entropy,
+        ):  # in one call: the same as example by example
             function = getattr(torch.nn.functional, _EACH[self.loss])
             flat = function(outputs, targets.to(outputs.dtype).view_as(outputs), reduction="none")
             return losses.Each(flat.flatten(1).mean(1) if len(flat) else torch.zeros(0))
@@ -492,14 +585,22 @@ class Objective:
             targets: Their targets.
         """
         if isinstance(self.loss, LossOfStandardized):
-            return self._of_standardized(self.loss).at_temperatures(outputs, self.loss.scale.standardized(targets))
+            return self._of_standardized(self.loss).at_temperatures(
+                outputs, self.loss.scale.standardized(targets)
+            )
         cooled: Callable[[Any, float], Any] = losses.divided
-        if self.loss not in (cross_entropy, binary_cross_entropy) and not self.takes_classes(targets):
+        if self.loss not in (cross_entropy, binary_cross_entropy) and not self.takes_classes(
+            targets
+        ):
             known = losses.torch_loss(self.loss, outputs, targets)
             if known is None or known.cooled is None:
                 found = self.each(outputs, targets, known)
                 return losses.Each(found.losses[None], found.weights)
-            together = known.at_temperatures(TEMPERATURES, size(targets)) if losses.is_torchs(self.loss) else None
+            together = (
+                known.at_temperatures(TEMPERATURES, size(targets))
+                if losses.is_torchs(self.loss)
+                else None
+            )
             if together is not None:
                 return together
             cooled = known.cooled
@@ -527,7 +628,8 @@ class Objective:
         """Return the loss and each metric from the sums of a test; NaN for a missing one.
 
         Args:
-            totals: Name -> (sum, count) over predictions; for a metric of the whole test set, (value, 1).
+            totals: Name -> (sum, count) over predictions; for a metric of the whole test set,
+                (value, 1).
 
         Returns:
             Name -> value.
@@ -572,11 +674,20 @@ class Tally:
 
     def add(self, outputs: Batch, targets: Batch) -> None:
         """Add the outputs for some examples and their targets."""
-        objective, diverged = self.objective, isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any())
+        objective, diverged = (
+            self.objective,
+            isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any()),
+        )
         predictions = objective.weight(outputs, targets)
         if predictions is None:
-            predictions = int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
-        self._add("loss", float(objective.loss(outputs, targets)) * predictions if predictions else 0.0, predictions)
+            predictions = (
+                int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
+            )
+        self._add(
+            "loss",
+            float(objective.loss(outputs, targets)) * predictions if predictions else 0.0,
+            predictions,
+        )
         if objective.target_scale is not None:  # metrics are in the unit of the targets
             outputs = objective.target_scale.in_units(outputs)
         for name, one in objective.named.items():
@@ -594,9 +705,15 @@ class Tally:
             outputs, targets = (joined(parts) for parts in zip(*self.kept, strict=True))
             for name, one in self.objective.named.items():
                 if one.whole:
-                    self.sums |= {f"{name}{part}": (value, 1) for part, value in one.of(outputs, targets).items()}
+                    self.sums |= {
+                        f"{name}{part}": (value, 1)
+                        for part, value in one.of(outputs, targets).items()
+                    }
                 if one.sums is not None:
-                    self.sums |= {key: (value, 1) for key, value in flat(name, one.sums(outputs, targets)).items()}
+                    self.sums |= {
+                        key: (value, 1)
+                        for key, value in flat(name, one.sums(outputs, targets)).items()
+                    }
         return self.sums
 
     def _add(self, name: str, value: float, count: float) -> None:
@@ -624,12 +741,17 @@ CLASSIFICATION = Objective()
 """Class labels: cross entropy and accuracy."""
 
 REGRESSION = Objective(
-    loss=squared_error, metrics=("MeanAbsoluteError", "RootMeanSquaredError", "R2Score"), combine=mean_output
+    loss=squared_error,
+    metrics=("MeanAbsoluteError", "RootMeanSquaredError", "R2Score"),
+    combine=mean_output,
 )
-"""Numbers as targets: squared error and the mean absolute error, whose mean over clients can be read even where each has one
-test row. The root mean squared error and R2 are those of the rows of all clients together, see ``coterie.pooling``."""
+"""Numbers as targets: squared error and the mean absolute error, whose mean over clients can be
+read even where each has one test row. The root mean squared error and R2 are those of the rows of
+all clients together, see ``coterie.pooling``."""
 
 MULTILABEL = Objective(
-    loss=binary_cross_entropy, metrics=("AveragePrecision", "AUROC", "ExactMatch"), combine=mean_label_probability
+    loss=binary_cross_entropy,
+    metrics=("AveragePrecision", "AUROC", "ExactMatch"),
+    combine=mean_label_probability,
 )
 """Several labels of 0 and 1 for each example: binary cross entropy and average precision."""

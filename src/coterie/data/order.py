@@ -1,8 +1,9 @@
 """Splits by time: the earliest examples of a client train, later ones are held out, and the last ones test.
 
-An example shows a *span* of time: a row shows one time, and a window of a series all times from its first value to its last.
-An example is in an earlier part only if its span ends before the span of each example of all later parts begins. A *gap*
-makes spans begin earlier. So no value is on both sides of a cut, and rows of the same time are in the same part.
+An example shows a *span* of time: a row shows one time, and a window of a series all times from its
+first value to its last. An example is in an earlier part only if its span ends before the span of
+each example of all later parts begins. A *gap* makes spans begin earlier. So no value is on both
+sides of a cut, and rows of the same time are in the same part.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from coterie.notebook.tables import count
 from coterie.settings import UserError
 
 STARTS, ENDS = "starts", "ends"
-"""Columns of a pool's ``meta`` with the spans of its examples, as ranks among the client's times."""
+"""Columns of a pool's ``meta`` with the spans of its examples, as ranks among the client's times.
+"""
 
 CUTS = 100
 """Places of a cut that are tried, those with the wanted number of examples first."""
 
 FAR = 0.5
-"""Part of the wanted number by which a part may be larger or smaller, unless many examples have the same time."""
+"""Part of the wanted number by which a part may be larger or smaller, unless many examples have the
+same time."""
 
 ROUNDING = 1e-9
 """Part of a gap of floats by which it is made longer: 0.4 - 0.3 is less than 0.1."""
@@ -35,8 +38,8 @@ def spans(times: Times, gap: float = 0.0, overlap: int = 0) -> dict[str, torch.T
     Args:
         times: Their times.
         gap: In the unit of the times: examples of a later part are later by more than this.
-        overlap: Number of the next distinct times whose examples share values with an example, such as of overlapping
-            windows; see :func:`~coterie.data.windows.overlap`.
+        overlap: Number of the next distinct times whose examples share values with an example, such
+            as of overlapping windows; see :func:`~coterie.data.windows.overlap`.
 
     Returns:
         ``STARTS`` and ``ENDS``, ``(N,)`` int64. They are ranks, which other clients cannot change.
@@ -51,7 +54,10 @@ def spans(times: Times, gap: float = 0.0, overlap: int = 0) -> dict[str, torch.T
     distinct, ranks = np.unique(last, return_inverse=True)
     starts = np.searchsorted(distinct, first)  # ends before the start have a smaller rank
     starts = np.minimum(starts, ranks - overlap)
-    return {STARTS: torch.from_numpy(starts.astype(np.int64)), ENDS: torch.from_numpy(ranks.astype(np.int64))}
+    return {
+        STARTS: torch.from_numpy(starts.astype(np.int64)),
+        ENDS: torch.from_numpy(ranks.astype(np.int64)),
+    }
 
 
 def spans_of(meta: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
@@ -67,12 +73,13 @@ def in_time(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut the examples of a client into training, validation and test examples, the last ones for tests.
 
-    Examples whose spans reach into a later part are in no part. So are those of a subject that a later part has.
+    Examples whose spans reach into a later part are in no part. So are those of a subject that a
+    later part has.
 
     Args:
         spans: Start and end of each example's span ``(N, 2)``.
-        sizes: Numbers of validation and of test examples; each cut is made between two times, at the nearest number. A part
-            of 0 examples stays empty.
+        sizes: Numbers of validation and of test examples; each cut is made between two times, at
+            the nearest number. A part of 0 examples stays empty.
         subjects: The subject of each example ``(N,)``, or None if each has its own.
         name: The client, for the message.
 
@@ -93,25 +100,32 @@ def in_time(
                 return train, validation, test
     parts = 1 + bool(held) + bool(tested)
     times = count(len(np.unique(spans[:, 1])), "different time")
-    of_subjects = ", or leave out subject: rows of a subject that a later part has are left out" if subjects is not None else ""
+    of_subjects = (
+        ", or leave out subject: rows of a subject that a later part has are left out"
+        if subjects is not None
+        else ""
+    )
     raise UserError(
         f"{name} has {count(len(spans), 'example')} at {times}, too few for {parts} parts that follow each other in time with "
         f"this gap: use a smaller gap{of_subjects}, or leave the client out"
     )
 
 
-def latest(spans: np.ndarray, most: int, wanted: int, subjects: np.ndarray | None) -> tuple[np.ndarray, np.ndarray] | None:
+def latest(
+    spans: np.ndarray, most: int, wanted: int, subjects: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Hold out the latest examples.
 
     Args:
         spans: Start and end of each example's span ``(N, 2)``.
         most: The greatest number of examples to hold out.
-        wanted: The number of examples to hold out; the cut is made between two times, at the nearest number.
+        wanted: The number of examples to hold out; the cut is made between two times, at the
+            nearest number.
         subjects: The subject of each example ``(N,)``, or None if each has its own.
 
     Returns:
-        Positions, in ascending order, of the examples that are held out, and of those before them that do not reach into
-        them; None if there is no such cut.
+        Positions, in ascending order, of the examples that are held out, and of those before them
+        that do not reach into them; None if there is no such cut.
     """
     everything = np.argsort(spans[:, 1], kind="stable")
     for held in _latest(spans, everything, wanted):
@@ -133,7 +147,9 @@ def _latest(spans: np.ndarray, rows: np.ndarray, wanted: int) -> Iterator[np.nda
         yield rows[cut:]
 
 
-def _before(spans: np.ndarray, rows: np.ndarray, later: np.ndarray, subjects: np.ndarray | None) -> np.ndarray:
+def _before(
+    spans: np.ndarray, rows: np.ndarray, later: np.ndarray, subjects: np.ndarray | None
+) -> np.ndarray:
     """Those of ``rows`` that end before all of ``later`` begin, and whose subjects are not among these."""
     if not len(later):
         return rows

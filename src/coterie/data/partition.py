@@ -1,7 +1,8 @@
 """Partition examples over clients: from labels to one array of positions per client.
 
-The functions depend only on their arguments and a NumPy generator. Positions are those of the pool. No example goes to two
-clients, and every client gets at least one. Too few examples raise a :class:`SettingError`.
+The functions depend only on their arguments and a NumPy generator. Positions are those of the pool.
+No example goes to two clients, and every client gets at least one. Too few examples raise a
+:class:`SettingError`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def iid(examples: int, clients: int, rng: np.random.Generator) -> Parts:
 def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator) -> Parts:
     """Partition by label (pathological non-IID).
 
-    Examples are sorted by label and cut into ``clients * each`` equal shards; each client gets ``each`` shards at random.
-    McMahan et al. 2017, §3, use two shards; FL+HC §III calls the partition pathological non-IID.
+    Examples are sorted by label and cut into ``clients * each`` equal shards; each client gets
+    ``each`` shards at random. McMahan et al. 2017, §3, use two shards; FL+HC §III calls the
+    partition pathological non-IID.
 
     Args:
         labels: Labels ``(N,)`` of the examples.
@@ -55,9 +57,9 @@ def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator
 def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Generator) -> Parts:
     """Partition by label into shards, where the numbers of shards per client are half-normal.
 
-    There are ``total`` shards, sorted by label. Client n gets ``floor(total x_n / Σx)`` of them, x ~ ``|N(0, 1)|``, and at
-    least one. This is HCCT's CIFAR-10 experiment (§VII-A; 100 shards of 500 images). The shards that remain after rounding
-    down are not used.
+    There are ``total`` shards, sorted by label. Client n gets ``floor(total x_n / Σx)`` of them, x
+    ~ ``|N(0, 1)|``, and at least one. This is HCCT's CIFAR-10 experiment (§VII-A; 100 shards of 500
+    images). The shards that remain after rounding down are not used.
 
     Args:
         labels: Labels ``(N,)`` of the examples.
@@ -73,7 +75,9 @@ def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Gen
     """
     _enough(len(labels), total)
     if clients > total:
-        raise SettingError(f"half-normal needs at least one shard per client: {total} shards, {clients} clients")
+        raise SettingError(
+            f"half-normal needs at least one shard per client: {total} shards, {clients} clients"
+        )
     draws = np.abs(rng.standard_normal(clients))
     counts = np.maximum(np.floor(total * draws / draws.sum()).astype(int), 1)
     while counts.sum() > total:  # clients raised to one shard take it from the client with most
@@ -83,11 +87,13 @@ def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Gen
     return [np.concatenate([cut[s] for s in mine]) for mine in order]
 
 
-def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator, least: int = 1) -> Parts:
+def dirichlet(
+    labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator, least: int = 1
+) -> Parts:
     """Divide each class over the clients by proportions from ``Dirichlet(alpha)``.
 
-    A smaller ``alpha`` gives more skewed labels. A client with fewer than ``least`` examples gets random ones of the client
-    that is the largest at that moment.
+    A smaller ``alpha`` gives more skewed labels. A client with fewer than ``least`` examples gets
+    random ones of the client that is the largest at that moment.
 
     Args:
         labels: Labels ``(N,)`` of the examples.
@@ -112,7 +118,9 @@ def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Gen
     return _top_up([rng.permutation(np.concatenate(some)) for some in dealt], least)
 
 
-def quantity(examples: int, clients: int, alpha: float, rng: np.random.Generator, least: int = 1) -> Parts:
+def quantity(
+    examples: int, clients: int, alpha: float, rng: np.random.Generator, least: int = 1
+) -> Parts:
     """Shuffle all examples and cut them by proportions from ``Dirichlet(alpha)``: one distribution, unequal sizes."""
     _enough(examples, clients, least)
     cuts = _cuts(rng.dirichlet(np.full(clients, alpha)), examples)
@@ -136,7 +144,9 @@ def ranges(examples: int, clients: int, low: int, high: int, rng: np.random.Gene
         SettingError: The range is not valid, or there are too few examples for the drawn sizes.
     """
     if not 1 <= low <= high:
-        raise SettingError(f"sizes must be a lowest and a highest number, 1 <= lowest <= highest, got {low} and {high}")
+        raise SettingError(
+            f"sizes must be a lowest and a highest number, 1 <= lowest <= highest, got {low} and {high}"
+        )
     sizes = rng.integers(low, high, clients, endpoint=True)
     _enough(examples, 1, int(sizes.sum()))
     return np.split(rng.permutation(examples), np.cumsum(sizes))[:-1]
@@ -158,10 +168,10 @@ def class_groups(
         groups: The group of each client, ``(n,)``.
         rng: Draws the classes of each group and the examples of each client.
         per_group: Number of classes of a group. By default all classes are divided evenly.
-        per_client: Number of its group's classes that a client has. The set of the next client of the group is shifted by
-            one class. By default a client has all of them.
-        sizes: Lowest and highest number of examples of a class, drawn uniformly (ACFL's imbalanced subsets of CIFAR). By
-            default all examples are used.
+        per_client: Number of its group's classes that a client has. The set of the next client of
+            the group is shifted by one class. By default a client has all of them.
+        sizes: Lowest and highest number of examples of a class, drawn uniformly (ACFL's imbalanced
+            subsets of CIFAR). By default all examples are used.
 
     Returns:
         Positions of each client.
@@ -172,22 +182,32 @@ def class_groups(
     classes, count = rng.permutation(np.unique(labels)), int(groups.max()) + 1
     wanted = count if per_group is None else count * per_group
     if len(classes) < wanted:
-        raise SettingError(f"{count} groups of {per_group or 1} classes need {wanted}, and there are {len(classes)}")
-    sets = np.array_split(classes, count) if per_group is None else np.split(classes[:wanted], count)
+        raise SettingError(
+            f"{count} groups of {per_group or 1} classes need {wanted}, and there are {len(classes)}"
+        )
+    sets = (
+        np.array_split(classes, count) if per_group is None else np.split(classes[:wanted], count)
+    )
     dealt: list[list[np.ndarray]] = [[] for _ in groups]
     for group, own in enumerate(sets):
         members = np.flatnonzero(groups == group)
         holds = len(own) if per_client is None else per_client
         if holds > len(own):
-            raise SettingError(f"a client cannot hold {holds} of the {len(own)} classes of its group")
+            raise SettingError(
+                f"a client cannot hold {holds} of the {len(own)} classes of its group"
+            )
         for place, label in enumerate(own):
             holders = [m for i, m in enumerate(members) if (place - i) % len(own) < holds]
             mine = rng.permutation(np.flatnonzero(labels == label))[: _size(sizes, rng)]
-            for client, some in zip(holders, np.array_split(mine, max(len(holders), 1)), strict=False):
+            for client, some in zip(
+                holders, np.array_split(mine, max(len(holders), 1)), strict=False
+            ):
                 dealt[client].append(some)
     parts = [np.concatenate(some) for some in dealt]
     if not all(len(part) for part in parts):
-        raise SettingError(f"{len(labels)} examples are too few for {len(groups)} clients in {count} groups of classes")
+        raise SettingError(
+            f"{len(labels)} examples are too few for {len(groups)} clients in {count} groups of classes"
+        )
     return parts
 
 
@@ -209,7 +229,9 @@ def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: 
     names, sizes = np.unique(owners, return_counts=True)
     able = names[sizes >= least]
     if clients > len(able):
-        raise SettingError(f"{clients} clients requested, but only {len(able)} writers have at least {least} examples")
+        raise SettingError(
+            f"{clients} clients requested, but only {len(able)} writers have at least {least} examples"
+        )
     return [np.flatnonzero(owners == owner) for owner in rng.choice(able, clients, replace=False)]
 
 
@@ -231,7 +253,9 @@ def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> 
     for kind in np.unique(groups):
         members, mine = np.flatnonzero(groups == kind), np.flatnonzero(kinds == kind)
         _enough(len(mine), len(members))
-        for client, some in zip(members, np.array_split(rng.permutation(mine), len(members)), strict=True):
+        for client, some in zip(
+            members, np.array_split(rng.permutation(mine), len(members)), strict=True
+        ):
             parts[client] = some
     return parts
 

@@ -27,7 +27,8 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 """What the names of pictures end in, in lower or upper case."""
 
 BESIDE = ("thumbs.db", "desktop.ini")
-"""Files that systems put beside pictures; those whose name begins with a dot are left out as well."""
+"""Files that systems put beside pictures; those whose name begins with a dot are left out as well.
+"""
 
 Stamp = tuple[Path, int, int]
 """A file, the time of its last change, and its size."""
@@ -37,21 +38,26 @@ def clients(folder: Path, resize: int | None, grey: bool) -> OwnData:
     """Read the clients of a folder. The last folder stays in memory, and is read again only if a file has changed.
 
     Args:
-        folder: A folder with a folder for each client, with a folder for each class, with PNG or JPEG files. No link in it
-            may lead out of it.
+        folder: A folder with a folder for each client, with a folder for each class, with PNG or
+            JPEG files. No link in it may lead out of it.
         resize: Height and width that all pictures get; None if they have one size.
         grey: Whether pictures become grey, with one channel; otherwise they have three.
 
     Returns:
-        The clients' data. The classes are those of all clients together, in the order of their names.
+        The clients' data. The classes are those of all clients together, in the order of their
+        names.
 
     Raises:
-        UserError: A picture cannot be read, has another size than the others, or is at another place.
+        UserError: A picture cannot be read, has another size than the others, or is at another
+            place.
     """
     folder = folder.resolve()
     check_links(folder)
     try:
-        owners = {one.name: {kind.name: _files(kind) for kind in _folders(one)} for one in _folders(folder)}
+        owners = {
+            one.name: {kind.name: _files(kind) for kind in _folders(one)}
+            for one in _folders(folder)
+        }
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
     found = tuple((name, tuple(kinds.items())) for name, kinds in owners.items())
@@ -63,9 +69,13 @@ def _folders(folder: Path) -> list[Path]:
     inside = list(_seen(folder))
     for path in inside:
         if not path.is_dir():
-            raise UserError(f"{path} must be in the folder of a class, in the folder of a client: CLIENT/CLASS/{path.name}")
+            raise UserError(
+                f"{path} must be in the folder of a class, in the folder of a client: CLIENT/CLASS/{path.name}"
+            )
     if not inside:
-        raise UserError(f"{folder} is empty; it must have a folder for each client, with a folder of pictures for each class")
+        raise UserError(
+            f"{folder} is empty; it must have a folder for each client, with a folder of pictures for each class"
+        )
     by_name = {path.name: path for path in inside}
     for name in by_name:
         check_name(name, str(folder))
@@ -78,12 +88,18 @@ def _files(folder: Path) -> tuple[Stamp, ...]:
     for path in paths:
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"{path} is not a picture: its name must end in {', '.join(ENDINGS)}")
-    return tuple((path, about.st_mtime_ns, about.st_size) for path in paths for about in [path.stat()])
+    return tuple(
+        (path, about.st_mtime_ns, about.st_size) for path in paths for about in [path.stat()]
+    )
 
 
 def _seen(folder: Path) -> Iterator[Path]:
     with os.scandir(folder) as entries:
-        yield from (Path(one.path) for one in entries if not one.name.startswith(".") and one.name.lower() not in BESIDE)
+        yield from (
+            Path(one.path)
+            for one in entries
+            if not one.name.startswith(".") and one.name.lower() not in BESIDE
+        )
 
 
 Found = tuple[tuple[str, tuple[tuple[str, tuple[Stamp, ...]], ...]], ...]
@@ -95,7 +111,9 @@ def _clients(folder: Path, found: Found, resize: int | None, grey: bool) -> OwnD
     classes = in_order({kind for _, kinds in found for kind, _ in kinds})
     check_unlike(classes, f"classes in {folder}")
     if len(classes) < 2:
-        raise UserError(f"{folder} must have pictures of at least two classes, and has only {classes[0]!r}")
+        raise UserError(
+            f"{folder} must have pictures of at least two classes, and has only {classes[0]!r}"
+        )
     reader = _Reader(sum(len(stamps) for _, kinds in found for _, stamps in kinds), resize, grey)
     pools: dict[str, Pool] = {}
     for name, kinds in found:
@@ -106,7 +124,9 @@ def _clients(folder: Path, found: Found, resize: int | None, grey: bool) -> OwnD
         pools[name] = pool(np.stack(pictures), np.array(labels), folder / name, len(classes))
     about = {"task": "classification", "classes": classes}
     own = {name: (one, None, None) for name, one in pools.items()}
-    return OwnData(pools=own, shape=tuple(pools[name].inputs.shape[1:]), outputs=len(classes), about=about)
+    return OwnData(
+        pools=own, shape=tuple(pools[name].inputs.shape[1:]), outputs=len(classes), about=about
+    )
 
 
 class _Reader:
@@ -167,7 +187,10 @@ class _Reader:
         return array[None] if self.grey else array.transpose(2, 0, 1)
 
     def _check_memory(self, path: Path, size: int) -> None:
-        needed, memory = 5 * size * self.count, available_memory() / 2  # bytes, and float32 of all of them
+        needed, memory = (
+            5 * size * self.count,
+            available_memory() / 2,
+        )  # bytes, and float32 of all of them
         if needed > memory:
             raise UserError(
                 f"{self.count:,} pictures as large as {path} take {needed:,} bytes, and half of the free memory is "

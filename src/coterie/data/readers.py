@@ -1,6 +1,7 @@
 """Readers of files in upstream layouts that return NumPy arrays.
 
-Nothing is ever unpickled. Every mistake in a file raises a :class:`UserError` of one sentence that names the file.
+Nothing is ever unpickled. Every mistake in a file raises a :class:`UserError` of one sentence that
+names the file.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def content(path: Path) -> bytes:
                 out += some
                 check_unpacked(path, packed.tell(), len(out))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is a broken or incomplete gzip file ({error}); download it again") from error
+        raise UserError(
+            f"{path} is a broken or incomplete gzip file ({error}); download it again"
+        ) from error
     return bytes(out)
 
 
@@ -108,7 +111,8 @@ _IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f
 def idx(path: Path, dimensions: int) -> np.ndarray:
     """Read an array in MNIST's idx format.
 
-    The format is two zero bytes, the type, the number of dimensions, their sizes (big-endian), and the data.
+    The format is two zero bytes, the type, the number of dimensions, their sizes (big-endian), and
+    the data.
 
     Args:
         path: The file.
@@ -126,14 +130,18 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX:
         raise UserError(f"{path} is not an idx file: it starts with the bytes {raw[:4].hex(' ')}")
     if raw[3] != dimensions:
-        raise UserError(f"{path} has {raw[3]} dimensions where {dimensions} were expected; is it another file?")
+        raise UserError(
+            f"{path} has {raw[3]} dimensions where {dimensions} were expected; is it another file?"
+        )
     head, dtype = 4 + 4 * dimensions, np.dtype(_IDX[raw[2]])
     if len(raw) < head:
         raise UserError(f"{path} is incomplete: it ends inside its header")
     shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", dimensions, 4))
     if len(raw) != head + math.prod(shape) * dtype.itemsize:
         wanted = head + math.prod(shape) * dtype.itemsize
-        raise UserError(f"{path} has {len(raw)} bytes where its header promises {wanted}; it is incomplete or corrupt")
+        raise UserError(
+            f"{path} has {len(raw)} bytes where its header promises {wanted}; it is incomplete or corrupt"
+        )
     if not math.prod(shape):
         raise UserError(f"{path} holds no examples")
     return np.frombuffer(raw, dtype, offset=head).reshape(shape)
@@ -142,8 +150,8 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
 def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
     """Read a file of CIFAR's binary version.
 
-    A row has ``labels`` label bytes, of which the last is the fine label, and 3 x 32 x 32 pixel bytes. Any number of
-    complete rows is valid.
+    A row has ``labels`` label bytes, of which the last is the fine label, and 3 x 32 x 32 pixel
+    bytes. Any number of complete rows is valid.
 
     Args:
         path: The file.
@@ -159,7 +167,9 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
     if not raw:
         raise UserError(f"{path} is empty")
     if len(raw) % row:
-        raise UserError(f"{path} has {len(raw)} bytes, not a multiple of the row size {row}; it is incomplete or another file")
+        raise UserError(
+            f"{path} has {len(raw)} bytes, not a multiple of the row size {row}; it is incomplete or another file"
+        )
     rows = np.frombuffer(raw, np.uint8).reshape(-1, row)
     return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1]
 
@@ -179,10 +189,22 @@ def npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with opened(path) as raw, zipfile.ZipFile(raw) as file:
             members = file.infolist()
-            check_unpacked(path, os.fstat(raw.fileno()).st_size, sum(member.file_size for member in members))
+            check_unpacked(
+                path, os.fstat(raw.fileno()).st_size, sum(member.file_size for member in members)
+            )
             return {name: _member(path, file, member) for name, member in _named(path, members)}
-    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error, struct.error, OSError, NotImplementedError) as error:
-        raise UserError(f"{path} is not a readable .npz file ({error}); write plain arrays with numpy.savez") from error
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        EOFError,
+        zlib.error,
+        struct.error,
+        OSError,
+        NotImplementedError,
+    ) as error:
+        raise UserError(
+            f"{path} is not a readable .npz file ({error}); write plain arrays with numpy.savez"
+        ) from error
 
 
 def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
@@ -195,7 +217,9 @@ def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zi
         if member.flag_bits & 1:
             raise UserError(f"{path} is encrypted; write plain arrays with numpy.savez")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise UserError(f"{path} is packed by zip's method {member.compress_type}, which numpy.savez does not write")
+            raise UserError(
+                f"{path} is packed by zip's method {member.compress_type}, which numpy.savez does not write"
+            )
         seen.add(name)
         yield name, member
 
@@ -205,11 +229,15 @@ def _member(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.nd
     with file.open(member) as stream:
         shape, by_columns, dtype = _npy_header(stream)
         if dtype.hasobject:
-            raise UserError(f"{path} holds Python objects, which are never loaded; write plain arrays with numpy.savez")
+            raise UserError(
+                f"{path} holds Python objects, which are never loaded; write plain arrays with numpy.savez"
+            )
         count = math.prod(shape)
         if min(shape, default=0) < 0 or count * dtype.itemsize != member.file_size - stream.tell():
             there = member.file_size - stream.tell()
-            raise UserError(f"{path}: {member.filename} has {there:,} bytes where its header promises an array {list(shape)}")
+            raise UserError(
+                f"{path}: {member.filename} has {there:,} bytes where its header promises an array {list(shape)}"
+            )
         data = stream.read()  # at most the size in the zip directory, with a correct checksum
     array = np.frombuffer(data, dtype, count) if dtype.itemsize else np.empty(count, dtype)
     return array.reshape(shape, order="F" if by_columns else "C")
@@ -221,8 +249,12 @@ def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an array of format {version}")
     try:
-        shape, by_columns, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
-    except Exception as error:  # a header is Python code, and its parser raises errors of many kinds
+        shape, by_columns, dtype = (
+            npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        )(stream)
+    except (
+        Exception
+    ) as error:  # a header is Python code, and its parser raises errors of many kinds
         raise ValueError(f"an array's header is broken: {error}") from error
     if any(type(size) is not int for size in shape):
         raise ValueError(f"an array of shape {shape}")
@@ -240,7 +272,8 @@ def rows(path: Path, columns: int) -> list[list[str]]:
         The fields of each row.
 
     Raises:
-        UserError: The file is empty or not such a file, or a row has another number of fields; the message has its number.
+        UserError: The file is empty or not such a file, or a row has another number of fields; the
+            message has its number.
     """
     try:
         text = content(path).decode("utf-8")
@@ -249,13 +282,20 @@ def rows(path: Path, columns: int) -> list[list[str]]:
         raise UserError(f"{path} is not a csv file in UTF-8 ({error})") from error
     for number, row in enumerate(table, 1):
         if len(row) != columns:
-            raise UserError(f"{path}: row {number} has {len(row)} fields where {columns} were expected")
+            raise UserError(
+                f"{path}: row {number} has {len(row)} fields where {columns} were expected"
+            )
     if not table:
         raise UserError(f"{path} is empty")
     return table
 
 
-NUMBERS = ("double", "single", "logical", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
+NUMBERS = (
+    "double",
+    "single",
+    "logical",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+)
 """MATLAB's classes of numeric arrays."""
 
 
@@ -284,9 +324,13 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
         found = loadmat(io.BytesIO(raw), variable_names=names)
         return tuple(np.asarray(found[name]) for name in names)
     except KeyError as error:
-        raise UserError(f"{path} lacks {error.args[0]!r}; it must hold {' and '.join(names)}") from error
+        raise UserError(
+            f"{path} lacks {error.args[0]!r}; it must hold {' and '.join(names)}"
+        ) from error
     except NotImplementedError as error:
-        raise UserError(f"{path} is a MATLAB file of version 7.3; save it as version 7 or older") from error
+        raise UserError(
+            f"{path} is a MATLAB file of version 7.3; save it as version 7 or older"
+        ) from error
     except Exception as error:  # the parser raises errors of many kinds
         raise UserError(f"{path} is not a readable MATLAB file ({error})") from error
 

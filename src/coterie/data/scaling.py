@@ -20,11 +20,12 @@ from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
 
 STANDARDIZE = ("none", "pooled", "given")
-"""none: inputs stay as they are; pooled: by the training data of all clients together; given: by constants of the user."""
+"""none: inputs stay as they are; pooled: by the training data of all clients together; given: by
+constants of the user."""
 
 Constants = tuple[Any, Any]
-"""Means and deviations: numbers, one per feature (per channel of images), or one for all; or such numbers by the names of the
-features, as a mapping or a column of pandas (``frame.mean()``)."""
+"""Means and deviations: numbers, one per feature (per channel of images), or one for all; or such
+numbers by the names of the features, as a mapping or a column of pandas (``frame.mean()``)."""
 
 
 def numbers(inputs: torch.Tensor) -> torch.Tensor:
@@ -37,11 +38,12 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     """Standardize the inputs of all clients by the same constants, and note these in ``world.about``.
 
     Args:
-        world: The world. Its inputs are features ``(N, d)`` or images ``(N, channels, height, width)``; pixels of 0 to 255
-            count as numbers from 0 to 1.
-        how: ``"none"``; ``"pooled"``, for the means and standard deviations over the training data of all clients together,
-            with drift those of the first time step; or the means and the deviations, as numbers in the order of the features
-            or by the names of these. A feature that never changes has the deviation 1.
+        world: The world. Its inputs are features ``(N, d)`` or images ``(N, channels, height,
+            width)``; pixels of 0 to 255 count as numbers from 0 to 1.
+        how: ``"none"``; ``"pooled"``, for the means and standard deviations over the training data
+            of all clients together, with drift those of the first time step; or the means and the
+            deviations, as numbers in the order of the features or by the names of these. A feature
+            that never changes has the deviation 1.
 
     Returns:
         The world with the standardized inputs.
@@ -53,25 +55,40 @@ def standardized(world: World, how: str | Constants = "none") -> World:
         return world
     fits = how == "pooled" if isinstance(how, str) else hasattr(how, "__len__") and len(how) == 2
     if not fits:
-        raise SettingError(f"standardize must be none, pooled, or the means and the deviations, got {how!r:.60}")
+        raise SettingError(
+            f"standardize must be none, pooled, or the means and the deviations, got {how!r:.60}"
+        )
     data = {id(one): one for step in world.steps for one in step.values()}
     splits = [split for one in data.values() for split in (one.train, one.validation, one.test)]
     inputs = splits[0].inputs
     if not isinstance(inputs, torch.Tensor):
-        raise UserError("standardize needs one tensor of features or images per client, and the inputs are of another form")
+        raise UserError(
+            "standardize needs one tensor of features or images per client, and the inputs are of another form"
+        )
     pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
     if not (inputs.is_floating_point() or pixels) or inputs.ndim not in (2, 4):
-        raise UserError("standardize needs features or images, and the inputs are tokens or of another shape")
+        raise UserError(
+            "standardize needs features or images, and the inputs are tokens or of another shape"
+        )
     if isinstance(how, str):
         means, deviations = pooled(one.train for one in world.steps[0].values())
     else:
         features = world.about.get("features")
-        given = (in_order_of(features, name, one) for name, one in zip(("means", "deviations"), how, strict=True))
-        means, deviations = (_constants(name, one, inputs) for name, one in zip(("means", "deviations"), given, strict=True))
+        given = (
+            in_order_of(features, name, one)
+            for name, one in zip(("means", "deviations"), how, strict=True)
+        )
+        means, deviations = (
+            _constants(name, one, inputs)
+            for name, one in zip(("means", "deviations"), given, strict=True)
+        )
     if not bool((deviations > 0).all()):
         raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
     wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
-    low, width = means.view(wide).float(), deviations.view(wide).float()  # no copy of all data in float64
+    low, width = (
+        means.view(wide).float(),
+        deviations.view(wide).float(),
+    )  # no copy of all data in float64
     made = {id(pool): (numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
     new = lambda split: replace(split, inputs=made[id(split.inputs)])  # noqa: E731
     lists = tuple(means.tolist()), tuple(deviations.tolist())
@@ -81,7 +98,9 @@ def standardized(world: World, how: str | Constants = "none") -> World:
             train=new(d.train),
             validation=new(d.validation),
             test=new(d.test),
-            schema=replace(d.schema or Schema(), scaling=SHARED, means=lists[0], deviations=lists[1]),
+            schema=replace(
+                d.schema or Schema(), scaling=SHARED, means=lists[0], deviations=lists[1]
+            ),
         )
         for key, d in data.items()
     }
@@ -94,7 +113,8 @@ def standardized(world: World, how: str | Constants = "none") -> World:
 def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
     """Means and standard deviations of each feature, or each channel of images, over all examples.
 
-    Only counts, sums and sums of squared differences are added up over the splits: what clients of a federation would send.
+    Only counts, sums and sums of squared differences are added up over the splits: what clients of
+    a federation would send.
 
     Args:
         splits: The examples.
@@ -153,11 +173,22 @@ def in_order_of(features: Sequence[str] | None, setting: str, given: Any) -> Any
     if numbered and set(by_name) != set(features or ()):
         return given
     if features is None:
-        raise SettingError(f"{setting} has names ({listed(list(by_name))}), and the features have none: give a list of numbers")
-    lacking, unknown = [name for name in features if name not in by_name], [name for name in by_name if name not in features]
+        raise SettingError(
+            f"{setting} has names ({listed(list(by_name))}), and the features have none: give a list of numbers"
+        )
+    lacking, unknown = (
+        [name for name in features if name not in by_name],
+        [name for name in by_name if name not in features],
+    )
     if lacking or unknown:
-        parts = [f"{word} {listed(some)}" for word, some in (("lacks", lacking), ("also has", unknown)) if some]
-        raise SettingError(f"{setting} must have each feature by its name, {listed(features)}: it {' and '.join(parts)}")
+        parts = [
+            f"{word} {listed(some)}"
+            for word, some in (("lacks", lacking), ("also has", unknown))
+            if some
+        ]
+        raise SettingError(
+            f"{setting} must have each feature by its name, {listed(features)}: it {' and '.join(parts)}"
+        )
     return [by_name[name] for name in features]
 
 
@@ -169,7 +200,9 @@ def _constants(name: str, given: Sequence[float], inputs: torch.Tensor) -> torch
         raise SettingError(f"{name} must be numbers, got {given!r:.60}") from None
     if len(constants) not in (1, features) or not bool(torch.isfinite(constants).all()):
         each = "feature" if inputs.ndim == 2 else "channel"
-        raise SettingError(f"{name} must be one finite number, or one per {each}, {features}, got {len(constants)}")
+        raise SettingError(
+            f"{name} must be one finite number, or one per {each}, {features}, got {len(constants)}"
+        )
     return constants.expand(features)
 
 
@@ -181,21 +214,25 @@ TARGET = "standardize_target"
 """The name of the setting, for messages."""
 
 
-def with_standardized_targets(world: World, how: str | bool | Constants, after: World | None = None) -> World:
+def with_standardized_targets(
+    world: World, how: str | bool | Constants, after: World | None = None
+) -> World:
     """Standardize the targets of all clients for the loss, by the same constants.
 
     Args:
         world: The world. Its targets are numbers to predict, ``(N,)`` or ``(N, m)``.
-        how: ``"none"`` or False; ``"pooled"`` or True, for the mean and the standard deviation of each output's targets over
-            the **training** data of all clients together, with drift those of the first time step; or the means and the
-            deviations. The deviation of a target that never changes is 1.
+        how: ``"none"`` or False; ``"pooled"`` or True, for the mean and the standard deviation of
+            each output's targets over the **training** data of all clients together, with drift
+            those of the first time step; or the means and the deviations. The deviation of a target
+            that never changes is 1.
         after: An earlier world, whose pooled constants are used again.
 
     Returns:
         The world.
 
     Raises:
-        UserError: The targets are classes, labels or of another form, or the constants do not fit them.
+        UserError: The targets are classes, labels or of another form, or the constants do not fit
+            them.
     """
     if isinstance(how, bool):
         how = "pooled" if how else "none"
@@ -203,14 +240,20 @@ def with_standardized_targets(world: World, how: str | bool | Constants, after: 
         return world
     if not (how == "pooled" if isinstance(how, str) else hasattr(how, "__len__") and len(how) == 2):
         known = ", ".join(STANDARDIZE[:-1])
-        raise SettingError(f"{TARGET} must be {known}, or the means and the deviations, got {how!r:.60}")
+        raise SettingError(
+            f"{TARGET} must be {known}, or the means and the deviations, got {how!r:.60}"
+        )
     splits = [data.train for data in world.steps[0].values()]
     targets, loss = splits[0].targets, world.objective.loss
     if not isinstance(targets, torch.Tensor) or loss in (cross_entropy, binary_cross_entropy):
         what = "of another form" if not isinstance(targets, torch.Tensor) else "classes or labels"
-        raise UserError(f"{TARGET} needs numbers to predict (task = regression), and the targets are {what}")
+        raise UserError(
+            f"{TARGET} needs numbers to predict (task = regression), and the targets are {what}"
+        )
     if not targets.is_floating_point() and loss is not squared_error:
-        raise UserError(f"{TARGET} needs numbers to predict, and the targets are whole numbers, which this loss may need")
+        raise UserError(
+            f"{TARGET} needs numbers to predict, and the targets are whole numbers, which this loss may need"
+        )
     outputs = math.prod(targets.shape[1:])
     earlier = None if after is None else after.objective.target_scale
     if isinstance(how, str):
@@ -243,5 +286,7 @@ def _target_constants(name: str, given: Any, outputs: int) -> tuple[float, ...]:
     except (TypeError, ValueError, RuntimeError):
         raise SettingError(f"{name} must be numbers, got {given!r:.60}") from None
     if len(constants) not in (1, outputs) or not bool(torch.isfinite(constants).all()):
-        raise SettingError(f"{name} must be one finite number, or one per target, {outputs}, got {len(constants)}")
+        raise SettingError(
+            f"{name} must be one finite number, or one per target, {outputs}, got {len(constants)}"
+        )
     return tuple(constants.tolist())

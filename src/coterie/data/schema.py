@@ -1,8 +1,8 @@
 """The schema of a client's data: columns and their order, types, the target and its classes, scaling, and the objective.
 
-Models are sent as numbers without names. So clients whose columns have another order, or whose classes have other numbers,
-train together without an error, and learn something wrong. A schema states what the numbers mean, so that clients can be
-compared before they train.
+Models are sent as numbers without names. So clients whose columns have another order, or whose
+classes have other numbers, train together without an error, and learn something wrong. A schema
+states what the numbers mean, so that clients can be compared before they train.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from coterie.settings.calls import public
 
 NONE, SHARED, OWN = "none", "shared", "own"
 SCALINGS = ("", NONE, SHARED, OWN)
-"""not known; the inputs as they are; standardized by constants that all clients share; by each client's own constants."""
+"""not known; the inputs as they are; standardized by constants that all clients share; by each
+client's own constants."""
 
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -35,7 +36,8 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "objective": ("loss", "metrics"),
     }
 )
-"""Part of a schema -> its fields. Each part has a digest of its own, so that two digests show which part differs."""
+"""Part of a schema -> its fields. Each part has a digest of its own, so that two digests show which
+part differs."""
 
 SHOWN_NAMES = 6
 """Most names of a list that a sentence quotes."""
@@ -47,7 +49,8 @@ LONGEST_SHOWN = 60
 """Most characters of a name that a sentence quotes."""
 
 CLOSE = 1e-5
-"""Two scaling constants are equal if they differ by at most this share of their size, or of the deviation."""
+"""Two scaling constants are equal if they differ by at most this share of their size, or of the
+deviation."""
 
 LONGEST_FILE = 1 << 22
 """Most bytes of a file with a schema."""
@@ -66,9 +69,11 @@ class Schema:
         dtypes: The type of each column, such as ``"number"`` or ``"boolean"``.
         inputs: Shape and type of an example's inputs, such as ``"(3,) float32"``.
         targets: Names of the targets, in order.
-        task: ``"classification"``, ``"multi-label"`` or ``"regression"``, or the form of the targets.
+        task: ``"classification"``, ``"multi-label"`` or ``"regression"``, or the form of the
+            targets.
         classes: Names of the classes, in the order of their numbers.
-        scaling: ``"none"``, ``"shared"`` or ``"own"``. With ``"own"`` each client may have other constants.
+        scaling: ``"none"``, ``"shared"`` or ``"own"``. With ``"own"`` each client may have other
+            constants.
         means: The means that were subtracted from the inputs, one per column or channel.
         deviations: The deviations by which the inputs were then divided.
         target_means: The means that were subtracted from the targets.
@@ -77,7 +82,8 @@ class Schema:
         metrics: Names of the metrics, the main one first.
 
     Raises:
-        SettingError: A field has another type, a name occurs twice, or numbers of entries do not fit together.
+        SettingError: A field has another type, a name occurs twice, or numbers of entries do not
+            fit together.
 
     Example:
         >>> ours = Schema(columns=("age", "bp", "bmi"), classes=("no", "yes"))
@@ -109,12 +115,18 @@ class Schema:
             names = getattr(self, name)
             if len(set(names)) < len(names):
                 twice = next(each for each in names if names.count(each) > 1)
-                raise SettingError(f"Schema.{name} must have each name once, got {quoted(twice)} twice")
+                raise SettingError(
+                    f"Schema.{name} must have each name once, got {quoted(twice)} twice"
+                )
         if self.dtypes and len(self.dtypes) != len(self.columns):
-            raise SettingError(f"Schema.dtypes must have one entry per column, {len(self.columns)}, got {len(self.dtypes)}")
+            raise SettingError(
+                f"Schema.dtypes must have one entry per column, {len(self.columns)}, got {len(self.dtypes)}"
+            )
         if self.scaling not in SCALINGS:
             near = nearest(self.scaling, SCALINGS[1:])
-            raise SettingError(f"Schema.scaling must be {NONE}, {SHARED} or {OWN}, got {quoted(self.scaling)}{near}")
+            raise SettingError(
+                f"Schema.scaling must be {NONE}, {SHARED} or {OWN}, got {quoted(self.scaling)}{near}"
+            )
         self._check_constants("means", "deviations", len(self.columns))
         self._check_constants("target_means", "target_deviations", len(self.targets))
 
@@ -130,7 +142,11 @@ class Schema:
         if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__iter__"):
             raise SettingError(f"Schema.{name} must be a list of {kind}, got {given!r:.60}")
         values = tuple(given)
-        right = all(map(_is_finite, values)) if numbers else all(isinstance(value, str) for value in values)
+        right = (
+            all(map(_is_finite, values))
+            if numbers
+            else all(isinstance(value, str) for value in values)
+        )
         if not right:
             raise SettingError(f"Schema.{name} must be a list of {kind}, got {list(values)!r:.60}")
         object.__setattr__(self, name, tuple(map(float, values)) if numbers else values)
@@ -138,7 +154,11 @@ class Schema:
     def _check_constants(self, means: str, deviations: str, count: int) -> None:
         centres, widths = getattr(self, means), getattr(self, deviations)
         if len(centres) != len(widths) or (count and len(centres) not in (0, 1, count)):
-            needed = f"one number, or one for each of {count}" if count else "as many numbers as the other"
+            needed = (
+                f"one number, or one for each of {count}"
+                if count
+                else "as many numbers as the other"
+            )
             raise SettingError(
                 f"Schema.{means} and Schema.{deviations} must have {needed}, got {len(centres)} and {len(widths)}"
             )
@@ -149,11 +169,16 @@ class Schema:
                 f"Schema.scaling {self.scaling} has no constants to compare, got Schema.{means} and {deviations}"
             )
 
-    # -- as JSON, TOML and digests ----------------------------------------------------------------------------------------
+    # -- as JSON, TOML and digests
+    # ----------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """Return the known fields as a value for JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items() if value}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if value
+        }
 
     @classmethod
     def of(cls, found: Any) -> Schema:
@@ -171,12 +196,16 @@ class Schema:
         if isinstance(found, Schema):
             return found
         if not isinstance(found, Mapping):
-            raise SettingError(f"a schema must be a mapping from fields to values, got {found!r:.60}")
+            raise SettingError(
+                f"a schema must be a mapping from fields to values, got {found!r:.60}"
+            )
         known = [field.name for field in fields(cls)]
         for name in found:
             if name not in known:
                 near = nearest(name, known) if isinstance(name, str) else ""
-                raise SettingError(f"a schema has no field {quoted(str(name))}{near} (fields: {', '.join(known)})")
+                raise SettingError(
+                    f"a schema has no field {quoted(str(name))}{near} (fields: {', '.join(known)})"
+                )
         return cls(**found)
 
     @classmethod
@@ -204,7 +233,11 @@ class Schema:
         for part, names in PARTS.items():
             values = {name: _canonical(value) for name in names if (value := getattr(self, name))}
             text = json.dumps([part, values], sort_keys=True)
-            found[part] = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest() if values else ""
+            found[part] = (
+                hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+                if values
+                else ""
+            )
         return found
 
     def only(self, *parts: str) -> Schema:
@@ -214,16 +247,21 @@ class Schema:
 
     def overridden(self, given: Schema) -> Schema:
         """Return this schema with the known fields of another one in place of its own. Scaling is replaced as a whole."""
-        new = {field.name: value for field in fields(given) if (value := getattr(given, field.name))}
+        new = {
+            field.name: value for field in fields(given) if (value := getattr(given, field.name))
+        }
         if given.scaling or given.means:
             new |= {name: getattr(given, name) for name in ("scaling", "means", "deviations")}
         return replace(self, **new)
 
-    # -- differences in words ---------------------------------------------------------------------------------------------
+    # -- differences in words
+    # ---------------------------------------------------------------------------------------------
 
     def difference(self, federation: Schema) -> str | None:
         """Return how this schema differs from that of a federation, in words; None if all that both know is equal."""
-        return in_words(sentence for part in PARTS for sentence in self.differences(federation, part))
+        return in_words(
+            sentence for part in PARTS for sentence in self.differences(federation, part)
+        )
 
     def differences(self, federation: Schema, part: str) -> list[str]:
         """Return the differences in one part, see :data:`PARTS`, in words. What one of the two does not know is equal."""
@@ -232,23 +270,35 @@ class Schema:
             found += _of_columns(self.columns, federation.columns)
         elif part == "types":
             found += _of_dtypes(self, federation)
-            same_count = len(self.columns) == len(federation.columns)  # otherwise the columns say it
+            same_count = len(self.columns) == len(
+                federation.columns
+            )  # otherwise the columns say it
             if _differ(self.inputs, federation.inputs) and same_count:
-                found.append(f"its inputs are {shown(self.inputs)}, the federation's are {shown(federation.inputs)}")
+                found.append(
+                    f"its inputs are {shown(self.inputs)}, the federation's are {shown(federation.inputs)}"
+                )
         elif part == "target":
             if _differ(self.targets, federation.targets):
-                found.append(f"its targets are {listed(self.targets)}, the federation's are {listed(federation.targets)}")
+                found.append(
+                    f"its targets are {listed(self.targets)}, the federation's are {listed(federation.targets)}"
+                )
             if _differ(self.task, federation.task):
-                found.append(f"its targets are for {shown(self.task)}, the federation's for {shown(federation.task)}")
+                found.append(
+                    f"its targets are for {shown(self.task)}, the federation's for {shown(federation.task)}"
+                )
         elif part == "classes":
             found += _of_classes(self.classes, federation.classes)
         elif part == "scaling":
             found += _of_scaling(self, federation)
         else:
             if _differ(self.loss, federation.loss):
-                found.append(f"its loss is {shown(self.loss)}, the federation's is {shown(federation.loss)}")
+                found.append(
+                    f"its loss is {shown(self.loss)}, the federation's is {shown(federation.loss)}"
+                )
             if _differ(self.metrics, federation.metrics):
-                found.append(f"its metrics are {listed(self.metrics)}, the federation's are {listed(federation.metrics)}")
+                found.append(
+                    f"its metrics are {listed(self.metrics)}, the federation's are {listed(federation.metrics)}"
+                )
         return found
 
 
@@ -256,7 +306,11 @@ def in_words(differences: Any) -> str | None:
     """Return one sentence with the first of several differences; None if there are none."""
     found = list(differences)
     more = len(found) - SHOWN_DIFFERENCES
-    rest = [f"and {more} further differences" if more > 1 else "and one further difference"] if more > 0 else []
+    rest = (
+        [f"and {more} further differences" if more > 1 else "and one further difference"]
+        if more > 0
+        else []
+    )
     return "; ".join([*found[:SHOWN_DIFFERENCES], *rest]) or None
 
 
@@ -278,7 +332,9 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 <= value <= 1e300
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and -1e300 <= value <= 1e300
+    )
 
 
 def _canonical(value: Any) -> Any:
@@ -296,8 +352,14 @@ def _differ(own: Any, theirs: Any) -> bool:
 def _of_columns(own: Sequence[str], theirs: Sequence[str]) -> list[str]:
     if not _differ(own, theirs):
         return []
-    at = next((i for i, (one, other) in enumerate(zip(own, theirs, strict=False)) if one != other), None)
-    place = "" if at is None else f"column {at + 1} is {quoted(own[at])}, the federation's is {quoted(theirs[at])}"
+    at = next(
+        (i for i, (one, other) in enumerate(zip(own, theirs, strict=False)) if one != other), None
+    )
+    place = (
+        ""
+        if at is None
+        else f"column {at + 1} is {quoted(own[at])}, the federation's is {quoted(theirs[at])}"
+    )
     if sorted(own) == sorted(theirs):
         return [f"it has the same columns in another order: {place}"]
     lacks, has = _without(theirs, own), _without(own, theirs)
@@ -321,7 +383,9 @@ def _of_dtypes(own: Schema, federation: Schema) -> list[str]:
     found = []
     for name, dtype in zip(own.columns, own.dtypes, strict=False):
         if _differ(dtype, theirs.get(name, "")):
-            found.append(f"column {quoted(name)} is of type {shown(dtype)}, the federation's of {shown(theirs[name])}")
+            found.append(
+                f"column {quoted(name)} is of type {shown(dtype)}, the federation's of {shown(theirs[name])}"
+            )
     return found
 
 
@@ -342,14 +406,20 @@ def _of_classes(own: Sequence[str], theirs: Sequence[str]) -> list[str]:
 
 
 def _of_scaling(own: Schema, federation: Schema) -> list[str]:
-    words = {NONE: "are not standardized", SHARED: "are, by shared constants", OWN: "are, by each client's own constants"}
+    words = {
+        NONE: "are not standardized",
+        SHARED: "are, by shared constants",
+        OWN: "are, by each client's own constants",
+    }
     if _differ(own.scaling, federation.scaling):
         ours = words[own.scaling].replace("are, by", "are standardized by")
         return [f"its inputs {ours}, the federation's {words[federation.scaling]}"]
     inputs = "column", own.columns, federation.columns
     targets = "target", own.targets, federation.targets
     return [
-        *_of_constants(*inputs, (own.means, own.deviations), (federation.means, federation.deviations)),
+        *_of_constants(
+            *inputs, (own.means, own.deviations), (federation.means, federation.deviations)
+        ),
         *_of_constants(
             *targets,
             (own.target_means, own.target_deviations),
@@ -362,13 +432,18 @@ Constants = tuple[Sequence[float], Sequence[float]]
 """Means and deviations; one number may stand for all columns."""
 
 
-def _of_constants(what: str, names: Sequence[str], other_names: Sequence[str], own: Constants, theirs: Constants) -> list[str]:
+def _of_constants(
+    what: str, names: Sequence[str], other_names: Sequence[str], own: Constants, theirs: Constants
+) -> list[str]:
     """The differences of the constants of columns that both have: by name, whatever the order, or else by place."""
     count = max(len(own[0]), len(theirs[0]))
     if not own[0] or not theirs[0]:
         return []
     if names and other_names:
-        ours, others = _by_name(list(map(quoted, names)), own), _by_name(list(map(quoted, other_names)), theirs)
+        ours, others = (
+            _by_name(list(map(quoted, names)), own),
+            _by_name(list(map(quoted, other_names)), theirs),
+        )
     elif {len(own[0]), len(theirs[0])} <= {1, count}:
         places = [quoted(name) for name in names] or [f"{what} {i + 1}" for i in range(count)]
         ours, others = _by_name(places, own), _by_name(places, theirs)
@@ -380,20 +455,30 @@ def _of_constants(what: str, names: Sequence[str], other_names: Sequence[str], o
 def _by_name(names: Sequence[str], constants: Constants) -> dict[str, tuple[float, float]]:
     """Name of a column -> its mean and deviation."""
     means, deviations = constants
-    return {name: (means[i % len(means)], deviations[i % len(means)]) for i, name in enumerate(names)}
+    return {
+        name: (means[i % len(means)], deviations[i % len(means)]) for i, name in enumerate(names)
+    }
 
 
-def _of_each(own: Mapping[str, tuple[float, float]], theirs: Mapping[str, tuple[float, float]]) -> list[str]:
+def _of_each(
+    own: Mapping[str, tuple[float, float]], theirs: Mapping[str, tuple[float, float]]
+) -> list[str]:
     """The differences of the mean and deviation of each column that both have."""
     found = []
     for name, (mean, deviation) in own.items():
         if name not in theirs:
             continue
         other_mean, other_deviation = theirs[name]
-        if not math.isclose(mean, other_mean, rel_tol=CLOSE, abs_tol=CLOSE * min(deviation, other_deviation)):
-            found.append(f"{name} is standardized with mean {mean:.6g}, the federation's with {other_mean:.6g}")
+        if not math.isclose(
+            mean, other_mean, rel_tol=CLOSE, abs_tol=CLOSE * min(deviation, other_deviation)
+        ):
+            found.append(
+                f"{name} is standardized with mean {mean:.6g}, the federation's with {other_mean:.6g}"
+            )
         if not math.isclose(deviation, other_deviation, rel_tol=CLOSE):
-            found.append(f"{name} is standardized with deviation {deviation:.6g}, the federation's with {other_deviation:.6g}")
+            found.append(
+                f"{name} is standardized with deviation {deviation:.6g}, the federation's with {other_deviation:.6g}"
+            )
     return found
 
 

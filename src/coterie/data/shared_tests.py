@@ -16,26 +16,37 @@ from coterie.data.world import Split, World
 def times_tested(world: World) -> dict[Client, float]:
     """Count how many clients test each example.
 
-    The variance of a mean over clients whose test parts differ is the sum of the clients' variances. Where m clients test an
-    example, its part of the sum is ``(x_1 + ... + x_m)² <= m (x_1² + ... + x_m²)``. So with the variance of each client times
-    the mean of m over its examples, the sum is an upper bound. It is exact where clients with equal variances share all of
+    The variance of a mean over clients whose test parts differ is the sum of the clients'
+    variances. Where m clients test an example, its part of the sum is ``(x_1 + ... + x_m)² <= m
+    (x_1² + ... + x_m²)``. So with the variance of each client times the mean of m over its
+    examples, the sum is an upper bound. It is exact where clients with equal variances share all of
     their examples, or none.
 
-    Two examples are the same if they are the same row of the same pool, or if they have the same inputs. In a client whose
-    inputs repeat, equal inputs may be those of several examples; then only a whole test part that equals another counts.
+    Two examples are the same if they are the same row of the same pool, or if they have the same
+    inputs. In a client whose inputs repeat, equal inputs may be those of several examples; then
+    only a whole test part that equals another counts.
 
     Args:
-        world: The clients and their data, with drift those of the first time step. Hostile clients do not count.
+        world: The clients and their data, with drift those of the first time step. Hostile clients
+            do not count.
 
     Returns:
-        Client -> the mean over its test examples of the number of clients that test them; 1 if it shares none.
+        Client -> the mean over its test examples of the number of clients that test them; 1 if it
+        shares none.
     """
-    tests = {client: data.test for client, data in sorted(world.clients.items()) if client not in world.attacks}
+    tests = {
+        client: data.test
+        for client, data in sorted(world.clients.items())
+        if client not in world.attacks
+    }
     names = {client: _examples(split) for client, split in tests.items()}
     if len({_pool(split) for split in tests.values()}) > 1:
         names = _by_content(tests, names)
     times = Counter(name for of_client in names.values() for name in of_client)
-    return {client: sum(times[name] for name in one) / len(one) if one else 1.0 for client, one in names.items()}
+    return {
+        client: sum(times[name] for name in one) / len(one) if one else 1.0
+        for client, one in names.items()
+    }
 
 
 def _pool(split: Split) -> int:
@@ -48,10 +59,14 @@ def _examples(split: Split) -> list[Hashable]:
     return [(pool, row) for row in split.index.tolist()]
 
 
-def _by_content(tests: Mapping[Client, Split], names: Mapping[Client, list[Hashable]]) -> dict[Client, list[Hashable]]:
+def _by_content(
+    tests: Mapping[Client, Split], names: Mapping[Client, list[Hashable]]
+) -> dict[Client, list[Hashable]]:
     """The names of the examples, of which those with the same inputs have the same."""
     contents = {client: _digests(split) for client, split in tests.items()}
-    repeated = {digest for one in contents.values() for digest, times in Counter(one).items() if times > 1}
+    repeated = {
+        digest for one in contents.values() for digest, times in Counter(one).items() if times > 1
+    }
     wholes = {client: hashlib.blake2b(b"".join(one)).digest() for client, one in contents.items()}
     alike = Counter(wholes.values())
     out: dict[Client, list[Hashable]] = {}
@@ -70,5 +85,7 @@ def _digests(split: Split) -> list[bytes]:
     """A hash of the inputs of each example; empty if these are read item by item."""
     if isinstance(split.inputs, Items):
         return []
-    parts = [one for one in tensors(rows(split.inputs, split.index)) if isinstance(one, torch.Tensor)]
+    parts = [
+        one for one in tensors(rows(split.inputs, split.index)) if isinstance(one, torch.Tensor)
+    ]
     return digests(parts)

@@ -1,6 +1,7 @@
 """Shifts between groups of clients: groups that permute the labels or rotate the images.
 
-A label shift changes only targets. A rotation makes one rotated pool per angle. No pool is copied for each client.
+A label shift changes only targets. A rotation makes one rotated pool per angle. No pool is copied
+for each client.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Shift:
     """The shift of one group.
 
     Attributes:
-        labels: The label that the group gives to each class, ``(classes,)`` int64, or None for no change.
+        labels: The label that the group gives to each class, ``(classes,)`` int64, or None for no
+            change.
         angle: Rotation of its images, in degrees from 0 to 359.
         column: Column of the pool's meta that has the group's labels; empty for the pool's targets.
     """
@@ -51,7 +53,8 @@ def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarr
     Args:
         clients: Number of clients.
         groups: Number of groups.
-        rng: Draws the order, so that ids do not show the groups. With None, client i goes to group ``i % groups``.
+        rng: Draws the order, so that ids do not show the groups. With None, client i goes to group
+            ``i % groups``.
 
     Returns:
         The group of each client, ``(n,)``.
@@ -65,7 +68,9 @@ def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarr
     return dealt if rng is None else rng.permutation(dealt)
 
 
-def label_permutations(groups: int, classes: int, rng: np.random.Generator, identity: bool = False) -> list[Shift]:
+def label_permutations(
+    groups: int, classes: int, rng: np.random.Generator, identity: bool = False
+) -> list[Shift]:
     """Draw one random permutation of the labels per group, all different.
 
     CFL (Sattler, Mueller, Samek 2019), §VI-C.
@@ -102,14 +107,19 @@ def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAP
         The shift of each group.
 
     Raises:
-        SettingError: There are too few pairs, a pair is not two different labels, or two groups have the same pair.
+        SettingError: There are too few pairs, a pair is not two different labels, or two groups
+            have the same pair.
     """
     pairs = [tuple(pair) for pair in pairs]
     if len(pairs) < groups:
-        raise SettingError(f"label-swap with {groups} groups needs as many pairs of labels, got {len(pairs)}")
+        raise SettingError(
+            f"label-swap with {groups} groups needs as many pairs of labels, got {len(pairs)}"
+        )
     for pair in pairs[:groups]:
         if len(pair) != 2 or pair[0] == pair[1] or not all(0 <= label < classes for label in pair):
-            raise SettingError(f"a swap must be two different labels from 0 to {classes - 1}, got {list(pair)}")
+            raise SettingError(
+                f"a swap must be two different labels from 0 to {classes - 1}, got {list(pair)}"
+            )
     if len({frozenset(pair) for pair in pairs[:groups]}) < groups:
         raise SettingError("two groups would swap the same labels; give each its own pair")
     made = []
@@ -128,7 +138,8 @@ def rotated(images: torch.Tensor, angle: int) -> torch.Tensor:
         angle: Degrees.
 
     Returns:
-        Images of the same shape. What was outside has the least value of its channel, which is black.
+        Images of the same shape. What was outside has the least value of its channel, which is
+        black.
     """
     if angle % 90 == 0:
         return torch.rot90(images, angle // 90, (2, 3)).contiguous()
@@ -140,20 +151,23 @@ def rotated(images: torch.Tensor, angle: int) -> torch.Tensor:
         grid = torch.nn.functional.affine_grid(
             turn.expand(len(images[part]), 2, 3), list(images[part].shape), align_corners=False
         )
-        made[part] = torch.nn.functional.grid_sample(images[part] - black, grid, align_corners=False) + black
+        made[part] = (
+            torch.nn.functional.grid_sample(images[part] - black, grid, align_corners=False) + black
+        )
     return made
 
 
 def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> list[Shift]:
     """Let group g rotate its images by ``angles[g]`` degrees.
 
-    IFCA (Ghosh et al. 2020) rotates MNIST by 0, 90, 180 and 270 degrees, and CIFAR-10 by 0 and 180. CFL-GP (Kim et al. 2024)
-    rotates MNIST by eight angles, such as 0 and 15.
+    IFCA (Ghosh et al. 2020) rotates MNIST by 0, 90, 180 and 270 degrees, and CIFAR-10 by 0 and 180.
+    CFL-GP (Kim et al. 2024) rotates MNIST by eight angles, such as 0 and 15.
 
     Args:
         groups: Number of groups.
         shape: Shape of one input, ``(C, H, W)``.
-        angles: Different angles; by default 0 and 180, multiples of 90 for up to four groups, and spread evenly for more.
+        angles: Different angles; by default 0 and 180, multiples of 90 for up to four groups, and
+            spread evenly for more.
 
     Returns:
         The shift of each group.
@@ -162,13 +176,17 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
         SettingError: The inputs are not square images, or the angles are not valid.
     """
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise SettingError(f"rotation needs square images, and the inputs have shape {tuple(shape)}")
+        raise SettingError(
+            f"rotation needs square images, and the inputs have shape {tuple(shape)}"
+        )
     if not angles:
         step = 90 if groups == 3 else 360 / groups
         angles = [round(step * g) for g in range(groups)]
     made = [angle % 360 for angle in angles[:groups]]
     if len(set(made)) < groups:
-        raise SettingError(f"rotation needs {groups} angles that differ by more than whole turns, got {list(angles)}")
+        raise SettingError(
+            f"rotation needs {groups} angles that differ by more than whole turns, got {list(angles)}"
+        )
     return [Shift(angle=angle) for angle in made]
 
 
@@ -198,7 +216,9 @@ def concepts(groups: int, pool: Pool) -> list[Shift]:
 # Augmentation of training images.
 
 
-def crop_and_flip(images: torch.Tensor, generator: torch.Generator, margin: int = 4) -> torch.Tensor:
+def crop_and_flip(
+    images: torch.Tensor, generator: torch.Generator, margin: int = 4
+) -> torch.Tensor:
     """Augment images: a random crop of the zero-padded image, and a horizontal flip of half of the images.
 
     This is the usual augmentation of CIFAR.
@@ -219,4 +239,8 @@ def crop_and_flip(images: torch.Tensor, generator: torch.Generator, margin: int 
     down = torch.arange(height) + draws[0][:, None]
     which = torch.arange(count)[:, None, None]
     padded = torch.nn.functional.pad(images, (margin,) * 4)
-    return padded.permute(0, 2, 3, 1)[which, down[:, :, None], across[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    return (
+        padded.permute(0, 2, 3, 1)[which, down[:, :, None], across[:, None, :]]
+        .permute(0, 3, 1, 2)
+        .contiguous()
+    )

@@ -34,7 +34,11 @@ def likeness(name: Any) -> str:
     """
     text = name_of(name)
     if not text.isascii():
-        text = "".join(letter for letter in unicodedata.normalize("NFC", text) if unicodedata.category(letter) != "Cf")
+        text = "".join(
+            letter
+            for letter in unicodedata.normalize("NFC", text)
+            if unicodedata.category(letter) != "Cf"
+        )
     text = " ".join(text.split())
     return text.partition(".")[0] if _WHOLE.fullmatch(text) else text
 
@@ -53,7 +57,9 @@ def check_unlike(names: Iterable[Any], what: str) -> None:
     for name in names:
         look = likeness(name)
         if look in seen:
-            raise SettingError(f"two {what} have names that look alike, {both(seen[look], name)}: give both one spelling")
+            raise SettingError(
+                f"two {what} have names that look alike, {both(seen[look], name)}: give both one spelling"
+            )
         seen[look] = name
 
 

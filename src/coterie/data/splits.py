@@ -31,7 +31,9 @@ def check_shares(train: float, validation: float, test: str) -> None:
     for name, value, least in (("train", train, "> 0"), ("validation", validation, ">= 0")):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not (0 < value <= 1 or (value == 0 and name == "validation")):
-            raise SettingError(f"{name} must be a number {least}, <= 1, the share of a client's examples, got {value!r}")
+            raise SettingError(
+                f"{name} must be a number {least}, <= 1, the share of a client's examples, got {value!r}"
+            )
     total = train + validation
     if total > 1 + 1e-9 or (test == "share" and total > 1 - 1e-9):
         rest = "leave some examples for the test data" if test == "share" else "sum to at most 1"
@@ -70,7 +72,9 @@ def hold_out(
     most = len(mine) - held - test
     if most < 1:
         few = f"{name} has {count(len(mine), noun)}, too few to hold some out: it needs {len(mine) - most + 1} at least"
-        raise UserError(f"{few}; {'leave it out' if own else 'use fewer clients or other fractions'}")
+        raise UserError(
+            f"{few}; {'leave it out' if own else 'use fewer clients or other fractions'}"
+        )
     first = min(max(round(train * len(mine)), 1), most)
     return mine[:first], mine[first : first + held], mine[first + held :] if test else mine[:0]
 
@@ -91,9 +95,11 @@ class Selections:
         """Return the positions ``(s,)`` of the test examples of one client.
 
         Args:
-            rule: ``whole`` for the whole pool, ``classes`` for the client's classes, or ``own`` for its class proportions.
+            rule: ``whole`` for the whole pool, ``classes`` for the client's classes, or ``own`` for
+                its class proportions.
             labels: Labels of the client's own examples.
-            kind: Name and value of a meta column that the test examples must share with the client, such as its domain.
+            kind: Name and value of a meta column that the test examples must share with the client,
+                such as its domain.
 
         Returns:
             Positions in the pool.
@@ -108,22 +114,31 @@ class Selections:
         if rule == "own":
             key += (tuple(counts.tolist()),)
         if key not in self.kept:
-            able = np.ones(len(self.pool), bool) if kind is None else self.pool.meta[kind[0]].numpy() == kind[1]
+            able = (
+                np.ones(len(self.pool), bool)
+                if kind is None
+                else self.pool.meta[kind[0]].numpy() == kind[1]
+            )
             if rule == "classes":
                 able &= np.isin(self.pool.labels, classes)
             found = np.flatnonzero(able)
             if rule == "own":
                 found = in_proportion(self.pool.labels, found, classes, counts)
             if not len(found):
-                raise UserError("the test pool has no example for one of the clients; use test = share")
+                raise UserError(
+                    "the test pool has no example for one of the clients; use test = share"
+                )
             self.kept[key] = torch.from_numpy(found)
         return self.kept[key]
 
 
-def in_proportion(labels: np.ndarray, able: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def in_proportion(
+    labels: np.ndarray, able: np.ndarray, classes: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
     """Select as many positions as possible with the class proportions of ``counts``.
 
-    A class with less than one hundredth of all ``counts`` does not limit the number; it only gives the examples that it has.
+    A class with less than one hundredth of all ``counts`` does not limit the number; it only gives
+    the examples that it has.
 
     Args:
         labels: Labels ``(N,)`` of the pool.
@@ -137,7 +152,9 @@ def in_proportion(labels: np.ndarray, able: np.ndarray, classes: np.ndarray, cou
     there = np.array([(labels[able] == c).sum() for c in classes])
     scale = (there / counts)[counts >= 0.01 * counts.sum()].min()
     take = np.minimum(np.floor(counts * scale + 1e-9).astype(int), there)
-    return np.sort(np.concatenate([able[labels[able] == c][:n] for c, n in zip(classes, take, strict=True)]))
+    return np.sort(
+        np.concatenate([able[labels[able] == c][:n] for c, n in zip(classes, take, strict=True)])
+    )
 
 
 @dataclass

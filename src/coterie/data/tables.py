@@ -63,16 +63,30 @@ def clients(
         The clients' data.
 
     Raises:
-        UserError: The file or a column is not valid, see also :func:`~coterie.data.frames.from_frame`.
+        UserError: The file or a column is not valid, see also
+            :func:`~coterie.data.frames.from_frame`.
     """
     if ending(path) not in KINDS:
-        raise UserError(f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet")
+        raise UserError(
+            f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet"
+        )
     targets = (target,) if isinstance(target, str) else tuple(target or ())
     try:
         about = path.stat()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
-    return _clients(path, about.st_mtime_ns, about.st_size, client, targets, tuple(features), task, subject, order, gap)
+    return _clients(
+        path,
+        about.st_mtime_ns,
+        about.st_size,
+        client,
+        targets,
+        tuple(features),
+        task,
+        subject,
+        order,
+        gap,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -89,17 +103,31 @@ def _clients(
     gap: float | str | None,
 ) -> OwnData:
     del changed, size  # only the key of the cache
-    names, read, first = _parquet(path) if ending(path) == ".parquet" else _csv(path, (client, subject))
+    names, read, first = (
+        _parquet(path) if ending(path) == ".parquet" else _csv(path, (client, subject))
+    )
     for setting, value in (("client", client), ("target", targets)):
         if not value:
-            raise SettingError(f"Scenario.{setting} must name a column of {path}, which has {listed(names)}")
+            raise SettingError(
+                f"Scenario.{setting} must name a column of {path}, which has {listed(names)}"
+            )
     taken = [str(client), *targets, *([] if subject is None else [subject])]
     ordering = [] if order is None else [order]
     chosen = list(features) or [name for name in names if name not in [*taken, *ordering]]
     check_columns(names, taken, chosen, str(path))
     check_order(names, taken, ordering, gap if order is None else None, str(path))
     times = [name for name in ordering if name not in chosen]
-    made = clients_of(read([*taken, *chosen, *times]), client, targets, chosen, task, str(path), subject, order, gap)
+    made = clients_of(
+        read([*taken, *chosen, *times]),
+        client,
+        targets,
+        chosen,
+        task,
+        str(path),
+        subject,
+        order,
+        gap,
+    )
     if order is not None or any(text.endswith(HINT) for text in made.hints):
         return made
     unused = [name for name in names if name not in (*taken, *chosen)]
@@ -123,7 +151,8 @@ Read = Callable[[list[str]], Columns]
 
 
 # ----------------------------------------------------------------------------------------------------
-# CSV: read twice, by blocks of rows, first for the types of the columns. Only an array per column stays in memory.
+# CSV: read twice, by blocks of rows, first for the types of the columns. Only an array per column
+#     stays in memory.
 
 
 _BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
@@ -176,21 +205,33 @@ def _blocks(path: Path, raw: bytes, mark: str, needed: list[str]) -> Iterator[Bl
     while block := list(islice(rows, AT_ONCE)):
         for number, row in enumerate(block, before + 1):
             if len(row) != len(names):
-                raise UserError(f"{path}: row {number} has {len(row)} fields where {len(names)} were expected")
+                raise UserError(
+                    f"{path}: row {number} has {len(row)} fields where {len(names)} were expected"
+                )
         columns = dict(zip(names, zip(*block, strict=True), strict=True))
         yield {name: columns[name] for name in needed}
         before += len(block)
 
 
-def _read_csv(path: Path, blocks: Callable[[], Iterator[Block]], size: int, text: Collection[str | None]) -> Columns:
+def _read_csv(
+    path: Path, blocks: Callable[[], Iterator[Block]], size: int, text: Collection[str | None]
+) -> Columns:
     """The columns of a file of ``size`` bytes."""
     types: dict[str, str] = {}
     missing: dict[str, Missing] = {}
     for block in blocks():
         for name, fields in block.items():
-            missing[name] = missing.get(name, Missing()).plus(np.array([not field for field in fields]))
+            missing[name] = missing.get(name, Missing()).plus(
+                np.array([not field for field in fields])
+            )
             found = "O" if name in text or types.get(name) == "O" else _type(fields)
-            types[name] = found if types.get(name, found) == found else "f" if {types[name], found} == {"i", "f"} else "O"
+            types[name] = (
+                found
+                if types.get(name, found) == found
+                else "f"
+                if {types[name], found} == {"i", "f"}
+                else "O"
+            )
     if not missing:
         raise UserError(f"{path} has no rows below the names of its columns")
     for name, some in missing.items():
@@ -218,7 +259,9 @@ def _array(fields: Sequence[str], kind: str, known: dict[str, str]) -> np.ndarra
         return np.array([known.setdefault(field, field) for field in fields], object)
     if kind == "b":
         return np.array([field.lower() == "true" for field in fields])
-    return np.array(list(map(int if kind == "i" else float, fields)), np.int64 if kind == "i" else np.float64)
+    return np.array(
+        list(map(int if kind == "i" else float, fields)), np.int64 if kind == "i" else np.float64
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -226,7 +269,8 @@ def _array(fields: Sequence[str], kind: str, known: dict[str, str]) -> np.ndarra
 
 
 INDEX = re.compile(r"__index_level_[0-9]+__")
-"""Name of a column in which pandas stores the numbers of a frame's rows: it is not one of the user's."""
+"""Name of a column in which pandas stores the numbers of a frame's rows: it is not one of the
+user's."""
 
 
 def _parquet(path: Path) -> tuple[list[str], Read, Read]:
@@ -262,8 +306,15 @@ def _read_parquet(path: Path, needed: list[str]) -> Columns:
         texts = [name for name in needed if _is_text(path, name, schema.field(name).type)]
         # Texts stay numbered: a long one that is repeated a million times would fill the memory.
         file = parquet.ParquetFile(raw, read_dictionary=texts)
-        groups = sum(file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups))
-        check_unpacked(path, os.fstat(raw.fileno()).st_size, max(groups, 8 * file.metadata.num_rows * len(needed)))
+        groups = sum(
+            file.metadata.row_group(number).total_byte_size
+            for number in range(file.metadata.num_row_groups)
+        )
+        check_unpacked(
+            path,
+            os.fstat(raw.fileno()).st_size,
+            max(groups, 8 * file.metadata.num_rows * len(needed)),
+        )
         table = file.read(columns=needed, use_threads=False)
         return {name: _of_chunks(table.column(name)) for name in needed}
 
@@ -275,9 +326,21 @@ def _first_of_parquet(path: Path, needed: list[str]) -> Columns:
     fits = (types.is_date, types.is_timestamp, types.is_string, types.is_large_string)
     with _opened(path) as raw:
         file = parquet.ParquetFile(raw)
-        asked = [name for name in needed if any(test(file.schema_arrow.field(name).type) for test in fits)]
-        batch = next(file.iter_batches(FIRST, columns=asked, use_threads=False), None) if asked else None
-        return {} if batch is None else {name: batch.column(name).to_numpy(zero_copy_only=False) for name in asked}
+        asked = [
+            name
+            for name in needed
+            if any(test(file.schema_arrow.field(name).type) for test in fits)
+        ]
+        batch = (
+            next(file.iter_batches(FIRST, columns=asked, use_threads=False), None)
+            if asked
+            else None
+        )
+        return (
+            {}
+            if batch is None
+            else {name: batch.column(name).to_numpy(zero_copy_only=False) for name in asked}
+        )
 
 
 def _is_text(path: Path, name: str, kind: Any) -> bool:

@@ -1,8 +1,9 @@
 """Standardized targets: a net learns targets minus a mean and over a deviation, and everybody else sees their own unit.
 
-Only the loss takes standardized targets, so its values are squares of deviations and not of units: 1 is what the mean of all
-targets reaches. The targets of a world stay as they are. Outputs are turned back into the unit before metrics take them, in
-:meth:`coterie.Round.model` and in :func:`coterie.load`. The tensors of a net, also in an export's files, are those that learn
+Only the loss takes standardized targets, so its values are squares of deviations and not of units:
+1 is what the mean of all targets reaches. The targets of a world stay as they are. Outputs are
+turned back into the unit before metrics take them, in :meth:`coterie.Round.model` and in
+:func:`coterie.load`. The tensors of a net, also in an export's files, are those that learn
 standardized targets; the constants stand beside them.
 """
 
@@ -16,12 +17,17 @@ from typing import Any
 import torch
 
 LARGE_TARGET = 10.0
-"""Root mean square of targets above which a net, whose first outputs are around 1, should learn standardized ones."""
+"""Root mean square of targets above which a net, whose first outputs are around 1, should learn
+standardized ones."""
 
 
 def typical_target(targets: Any) -> float:
     """Return the root mean square of floats; 0 for targets of another form."""
-    if not isinstance(targets, torch.Tensor) or not targets.is_floating_point() or not targets.numel():
+    if (
+        not isinstance(targets, torch.Tensor)
+        or not targets.is_floating_point()
+        or not targets.numel()
+    ):
         return 0.0
     return float(targets.double().square().mean().sqrt())
 
@@ -109,7 +115,9 @@ def sound(value: Any) -> bool:
     if not all(isinstance(each, list) and each for each in lists) or len(lists[0]) != len(lists[1]):
         return False
     numbers = [number for each in lists for number in each]
-    real = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    real = all(
+        isinstance(number, int | float) and not isinstance(number, bool) for number in numbers
+    )
     return real and all(map(math.isfinite, numbers)) and min(lists[1]) > 0
 
 

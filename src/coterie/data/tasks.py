@@ -18,7 +18,8 @@ TASKS = ("auto", "classification", "regression")
 """What a user can ask for; with ``auto``, the type of the target decides."""
 
 FEW_CLASSES = 100
-"""More classes than this, and more than half as many as rows, are taken for ids or for measurements."""
+"""More classes than this, and more than half as many as rows, are taken for ids or for
+measurements."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
@@ -62,7 +63,8 @@ def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         values: Whole numbers, booleans or text, ``(N,)``.
 
     Returns:
-        The number of each row's value ``(N,)``, and the values as text, in the order of :func:`in_order`.
+        The number of each row's value ``(N,)``, and the values as text, in the order of
+        :func:`in_order`.
     """
     found, codes = np.unique(values, return_inverse=True)
     names = [str(value) for value in found]
@@ -74,11 +76,12 @@ def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[torch.Tensor, Task]:
     """Find what the clients predict.
 
-    One column of text, booleans or whole numbers has classes, and one of floats has numbers to predict. Several columns have
-    labels, each 0 or 1, or numbers to predict.
+    One column of text, booleans or whole numbers has classes, and one of floats has numbers to
+    predict. Several columns have labels, each 0 or 1, or numbers to predict.
 
     Args:
-        columns: Name of each target column -> its values ``(N,)``: booleans, int64, float64, or text as objects.
+        columns: Name of each target column -> its values ``(N,)``: booleans, int64, float64, or
+            text as objects.
         task: One of :data:`TASKS`.
         where: The table, for messages.
 
@@ -92,7 +95,12 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
         raise SettingError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
     kinds = {values.dtype.kind for values in columns.values()}
     numbers = task == "regression" or (task == "auto" and kinds == {"f"})
-    if task == "auto" and numbers and len(columns) == 1 and all(np.isin(values, (0, 1)).all() for values in columns.values()):
+    if (
+        task == "auto"
+        and numbers
+        and len(columns) == 1
+        and all(np.isin(values, (0, 1)).all() for values in columns.values())
+    ):
         raise UserError(
             f"{where}: the target {next(iter(columns))} has floats, all of them 0 or 1: set task = classification, or "
             "regression if they are numbers to predict"
@@ -103,7 +111,9 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
     for name, values in columns.items():
         if values.dtype.kind == "O":
             hint = "a target of its own" if len(columns) > 1 else "for classification"
-            raise UserError(f"{where}: the target {name} is text ({values[0]!r}), which can only be {hint}")
+            raise UserError(
+                f"{where}: the target {name} is text ({values[0]!r}), which can only be {hint}"
+            )
         if not numbers and not np.isin(values, (0, 1)).all():
             raise UserError(
                 f"{where}: several targets must be labels of 0 and 1, or floats, and {name} is neither; if they are numbers to "
@@ -116,7 +126,9 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
     with np.errstate(over="ignore"):
         matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
     if not np.isfinite(matrix).all():
-        raise UserError(f"{where}: the targets {', '.join(columns)} must be finite numbers in float32")
+        raise UserError(
+            f"{where}: the targets {', '.join(columns)} must be finite numbers in float32"
+        )
     return torch.from_numpy(matrix), Task("regression" if numbers else "multi-label", len(columns))
 
 
@@ -136,7 +148,9 @@ def like_numbers(different: int, rows: int) -> bool:
         different: How many different ones there are.
         rows: In how many rows.
     """
-    return different > MANY_CLASSES or (different > SOME_CLASSES and rows < FEW_PER_CLASS * different)
+    return different > MANY_CLASSES or (
+        different > SOME_CLASSES and rows < FEW_PER_CLASS * different
+    )
 
 
 def hint(values: np.ndarray, task: Task, name: str, classes: str, numbers: str) -> str:
@@ -155,7 +169,11 @@ def hint(values: np.ndarray, task: Task, name: str, classes: str, numbers: str) 
     if values.dtype.kind not in "iuf" or values.ndim != 1:
         return ""
     different = len(np.unique(values))
-    if task.kind == "classification" and values.dtype.kind in "iu" and like_numbers(different, len(values)):
+    if (
+        task.kind == "classification"
+        and values.dtype.kind in "iu"
+        and like_numbers(different, len(values))
+    ):
         return f"{name} holds whole numbers: {different:,} classes; {numbers} predicts a number"
     whole = bool((values == np.floor(values)).all())
     if task.kind == "regression" and whole and not like_numbers(different, len(values)):
@@ -166,7 +184,9 @@ def hint(values: np.ndarray, task: Task, name: str, classes: str, numbers: str) 
 def _classes(where: str, values: np.ndarray) -> tuple[torch.Tensor, Task]:
     if values.dtype.kind == "f":
         if (values != np.floor(values)).any() or np.abs(values).max() > 2**53:
-            raise UserError(f"{where} must hold whole numbers to be classes; for numbers to predict, set task = regression")
+            raise UserError(
+                f"{where} must hold whole numbers to be classes; for numbers to predict, set task = regression"
+            )
         values = values.astype(np.int64)
     codes, names = encoded(values)
     if len(names) < 2:
@@ -179,7 +199,9 @@ def _classes(where: str, values: np.ndarray) -> tuple[torch.Tensor, Task]:
     return torch.from_numpy(codes), Task("classification", len(names), tuple(names))
 
 
-def as_before(outputs: torch.Tensor, task: Task, earlier: Mapping[str, Any], where: str) -> tuple[torch.Tensor, Task]:
+def as_before(
+    outputs: torch.Tensor, task: Task, earlier: Mapping[str, Any], where: str
+) -> tuple[torch.Tensor, Task]:
     """Number the classes as an earlier world does.
 
     Args:

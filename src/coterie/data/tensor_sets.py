@@ -14,10 +14,12 @@ def tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the (inputs, targets) of a data set that only holds them.
 
     Args:
-        dataset: A ``TensorDataset`` of two tensors, or a ``Subset`` or ``ConcatDataset`` of such ones.
+        dataset: A ``TensorDataset`` of two tensors, or a ``Subset`` or ``ConcatDataset`` of such
+            ones.
 
     Returns:
-        The tensors, or None for any other data set: a class of the user's own may do more with an item.
+        The tensors, or None for any other data set: a class of the user's own may do more with an
+        item.
     """
     if type(dataset) is torch.utils.data.TensorDataset:
         return (dataset.tensors[0], dataset.tensors[1]) if len(dataset.tensors) == 2 else None

@@ -32,8 +32,8 @@ class Times:
     """The times of some examples.
 
     Attributes:
-        values: ``(N,)``, or ``(N, 2)`` for the first and last time that each example shows: int64 or float64; of dates,
-            microseconds in UTC.
+        values: ``(N,)``, or ``(N, 2)`` for the first and last time that each example shows: int64
+            or float64; of dates, microseconds in UTC.
         dates: Whether they are dates.
     """
 
@@ -45,8 +45,8 @@ def times_of(given: Any, where: str) -> Times:
     """Make times of an array or a column.
 
     Args:
-        given: Numbers, dates (of NumPy, pandas, polars or Python), or text that is an ISO date such as 2024-03-31,
-            2024-03-31T12:00 or 2024-03; all of one kind, ``(N,)`` or ``(N, 2)``.
+        given: Numbers, dates (of NumPy, pandas, polars or Python), or text that is an ISO date such
+            as 2024-03-31, 2024-03-31T12:00 or 2024-03; all of one kind, ``(N,)`` or ``(N, 2)``.
         where: The array or column, for messages.
 
     Returns:
@@ -57,7 +57,9 @@ def times_of(given: Any, where: str) -> Times:
     """
     array = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(ordinary(given, where))
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 2):
-        raise UserError(f"{where} must hold one time per example, or its first and last time (N, 2), got shape {array.shape}")
+        raise UserError(
+            f"{where} must hold one time per example, or its first and last time (N, 2), got shape {array.shape}"
+        )
     if not len(array):
         raise UserError(f"{where} has no rows")
     flat = array.reshape(-1)
@@ -81,7 +83,11 @@ def _missing(flat: np.ndarray) -> np.ndarray:
         return np.isnat(flat)
     if flat.dtype.kind == "f":
         return np.isnan(flat)
-    return np.array([is_missing(value) for value in flat], bool) if flat.dtype.kind in "OUST" else np.zeros(len(flat), bool)
+    return (
+        np.array([is_missing(value) for value in flat], bool)
+        if flat.dtype.kind in "OUST"
+        else np.zeros(len(flat), bool)
+    )
 
 
 def _ordered(flat: np.ndarray, where: str) -> tuple[np.ndarray, bool]:
@@ -122,7 +128,9 @@ def _of_objects(flat: np.ndarray, where: str) -> tuple[np.ndarray, bool]:
     if len(kinds) > 1:
         raise UserError(f"{where} mixes numbers and dates: use one kind for all rows")
     if len(zoned) > 1:
-        raise UserError(f"{where} mixes dates with a time zone and dates without: give all rows one, or none")
+        raise UserError(
+            f"{where} mixes dates with a time zone and dates without: give all rows one, or none"
+        )
     if kinds == {"dates"}:
         known = {value: _microseconds(made) for value, made in known.items()}
         return np.array([known[value] for value in flat], np.int64), True
@@ -173,8 +181,8 @@ def gap_of(gap: Any, dates: bool) -> float:
     """Return a gap in the unit of the times.
 
     Args:
-        gap: A number in the unit of the times; of dates a duration such as "7D", "12h" or "30min", or a timedelta. None
-            for no gap.
+        gap: A number in the unit of the times; of dates a duration such as "7D", "12h" or "30min",
+            or a timedelta. None for no gap.
         dates: Whether the times are dates, whose unit is a microsecond.
 
     Returns:
@@ -188,7 +196,11 @@ def gap_of(gap: Any, dates: bool) -> float:
         return 0.0
     seconds = _seconds(gap)
     if dates == (seconds is None) and gap != 0:
-        wanted = "a duration such as 7D, 12h or 30min, since the order holds dates" if dates else "a number, as the order holds"
+        wanted = (
+            "a duration such as 7D, 12h or 30min, since the order holds dates"
+            if dates
+            else "a number, as the order holds"
+        )
         raise SettingError(f"gap must be {wanted}, got {gap!r}")
     return float(gap) if seconds is None else 1e6 * seconds
 
@@ -201,8 +213,14 @@ def check_gap(gap: Any) -> None:
     elif isinstance(gap, float | int | np.number) and not isinstance(gap, bool):
         value = float(gap)
     else:
-        hint = "; months and years differ in length: use days" if isinstance(gap, str) and gap[-1:] in "MYy" else ""
-        raise SettingError(f"gap must be a number, or for dates a duration such as 7D, 12h or 30min, got {gap!r:.60}{hint}")
+        hint = (
+            "; months and years differ in length: use days"
+            if isinstance(gap, str) and gap[-1:] in "MYy"
+            else ""
+        )
+        raise SettingError(
+            f"gap must be a number, or for dates a duration such as 7D, 12h or 30min, got {gap!r:.60}{hint}"
+        )
     if not (math.isfinite(value) and value >= 0):
         raise SettingError(f"gap must be >= 0, got {gap!r}")
 
@@ -238,7 +256,11 @@ def is_date_column(values: Sequence[Any] | np.ndarray) -> bool:
         return True
     if array.dtype.kind not in "OUST" or array.ndim != 1:
         return False
-    tried = array[np.linspace(0, len(array) - 1, min(LOOKED_AT, len(array))).astype(int)] if len(array) else array
+    tried = (
+        array[np.linspace(0, len(array) - 1, min(LOOKED_AT, len(array))).astype(int)]
+        if len(array)
+        else array
+    )
     there = [value for value in tried if not is_missing(value)]
     return bool(there) and sum(map(_is_date, there)) >= SURE * len(there)
 

@@ -20,17 +20,21 @@ SHARED = 0.8
 """Share of these pairs that must share values: where a series has a break, one does not."""
 
 MOST = 10_000_000
-"""Steps times values of an example above which it is not examined: it is an image, or a search would take seconds."""
+"""Steps times values of an example above which it is not examined: it is an image, or a search
+would take seconds."""
 
 
 def overlap(inputs: Any, targets: Any, order: np.ndarray | None = None) -> int:
     """Return how many of the next examples share values with an example: 0 unless examples are overlapping windows.
 
-    In windows that are s steps apart, all values of an example but its first s are the first values of the next one.
+    In windows that are s steps apart, all values of an example but its first s are the first values
+    of the next one.
 
     Args:
-        inputs: The inputs ``(N, ...)``, of which one dimension may be time, or a tuple or dict of such tensors.
-        targets: The targets ``(N,)`` or ``(N, h)``; floats count as the h values that follow an input.
+        inputs: The inputs ``(N, ...)``, of which one dimension may be time, or a tuple or dict of
+            such tensors.
+        targets: The targets ``(N,)`` or ``(N, h)``; floats count as the h values that follow an
+            input.
         order: Positions of the examples in order of time; None if they are in this order.
 
     Returns:
@@ -51,9 +55,14 @@ def overlap(inputs: Any, targets: Any, order: np.ndarray | None = None) -> int:
             if steps < 2 or steps * part[0].numel() > MOST:
                 continue
             one, two = (_along(part[rows], axis) for rows in (first, second))
-            compared = [(one, two), (one[:, ::-1], two[:, ::-1])]  # the newest value may be the first one
+            compared = [
+                (one, two),
+                (one[:, ::-1], two[:, ::-1]),
+            ]  # the newest value may be the first one
             if part.ndim == 2 and after_first is not None and after_second is not None:
-                compared.append((np.concatenate([one, after_first], 1), np.concatenate([two, after_second], 1)))
+                compared.append(
+                    (np.concatenate([one, after_first], 1), np.concatenate([two, after_second], 1))
+                )
             found = max(found, *(_shared(a, b, steps + horizon) for a, b in compared))
     return found
 
@@ -75,7 +84,9 @@ def _along(part: torch.Tensor, axis: int) -> np.ndarray:
 def _shared(one: np.ndarray, two: np.ndarray, length: int) -> int:
     """The number of next examples that share values with an example, of windows of ``length`` steps with their targets."""
     steps = one.shape[1]
-    others = np.roll(two, len(two) // 2, 0)  # not the next example: what these share too, such as zeros, is no overlap
+    others = np.roll(
+        two, len(two) // 2, 0
+    )  # not the next example: what these share too, such as zeros, is no overlap
     tried = slice(0, len(one), max(1, len(one) // 4))
     for shift in range(1, steps):
         if not _equal(one[tried], two[tried], shift).any():  # a few pairs exclude most shifts

@@ -35,11 +35,13 @@ class Attendance:
     In a :class:`World`, clients may be given by their names.
 
     Attributes:
-        joins: Client -> the first round in which it is present. The other clients are present from round 1.
+        joins: Client -> the first round in which it is present. The other clients are present from
+            round 1.
         away: Client -> the intervals ``(from, to)``, both included, in which it is not present.
-        silent: Probability that a client does not answer a request, drawn for each client and exchange.
-        patience: Number of successive rounds without an answer after which a client counts as away. It then receives no more
-            models, and is admitted again when it returns.
+        silent: Probability that a client does not answer a request, drawn for each client and
+            exchange.
+        patience: Number of successive rounds without an answer after which a client counts as away.
+            It then receives no more models, and is admitted again when it returns.
     """
 
     joins: Mapping[Client, int] = field(default_factory=dict)
@@ -51,7 +53,9 @@ class Attendance:
         for name in ("joins", "away"):
             if not isinstance(getattr(self, name), Mapping):
                 got = brief(getattr(self, name))
-                raise SettingError(f"Attendance.{name} must be a mapping from clients, such as {{0: ...}}, got {got}")
+                raise SettingError(
+                    f"Attendance.{name} must be a mapping from clients, such as {{0: ...}}, got {got}"
+                )
         silent = coerced("Attendance.silent", self.silent, float)
         if not 0 <= silent <= 1:
             raise SettingError(f"Attendance.silent must be >= 0 and <= 1, got {self.silent!r}")
@@ -63,7 +67,9 @@ class Attendance:
 
     def there(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
-        return self.joins.get(client, 1) <= round and not any(a <= round <= b for a, b in self.away.get(client, ()))
+        return self.joins.get(client, 1) <= round and not any(
+            a <= round <= b for a, b in self.away.get(client, ())
+        )
 
     def of(self, clients: Collection[Client]) -> Attendance:
         """The attendance of some of the clients."""
@@ -77,7 +83,9 @@ class Attendance:
 
     def answers(self, client: Client, exchange: int, seed: int) -> bool:
         """Whether ``client`` answers in ``exchange``; the draw does not depend on other clients."""
-        return not self.silent or bool(numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent)
+        return not self.silent or bool(
+            numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent
+        )
 
 
 def drawn(
@@ -101,7 +109,8 @@ def drawn(
         patience: See :class:`Attendance`.
         newcomers: Number of clients that join in ``join_round``, or their names.
         join_round: The round in which newcomers join.
-        leavers: Number of clients that are away from round ``leave[0]`` to round ``leave[1]``, or their names.
+        leavers: Number of clients that are away from round ``leave[0]`` to round ``leave[1]``, or
+            their names.
         leave: The first and the last round of absence.
         ids: Name of a client -> its id.
 
@@ -109,19 +118,28 @@ def drawn(
         The attendance.
 
     Raises:
-        SettingError: No client would always be present, a name is not known, or ``leave`` is not an interval.
+        SettingError: No client would always be present, a name is not known, or ``leave`` is not an
+            interval.
     """
-    wanted = [_ids(f"Scenario.{name}", asked, ids) for name, asked in (("newcomers", newcomers), ("leavers", leavers))]
+    wanted = [
+        _ids(f"Scenario.{name}", asked, ids)
+        for name, asked in (("newcomers", newcomers), ("leavers", leavers))
+    ]
     named = {client for clients in wanted if not isinstance(clients, int) for client in clients}
     order = map(int, numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients)))
     others = (client for client in order if client not in named)
-    late, gone = (sorted(itertools.islice(others, asked) if isinstance(asked, int) else asked) for asked in wanted)
+    late, gone = (
+        sorted(itertools.islice(others, asked) if isinstance(asked, int) else asked)
+        for asked in wanted
+    )
     if len({*late, *gone}) == len(clients):
         raise SettingError(
             f"Scenario.newcomers {newcomers} and leavers {leavers} must leave at least one of the {len(clients)} clients"
         )
     if leavers and (len(leave) != 2 or leave[0] > leave[1]):
-        raise SettingError(f"Scenario.leave must be the first and the last round of absence, got {list(leave)}")
+        raise SettingError(
+            f"Scenario.leave must be the first and the last round of absence, got {list(leave)}"
+        )
     spell = [(leave[0], leave[1])] if leavers else []
     return Attendance(
         joins=dict.fromkeys(late, join_round),
@@ -134,13 +152,17 @@ def drawn(
 def _ids(setting: str, asked: int | Sequence[str], ids: Mapping[str, Client]) -> int | list[Client]:
     """The ids of clients that are given by name; a number of clients as it is."""
     nameless = "" if ids else ": the clients of this data set have no names; give a number"
-    return asked if isinstance(asked, int) else [_id(setting, name, ids, nameless) for name in asked]
+    return (
+        asked if isinstance(asked, int) else [_id(setting, name, ids, nameless) for name in asked]
+    )
 
 
 def _id(where: str, name: str, ids: Mapping[str, Client], hint: str = "") -> Client:
     """The id of a client's name; ``hint`` ends the error's sentence where no name is near."""
     if name not in ids:
-        raise SettingError(f"{where} has client {name!r}, which does not exist{nearest(name, ids) or hint}")
+        raise SettingError(
+            f"{where} has client {name!r}, which does not exist{nearest(name, ids) or hint}"
+        )
     return ids[name]
 
 
@@ -170,16 +192,18 @@ COLLUDING = ("little-is-enough", "inner-product")
 class Attack:
     """The attack of an adversary.
 
-    label-flip changes the client's data before the first round; the others change each of its updates Δ:
+    label-flip changes the client's data before the first round; the others change each of its
+    updates Δ:
 
-    - sign-flip sends ``-scale Δ``, scale sends ``scale Δ``, and random sends Gaussian noise of norm ``scale ‖Δ‖``.
+    - sign-flip sends ``-scale Δ``, scale sends ``scale Δ``, and random sends Gaussian noise of norm
+      ``scale ‖Δ‖``.
     - huge sends ``scale`` or ``-scale`` in every entry, at random.
     - examples sends ``-Δ`` and reports ``scale`` times the number of its examples.
-    - little-is-enough sends ``μ - scale σ``, where μ and σ are mean and standard deviation of each entry over the honest
-      updates (G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough", NeurIPS 2019, arXiv 1902.06156, algorithm 3, with
-      their experiments' z of 1.5).
-    - inner-product sends ``-scale μ`` (C. Xie, O. Koyejo, I. Gupta, "Fall of Empires", UAI 2019, arXiv 1903.03936, section
-      4).
+    - little-is-enough sends ``μ - scale σ``, where μ and σ are mean and standard deviation of each
+      entry over the honest updates (G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough",
+      NeurIPS 2019, arXiv 1902.06156, algorithm 3, with their experiments' z of 1.5).
+    - inner-product sends ``-scale μ`` (C. Xie, O. Koyejo, I. Gupta, "Fall of Empires", UAI 2019,
+      arXiv 1903.03936, section 4).
 
     Attributes:
         kind: The attack, one of ``ATTACKS``.
@@ -187,16 +211,20 @@ class Attack:
     """
 
     kind: str = setting("sign-flip", "what the adversary does", choices=ATTACKS)
-    scale: float = setting(1.0, "factor on the update that it would send without the attack", gt=0, lt=1e18)
+    scale: float = setting(
+        1.0, "factor on the update that it would send without the attack", gt=0, lt=1e18
+    )
 
     def __post_init__(self) -> None:
         check(self)
 
-    def tampered(self, row: torch.Tensor, sent: torch.Tensor, seed: int, exchange: int, client: int) -> torch.Tensor:
+    def tampered(
+        self, row: torch.Tensor, sent: torch.Tensor, seed: int, exchange: int, client: int
+    ) -> torch.Tensor:
         """Return the row that the client sends in place of an update (or gradient).
 
-        Entries that are not sent, of layers that stay at the client and of running statistics, do not change: no server
-        could continue with a negative variance.
+        Entries that are not sent, of layers that stay at the client and of running statistics, do
+        not change: no server could continue with a negative variance.
 
         Args:
             row: The honest update ``(d,)``.
@@ -211,12 +239,16 @@ class Attack:
         if self.kind == "label-flip" or self.colluding:
             return row
         if self.kind == "huge":
-            coins = torch.rand(len(row), generator=generator(seed, Purpose.ATTACK, exchange, client))
+            coins = torch.rand(
+                len(row), generator=generator(seed, Purpose.ATTACK, exchange, client)
+            )
             return torch.where(sent, self.scale * (coins - 0.5).sign(), row)
         if self.kind == "examples":
             return torch.where(sent, -row, row)
         if self.kind == "random":
-            noise = torch.randn(len(row), generator=generator(seed, Purpose.ATTACK, exchange, client))
+            noise = torch.randn(
+                len(row), generator=generator(seed, Purpose.ATTACK, exchange, client)
+            )
             length = noise[sent].norm()
             wrong = noise * (row[sent].norm() / length if length else 0.0)
         else:
@@ -235,7 +267,11 @@ class Attack:
     def fabricated(self, honest: torch.Tensor) -> torch.Tensor:
         """The update ``(d,)`` of a colluding adversary, from the updates ``(m, d)`` of honest clients, m >= 1."""
         mean = honest.mean(0)
-        return mean - self.scale * honest.std(0, correction=0) if self.kind == "little-is-enough" else -self.scale * mean
+        return (
+            mean - self.scale * honest.std(0, correction=0)
+            if self.kind == "little-is-enough"
+            else -self.scale * mean
+        )
 
 
 def flipped(targets: torch.Tensor, classes: int) -> torch.Tensor:
@@ -257,19 +293,20 @@ def flipped(targets: torch.Tensor, classes: int) -> torch.Tensor:
 class Split:
     """Some examples of a pool: ``inputs[index]`` with their own ``targets``.
 
-    Two splits with the same ``inputs`` and ``index`` objects hold the same examples, so the outputs of a model for them are
-    computed once.
+    Two splits with the same ``inputs`` and ``index`` objects hold the same examples, so the outputs
+    of a model for them are computed once.
 
     Attributes:
-        inputs: The pool, shared by many splits and never copied or changed: a tensor ``(N, ...)``, a tuple or dict of such
-            tensors, or :class:`~coterie.data.batches.Items`.
+        inputs: The pool, shared by many splits and never copied or changed: a tensor ``(N, ...)``,
+            a tuple or dict of such tensors, or :class:`~coterie.data.batches.Items`.
         index: Rows of the pool, ``(s,)`` int64.
-        targets: The client's targets ``(s, ...)``, also a tuple or dict; its labels may be permuted. None for
-            :class:`~coterie.data.batches.Items`, which have their own.
-        subjects: Number of the subject of each example, such as a patient, ``(s,)`` int64. Examples of one subject are not
-            independent, so they stay together where examples are divided. None if each example has its own.
-        spans: First and last time that each example shows, ``(s, 2)`` int64 ranks; held-out examples are then the latest, see
-            ``order``. None if examples have no order in time.
+        targets: The client's targets ``(s, ...)``, also a tuple or dict; its labels may be
+            permuted. None for :class:`~coterie.data.batches.Items`, which have their own.
+        subjects: Number of the subject of each example, such as a patient, ``(s,)`` int64. Examples
+            of one subject are not independent, so they stay together where examples are divided.
+            None if each example has its own.
+        spans: First and last time that each example shows, ``(s, 2)`` int64 ranks; held-out
+            examples are then the latest, see ``order``. None if examples have no order in time.
     """
 
     inputs: Batch
@@ -286,7 +323,9 @@ class Split:
         if self.subjects is not None and self.subjects.shape != self.index.shape:
             raise ValueError(f"{len(self.index)} examples but {len(self.subjects)} subjects")
         if self.spans is not None and self.spans.shape != (*self.index.shape, 2):
-            raise ValueError(f"{len(self.index)} examples but spans of shape {tuple(self.spans.shape)}")
+            raise ValueError(
+                f"{len(self.index)} examples but spans of shape {tuple(self.spans.shape)}"
+            )
 
     def __len__(self) -> int:
         return self.index.shape[0]  # a fifth of the time of len
@@ -294,7 +333,9 @@ class Split:
     def __repr__(self) -> str:
         if isinstance(self.inputs, Items):
             return f"<Split: {count(len(self), 'example')} of {type(self.inputs.dataset).__name__}>"
-        shapes = [mapped(lambda one: tuple(one.shape[1:]), part) for part in (self.inputs, self.targets)]
+        shapes = [
+            mapped(lambda one: tuple(one.shape[1:]), part) for part in (self.inputs, self.targets)
+        ]
         return f"<Split: {count(len(self), 'example')}, inputs of shape {shapes[0]}, targets of shape {shapes[1]}>"
 
     @property
@@ -318,24 +359,32 @@ class Split:
 
 @public
 def whole(
-    inputs: Batch, targets: Batch = None, subjects: torch.Tensor | None = None, spans: torch.Tensor | None = None
+    inputs: Batch,
+    targets: Batch = None,
+    subjects: torch.Tensor | None = None,
+    spans: torch.Tensor | None = None,
 ) -> Split:
     """Make a split that has its whole pool.
 
     Args:
-        inputs: The pool: a tensor or array ``(N, ...)``, a tuple or dict of these, or :class:`~coterie.data.batches.Items`.
+        inputs: The pool: a tensor or array ``(N, ...)``, a tuple or dict of these, or
+            :class:`~coterie.data.batches.Items`.
         targets: The targets ``(N, ...)``, in the same forms; None for Items, which have their own.
         subjects: Number of the subject of each example, ``(N,)`` int64; None if each has its own.
         spans: See :class:`Split`.
 
     Returns:
-        The split. Tensors stay as they are; arrays become tensors, floats of float32 and whole numbers of int64.
+        The split. Tensors stay as they are; arrays become tensors, floats of float32 and whole
+        numbers of int64.
 
     Raises:
         UserError: They hold no numbers, or have masked values.
     """
     if not isinstance(inputs, Items):
-        inputs, targets = as_batch(inputs, "inputs"), None if targets is None else as_batch(targets, "targets")
+        inputs, targets = (
+            as_batch(inputs, "inputs"),
+            None if targets is None else as_batch(targets, "targets"),
+        )
     every = torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs))
     return Split(inputs, every, targets, subjects, spans)
 
@@ -350,8 +399,8 @@ class ClientData:
         validation: Examples for choices; may be empty.
         test: Examples for tests, which no method receives.
         name: Its name, or empty; see :class:`World`.
-        schema: What its numbers mean, as far as the tensors do not show it: names of columns and classes, scaling. None if
-            that is not known. Nodes of a federation are compared by it.
+        schema: What its numbers mean, as far as the tensors do not show it: names of columns and
+            classes, scaling. None if that is not known. Nodes of a federation are compared by it.
     """
 
     train: Split
@@ -364,7 +413,9 @@ class ClientData:
         for part in ("train", "validation", "test"):
             if not isinstance(getattr(self, part), Split):
                 got = brief(getattr(self, part))
-                raise SettingError(f"ClientData.{part} must be a coterie.Split, such as coterie.whole(x, y), got {got}")
+                raise SettingError(
+                    f"ClientData.{part} must be a coterie.Split, such as coterie.whole(x, y), got {got}"
+                )
 
     def __repr__(self) -> str:
         name = f" {printable(self.name)}" if self.name else ""
@@ -377,12 +428,13 @@ class ClientData:
 class Drift:
     """Data that change over rounds: every ``period`` rounds a time step begins, with new data of some or all clients.
 
-    A client that keeps its data keeps the same :class:`ClientData` object, so nothing is copied. After the last time step
-    its data stay.
+    A client that keeps its data keeps the same :class:`ClientData` object, so nothing is copied.
+    After the last time step its data stay.
 
     Attributes:
         period: Rounds of a time step.
-        concepts: For each time step, client -> the number of its concept. Clients of one concept are a true group.
+        concepts: For each time step, client -> the number of its concept. Clients of one concept
+            are a true group.
         data: For each time step, client -> its data.
 
     Raises:
@@ -431,27 +483,35 @@ class World:
     """Clients, their model and training, and the true groups if they are known.
 
     Attributes:
-        clients: Client -> its data; with a drift, those of the first time step. The keys are whole numbers, or names of at
-            most 100 characters; clients with names have the ids 0, 1, ... in their order, and are shown by their names.
-        model: Function that makes a module with fresh parameters from torch's global generator; engines call it in a seeded
-            scope.
+        clients: Client -> its data; with a drift, those of the first time step. The keys are whole
+            numbers, or names of at most 100 characters; clients with names have the ids 0, 1, ...
+            in their order, and are shown by their names.
+        model: Function that makes a module with fresh parameters from torch's global generator;
+            engines call it in a seeded scope.
         training: Settings of local training.
         objective: The loss and the metrics.
         truth: The true groups, by ids or names, or None. With a drift, its concepts are the truth.
-        augment: Function of (inputs, generator) that returns inputs; used for training batches only.
-        attendance: Rounds in which clients are present, by ids or names. Where all names are whole numbers, a number is a
-            name; so it is in ``attacks`` and ``truth``.
-        attacks: Client, by its id or name -> the attack on its updates; flipped labels are already in its data.
-        buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent and averaged; ``*`` stands
-            for any text. The others keep their first values. None leaves this to ``model``.
-        about: Facts to record with a run: text, numbers, and lists of them, such as the names of the classes.
-        drift: Data that change over rounds, and who has which concept when; by ids, not names. None: data that stay.
+        augment: Function of (inputs, generator) that returns inputs; used for training batches
+            only.
+        attendance: Rounds in which clients are present, by ids or names. Where all names are whole
+            numbers, a number is a name; so it is in ``attacks`` and ``truth``.
+        attacks: Client, by its id or name -> the attack on its updates; flipped labels are already
+            in its data.
+        buffers: Names of the model's float buffers, such as BatchNorm's statistics, that are sent
+            and averaged; ``*`` stands for any text. The others keep their first values. None leaves
+            this to ``model``.
+        about: Facts to record with a run: text, numbers, and lists of them, such as the names of
+            the classes.
+        drift: Data that change over rounds, and who has which concept when; by ids, not names.
+            None: data that stay.
         hints: Sentences about the data for the user, such as that a column looks like time.
 
     Raises:
-        ValueError: There is no client, or a client has no training data or a wrong id, or the drift does not fit.
-        SettingError: A name is too long, empty or given twice, no client trains, ``model``, ``training`` or ``objective`` is
-            of another kind, ``truth`` does not have each client once, or ``about`` has what no record can hold.
+        ValueError: There is no client, or a client has no training data or a wrong id, or the drift
+            does not fit.
+        SettingError: A name is too long, empty or given twice, no client trains, ``model``,
+            ``training`` or ``objective`` is of another kind, ``truth`` does not have each client
+            once, or ``about`` has what no record can hold.
     """
 
     clients: Mapping[Client, ClientData]
@@ -468,18 +528,26 @@ class World:
     hints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, Mapping) or not all(isinstance(data, ClientData) for data in self.clients.values()):
+        if not isinstance(self.clients, Mapping) or not all(
+            isinstance(data, ClientData) for data in self.clients.values()
+        ):
             wrong: Any = self.clients
             if isinstance(wrong, Mapping):
                 wrong = next(data for data in wrong.values() if not isinstance(data, ClientData))
-            raise SettingError(f"World.clients must be a mapping from ids or names to coterie.ClientData, got {brief(wrong)}")
+            raise SettingError(
+                f"World.clients must be a mapping from ids or names to coterie.ClientData, got {brief(wrong)}"
+            )
         if not isinstance(self.attendance, Attendance):
-            raise SettingError(f"World.attendance must be a coterie.Attendance, got {brief(self.attendance)}")
+            raise SettingError(
+                f"World.attendance must be a coterie.Attendance, got {brief(self.attendance)}"
+            )
         self._take_names()
         self._take_ids()
         for name, kind in (("training", Training), ("objective", Objective)):
             if not isinstance(getattr(self, name), kind):
-                raise SettingError(f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}")
+                raise SettingError(
+                    f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}"
+                )
         check_maker(self.model, "World.model")
         if self.buffers is not None:
             object.__setattr__(self, "model", averaging(self.model, self.buffers))
@@ -487,13 +555,17 @@ class World:
         if not self.clients:
             raise ValueError("a world needs at least one client")
         if not (self.training.steps or self.training.epochs):
-            raise SettingError("training.epochs must be >= 1 (or training.steps be set) for clients to train, got 0")
+            raise SettingError(
+                "training.epochs must be >= 1 (or training.steps be set) for clients to train, got 0"
+            )
         if not self.attendance.founders(self.clients):
             raise ValueError("a world needs at least one client in its first round")
         self._check_drift()
         self._take_truth()
         if (wrong := _unwritable(self.about)) is not None:
-            raise SettingError(f"World.about must have text, finite numbers, and lists of them by name, got {wrong:.60}")
+            raise SettingError(
+                f"World.about must have text, finite numbers, and lists of them by name, got {wrong:.60}"
+            )
         for client, data in (entry for step in self.steps for entry in step.items()):
             if not isinstance(client, int) or isinstance(client, bool) or client < 0:
                 raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
@@ -524,9 +596,13 @@ class World:
             if client not in self.clients:
                 raise SettingError(f"World.truth has client {client!r:.60}, which does not exist")
             if times > 1:
-                raise SettingError(f"World.truth has client {self.name(client)} {times} times: true groups must not overlap")
+                raise SettingError(
+                    f"World.truth has client {self.name(client)} {times} times: true groups must not overlap"
+                )
         if missing := set(self.clients) - set(members):
-            raise SettingError(f"World.truth lacks client {self.name(min(missing))}: every client must be in a true group")
+            raise SettingError(
+                f"World.truth lacks client {self.name(min(missing))}: every client must be in a true group"
+            )
         object.__setattr__(self, "truth", as_groups(truth))
 
     @property
@@ -552,13 +628,19 @@ class World:
             for key in self.clients:
                 check_name(str(key), "clients")
             ids = {name: id for id, name in enumerate(self.clients)}
-            named = {ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()}
+            named = {
+                ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()
+            }
             object.__setattr__(self, "clients", named)
-            for field_name, value in by_names({name: getattr(self, name) for name in ABOUT_CLIENTS}, ids).items():
+            for field_name, value in by_names(
+                {name: getattr(self, name) for name in ABOUT_CLIENTS}, ids
+            ).items():
                 object.__setattr__(self, field_name, value)
         names = [data.name for data in self.clients.values() if data.name]
         if names and len(names) < len(self.clients):
-            raise SettingError(f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one")
+            raise SettingError(
+                f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one"
+            )
         for name in names:
             check_name(name, "clients")
         if len(set(names)) < len(names):
@@ -577,7 +659,9 @@ class World:
                 if id not in self.clients:
                     raise SettingError(f"{where} has client {client!r}, which does not exist")
                 if id in found:
-                    raise SettingError(f"{where} has client {self.name(id)} twice, by its name and by its id")
+                    raise SettingError(
+                        f"{where} has client {self.name(id)} twice, by its name and by its id"
+                    )
                 found[id] = value
             return found
 
@@ -601,7 +685,10 @@ class World:
         return self.clients[client].name or str(client)
 
     def __repr__(self) -> str:
-        examples = [sum(len(getattr(data, part)) for data in self.clients.values()) for part in ("train", "validation", "test")]
+        examples = [
+            sum(len(getattr(data, part)) for data in self.clients.values())
+            for part in ("train", "validation", "test")
+        ]
         sizes = "{:,} train, {:,} validation and {:,} test examples".format(*examples)
         truth = "" if self.truth is None else f"; {count(len(self.truth), 'true group')}"
         if self.drift is not None:
@@ -610,7 +697,9 @@ class World:
         return f"<World of {count(len(self.clients), 'client')}: {names}; {sizes}; metric {self.objective.main}{truth}>"
 
     def _repr_html_(self) -> str:
-        group = {client: number for number, members in enumerate(self.truth or ()) for client in members}
+        group = {
+            client: number for number, members in enumerate(self.truth or ()) for client in members
+        }
         shown = [
             {
                 "client": self.name(client),
@@ -641,7 +730,11 @@ def by_names(fields: Mapping[str, Any], names: Iterable[Any]) -> dict[str, Any]:
         return dict(fields)
 
     def name(client: Any) -> Any:
-        return str(client) if isinstance(client, int | np.integer) and not isinstance(client, bool) else client
+        return (
+            str(client)
+            if isinstance(client, int | np.integer) and not isinstance(client, bool)
+            else client
+        )
 
     found = dict(fields)
     if isinstance(here := fields.get("attendance"), Attendance):
@@ -651,7 +744,10 @@ def by_names(fields: Mapping[str, Any], names: Iterable[Any]) -> dict[str, Any]:
     if isinstance(attacks := fields.get("attacks"), Mapping):
         found["attacks"] = {name(client): attack for client, attack in attacks.items()}
     if isinstance(truth := fields.get("truth"), list | tuple):
-        found["truth"] = [[name(client) for client in group] if isinstance(group, list | tuple) else group for group in truth]
+        found["truth"] = [
+            [name(client) for client in group] if isinstance(group, list | tuple) else group
+            for group in truth
+        ]
     return found
 
 
@@ -676,9 +772,15 @@ def check_name(name: str, where: str) -> None:
     Raises:
         SettingError: The name is long or empty, or has characters that no file can hold.
     """
-    if len(name) > LONGEST_NAME or not name.strip() or any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name):
+    if (
+        len(name) > LONGEST_NAME
+        or not name.strip()
+        or any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name)
+    ):
         got = f"got {name[:LONGEST_NAME]!r}"
-        raise SettingError(f"{where}: names must have at most {LONGEST_NAME} characters and no control characters, {got}")
+        raise SettingError(
+            f"{where}: names must have at most {LONGEST_NAME} characters and no control characters, {got}"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -706,7 +808,9 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
     clients = sorted(world.clients)
     count = max(round(share * len(clients)), 1)
     if count == len(clients):
-        raise SettingError(f"Scenario.adversaries must leave at least one of the {len(clients)} clients honest, got {share:g}")
+        raise SettingError(
+            f"Scenario.adversaries must leave at least one of the {len(clients)} clients honest, got {share:g}"
+        )
     drawn = numpy_generator(seed, Purpose.ADVERSARY).choice(clients, size=count, replace=False)
     chosen = Attack(kind=attack, scale=USUAL[attack] if scale is None else scale)
     attacks = dict.fromkeys(sorted(int(c) for c in drawn), chosen)
@@ -720,15 +824,23 @@ def among(world: World, seed: int, share: float, attack: str, scale: float | Non
 def check_attack(share: float, attack: str) -> None:
     """Raise :class:`SettingError` if there are adversaries but no attack."""
     if share and attack == "none":
-        raise SettingError(f"Scenario.adversaries {share:g} needs Scenario.attack, one of {', '.join(ATTACKS)}, got none")
+        raise SettingError(
+            f"Scenario.adversaries {share:g} needs Scenario.attack, one of {', '.join(ATTACKS)}, got none"
+        )
 
 
-def _clients(world: World, clients: Mapping[Client, ClientData], attacks: Mapping[Client, Attack]) -> dict[Client, ClientData]:
+def _clients(
+    world: World, clients: Mapping[Client, ClientData], attacks: Mapping[Client, Attack]
+) -> dict[Client, ClientData]:
     """All clients of a time step; the training and validation labels of adversaries are flipped."""
     about = described(world.model)
     if about is None or any(data.train.targets.ndim > 1 for data in clients.values()):
-        raise SettingError("Scenario.attack label-flip needs one class label per example, and these clients have other targets")
-    return {c: _flipped(data, about["classes"]) if c in attacks else data for c, data in clients.items()}
+        raise SettingError(
+            "Scenario.attack label-flip needs one class label per example, and these clients have other targets"
+        )
+    return {
+        c: _flipped(data, about["classes"]) if c in attacks else data for c, data in clients.items()
+    }
 
 
 def _flipped(data: ClientData, classes: int) -> ClientData:

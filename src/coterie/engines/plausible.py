@@ -35,7 +35,9 @@ class Plausible:
     def of_objective(cls, objective: Objective) -> Plausible:
         """Return what an objective says; a metric that only has the name of a known one says nothing."""
         known = METRICS.get(objective.main)
-        main = objective.main if known is not None and objective.named[objective.main] is known else ""
+        main = (
+            objective.main if known is not None and objective.named[objective.main] is known else ""
+        )
         return cls.of(loss_name(objective.loss), main)
 
     def flaw(self, losses: Sequence[float], metrics: Sequence[float], where: str) -> str | None:
@@ -61,6 +63,10 @@ class Plausible:
             products: Shape ``(m, m)``: the sums of products of two models' losses.
             count: The number of examples.
         """
-        if self.nonnegative and count and min(np.min(sums, initial=0.0), np.min(products, initial=0.0)) < -ROUNDING * count:
+        if (
+            self.nonnegative
+            and count
+            and min(np.min(sums, initial=0.0), np.min(products, initial=0.0)) < -ROUNDING * count
+        ):
             return "its held-out losses have sums below zero, and the objective's loss is never negative"
         return None

@@ -15,7 +15,18 @@ from torch import Tensor
 from coterie import training as local
 from coterie.boundary import Wire, update_number
 from coterie.clustering.sketch import unchecked_sketch
-from coterie.core import Assignment, Client, Means, Neighbours, Note, Plan, Position, Task, Training, as_groups
+from coterie.core import (
+    Assignment,
+    Client,
+    Means,
+    Neighbours,
+    Note,
+    Plan,
+    Position,
+    Task,
+    Training,
+    as_groups,
+)
 from coterie.data.world import ClientData, Split, World
 from coterie.engines.plausible import Plausible
 from coterie.engines.workers import EngineError, Hardware, Workers, sentence, shared_matrix
@@ -28,7 +39,9 @@ from coterie.training.blocks import goes_with
 
 def sketch_size(plan: Plan, d: int) -> int:
     """Numbers of a plan's sketches of models of d parameters; if columns are fewer, they are the sketch. 0 without sketches."""
-    return 0 if plan.sketch is None else min(plan.sketch, len(range(d)[plan.columns or slice(None)]))
+    return (
+        0 if plan.sketch is None else min(plan.sketch, len(range(d)[plan.columns or slice(None)]))
+    )
 
 
 @dataclass(frozen=True)
@@ -44,13 +57,15 @@ class ClientJob:
         key: (seed, purpose, exchange, client), the seed of all random draws.
         columns: Columns for the sketch. None means all.
         sketch: Numbers of the sketch. None means no sketch.
-        half: 0 or 1 if the client trains on one half of its data, which is a job of its own. None means all data.
+        half: 0 or 1 if the client trains on one half of its data, which is a job of its own. None
+            means all data.
         own: Row of the model matrix with the client's personal model. None if it has none.
         weight: Weight of the personal model in a mixture.
         personal: Row of the reply matrix for the new personal model. None if the task trains none.
         part: The position of the plan among the parts that are carried out together.
         training: Settings of local training. None for those of the task.
-        aside: Whether only the personal model and the held-out losses count, because the update is that of both halves.
+        aside: Whether only the personal model and the held-out losses count, because the update is
+            that of both halves.
         step: The time step whose data the client has.
     """
 
@@ -80,9 +95,11 @@ class Test:
         rows: Rows of the model matrix: one model, or those of an ensemble.
         clients: The clients, one per distinct set of targets.
         at: Positions of the examples in the clients' test data.
-        neighbours: How the client's nearest training examples take part; the test is then of all examples of one client.
+        neighbours: How the client's nearest training examples take part; the test is then of all
+            examples of one client.
         step: The time step whose data the clients have.
-        apart: Whether this is a whole test of one client, which shares no batch with others because it draws random numbers.
+        apart: Whether this is a whole test of one client, which shares no batch with others because
+            it draws random numbers.
     """
 
     rows: tuple[int, ...]
@@ -120,17 +137,20 @@ class Done:
 
 
 DRAWN = "loss/drawn"  # no metric can be called loss
-"""Entry of a test's sums if the user's code drew random numbers in a batch that clients may share."""
+"""Entry of a test's sums if the user's code drew random numbers in a batch that clients may share.
+"""
 
 
 class Worker:
     """Carries out jobs in the process in which it is called.
 
-    All rows of the shared matrices have the form that the server sees. A client opens the offered models, and ``wire``
-    protects the update that it sends.
+    All rows of the shared matrices have the form that the server sees. A client opens the offered
+    models, and ``wire`` protects the update that it sends.
     """
 
-    def __init__(self, world: World, wire: Wire, hardware: Hardware, module: torch.nn.Module) -> None:
+    def __init__(
+        self, world: World, wire: Wire, hardware: Hardware, module: torch.nn.Module
+    ) -> None:
         self.world, self.wire, self.hardware, self.module = world, wire, hardware, module
         self.plausible = Plausible.of_objective(world.objective)
         self.models = self.replies = torch.empty(0, wire.layout.size)
@@ -141,10 +161,16 @@ class Worker:
     @property
     def learner(self) -> local.Learner:
         """The learner of this process, made when it is first needed."""
-        if self._learner is None:  # made in the worker process, which then has its own tensors of all that is trained
+        if (
+            self._learner is None
+        ):  # made in the worker process, which then has its own tensors of all that is trained
             world, how = self.world, self.hardware
             self._learner = local.Learner(
-                self.module, world.objective, world.augment, device=how.device, precision=how.precision
+                self.module,
+                world.objective,
+                world.augment,
+                device=how.device,
+                precision=how.precision,
             )
         return self._learner
 
@@ -152,7 +178,8 @@ class Worker:
         """Carry out a job: a list of :class:`ClientJob` or of :class:`Test`."""
         return self.train(job) if isinstance(job[0], ClientJob) else self.test(job)
 
-    # -- training -----------------------------------------------------------------------------------------------------
+    # -- training
+    # -----------------------------------------------------------------------------------------------------
 
     def train(self, client_jobs: Sequence[ClientJob]) -> list[tuple[ClientJob, Done]]:
         """Carry out one task, or the tasks of several clients in one block.
@@ -167,28 +194,44 @@ class Worker:
             EngineError: A task failed.
         """
         several = f"a block of {len(client_jobs)} clients"
-        who = f"client {self.world.name(client_jobs[0].client)}" if len(client_jobs) == 1 else several
+        who = (
+            f"client {self.world.name(client_jobs[0].client)}" if len(client_jobs) == 1 else several
+        )
         try:
             jobs = [self._job(client_job) for client_job in client_jobs]
-            replies = [local.answer(self.learner, jobs[0])] if len(jobs) == 1 else local.answer_together(self.learner, jobs)
-            return [(client_job, self._send(client_job, reply)) for client_job, reply in zip(client_jobs, replies, strict=True)]
+            replies = (
+                [local.answer(self.learner, jobs[0])]
+                if len(jobs) == 1
+                else local.answer_together(self.learner, jobs)
+            )
+            return [
+                (client_job, self._send(client_job, reply))
+                for client_job, reply in zip(client_jobs, replies, strict=True)
+            ]
         except Exception as error:
             hint = "; --width 1 trains each client alone" if len(client_jobs) > 1 else ""
             raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
 
     def _job(self, client_job: ClientJob) -> local.Job:
         offered = [self.wire.open(self.models[row]) for row in client_job.rows]
-        task, own = client_job.task, None if client_job.own is None else self.wire.open(self.models[client_job.own])
+        task, own = (
+            client_job.task,
+            None if client_job.own is None else self.wire.open(self.models[client_job.own]),
+        )
         data = self.data(client_job.client, task.holdout, client_job.step)
         training = client_job.training or task.how(self.world.training)
-        job = local.Job(task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight)
+        job = local.Job(
+            task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight
+        )
         return job if client_job.half is None else local.halved(job)[client_job.half]
 
     def data(self, client: Client, holdout: float, step: int) -> ClientData:
         """A client's data in a time step; without a validation part, this share of its training examples is held out."""
         key = (client, holdout, step)
         if key not in self._data:
-            self._data[key] = local.held_out(self.world.steps[step][client], holdout, self.wire.seed, client)
+            self._data[key] = local.held_out(
+                self.world.steps[step][client], holdout, self.wire.seed, client
+            )
         return self._data[key]
 
     def _send(self, client_job: ClientJob, reply: local.Reply) -> Done:
@@ -207,22 +250,35 @@ class Worker:
             number = update_number(client_job.part, client_job.half or 0)
             sent = self.wire.send(row, client_job.client, exchange, keep, number)
             self.replies[client_job.slot] = sent
-            # A finite squared norm also bounds every entry of a Gram matrix. With noise only the noised row is checked: a
-            # refusal because of the other one would reveal something about the data.
+            # A finite squared norm also bounds every entry of a Gram matrix. With noise only the
+            # noised row is checked: a refusal because of the other one would reveal something about
+            # the data.
             rows = [sent] if self.wire.boundary.noise or sent is reply.row else [reply.row, sent]
             if client_job.sketch is not None:
                 shown = sent if keep is None else sent.masked_fill(keep, 0.0)
-                rows += unchecked_sketch(shown[None, client_job.columns or slice(None)], client_job.sketch)
+                rows += unchecked_sketch(
+                    shown[None, client_job.columns or slice(None)], client_job.sketch
+                )
                 self.sketches[client_job.slot] = rows[-1]
             if not all(math.isfinite(row.dot(row)) for row in rows):
                 refused = "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
         personal = None if client_job.personal is None else self.replies[client_job.personal]
-        if personal is not None and not self.wire.boundary.noise and not torch.isfinite(personal).all():
-            refused = "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
+        if (
+            personal is not None
+            and not self.wire.boundary.noise
+            and not torch.isfinite(personal).all()
+        ):
+            refused = (
+                "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
+            )
         held = None if reply.held is None else reply.held.numpy()
         least = [] if held is None or not held.size else [float(held.min())]
-        refused = refused or self.plausible.flaw([*reply.losses, *least], reply.accuracies, str(client_job.task.measure))
-        return Done(reply.chosen, reply.losses, reply.accuracies, trained, refused, reply.weight, held)
+        refused = refused or self.plausible.flaw(
+            [*reply.losses, *least], reply.accuracies, str(client_job.task.measure)
+        )
+        return Done(
+            reply.chosen, reply.losses, reply.accuracies, trained, refused, reply.weight, held
+        )
 
     def _tampered(self, row: Tensor, client_job: ClientJob, keep: Tensor | None) -> Tensor:
         """Return the row that a client sends: its update, or the adversarial row if the client is an adversary."""
@@ -231,10 +287,15 @@ class Worker:
             return row
         sent = torch.arange(len(row)) < self.wire.layout.trainable
         return attack.tampered(
-            row, sent if keep is None else sent & ~keep, client_job.key[0], client_job.key[2], client_job.client
+            row,
+            sent if keep is None else sent & ~keep,
+            client_job.key[0],
+            client_job.key[2],
+            client_job.client,
         )
 
-    # -- testing ------------------------------------------------------------------------------------------------------
+    # -- testing
+    # ------------------------------------------------------------------------------------------------------
 
     def test(self, tests: Sequence[Test]) -> list[list[local.Sums]]:
         """Return sums of loss and metrics.
@@ -249,18 +310,28 @@ class Worker:
             EngineError: A test failed.
         """
         try:
-            clients = [self.world.steps[test.step][client] for test in tests for client in test.clients]
-            with self.learner.scope((0,), *(data.test for data in clients)) as scope:  # tests may draw random numbers, too
+            clients = [
+                self.world.steps[test.step][client] for test in tests for client in test.clients
+            ]
+            with self.learner.scope(
+                (0,), *(data.test for data in clients)
+            ) as scope:  # tests may draw random numbers, too
                 models = [self.wire.open(self.models[row]) for row in tests[0].rows]
                 if tests[0].neighbours is not None:
                     return [[self._near(models[0], test, tests[0].neighbours)] for test in tests]
                 found = self.learner.sums(models, [self._part(test) for test in tests])
                 drawn = scope.own_code and not tests[0].apart and scope.moved
-            return [[{**sums, DRAWN: (1.0, 1)} for sums in of_test] for of_test in found] if drawn else found
+            return (
+                [[{**sums, DRAWN: (1.0, 1)} for sums in of_test] for of_test in found]
+                if drawn
+                else found
+            )
         except Exception as error:
             if len(tests) > 1:  # one by one, to find the client whose test fails
                 return [self.test([test])[0] for test in tests]
-            raise EngineError(f"client {self.world.name(tests[0].clients[0])} failed in its test: {sentence(error)}") from error
+            raise EngineError(
+                f"client {self.world.name(tests[0].clients[0])} failed in its test: {sentence(error)}"
+            ) from error
 
     def _near(self, model: Tensor, test: Test, neighbours: Neighbours) -> local.Sums:
         data = self.data(test.clients[0], neighbours.holdout, test.step)
@@ -275,14 +346,15 @@ class Worker:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The client pool: all clients of a world on this machine, with their tasks and tests as jobs for worker processes.
+# The client pool: all clients of a world on this machine, with their tasks and tests as jobs for
+# worker processes.
 
 
 EXAMPLES_PER_TEST = 2500
 """Examples in one test job.
 
-A longer test is cut into jobs of this size, so that one large test keeps all workers busy. Shorter tests of the same model
-are joined up to this size.
+A longer test is cut into jobs of this size, so that one large test keeps all workers busy. Shorter
+tests of the same model are joined up to this size.
 """
 
 PART_COSTS = 100
@@ -295,14 +367,17 @@ class Answer:
 
     Attributes:
         slot: Row of the reply matrix with the update.
-        second: Row of the update of the second half, if the client was asked for halves and has enough examples.
+        second: Row of the update of the second half, if the client was asked for halves and has
+            enough examples.
         chosen: The chosen models, as rows of the plan's models.
         losses: Measured losses, one per offered model, or empty.
         accuracies: Measured accuracies, one per offered model, or empty.
-        update: The update ``(d,)``, a view of the reply matrix. None if the client did not train. If it stays at another
-            machine, only the columns of the layers that the client keeps are valid.
+        update: The update ``(d,)``, a view of the reply matrix. None if the client did not train.
+            If it stays at another machine, only the columns of the layers that the client keeps are
+            valid.
         refused: Why the reply was refused. None if it was not.
-        own: The values that the client keeps as its personal model, with the weight of a mixture behind them, or None.
+        own: The values that the client keeps as its personal model, with the weight of a mixture
+            behind them, or None.
         held: Held-out losses ``(m, examples)``, or None.
     """
 
@@ -333,8 +408,8 @@ class Runner(Protocol):
 class Remote(Runner, Protocol):
     """Other machines that carry out the jobs of a pool.
 
-    The rows of the replies are sent here, to the matrices of the pool's worker; or they *stay* where they were made, and only
-    what is asked for below is sent.
+    The rows of the replies are sent here, to the matrices of the pool's worker; or they *stay*
+    where they were made, and only what is asked for below is sent.
     """
 
     @property
@@ -348,9 +423,10 @@ class Remote(Runner, Protocol):
         Args:
             models: The models ``(k, d)``: the first rows to which jobs refer.
             personal: Rows ``(d,)`` that were made for single clients, which follow them.
-            here: The worker of this process. Its matrices have room for the replies and sketches of the jobs.
-            stay: Whether the updates stay at the machines. Sketches, personal models and layers that a client keeps are
-                sent in any case.
+            here: The worker of this process. Its matrices have room for the replies and sketches of
+                the jobs.
+            stay: Whether the updates stay at the machines. Sketches, personal models and layers
+                that a client keeps are sent in any case.
         """
         ...
 
@@ -366,7 +442,13 @@ class Remote(Runner, Protocol):
         """Let the update of the slot ``first`` count as the mean of both, which stay elsewhere."""
         ...
 
-    def add_means(self, means: Means, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]) -> None:
+    def add_means(
+        self,
+        means: Means,
+        slots: Sequence[int],
+        amounts: np.ndarray,
+        groups: Sequence[Sequence[int]],
+    ) -> None:
         """Add updates that stay elsewhere to means.
 
         Args:
@@ -405,7 +487,9 @@ class ClientPool:
         self.robust = (robust or Robust()).within(exposed=bool(world.attacks))
         self.remote, self.away = remote, False
         with seeded(0):
-            module = world.model()  # its frozen parameters are in memory once, for all worker processes
+            module = (
+                world.model()
+            )  # its frozen parameters are in memory once, for all worker processes
         self.hand = Worker(world, wire, hardware, module)
         hardware.warn_of_one()
         self.count = hardware.processes(len(world.clients))
@@ -443,13 +527,25 @@ class ClientPool:
     def reduces(self, plan: Plan) -> bool:
         """Whether the updates of a plan stay at other machines, which send their means and sketches.
 
-        They are sent if something needs single ones: exact inner products, a robust mean, adversaries that collude.
+        They are sent if something needs single ones: exact inner products, a robust mean,
+        adversaries that collude.
         """
-        if self.remote is None or self.robust.needs_all or plan.need == "sums" or self.wire.boundary.masks:
+        if (
+            self.remote is None
+            or self.robust.needs_all
+            or plan.need == "sums"
+            or self.wire.boundary.masks
+        ):
             return False
-        if any(attack.colluding for client, attack in self.world.attacks.items() if client in plan.tasks):
+        if any(
+            attack.colluding
+            for client, attack in self.world.attacks.items()
+            if client in plan.tasks
+        ):
             return False
-        if any(task.halves for task in plan.tasks.values()) and (plan.sketch is None or plan.second_halves):
+        if any(task.halves for task in plan.tasks.values()) and (
+            plan.sketch is None or plan.second_halves
+        ):
             return False
         return plan.need == "mean" or plan.sketch is not None
 
@@ -461,7 +557,9 @@ class ClientPool:
         """Return what happened to other machines since the last call."""
         return () if self.remote is None else self.remote.notes()
 
-    def lengths(self, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int]) -> dict[Client, Length]:
+    def lengths(
+        self, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int]
+    ) -> dict[Client, Length]:
         """Return the lengths of the updates of clients that trained, see :func:`coterie.robust.lengths`.
 
         Args:
@@ -470,11 +568,20 @@ class ClientPool:
             counted: Client -> the number of examples that it counts for.
         """
         chosen = {client: answer.chosen for client, answer in answers.items()}
-        steps = {client: steps_of(plan.tasks[client], self.world.training, counted[client]) for client in answers}
+        steps = {
+            client: steps_of(plan.tasks[client], self.world.training, counted[client])
+            for client in answers
+        }
         if self.remote is not None and self.away:
-            extents = {client: [self.remote.extent(slot) for slot in answer.slots] for client, answer in answers.items()}
+            extents = {
+                client: [self.remote.extent(slot) for slot in answer.slots]
+                for client, answer in answers.items()
+            }
             return lengths_of(plan, extents, chosen, self.wire, steps)
-        updates = {client: [self.hand.replies[slot] for slot in answer.slots] for client, answer in answers.items()}
+        updates = {
+            client: [self.hand.replies[slot] for slot in answer.slots]
+            for client, answer in answers.items()
+        }
         return lengths(plan, updates, chosen, self.wire, steps)
 
     def scale(self, plan: Plan, client: Client, answer: Answer, factor: float) -> None:
@@ -484,11 +591,19 @@ class ClientPool:
             self.remote.scale(answer.slots, factor)
         for slot in answer.slots:
             if not self.away:
-                self.hand.replies[slot] *= torch.where(self.mask(keep), 1.0, factor) if keep else factor
+                self.hand.replies[slot] *= (
+                    torch.where(self.mask(keep), 1.0, factor) if keep else factor
+                )
             if plan.sketch is not None:
                 self.hand.sketches[slot] *= factor
 
-    def add_means(self, means: Means, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]) -> None:
+    def add_means(
+        self,
+        means: Means,
+        slots: Sequence[int],
+        amounts: np.ndarray,
+        groups: Sequence[Sequence[int]],
+    ) -> None:
         """Add the updates at ``slots`` to means, see :meth:`coterie.core.Means.add`."""
         if self.remote is not None and self.away:
             self.remote.add_means(means, slots, amounts, groups)
@@ -519,7 +634,14 @@ class ClientPool:
             hand.sketches = shared_matrix(short, sketch)
         return True
 
-    def put(self, models: Tensor, personal: Sequence[Tensor], replies: int = 0, sketch: int = 0, stay: bool = False) -> Runner:
+    def put(
+        self,
+        models: Tensor,
+        personal: Sequence[Tensor],
+        replies: int = 0,
+        sketch: int = 0,
+        stay: bool = False,
+    ) -> Runner:
         """Write the models and, after them, the rows made for single clients; return what carries out the jobs.
 
         Args:
@@ -540,23 +662,32 @@ class ClientPool:
         if self._reserve(len(models) + len(personal), replies, sketch) or self._workers is None:
             if self._workers:
                 self._workers.close()
-            self._workers = Workers(self.hand.work, self.count)  # new memory needs new workers, which are cheap to fork
+            self._workers = Workers(
+                self.hand.work, self.count
+            )  # new memory needs new workers, which are cheap to fork
         self.hand.models[: len(models)] = models
         for i, row in enumerate(personal, len(models)):
             self.hand.models[i] = row
         return self._workers
 
-    # -- training -----------------------------------------------------------------------------------------------------
+    # -- training
+    # -----------------------------------------------------------------------------------------------------
 
     def train(
-        self, plan: Plan, clients: Sequence[Client], kept: Mapping[Client, Tensor], when: tuple[int, int, int], part: int = 0
+        self,
+        plan: Plan,
+        clients: Sequence[Client],
+        kept: Mapping[Client, Tensor],
+        when: tuple[int, int, int],
+        part: int = 0,
     ) -> dict[Client, Answer]:
         """Carry out the tasks of some clients of a plan.
 
         Args:
             plan: The plan.
             clients: The clients whose tasks are carried out.
-            kept: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other columns.
+            kept: Client -> the values ``(d,)`` of the layers that stay at it, NaN in the other
+                columns.
             when: The seed, the exchange, and the round counted from 0.
             part: The position of the plan among the parts that are carried out together.
 
@@ -567,13 +698,21 @@ class ClientPool:
             EngineError: A task failed.
         """
         personal: list[Tensor] = []
-        slots = itertools.count(len(clients))  # rows of the reply matrix behind the first one of each client
+        slots = itertools.count(
+            len(clients)
+        )  # rows of the reply matrix behind the first one of each client
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
             data = self.hand.data(client, plan.tasks[client].holdout, self.world.step(when[2] + 1))
             job = self._job(plan, client, kept.get(client), when, slot, personal, part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
-        workers = self.put(plan.models, personal, next(slots), sketch_size(plan, self.layout.size), self.reduces(plan))
+        workers = self.put(
+            plan.models,
+            personal,
+            next(slots),
+            sketch_size(plan, self.layout.size),
+            self.reduces(plan),
+        )
         found: dict[Client, list[tuple[ClientJob, Done]]] = {}
         for job, done in (one for block in workers.run(self._jobs(client_jobs)) for one in block):
             found.setdefault(job.client, []).append((job, done))
@@ -601,11 +740,24 @@ class ClientPool:
             mine = first
             personal.append(values)
         training = task.how(self.world.training)
-        lr = training.lr * training.lr_decay ** (when[2] if task.lr_round is None else task.lr_round)
+        lr = training.lr * training.lr_decay ** (
+            when[2] if task.lr_round is None else task.lr_round
+        )
         key = when[0], Purpose.TRAIN, when[1], client
         step = self.world.step(when[2] + 1)
         return ClientJob(
-            slot, client, task, rows, lr, key, plan.columns, plan.sketch, own=mine, weight=weight, part=part, step=step
+            slot,
+            client,
+            task,
+            rows,
+            lr,
+            key,
+            plan.columns,
+            plan.sketch,
+            own=mine,
+            weight=weight,
+            part=part,
+            step=step,
         )
 
     def _in_parts(self, job: ClientJob, halvable: bool, slots: Iterator[int]) -> list[ClientJob]:
@@ -618,7 +770,10 @@ class ClientPool:
         rest = local.beside_halves(task)
         if rest is None:
             return halves
-        return [*halves, replace(whole, aside=True, task=rest, training=task.how(self.world.training))]
+        return [
+            *halves,
+            replace(whole, aside=True, task=rest, training=task.how(self.world.training)),
+        ]
 
     def _jobs(self, client_jobs: Sequence[ClientJob]) -> list[list[ClientJob]]:
         """Form blocks of clients that can train together, and jobs of one client for the others.
@@ -651,9 +806,19 @@ class ClientPool:
         data, training = self._data(client_job), task.how(self.world.training)
         if client_job.half is not None:  # with subjects, halves have several sizes
             of_subjects = data.subjects is not None
-            data = data.at(local.halves(data, client_job.key)[client_job.half] if of_subjects else slice(len(data) // 2))
+            data = data.at(
+                local.halves(data, client_job.key)[client_job.half]
+                if of_subjects
+                else slice(len(data) // 2)
+            )
         try:
-            return training, task.stages, task.personal, client_job.lr, goes_with(data, training, self.least, self.exact)
+            return (
+                training,
+                task.stages,
+                task.personal,
+                client_job.lr,
+                goes_with(data, training, self.least, self.exact),
+            )
         except ValueError:  # it cannot make a step, and its task reports this error
             return alone
 
@@ -682,13 +847,16 @@ class ClientPool:
             held=more.held,
         )
 
-    def start_row(self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]) -> Tensor:
+    def start_row(
+        self, plan: Plan, task: Task, kept: Tensor | None, chosen: Sequence[int]
+    ) -> Tensor:
         """Return the row from which a client trained: the mean of the models that it chose, with its own layers in them.
 
         Args:
             plan: The plan.
             task: The client's task.
-            kept: The values ``(d,)`` of the layers that stay at the client, NaN in the other columns.
+            kept: The values ``(d,)`` of the layers that stay at the client, NaN in the other
+                columns.
             chosen: The chosen models, as rows of the plan's models.
 
         Returns:
@@ -700,7 +868,11 @@ class ClientPool:
 
     def _own(self, task: Task, kept: Tensor | None) -> Tensor | None:
         """The client's own values of the layers that it keeps in a task; NaN in the other columns."""
-        return None if kept is None or not task.keep else torch.where(self.mask(task.keep), kept, torch.nan)
+        return (
+            None
+            if kept is None or not task.keep
+            else torch.where(self.mask(task.keep), kept, torch.nan)
+        )
 
     def taken(self, assignment: Assignment, when: tuple[int, int, int]) -> Assignment:
         """Return an assignment in which every client is served by the model of lowest loss on its training data.
@@ -713,13 +885,21 @@ class ClientPool:
             return assignment
         task = Task(offered=tuple(range(len(assignment.models))), epochs=0)
         plan = Plan(models=assignment.models, tasks=dict.fromkeys(assignment.row, task))
-        row = {client: answer.chosen[0] for client, answer in self.train(plan, sorted(assignment.row), {}, when).items()}
-        groups = [[client for client, at in row.items() if at == one] for one in sorted(set(row.values()))]
+        row = {
+            client: answer.chosen[0]
+            for client, answer in self.train(plan, sorted(assignment.row), {}, when).items()
+        }
+        groups = [
+            [client for client, at in row.items() if at == one] for one in sorted(set(row.values()))
+        ]
         return replace(assignment, row=row, groups=as_groups(groups))
 
-    # -- testing ------------------------------------------------------------------------------------------------------
+    # -- testing
+    # ------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, assignment: Assignment, position: Position) -> dict[Client, dict[str, float]]:
+    def evaluate(
+        self, assignment: Assignment, position: Position
+    ) -> dict[Client, dict[str, float]]:
         """Test the model, or the ensemble, of each client on its own test data.
 
         Each distinct pair of models and test examples is computed once.
@@ -745,19 +925,26 @@ class ClientPool:
                 personal += [own_layers(assignment.models[row], own) for row in rows]
                 rows = tuple(range(first, first + len(rows)))
             test = self.world.steps[step][client].test
-            examples = (id(test.inputs), id(test.index)) if assignment.neighbours is None else (client, client)
+            examples = (
+                (id(test.inputs), id(test.index))
+                if assignment.neighbours is None
+                else (client, client)
+            )
             same_examples = tests.setdefault(rows, {}).setdefault(examples, {})
             same_examples.setdefault(id(test.targets), []).append(client)
         near = assignment.neighbours
 
         def sums_of_tests() -> dict[tuple[tuple[int, ...], Client], Sums]:
             each = ((rows, list(by_examples.values())) for rows, by_examples in tests.items())
-            jobs = [job for rows, examples in each for job in self._tests(rows, examples, near, step)]
+            jobs = [
+                job for rows, examples in each for job in self._tests(rows, examples, near, step)
+            ]
             return self._sums(jobs, assignment.models, personal)
 
         sums = sums_of_tests()
         if near is None and not self.apart and any(DRAWN in totals for totals in sums.values()):
-            # Clients that share a batch would draw each other's random numbers: test each of them alone.
+            # Clients that share a batch would draw each other's random numbers: test each of them
+            # alone.
             self.apart = True
             sums = sums_of_tests()
         objective, found = self.world.objective, {}
@@ -765,7 +952,11 @@ class ClientPool:
             for by_targets in by_examples.values():
                 for clients in by_targets.values():
                     totals = sums.get((rows, clients[0]), {})
-                    found.update(dict.fromkeys(clients, objective.scores(totals) | objective.error_sums(totals)))
+                    found.update(
+                        dict.fromkeys(
+                            clients, objective.scores(totals) | objective.error_sums(totals)
+                        )
+                    )
         return dict(sorted(found.items()))
 
     def _sums(
@@ -783,46 +974,66 @@ class ClientPool:
         return sums
 
     def _tests(
-        self, rows: tuple[int, ...], examples: Sequence[Mapping[int, Sequence[Client]]], near: Neighbours | None, step: int
+        self,
+        rows: tuple[int, ...],
+        examples: Sequence[Mapping[int, Sequence[Client]]],
+        near: Neighbours | None,
+        step: int,
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
         tests = [tuple(clients[0] for clients in by_targets.values()) for by_targets in examples]
         data = [self.world.steps[step][clients[0]].test for clients in tests]
         if self.apart and near is None:
             for clients, test in zip(tests, data, strict=True):
-                yield from ([Test(rows, (client,), slice(0, len(test)), step=step, apart=True)] for client in clients)
+                yield from (
+                    [Test(rows, (client,), slice(0, len(test)), step=step, apart=True)]
+                    for client in clients
+                )
             return
         if near is not None:
-            jobs: list[list[tuple[int, slice | np.ndarray]]] = [[(i, slice(0, len(one)))] for i, one in enumerate(data)]
+            jobs: list[list[tuple[int, slice | np.ndarray]]] = [
+                [(i, slice(0, len(one)))] for i, one in enumerate(data)
+            ]
         else:
             whole = self.mixes or self.world.objective.whole
-            jobs = cut(data, whole=whole, overlap=len(data) > 1 and not whole and self._overlap(step))
+            jobs = cut(
+                data, whole=whole, overlap=len(data) > 1 and not whole and self._overlap(step)
+            )
         yield from ([Test(rows, tests[i], at, near, step) for i, at in job] for job in jobs)
 
     def _overlap(self, step: int) -> bool:
         """Whether the clients' test data overlap so much that it may pay to compute common examples once."""
         if step not in self._overlaps:
-            data = {(id(d.test.inputs), id(d.test.index)): d.test for d in self.world.steps[step].values()}
+            data = {
+                (id(d.test.inputs), id(d.test.index)): d.test
+                for d in self.world.steps[step].values()
+            }
             pools: dict[int, list[np.ndarray]] = {}
             for test in data.values():
                 pools.setdefault(id(test.inputs), []).append(test.index.numpy())
             all_ = sum(len(test) for test in data.values())
-            distinct = sum(np.count_nonzero(np.bincount(np.concatenate(indexes))) for indexes in pools.values())
+            distinct = sum(
+                np.count_nonzero(np.bincount(np.concatenate(indexes))) for indexes in pools.values()
+            )
             self._overlaps[step] = bool(distinct <= 0.9 * all_)
         return self._overlaps[step]
 
 
-def cut(data: Sequence[Split], *, whole: bool, overlap: bool) -> list[list[tuple[int, slice | np.ndarray]]]:
+def cut(
+    data: Sequence[Split], *, whole: bool, overlap: bool
+) -> list[list[tuple[int, slice | np.ndarray]]]:
     """Cut tests into jobs of about :data:`EXAMPLES_PER_TEST` examples.
 
     Args:
         data: The examples of each test.
         whole: Whether no test may be cut.
-        overlap: Whether to look for examples that several tests have in common. They go into one job, where they are
-            computed once, if this saves enough for the smaller parts into which tests are then cut.
+        overlap: Whether to look for examples that several tests have in common. They go into one
+            job, where they are computed once, if this saves enough for the smaller parts into which
+            tests are then cut.
 
     Returns:
-        For each job, the number of each test that has a part in it, and the positions of the part's examples.
+        For each job, the number of each test that has a part in it, and the positions of the part's
+        examples.
     """
     sizes = np.array([len(one) for one in data], dtype=np.int64)
     starts, test = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(data)), sizes)
@@ -839,14 +1050,19 @@ def cut(data: Sequence[Split], *, whole: bool, overlap: bool) -> list[list[tuple
         number_of_job, i = divmod(int(parts[one[0]]), len(data))
         at = one - starts[i]
         run = at[-1] - at[0] == len(at) - 1
-        jobs.setdefault(number_of_job, []).append((i, slice(int(at[0]), int(at[-1]) + 1) if run else at))
+        jobs.setdefault(number_of_job, []).append(
+            (i, slice(int(at[0]), int(at[-1]) + 1) if run else at)
+        )
     return list(jobs.values())
 
 
 def _numbers_of_distinct(data: Sequence[Split]) -> np.ndarray:
     """For each example of tests, one after the other, the number of its distinct example, in the order in which these come."""
     pools: dict[int, int] = {}
-    keys = [(pools.setdefault(id(one.inputs), len(pools)) << 40) + one.index.long().numpy() for one in data]
+    keys = [
+        (pools.setdefault(id(one.inputs), len(pools)) << 40) + one.index.long().numpy()
+        for one in data
+    ]
     _, first, same = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
     number = np.empty(len(first), dtype=np.int64)
     number[first.argsort()] = np.arange(len(first))

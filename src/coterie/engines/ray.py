@@ -1,16 +1,18 @@
 """Rounds on a Ray cluster: the in-process engine, whose clients train on the nodes of the cluster.
 
-The process that runs the method is the server of :func:`coterie.engines.rounds.rounds`, unchanged. Only its jobs run
-elsewhere: each node of the cluster has one actor, which makes the world for itself and has a :class:`.pool.ClientPool` of its
-own, with one worker process per core. So clients' data are never sent. For each exchange
+The process that runs the method is the server of :func:`coterie.engines.rounds.rounds`, unchanged.
+Only its jobs run elsewhere: each node of the cluster has one actor, which makes the world for
+itself and has a :class:`.pool.ClientPool` of its own, with one worker process per core. So clients'
+data are never sent. For each exchange
 
 - models go to Ray's object store once, and from there once to each node;
-- each node gets the jobs of its share of the clients. Jobs are the blocks of clients that one process would form, so the
-  replies have the same bits as in one process;
-- updates stay on the node if the method needs their means or sketches only. The node sends these. Otherwise, for exact inner
-  products for example, it sends the updates.
+- each node gets the jobs of its share of the clients. Jobs are the blocks of clients that one
+  process would form, so the replies have the same bits as in one process;
+- updates stay on the node if the method needs their means or sketches only. The node sends these.
+  Otherwise, for exact inner products for example, it sends the updates.
 
-If a node is lost, its jobs run on the others. A job depends on its seed alone, so its result is the same there.
+If a node is lost, its jobs run on the others. A job depends on its seed alone, so its result is the
+same there.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ from coterie.robust import Extent, Robust, extent
 from coterie.settings import SettingError, UserError
 
 PLACING = 120.0
-"""Longest time in seconds until an actor has started on each node. A node without free cores by then is not used."""
+"""Longest time in seconds until an actor has started on each node. A node without free cores by
+then is not used."""
 
 REACHING = 5.0
 """Longest time in seconds for a connection to the address of a cluster."""
@@ -70,13 +73,16 @@ def rounds(
 ) -> Generator[Round, None, None]:
     """Run the rounds of :func:`coterie.engines.rounds.rounds` with the clients on a Ray cluster.
 
-    The replies of the clients have the same bits as in one process. Means that nodes compute are added up in another order,
-    so they are the same up to float rounding. Leaving the loop early ends the actors.
+    The replies of the clients have the same bits as in one process. Means that nodes compute are
+    added up in another order, so they are the same up to float rounding. Leaving the loop early
+    ends the actors.
 
     Args:
         method: The method to run.
-        world: The clients, as in ``maker``. Here only the sizes of their data are used, and their model.
-        maker: Function that makes the world. It must be picklable, because every node makes its own world.
+        world: The clients, as in ``maker``. Here only the sizes of their data are used, and their
+            model.
+        maker: Function that makes the world. It must be picklable, because every node makes its own
+            world.
         address: Address of the cluster, see :func:`connected`.
         rounds: Number of the last round.
         seed: Seed of all random draws.
@@ -96,7 +102,10 @@ def rounds(
         UserError: The cluster cannot be used.
     """
     hardware = Hardware(workers=workers, width=width, precision=precision)
-    with connected(address, workers), Cluster(maker, boundary or Boundary(), seed, hardware) as cluster:
+    with (
+        connected(address, workers),
+        Cluster(maker, boundary or Boundary(), seed, hardware) as cluster,
+    ):
         yield from inprocess.rounds(
             method,
             world,
@@ -113,7 +122,13 @@ def rounds(
         )
 
 
-def try_nodes(maker: Callable[[], World], address: str | None, boundary: Boundary, seed: int, hardware: Hardware) -> None:
+def try_nodes(
+    maker: Callable[[], World],
+    address: str | None,
+    boundary: Boundary,
+    seed: int,
+    hardware: Hardware,
+) -> None:
     """Make the world on every node of an existing cluster, before a run begins. Without a cluster there is nothing to try.
 
     Args:
@@ -136,12 +151,15 @@ def try_nodes(maker: Callable[[], World], address: str | None, boundary: Boundar
 
 
 @contextmanager
-def connected(address: str | None = None, cores: int | None = None, start: bool = True) -> Iterator[bool]:
+def connected(
+    address: str | None = None, cores: int | None = None, start: bool = True
+) -> Iterator[bool]:
     """Context manager that connects this process to a Ray cluster. A connection that is there already is used, and stays.
 
     Args:
-        address: ``HOST:PORT`` of the cluster; ``auto`` for the one that runs on this machine; ``local`` to start one of this
-            machine alone. None for that of the environment's RAY_ADDRESS, or else ``auto``, or else ``local``.
+        address: ``HOST:PORT`` of the cluster; ``auto`` for the one that runs on this machine;
+            ``local`` to start one of this machine alone. None for that of the environment's
+            RAY_ADDRESS, or else ``auto``, or else ``local``.
         cores: Cores of a cluster that is started. None for all.
         start: Whether a cluster may be started.
 
@@ -154,7 +172,9 @@ def connected(address: str | None = None, cores: int | None = None, start: bool 
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", here):
-            raise UserError(f"address must be that of the cluster to which this process is connected, {here}, got {address!r}")
+            raise UserError(
+                f"address must be that of the cluster to which this process is connected, {here}, got {address!r}"
+            )
         yield True
         return
     if not _connect(address, cores, start):
@@ -179,10 +199,21 @@ def _connect(address: str | None, cores: int | None, start: bool) -> bool:
                 return True
             except (ConnectionError, RuntimeError, ValueError) as error:
                 if named is not None:
-                    hint = "ray start --head starts one" if named == "auto" else "does it run the same versions?"
-                    raise UserError(f"there is no Ray cluster at {named}: {_first_line(error)} ({hint})") from error
+                    hint = (
+                        "ray start --head starts one"
+                        if named == "auto"
+                        else "does it run the same versions?"
+                    )
+                    raise UserError(
+                        f"there is no Ray cluster at {named}: {_first_line(error)} ({hint})"
+                    ) from error
         if start:
-            ray.init(address="local", num_cpus=cores or default_workers(), include_dashboard=False, **quiet)
+            ray.init(
+                address="local",
+                num_cpus=cores or default_workers(),
+                include_dashboard=False,
+                **quiet,
+            )
         return start
 
 
@@ -194,7 +225,9 @@ def _check_reachable(address: str, name: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACHING).close()
     except (OSError, OverflowError) as error:
-        raise UserError(f"there is no Ray cluster at {name} {address}: {_first_line(error)}") from error
+        raise UserError(
+            f"there is no Ray cluster at {name} {address}: {_first_line(error)}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -205,8 +238,8 @@ def _first_line(error: Exception) -> str:
 def _undisturbed() -> Iterator[None]:
     """Let Ray start without reports of usage to its authors, without a warning about GPUs, and without a signal handler.
 
-    Ray's workers search the driver's current folder first for modules, and it may be another person's run directory. So they
-    get the folder of Coterie itself, from which they import anyway.
+    Ray's workers search the driver's current folder first for modules, and it may be another
+    person's run directory. So they get the folder of Coterie itself, from which they import anyway.
     """
     here = os.getcwd()
     settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
@@ -262,7 +295,8 @@ class Outcome:
         rows: Slot -> its row ``(d,)``: personal models, and updates that do not stay.
         sketches: Shape ``(slots, sketch)``.
         extents: Slot -> the measure of an update that stays.
-        kept: Slot -> the values of an update that stays, in the columns of the layers that stay at the client.
+        kept: Slot -> the values of an update that stays, in the columns of the layers that stay at
+            the client.
     """
 
     results: list[Any]
@@ -297,7 +331,12 @@ class Station:
         return version("coterie")
 
     def begin(
-        self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware, folders: Sequence[str] = ()
+        self,
+        maker: Callable[[], World],
+        boundary: Boundary,
+        seed: int,
+        hardware: Hardware,
+        folders: Sequence[str] = (),
     ) -> Failure | None:
         """Make the world and its pool.
 
@@ -327,9 +366,13 @@ class Station:
         """
         pool, given = self.pool, torch.from_numpy(models.copy())  # Ray's own memory is read-only
         if order.more:
-            pool.hand.replies = torch.empty(0, pool.layout.size)  # new memory; the earlier rows stay in ``held``
+            pool.hand.replies = torch.empty(
+                0, pool.layout.size
+            )  # new memory; the earlier rows stay in ``held``
         try:
-            results = pool.put(given, list(torch.from_numpy(order.extra.copy())), order.slots, order.sketch).run(order.jobs)
+            results = pool.put(
+                given, list(torch.from_numpy(order.extra.copy())), order.slots, order.sketch
+            ).run(order.jobs)
         except EngineError as error:
             return Failure(str(error), error.details, lost=isinstance(error, WorkerLost))
         if order.stay:
@@ -351,15 +394,27 @@ class Station:
             if mask is not None:
                 kept[job.slot] = row[mask].numpy()
                 row[mask] = 0.0  # it counts in no mean
-        return Outcome(results, rows, pool.hand.sketches[: order.slots if order.sketch else 0].numpy(), extents, kept)
+        return Outcome(
+            results,
+            rows,
+            pool.hand.sketches[: order.slots if order.sketch else 0].numpy(),
+            extents,
+            kept,
+        )
 
     def reduce(
-        self, held: int, slots: Sequence[int], factors: Sequence[float], amounts: np.ndarray, groups: Sequence[Sequence[int]]
+        self,
+        held: int,
+        slots: Sequence[int],
+        factors: Sequence[float],
+        amounts: np.ndarray,
+        groups: Sequence[Sequence[int]],
     ) -> tuple[list[int], np.ndarray, np.ndarray]:
         """Average updates that stayed here.
 
         Args:
-            held: The position of the order of which they are replies, among those whose updates are here.
+            held: The position of the order of which they are replies, among those whose updates are
+                here.
             slots: The slots of the updates.
             factors: The factor by which each is scaled first.
             amounts: Shape ``(m,)``: their weights.
@@ -448,7 +503,9 @@ class Cluster:
         UserError: No node can be used, or the world cannot be made there.
     """
 
-    def __init__(self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware) -> None:
+    def __init__(
+        self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware
+    ) -> None:
         self.nodes: list[Node] = []
         self._said: list[Note] = []
         self._why = ""
@@ -491,7 +548,8 @@ class Cluster:
         """The number of nodes."""
         return len(self.nodes)
 
-    # -- the beginning ------------------------------------------------------------------------------------------------
+    # -- the beginning
+    # ------------------------------------------------------------------------------------------------
 
     def _placed(self, workers: int | None) -> list[Node]:
         """Start an actor on each node that has cores."""
@@ -502,17 +560,27 @@ class Cluster:
                 continue
             processes = min(workers or cores, cores)
             there = NodeAffinitySchedulingStrategy(one["NodeID"], soft=False)
-            actor = ray.remote(Station).options(num_cpus=processes, scheduling_strategy=there).remote()
-            made.append(Node(f"{one['NodeManagerHostname']} ({one['NodeID'][:8]})", actor, processes))
+            actor = (
+                ray.remote(Station).options(num_cpus=processes, scheduling_strategy=there).remote()
+            )
+            made.append(
+                Node(f"{one['NodeManagerHostname']} ({one['NodeID'][:8]})", actor, processes)
+            )
         self.nodes = made
         asked = {node.actor.ready.remote(): node for node in made}
-        started, _ = ray.wait(list(asked), num_returns=len(asked), timeout=PLACING) if asked else ([], [])
+        started, _ = (
+            ray.wait(list(asked), num_returns=len(asked), timeout=PLACING) if asked else ([], [])
+        )
         if not started:
             none = f"none of its {len(made)} nodes with cores started an actor in {PLACING:g} s"
             raise UserError(f"the Ray cluster has no free cores: {none}")
         nodes = []
         for call, node in asked.items():
-            why = _obstacle(node, call) if call in started else f"it had no {node.processes} free cores"
+            why = (
+                _obstacle(node, call)
+                if call in started
+                else f"it had no {node.processes} free cores"
+            )
             if why is None:
                 nodes.append(node)
             else:
@@ -522,25 +590,35 @@ class Cluster:
             raise UserError(f"no node of the Ray cluster can be used: {why}")
         return nodes
 
-    def _begin(self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware) -> None:
+    def _begin(
+        self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware
+    ) -> None:
         """Make the world on each node."""
         folders = [folder for folder in sys.path if folder]
         calls = [
-            (node, node.actor.begin.remote(maker, boundary, seed, replace(hardware, workers=node.processes), folders))
+            (
+                node,
+                node.actor.begin.remote(
+                    maker, boundary, seed, replace(hardware, workers=node.processes), folders
+                ),
+            )
             for node in self.nodes
         ]
         for node, call in calls:
             try:
                 failed = ray.get(call)
             except RayTaskError as error:
-                raise UserError(f"{_named(node)} cannot make the world: {sentence(error.cause)}") from error
+                raise UserError(
+                    f"{_named(node)} cannot make the world: {sentence(error.cause)}"
+                ) from error
             except RayError as error:
                 self._lose(node, _first_line(error), ())
                 continue
             if failed is not None:
                 raise UserError(f"{_named(node)} cannot make the world: {failed.message}")
 
-    # -- jobs ---------------------------------------------------------------------------------------------------------
+    # -- jobs
+    # ---------------------------------------------------------------------------------------------------------
 
     def place(self, models: Tensor, personal: Sequence[Tensor], here: Worker, stay: bool) -> None:
         """See :class:`.pool.Remote`. The same models are sent once."""
@@ -601,28 +679,40 @@ class Cluster:
             ray.kill(node.actor)
         self._why, self.nodes = why, [other for other in self.nodes if other is not node]
         if not self.nodes:
-            raise EngineError(f"no node of the Ray cluster is left; the last was {node.name}: {why}")
-        clients = tuple(sorted({client for i in at for one in self._jobs[i] for client in _clients(one)}))
+            raise EngineError(
+                f"no node of the Ray cluster is left; the last was {node.name}: {why}"
+            )
+        clients = tuple(
+            sorted({client for i in at for one in self._jobs[i] for client in _clients(one)})
+        )
         self._say(clients, f"{_named(node)} was lost: {why}; its clients run on the others")
 
     def _say(self, clients: tuple[Client, ...], text: str) -> None:
         self._said.append(Note(kind="node", clients=clients, text=text))
 
-    # -- shares -------------------------------------------------------------------------------------------------------
+    # -- shares
+    # -------------------------------------------------------------------------------------------------------
 
     def _cut(self, at: Sequence[int]) -> list[Share]:
         """Divide jobs among the nodes, each the next one that would end first; always in the same way."""
         shares: list[list[int]] = [[] for _ in self.nodes]
-        for i, node in divided([self._cost(self._jobs[i]) for i in at], [node.processes for node in self.nodes]):
+        for i, node in divided(
+            [self._cost(self._jobs[i]) for i in at], [node.processes for node in self.nodes]
+        ):
             shares[node].append(at[i])
-        return [self._share(node, tuple(share)) for node, share in zip(self.nodes, shares, strict=True) if share]
+        return [
+            self._share(node, tuple(share))
+            for node, share in zip(self.nodes, shares, strict=True)
+            if share
+        ]
 
     def _cost(self, job: Sequence[Any]) -> int:
         """Number of examples of a job."""
         return sum(
             len(one)
             if isinstance(one, Test)
-            else len(self._here.data(one.client, one.task.holdout, one.step).train) // (1 if one.half is None else 2)
+            else len(self._here.data(one.client, one.task.holdout, one.step).train)
+            // (1 if one.half is None else 2)
             for one in job
         )
 
@@ -632,12 +722,21 @@ class Cluster:
         jobs, k = [self._jobs[i] for i in at], len(self._models)
         slots = sorted({slot for job in jobs for one in job for slot in _slots(one)})
         rows = sorted({row for job in jobs for one in job for row in _rows(one) if row >= k})
-        slot, row = {old: new for new, old in enumerate(slots)}, {old: k + new for new, old in enumerate(rows)}
+        slot, row = (
+            {old: new for new, old in enumerate(slots)},
+            {old: k + new for new, old in enumerate(rows)},
+        )
         renamed = [[_renumbered(one, slot, row) for one in job] for job in jobs]
         extra = torch.stack([self._personal[old - k] for old in rows]) if rows else self._models[:0]
-        sketch = self._here.sketches.shape[1] if slots and getattr(jobs[0][0], "sketch", None) is not None else 0
+        sketch = (
+            self._here.sketches.shape[1]
+            if slots and getattr(jobs[0][0], "sketch", None) is not None
+            else 0
+        )
         held = sum(other.node is node for other in self._shares)
-        order = Order(renamed, extra.numpy(), len(slots), sketch, self._stay, self._stay and held > 0)
+        order = Order(
+            renamed, extra.numpy(), len(slots), sketch, self._stay, self._stay and held > 0
+        )
         return Share(node, at, tuple(slots), order, held)
 
     def _take(self, share: Share, outcome: Outcome) -> None:
@@ -648,14 +747,17 @@ class Cluster:
                 replies[share.slots[job.slot]] = 0.0  # clears the row of an earlier exchange
             if job.slot in outcome.kept:
                 mask = self._here.wire.layout.mask(job.task.keep)
-                replies[share.slots[job.slot], mask] = torch.from_numpy(outcome.kept[job.slot].copy())
+                replies[share.slots[job.slot], mask] = torch.from_numpy(
+                    outcome.kept[job.slot].copy()
+                )
         for slot, row in outcome.rows.items():
             replies[share.slots[slot]] = torch.from_numpy(row.copy())
         if share.order.sketch:
             sketches[list(share.slots)] = torch.from_numpy(outcome.sketches.copy())
         self._extents.update({share.slots[slot]: one for slot, one in outcome.extents.items()})
 
-    # -- updates that stay --------------------------------------------------------------------------------------------
+    # -- updates that stay
+    # --------------------------------------------------------------------------------------------
 
     def extent(self, slot: int) -> Extent:
         """See :class:`.pool.Remote`."""
@@ -669,10 +771,22 @@ class Cluster:
         """See :class:`.pool.Remote`."""
         self._pairs[first] = second
 
-    def add_means(self, means: Means, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]) -> None:
+    def add_means(
+        self,
+        means: Means,
+        slots: Sequence[int],
+        amounts: np.ndarray,
+        groups: Sequence[Sequence[int]],
+    ) -> None:
         """See :class:`.pool.Remote`. Updates of a node that is lost are made again on the others."""
-        counted = {slot: (float(amount), tuple(each), 1) for slot, amount, each in zip(slots, amounts, groups, strict=True)}
-        for first, second in self._pairs.items():  # the mean of both halves: each counts with half the weight
+        counted = {
+            slot: (float(amount), tuple(each), 1)
+            for slot, amount, each in zip(slots, amounts, groups, strict=True)
+        }
+        for (
+            first,
+            second,
+        ) in self._pairs.items():  # the mean of both halves: each counts with half the weight
             if first in counted:
                 amount, each, _ = counted[first]
                 counted |= {first: (amount / 2, each, 1), second: (amount / 2, each, 0)}
@@ -688,17 +802,28 @@ class Cluster:
                     waiting += self._again(share, _first_line(error))
         for share, (there, rows, weights) in sorted(found, key=lambda one: one[0].slots):
             for group, mean, weight in zip(there, rows, weights, strict=True):
-                heard = sum(counted[slot][2] for slot in share.slots if slot in counted and group in counted[slot][1])
+                heard = sum(
+                    counted[slot][2]
+                    for slot in share.slots
+                    if slot in counted and group in counted[slot][1]
+                )
                 means.join(group, torch.from_numpy(mean.copy()), float(weight), heard)
 
-    def _reduced(self, share: Share, counted: Mapping[int, tuple[float, tuple[int, ...], int]]) -> Any:
+    def _reduced(
+        self, share: Share, counted: Mapping[int, tuple[float, tuple[int, ...], int]]
+    ) -> Any:
         """The call that averages the updates of a share; None if none of them counts."""
         at = [(there, slot) for there, slot in enumerate(share.slots) if slot in counted]
         if not any(counted[slot][1] for _, slot in at):
             return None
         factors = [self._factors.get(slot, 1.0) for _, slot in at]
-        weights, groups = np.array([counted[slot][0] for _, slot in at]), [counted[slot][1] for _, slot in at]
-        return share.node.actor.reduce.remote(share.held, [there for there, _ in at], factors, weights, groups)
+        weights, groups = (
+            np.array([counted[slot][0] for _, slot in at]),
+            [counted[slot][1] for _, slot in at],
+        )
+        return share.node.actor.reduce.remote(
+            share.held, [there for there, _ in at], factors, weights, groups
+        )
 
     def _again(self, share: Share, why: str) -> list[Share]:
         """Carry out a share of a lost node on the others; the new shares. Its results are known already."""
@@ -743,7 +868,9 @@ def _obstacle(node: Node, call: Any) -> str | None:
         hint = f"install coterie[ray] {here} there, as here"
         raise UserError(f"{_named(node)} cannot import Coterie: {hint}") from error
     if there != here:
-        raise UserError(f"{_named(node)} has Coterie {there}, this machine has {here}: install the same version")
+        raise UserError(
+            f"{_named(node)} has Coterie {there}, this machine has {here}: install the same version"
+        )
     return None
 
 
@@ -770,7 +897,11 @@ def _clients(one: ClientJob | Test) -> tuple[Client, ...]:
 
 def _slots(one: ClientJob | Test) -> list[int]:
     """The slots of the reply matrix that a job writes."""
-    return [] if isinstance(one, Test) else [slot for slot in (one.slot, one.personal) if slot is not None]
+    return (
+        []
+        if isinstance(one, Test)
+        else [slot for slot in (one.slot, one.personal) if slot is not None]
+    )
 
 
 def _rows(one: ClientJob | Test) -> list[int]:
@@ -778,7 +909,9 @@ def _rows(one: ClientJob | Test) -> list[int]:
     return list(one.rows) if isinstance(one, Test) or one.own is None else [*one.rows, one.own]
 
 
-def _renumbered(one: ClientJob | Test, slot: Mapping[int, int], row: Mapping[int, int]) -> ClientJob | Test:
+def _renumbered(
+    one: ClientJob | Test, slot: Mapping[int, int], row: Mapping[int, int]
+) -> ClientJob | Test:
     """A job with the slots and the rows of single clients numbered anew."""
     rows = tuple(row.get(old, old) for old in one.rows)
     if isinstance(one, Test):

@@ -1,7 +1,8 @@
 """The in-process engine: a generator of rounds over clients that live on this machine.
 
-All random draws depend only on (seed, exchange, client). So neither the number of workers nor an interruption changes a bit
-of the result, and a client that does not answer changes no draw of another client.
+All random draws depend only on (seed, exchange, client). So neither the number of workers nor an
+interruption changes a bit of the result, and a client that does not answer changes no draw of
+another client.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ from coterie.settings import SettingError, UserError
 EXCHANGES = 200
 """Most exchanges that a round may have.
 
-A round with more makes no progress: the method asks again and again, and cannot use the clients' replies. An initialisation
-may need many: k-means++ with k models needs 2 k - 1, and a few more for clients that do not answer.
+A round with more makes no progress: the method asks again and again, and cannot use the clients'
+replies. An initialisation may need many: k-means++ with k models needs 2 k - 1, and a few more for
+clients that do not answer.
 """
 
 
@@ -124,10 +126,14 @@ def rounds(
                     results = pool.evaluate(done.assignment, position)
                 done = done.tested(results)
             nets = Nets(world.model, wire, world.objective, world.steps[world.step(done.number)])
-            yield replace(done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets)
+            yield replace(
+                done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets
+            )
 
 
-def check_start(start: Position, first: Position, method: Method[Any], world: World, wire: Wire) -> None:
+def check_start(
+    start: Position, first: Position, method: Method[Any], world: World, wire: Wire
+) -> None:
     """Check that a run of a method over a world can continue from a position.
 
     Args:
@@ -142,10 +148,14 @@ def check_start(start: Position, first: Position, method: Method[Any], world: Wo
     """
     if type(start.state) is not type(first.state):
         own, other = type(first.state).__name__, type(start.state).__name__
-        raise SettingError(f"start is the position of another method: {method.name} has a {own}, and it has a {other}")
+        raise SettingError(
+            f"start is the position of another method: {method.name} has a {own}, and it has a {other}"
+        )
     size = method.assignment(start.state).models.shape[1]
     if size != wire.layout.size:
-        raise SettingError(f"start is the position of a model with {size:,} numbers, and the world's has {wire.layout.size:,}")
+        raise SettingError(
+            f"start is the position of a model with {size:,} numbers, and the world's has {wire.layout.size:,}"
+        )
     for client in start.members:
         name = start.names.get(client, str(client))
         if client not in world.clients:
@@ -162,11 +172,19 @@ def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
     assignment = pool.taken(done.assignment, when)
     clients = tuple(sorted(assignment.row))
     text = "each client takes the model of lowest loss on its training data; the server does not know which"
-    note = Note(kind="choose", clients=clients, text=text, parts=assignment.groups, values={"model": dict(assignment.row)})
+    note = Note(
+        kind="choose",
+        clients=clients,
+        text=text,
+        parts=assignment.groups,
+        values={"model": dict(assignment.row)},
+    )
     return replace(done, assignment=assignment, notes=(*done.notes, note))
 
 
-def setup(method: Method[Any], world: World, seed: int, boundary: Boundary) -> tuple[Wire, Federation]:
+def setup(
+    method: Method[Any], world: World, seed: int, boundary: Boundary
+) -> tuple[Wire, Federation]:
     """Return the wire between clients and server, and the federation that the method receives.
 
     Args:
@@ -248,7 +266,9 @@ ExchangeResult = tuple[Replies, Kept]
 Steps = Generator[tuple[Plan, Position], ExchangeResult, Round]
 
 
-def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock) -> Steps:
+def round_steps(
+    method: Method[Any], roster: Roster, wire: Wire, position: Position, seed: int, clock: Clock
+) -> Steps:
     """Run one communication round, independently of the engine that carries out its exchanges.
 
     Args:
@@ -260,8 +280,9 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         clock: Adds up the seconds of the round.
 
     Yields:
-        For each exchange, the plan without the tasks of clients that will not answer, and the position in which the method
-        made it. Send back the replies and the values that the clients keep.
+        For each exchange, the plan without the tasks of clients that will not answer, and the
+        position in which the method made it. Send back the replies and the values that the clients
+        keep.
 
     Returns:
         The round, not tested yet.
@@ -279,13 +300,18 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
     claimed: dict[Client, int] = {}
     counted: dict[Client, int] = {}
     scaled: dict[Client, float] = {}
-    spoken: tuple[set[Client], set[Client]] = (set(), set())  # clients that were asked, clients that answered
+    spoken: tuple[set[Client], set[Client]] = (
+        set(),
+        set(),
+    )  # clients that were asked, clients that answered
     released: Counter[Client] = Counter()
     asked = answered = up = down = measured = 0
     ends = False
     while not ends:
         if position.exchange - first == EXCHANGES:
-            raise EngineError(_endless(position.round + 1, asked, answered, refused, roster.client_names))
+            raise EngineError(
+                _endless(position.round + 1, asked, answered, refused, roster.client_names)
+            )
         cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
@@ -297,7 +323,13 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
             new = method.step(position.state, replies)
             notes.extend(method.explain(new))
         ends = plan.ends_round
-        position = replace(position, round=position.round + ends, exchange=position.exchange + 1, state=new, kept=kept)
+        position = replace(
+            position,
+            round=position.round + ends,
+            exchange=position.exchange + 1,
+            state=new,
+            kept=kept,
+        )
         asked, answered = asked + len(plan.asked), answered + len(replies.clients)
         spoken[0].update(plan.asked)
         spoken[1].update(replies.clients)
@@ -309,7 +341,11 @@ def round_steps(method: Method[Any], roster: Roster, wire: Wire, position: Posit
         sent = as_sent(carried, replies)
         for _, part in sent.leaves():
             released.update(
-                {client: count for client, task in part.tasks.items() if (count := wire.releases(task, part.hidden))}
+                {
+                    client: count
+                    for client, task in part.tasks.items()
+                    if (count := wire.releases(task, part.hidden))
+                }
             )
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
         measured += evaluations(plan)
@@ -346,11 +382,12 @@ class RefusedError(UserError):
 
 
 MANY = 3
-"""Refused clients of a round from which on they cannot all be hostile clients that happened to be the only ones asked."""
+"""Refused clients of a round from which on they cannot all be hostile clients that happened to be
+the only ones asked."""
 
 MOST = 0.8
-"""Share of the clients that are present of which none may have answered when it was last asked. If only some clients are asked
-in a round, all of these may be broken by chance, and the others not."""
+"""Share of the clients that are present of which none may have answered when it was last asked. If
+only some clients are asked in a round, all of these may be broken by chance, and the others not."""
 
 
 def check_refusals(
@@ -363,10 +400,11 @@ def check_refusals(
 ) -> None:
     """Check that a round had an answer, if any client answered: without one the models stay as they are, and nobody notices.
 
-    Clients that do not answer are no refusals. Neither are hostile clients, if they were the only ones that were asked: that
-    is known in a simulation, and likely where fewer than :data:`MANY` of the clients of a federation were. If only some
-    clients are asked in a round, all of them must have been refused in the first round (and be :data:`MANY`), or most of all
-    clients that are present when they were last asked.
+    Clients that do not answer are no refusals. Neither are hostile clients, if they were the only
+    ones that were asked: that is known in a simulation, and likely where fewer than :data:`MANY` of
+    the clients of a federation were. If only some clients are asked in a round, all of them must
+    have been refused in the first round (and be :data:`MANY`), or most of all clients that are
+    present when they were last asked.
 
     Args:
         round: The number of the round.
@@ -389,8 +427,14 @@ def check_refusals(
         return
     client, why = honest[0], refused[honest[0]]
     name = roster.client_names.get(client, client)
-    replies = f"all {len(refused)} replies were refused" if len(refused) > 1 else "the only reply was refused"
-    raise RefusedError(f"round {round}: {replies}, for example that of client {name}: {why}; {_remedy(why)}")
+    replies = (
+        f"all {len(refused)} replies were refused"
+        if len(refused) > 1
+        else "the only reply was refused"
+    )
+    raise RefusedError(
+        f"round {round}: {replies}, for example that of client {name}: {why}; {_remedy(why)}"
+    )
 
 
 def _remedy(why: str) -> str:
@@ -400,7 +444,11 @@ def _remedy(why: str) -> str:
     if not any(word in why for word in ("norm", "finite", "infinite", "NaN")):
         return "no model can learn from such replies"
     scale = 'standardize the inputs (standardize = "pooled") or use a smaller training.lr'
-    return f"{scale}, or a larger robust.norms if such updates are right" if "robust.norms" in why else scale
+    return (
+        f"{scale}, or a larger robust.norms if such updates are right"
+        if "robust.norms" in why
+        else scale
+    )
 
 
 def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:
@@ -422,7 +470,13 @@ def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) ->
             return done
 
 
-def _endless(number: int, asked: int, answered: int, refused: Mapping[Client, str], names: Mapping[Client, str]) -> str:
+def _endless(
+    number: int,
+    asked: int,
+    answered: int,
+    refused: Mapping[Client, str],
+    names: Mapping[Client, str],
+) -> str:
     text = f"round {number} has not ended after {EXCHANGES} exchanges, in which {answered} of {asked} tasks were answered"
     if refused:
         client, why = next(iter(refused.items()))
@@ -438,7 +492,9 @@ WINDOW_BYTES = 1 << 28
 """Bytes of replies held in memory at a time if the plan needs only their means."""
 
 
-def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock) -> ExchangeResult:
+def exchange(
+    pool: ClientPool, plan: Plan, position: Position, seed: int, clock: Clock
+) -> ExchangeResult:
     """Carry out a plan on the clients of this machine.
 
     Args:
@@ -449,7 +505,8 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
         clock: Adds up the seconds.
 
     Returns:
-        The replies in the form that ``step`` needs, and the values that each client keeps afterwards.
+        The replies in the form that ``step`` needs, and the values that each client keeps
+        afterwards.
     """
     pool.robust.check_plan(plan, pool.wire.boundary.masks)
     when, kept = (seed, position.exchange, position.round), dict(position.kept)
@@ -457,14 +514,20 @@ def exchange(pool: ClientPool, plan: Plan, position: Position, seed: int, clock:
     losses: dict[str, Mapping[Client, np.ndarray]] = {}
     for i, (name, part) in enumerate(plan.leaves()):
         summed = part.need == "sums" or pool.wire.boundary.masks
-        answers = Answers(pool, part, kept.get(name + HALVES, {}), position.round + 1) if summed else None
-        replies[name], kept[name], losses[name] = _exchange_part(pool, part, kept.get(name, {}), when, clock, i, answers)
+        answers = (
+            Answers(pool, part, kept.get(name + HALVES, {}), position.round + 1) if summed else None
+        )
+        replies[name], kept[name], losses[name] = _exchange_part(
+            pool, part, kept.get(name, {}), when, clock, i, answers
+        )
         if answers is not None:
             kept[name + HALVES] = answers.halves
         if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
     gone = tuple(f"{name}/" for name in plan.all_ended)
-    return together(plan, replies, held_losses(losses)), {n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)}
+    return together(plan, replies, held_losses(losses)), {
+        n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)
+    }
 
 
 def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Client, Held]:
@@ -477,7 +540,10 @@ def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Clien
     for name, of_part in losses.items():
         for client, rows in of_part.items():
             seen.setdefault(client, []).extend(((name, i), row) for i, row in enumerate(rows))
-    return {client: Held.of([model for model, _ in each], np.stack([row for _, row in each])) for client, each in seen.items()}
+    return {
+        client: Held.of([model for model, _ in each], np.stack([row for _, row in each]))
+        for client, each in seen.items()
+    }
 
 
 def together(plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, Held]) -> Replies:
@@ -491,13 +557,24 @@ def together(plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, H
     return _nested(plan, "", replies, held)
 
 
-def _nested(plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, Held]) -> Replies:
+def _nested(
+    plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, Held]
+) -> Replies:
     """The replies to a plan that is part ``name`` of another one, or that one itself."""
-    own = {client: inner for client, each in sorted(held.items()) if (inner := each.within(name)).models}
+    own = {
+        client: inner
+        for client, each in sorted(held.items())
+        if (inner := each.within(name)).models
+    }
     if not plan.parts:
         return replace(replies[name], held=own, ends_round=plan.ends_round)
-    parts = {part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held) for part, inner in plan.parts.items()}
-    examples = {c: n for each in parts.values() for c, n in zip(each.clients, each.examples, strict=True)}
+    parts = {
+        part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held)
+        for part, inner in plan.parts.items()
+    }
+    examples = {
+        c: n for each in parts.values() for c, n in zip(each.clients, each.examples, strict=True)
+    }
     return Replies(
         clients=tuple(sorted(examples)),
         examples=np.array([examples[c] for c in sorted(examples)], dtype=np.int64),
@@ -522,15 +599,22 @@ def _exchange_part(
 ) -> tuple[Replies, Mapping[Client, Tensor], Mapping[Client, np.ndarray]]:
     """Carry out a plan without parts: the replies, the values that each client keeps afterwards, and held-out losses."""
     plan = plan if sums is None else sums.plan  # with the tasks as clients take them
-    clients, size = sorted(plan.tasks), window(plan, pool.layout.size, pool.robust.needs_all) * pool.machines(plan)
+    clients, size = (
+        sorted(plan.tasks),
+        window(plan, pool.layout.size, pool.robust.needs_all) * pool.machines(plan),
+    )
     halves = HalfUpdates(pool, plan)
     claims, kept = {c: _claimed(pool, c, when[2] + 1) for c in clients}, dict(before)
-    counted = pool.robust.counted(claims) if sums is None else claims  # no server sees single ones in sums
+    counted = (
+        pool.robust.counted(claims) if sums is None else claims
+    )  # no server sees single ones in sums
     taken: dict[Client, Answer] = {}
     refused: dict[Client, str] = {}
     scaled: dict[Client, float] = {}
     usual = Usual()
-    streams = plan.sketch is not None or sums is not None or size < len(clients) or pool.reduces(plan)
+    streams = (
+        plan.sketch is not None or sums is not None or size < len(clients) or pool.reduces(plan)
+    )
     means = Means(len(plan.models), pool.layout.size, pool.robust) if streams else None
     sketches = []
     for start in range(0, len(clients), size):
@@ -577,7 +661,14 @@ def _exchange_part(
             updates = pool.updates([a.slot for a in taken.values()]) if trained else None
             return needed(plan, replace(replies, updates=updates)), kept, losses
         if sums is not None:
-            return sums.only(replace(replies, means=means.means, heard=means.heard), (when[0], when[1], number)), kept, losses
+            return (
+                sums.only(
+                    replace(replies, means=means.means, heard=means.heard),
+                    (when[0], when[1], number),
+                ),
+                kept,
+                losses,
+            )
         if not trained:
             return replies, kept, losses
         replies = replace(replies, means=means.means, heard=means.heard)
@@ -593,9 +684,14 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
         robust: Whether the means are robust ones that need all replies at once.
 
     Returns:
-        The number of all tasks (at least 1), or a multiple of :data:`~coterie.core.CHUNK`, the replies averaged together.
+        The number of all tasks (at least 1), or a multiple of :data:`~coterie.core.CHUNK`, the
+        replies averaged together.
     """
-    whole = robust or plan.need not in ("mean", "sums") or any(task.halves for task in plan.tasks.values())
+    whole = (
+        robust
+        or plan.need not in ("mean", "sums")
+        or any(task.halves for task in plan.tasks.values())
+    )
     if robust or (whole and plan.sketch is None):
         return max(1, len(plan.tasks))
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
@@ -622,27 +718,43 @@ def _screened(
     scaled: dict[Client, float],
 ) -> dict[Client, Answer]:
     """Limit the answers of a wave to plausible lengths, compared with this wave and with the ``usual`` of earlier waves."""
-    limits = pool.robust.norms is not None or max(claims.values(), default=0) > pool.robust.most_examples
+    limits = (
+        pool.robust.norms is not None or max(claims.values(), default=0) > pool.robust.most_examples
+    )
     if not limits and not pool.world.attacks:  # norms that nobody asks for cost time
         return dict(answers)
-    trained = {c: answer for c, answer in answers.items() if answer.update is not None and answer.refused is None}
+    trained = {
+        c: answer
+        for c, answer in answers.items()
+        if answer.update is not None and answer.refused is None
+    }
     claims = {c: claims[c] for c in answers}
     limited = pool.robust.limited(pool.lengths(plan, trained, counted), claims, usual)
     for client, factor in limited.scaled.items():
         pool.scale(plan, client, answers[client], factor)
     scaled.update(limited.scaled)
-    refused = {c: replace(answers[c], refused=answers[c].refused or why) for c, why in limited.refused.items()}
+    refused = {
+        c: replace(answers[c], refused=answers[c].refused or why)
+        for c, why in limited.refused.items()
+    }
     return {**answers, **refused}
 
 
 def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> None:
     """Write the updates of colluding adversaries, which know the updates of the honest clients.
 
-    They use the honest clients that were asked for the same kind of update (a gradient, or the result of training). If at
-    least two of these started from the same models as the adversary, only those count.
+    They use the honest clients that were asked for the same kind of update (a gradient, or the
+    result of training). If at least two of these started from the same models as the adversary,
+    only those count.
     """
-    attacks = {c: attack for c, attack in pool.world.attacks.items() if c in answers and attack.colluding}
-    honest = {c: a for c, a in answers.items() if c not in pool.world.attacks and a.update is not None and a.refused is None}
+    attacks = {
+        c: attack for c, attack in pool.world.attacks.items() if c in answers and attack.colluding
+    }
+    honest = {
+        c: a
+        for c, a in answers.items()
+        if c not in pool.world.attacks and a.update is not None and a.refused is None
+    }
     for client, attack in attacks.items():
         own, task = answers[client], plan.tasks[client]
         alike = [a for c, a in honest.items() if plan.tasks[c].gradient == task.gradient]
@@ -651,34 +763,51 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
         if own.update is None or not seen:
             continue
         for half, row in enumerate(_rows(pool, own)):
-            wrong = attack.fabricated(torch.stack([_rows(pool, a)[half if a.second is not None else 0] for a in seen]))
+            wrong = attack.fabricated(
+                torch.stack([_rows(pool, a)[half if a.second is not None else 0] for a in seen])
+            )
             stays = torch.arange(len(row)) >= pool.layout.trainable
             stays = stays | pool.mask(task.keep) if task.keep else stays
             row[~stays] = wrong[~stays]
             if plan.sketch is not None:
                 shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
-                pool.hand.sketches[own.second if half else own.slot] = unchecked_sketch(shown, plan.sketch)[0]
+                pool.hand.sketches[own.second if half else own.slot] = unchecked_sketch(
+                    shown, plan.sketch
+                )[0]
 
 
-def _keep(pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]) -> None:
+def _keep(
+    pool: ClientPool, plan: Plan, client: Client, answer: Answer, kept: dict[Client, Tensor]
+) -> None:
     """Move the layers that stay at a client from its update into ``kept``, and its personal model."""
     task = plan.tasks[client]
-    if answer.own is not None and torch.isfinite(answer.own).all():  # with noise, no refusal reveals that it is not
+    if (
+        answer.own is not None and torch.isfinite(answer.own).all()
+    ):  # with noise, no refusal reveals that it is not
         kept[client] = answer.own.clone()
     if not task.keep or answer.update is None:
         return
     mask, before = pool.mask(task.keep), kept.get(client)
     if not task.gradient:
         start = pool.start_row(plan, task, before, answer.chosen)
-        kept[client] = torch.where(mask, start + answer.update, torch.nan if before is None else before)
+        kept[client] = torch.where(
+            mask, start + answer.update, torch.nan if before is None else before
+        )
     answer.update[mask] = 0.0
 
 
 def _average(
-    pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer], counted: Mapping[Client, int], means: Means
+    pool: ClientPool,
+    plan: Plan,
+    answers: Mapping[Client, Answer],
+    counted: Mapping[Client, int],
+    means: Means,
 ) -> None:
     tasks = [plan.tasks[client] for client in answers]
-    groups = [a.chosen if task.trains and task.sent else () for a, task in zip(answers.values(), tasks, strict=True)]
+    groups = [
+        a.chosen if task.trains and task.sent else ()
+        for a, task in zip(answers.values(), tasks, strict=True)
+    ]
     weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
     pool.add_means(means, [answer.slot for answer in answers.values()], weigh, groups)
 
@@ -691,18 +820,27 @@ def needed(plan: Plan, replies: Replies) -> Replies:
         replies: The replies with all updates ``(n, d)``.
 
     Returns:
-        The replies with the means ``(k, d)``, and the rows, sketches or Gram matrix that the plan asks for.
+        The replies with the means ``(k, d)``, and the rows, sketches or Gram matrix that the plan
+        asks for.
     """
     if replies.updates is None or (plan.need == "rows" and plan.sketch is None):
         return replies
-    trained = [(c, chosen) for c, chosen in zip(replies.clients, replies.chosen, strict=True) if plan.tasks[c].trains]
+    trained = [
+        (c, chosen)
+        for c, chosen in zip(replies.clients, replies.chosen, strict=True)
+        if plan.tasks[c].trains
+    ]
     groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
     means, heard = group_means(replies, groups, plan.weighting)
     rows = replies.updates
     replies = replace(replies, means=means, heard=heard, updates=None)
     if plan.sketch is not None:
-        return _short(plan, replies, unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch))
-    matrix = gram(rows, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
+        return _short(
+            plan, replies, unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch)
+        )
+    matrix = (
+        gram(rows, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
+    )
     return replace(replies, gram=matrix)
 
 
@@ -714,14 +852,15 @@ def _short(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Split-half training: clients train on both halves of their data. The Gram matrix of all halves, and one update per client.
+# Split-half training: clients train on both halves of their data. The Gram matrix of all halves,
+# and one update per client.
 
 
 class HalfUpdates:
     """The two updates of each client that was asked to train on both halves of its data.
 
-    Their inner products are computed, from rows or from sketches. Then the mean of both replaces the first. The second is
-    copied if the plan asks for it.
+    Their inner products are computed, from rows or from sketches. Then the mean of both replaces
+    the first. The second is copied if the plan asks for it.
     """
 
     def __init__(self, pool: ClientPool, plan: Plan) -> None:
@@ -733,11 +872,17 @@ class HalfUpdates:
 
     def take(self, answers: Mapping[Client, Answer]) -> None:
         """Take the updates of those clients in ``answers`` that trained on both halves."""
-        pairs = {client: (a.slot, a.second) for client, a in answers.items() if a.second is not None}
+        pairs = {
+            client: (a.slot, a.second) for client, a in answers.items() if a.second is not None
+        }
         if not pairs:
             return
         slots = [*(first for first, _ in pairs.values()), *(second for _, second in pairs.values())]
-        own = {client: self._own(client, *pair) for client, pair in pairs.items() if self.plan.tasks[client].keep}
+        own = {
+            client: self._own(client, *pair)
+            for client, pair in pairs.items()
+            if self.plan.tasks[client].keep
+        }
         if self.plan.need == "sums":
             pass  # products of two clients are no sums
         elif self.plan.sketch is None:  # all of them are in memory at once, see window
@@ -750,7 +895,9 @@ class HalfUpdates:
                 self.seconds[client] = self.pool.hand.replies[pair[1]].clone()
             self.pool.average(*pair)
             if client in own:
-                self.pool.hand.replies[pair[0]][self.pool.mask(self.plan.tasks[client].keep)] = own[client]
+                self.pool.hand.replies[pair[0]][self.pool.mask(self.plan.tasks[client].keep)] = own[
+                    client
+                ]
 
     def _own(self, client: Client, first: int, second: int) -> Tensor:
         """Mean of both updates in the columns that stay at the client; these columns are then set to zero in the rows."""
@@ -785,7 +932,8 @@ def products(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> np.ndarray
         pairs: The m clients that sent updates of both halves, sorted -> these updates ``(d,)``.
 
     Returns:
-        The matrix ``(2 m, 2 m)`` as in :class:`~coterie.core.Replies`, or None if no client sent halves.
+        The matrix ``(2 m, 2 m)`` as in :class:`~coterie.core.Replies`, or None if no client sent
+        halves.
     """
     if not pairs:
         return None
@@ -796,7 +944,8 @@ def products(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> np.ndarray
 
 
 # ----------------------------------------------------------------------------------------------------
-# Client participation: clients that join, leave or return, and clients retired after too many rounds without an answer.
+# Client participation: clients that join, leave or return, and clients retired after too many
+# rounds without an answer.
 
 
 class Roster(Protocol):
@@ -834,10 +983,14 @@ def check_membership(method: Method[Any], world: World) -> None:
         SettingError: Clients join, and the method has no ``admit`` and ``retire``.
     """
     if world.attendance.joins and not isinstance(method, Admits):
-        raise SettingError(f"{method.name} cannot take newcomers: it has no methods admit and retire")
+        raise SettingError(
+            f"{method.name} cannot take newcomers: it has no methods admit and retire"
+        )
 
 
-def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[Position, tuple[Note, ...]]:
+def admit_new(
+    method: Method[Any], roster: Roster, position: Position
+) -> tuple[Position, tuple[Note, ...]]:
     """Admit the clients that are present in the next round and are not members yet.
 
     Args:
@@ -849,7 +1002,9 @@ def admit_new(method: Method[Any], roster: Roster, position: Position) -> tuple[
         The position with the new members, and a note of kind "arrive" if there are any.
     """
     known, number = set(position.members), position.round + 1
-    new = tuple(c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number))
+    new = tuple(
+        c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number)
+    )
     if not new or not isinstance(method, Admits):
         return position, ()
     members = tuple(sorted((*position.members, *new)))
@@ -868,7 +1023,11 @@ def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> P
     if not attendance.silent:
         return plan
     parts = {name: answering(attendance, part, exchange, seed) for name, part in plan.parts.items()}
-    return replace(plan, tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)}, parts=parts)
+    return replace(
+        plan,
+        tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)},
+        parts=parts,
+    )
 
 
 def retire_silent(
@@ -881,8 +1040,9 @@ def retire_silent(
 ) -> tuple[Position, tuple[Note, ...]]:
     """Count missed rounds and retire the clients that missed too many in a row.
 
-    A member misses a round if it was not present, or was asked and did not answer. A member that missed ``patience`` rounds
-    in a row is retired: it is no longer served, and is admitted as a new client when it returns. At least one member stays.
+    A member misses a round if it was not present, or was asked and did not answer. A member that
+    missed ``patience`` rounds in a row is retired: it is no longer served, and is admitted as a new
+    client when it returns. At least one member stays.
 
     Args:
         method: The method that retires them.
@@ -903,7 +1063,9 @@ def retire_silent(
     text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {patience} round{'s' if patience > 1 else ''}"
     note = Note(kind="leave", clients=gone, text=text)
     missed = {c: rounds for c, rounds in missed.items() if c not in set(gone)}
-    return replace(position, members=stay, missed=missed, state=method.retire(position.state, gone)), (note,)
+    return replace(
+        position, members=stay, missed=missed, state=method.retire(position.state, gone)
+    ), (note,)
 
 
 def _missed(
@@ -920,13 +1082,15 @@ def _missed(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Communication cost and evaluation cost of an exchange: bytes in both directions, and how often clients measure a model.
+# Communication cost and evaluation cost of an exchange: bytes in both directions, and how often
+# clients measure a model.
 
 
 def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     """Return the communication cost of an exchange.
 
-    Rows count without the layers that stay at the client. Losses, choices and example counts are included.
+    Rows count without the layers that stay at the client. Losses, choices and example counts are
+    included.
 
     Args:
         plan: The plan of the exchange.
@@ -945,7 +1109,9 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         parameters, others = sizes[task.keep]
         row = parameters + others
         if task.question is not None:
-            up += ((task.question.ask == "cell" and not slots) or task.question.length(size)) * NUMBER
+            up += (
+                (task.question.ask == "cell" and not slots) or task.question.length(size)
+            ) * NUMBER
             down += task.question.sent * NUMBER
         if need == "sums" and not (task.trains or task.measure):  # no model is sent
             continue
@@ -954,7 +1120,10 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
             if slots:  # and the number of clients in each
                 up += slots * (updates * wire.bytes_of(parameters, others) + NUMBER)
             else:
-                up += updates * wire.bytes_of(parameters, others) + _reply_numbers(task, wire) * NUMBER
+                up += (
+                    updates * wire.bytes_of(parameters, others)
+                    + _reply_numbers(task, wire) * NUMBER
+                )
             down += len(task.offered) * row * NUMBER
     return up, down
 
@@ -969,7 +1138,8 @@ def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int, int]]:
 def as_sent(plan: Plan, replies: Replies) -> Plan:
     """Adapt the plan to the replies.
 
-    A client with too few examples for two halves sends one update. In the plan returned it was asked for one only.
+    A client with too few examples for two halves sends one update. In the plan returned it was
+    asked for one only.
 
     Args:
         plan: The plan of the exchange.
@@ -980,7 +1150,10 @@ def as_sent(plan: Plan, replies: Replies) -> Plan:
     """
     parts = {name: as_sent(part, replies.parts[name]) for name, part in plan.parts.items()}
     whole = set(replies.clients) - set(replies.halved)
-    tasks = {c: replace(task, halves=False) if task.halves and c in whole else task for c, task in plan.tasks.items()}
+    tasks = {
+        c: replace(task, halves=False) if task.halves and c in whole else task
+        for c, task in plan.tasks.items()
+    }
     return replace(plan, tasks=tasks, parts=parts)
 
 

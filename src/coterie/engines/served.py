@@ -26,11 +26,13 @@ class Ensemble(nn.Module):
 
     Args:
         nets: The nets.
-        combine: Function of their outputs ``(m, b, ...)``. For class labels, it gives the logarithm of the mean class
-            probabilities, and a softmax of this the mean probabilities.
+        combine: Function of their outputs ``(m, b, ...)``. For class labels, it gives the logarithm
+            of the mean class probabilities, and a softmax of this the mean probabilities.
     """
 
-    def __init__(self, nets: Sequence[nn.Module], combine: Callable[[Tensor], Tensor] = mean_probability) -> None:
+    def __init__(
+        self, nets: Sequence[nn.Module], combine: Callable[[Tensor], Tensor] = mean_probability
+    ) -> None:
         super().__init__()
         self.nets, self.combine = nn.ModuleList(nets), combine
 
@@ -57,13 +59,18 @@ class Nets:
     clients: Mapping[Client, ClientData] = field(repr=False)
 
     def __call__(
-        self, rows: Sequence[Tensor], kept: Tensor | None, client: Client, neighbours: Neighbours | None = None
+        self,
+        rows: Sequence[Tensor],
+        kept: Tensor | None,
+        client: Client,
+        neighbours: Neighbours | None = None,
     ) -> nn.Module:
         """Return the net of a client.
 
         Args:
             rows: Its models, each ``(d,)``, as the server has them; several are an ensemble.
-            kept: Its own values ``(d,)`` of layers that stay with it, NaN in the other columns; None for none.
+            kept: Its own values ``(d,)`` of layers that stay with it, NaN in the other columns;
+                None for none.
             client: The client.
             neighbours: How its nearest training examples take part; None if they do not.
 
@@ -86,7 +93,9 @@ class Nets:
     def _net(self, row: Tensor) -> nn.Module:
         layout, plain = self.wire.layout, self.wire.open(row).clone()
         layout.raise_variances(plain)
-        with seeded(0):  # what no row has, such as frozen parameters, is what the engine's clients have
+        with seeded(
+            0
+        ):  # what no row has, such as frozen parameters, is what the engine's clients have
             net = self.model()
         layout.load(net, plain)
         return net

@@ -1,7 +1,8 @@
 """Sums over clients, without masks: what a server learns of a plan with ``need="sums"``, computed in one process.
 
-With noise (``boundary.noise``) a sum gets what the clients' shares of it add up to. Of n clients that are asked, each adds
-Gaussian noise with 1 / sqrt(honest n) of the standard deviation, so that it is enough as soon as that share of them answers.
+With noise (``boundary.noise``) a sum gets what the clients' shares of it add up to. Of n clients
+that are asked, each adds Gaussian noise with 1 / sqrt(honest n) of the standard deviation, so that
+it is enough as soon as that share of them answers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Noise:
     answer: float
 
     @classmethod
-    def of(cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int) -> Noise | None:
+    def of(
+        cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int
+    ) -> Noise | None:
         """Return the noise of a sum; None if the boundary has none.
 
         Args:
@@ -65,11 +68,17 @@ def as_taken(plan: Plan, halves: Mapping[Client, Tensor]) -> Plan:
 
     Args:
         plan: The plan.
-        halves: Client -> the sketches ``(2, k)`` of its halves; a client without takes the model of lowest loss.
+        halves: Client -> the sketches ``(2, k)`` of its halves; a client without takes the model of
+            lowest loss.
     """
-    if not plan.hidden or all(task.question is None or task.question.ask != "cell" for task in plan.tasks.values()):
+    if not plan.hidden or all(
+        task.question is None or task.question.ask != "cell" for task in plan.tasks.values()
+    ):
         return plan
-    return replace(plan, tasks={client: in_cell(task, halves.get(client)) for client, task in plan.tasks.items()})
+    return replace(
+        plan,
+        tasks={client: in_cell(task, halves.get(client)) for client, task in plan.tasks.items()},
+    )
 
 
 def in_cell(task: Task, halves: Tensor | np.ndarray | None) -> Task:
@@ -79,7 +88,12 @@ def in_cell(task: Task, halves: Tensor | np.ndarray | None) -> Task:
         return task
     if halves is None:
         return replace(task, question=None)
-    return replace(task, question=None, offered=(task.offered[question.cell(np.asarray(halves))],), measure=None)
+    return replace(
+        task,
+        question=None,
+        offered=(task.offered[question.cell(np.asarray(halves))],),
+        measure=None,
+    )
 
 
 class Answers:
@@ -92,7 +106,9 @@ class Answers:
         cells: Client -> its cell, if it was asked for that.
     """
 
-    def __init__(self, pool: ClientPool, plan: Plan, halves: Mapping[Client, Tensor], round: int) -> None:
+    def __init__(
+        self, pool: ClientPool, plan: Plan, halves: Mapping[Client, Tensor], round: int
+    ) -> None:
         self.pool, self.plan, self.halves = pool, as_taken(plan, halves), dict(halves)
         self.data = pool.world.steps[pool.world.step(round)]
         self.sums: dict[int, np.ndarray] = {}
@@ -123,7 +139,9 @@ class Answers:
                 norm = float(answer.update[: self.pool.layout.trainable].norm())
             numbers = task.question.answer(sketches, norm, len(self.data[client].train))
             if numbers is not None:
-                self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(np.float64)
+                self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(
+                    np.float64
+                )
 
     def limit(self, answers: Mapping[Client, Answer]) -> None:
         """Shorten updates to the maximum norm, and cut them to what masked numbers can express."""
@@ -144,7 +162,8 @@ class Answers:
 
         Args:
             replies: The replies, with means.
-            key: The seed, the exchange, and the position of the plan among the parts, for the noise.
+            key: The seed, the exchange, and the position of the plan among the parts, for the
+                noise.
         """
         hidden, boundary = self.plan.hidden, self.pool.wire.boundary
         replies = replace(
@@ -162,7 +181,11 @@ class Answers:
         if hidden and replies.means is not None and replies.heard is not None:
             shares = torch.from_numpy(replies.heard / max(len(replies.clients), 1)).float()
             replies = replace(replies, means=replies.means * shares[:, None])
-        return self._noised(replies, numpy_generator(key[0], Purpose.NOISE, *key[1:])) if boundary.noise else replies
+        return (
+            self._noised(replies, numpy_generator(key[0], Purpose.NOISE, *key[1:]))
+            if boundary.noise
+            else replies
+        )
 
     def _noised(self, replies: Replies, rng: np.random.Generator) -> Replies:
         """The replies with noise on every sum; sums in which too few clients have answered are left out."""
@@ -170,8 +193,17 @@ class Answers:
         assert means is not None
         assert heard is not None
         answered, tasks, each = set(replies.clients), self.plan.tasks, range(len(means))
-        rows = [list(tasks)] if self.plan.hidden else [[c for c in tasks if tasks[c].offered[0] == row] for row in each]
-        means, heard, sums, deviation = means.clone(), heard.astype(np.float64), dict(replies.sums), 0.0
+        rows = (
+            [list(tasks)]
+            if self.plan.hidden
+            else [[c for c in tasks if tasks[c].offered[0] == row] for row in each]
+        )
+        means, heard, sums, deviation = (
+            means.clone(),
+            heard.astype(np.float64),
+            dict(replies.sums),
+            0.0,
+        )
         limit, hidden = self.pool.wire.limit(self.plan.clip), self.plan.hidden
         for row, asked in enumerate(rows):
             there = len(answered.intersection(asked))
@@ -184,7 +216,9 @@ class Answers:
             noise, together = Noise.of(boundary, len(asked), hidden, limit, cost), math.sqrt(there)
             assert noise is not None
             if any(tasks[c].trains and tasks[c].sent for c in asked):
-                means[at] += self._drawn(means[at], asked[0], rng) * (noise.update * together / there)
+                means[at] += self._drawn(means[at], asked[0], rng) * (
+                    noise.update * together / there
+                )
                 if hidden:
                     heard = heard + rng.standard_normal(len(heard)) * noise.count * together
             if row in sums:

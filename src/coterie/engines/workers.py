@@ -1,7 +1,8 @@
 """Worker processes: one thread each, models and replies in shared memory, data inherited, nothing copied per job.
 
-Workers are forked, so they share the world's tensors with their parent. The matrices of models and replies are anonymous
-shared memory. Jobs are small tuples. A job's result does not depend on the worker that runs it, or on the time.
+Workers are forked, so they share the world's tensors with their parent. The matrices of models and
+replies are anonymous shared memory. Jobs are small tuples. A job's result does not depend on the
+worker that runs it, or on the time.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def default_workers() -> int:
 def shared_matrix(rows: int, columns: int) -> Tensor:
     """Create a float32 matrix in memory that forked processes share.
 
-    The system provides the memory when it is first used. A matrix of more than half of the available memory lies in an
-    unnamed file in the temporary folder.
+    The system provides the memory when it is first used. A matrix of more than half of the
+    available memory lies in an unnamed file in the temporary folder.
 
     Args:
         rows: Number of rows.
@@ -81,7 +82,9 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
     size = rows * columns * 4
     if size > available_memory() / 2:
         with tempfile.TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, not a crash at some later write
+            os.posix_fallocate(
+                file.fileno(), 0, size
+            )  # a full disk is an error here, not a crash at some later write
             memory = mmap.mmap(file.fileno(), size)
     else:
         memory = mmap.mmap(-1, size)
@@ -103,8 +106,8 @@ class Workers:
 
     Attributes:
         work: A function of one job. It must be pure except for writes to shared matrices.
-        count: Number of processes. With 1 the jobs run in this process, also with one thread, so the results have the same
-            bits.
+        count: Number of processes. With 1 the jobs run in this process, also with one thread, so
+            the results have the same bits.
     """
 
     def __init__(self, work: Callable[[Any], Any], count: int) -> None:
@@ -119,10 +122,15 @@ class Workers:
         self.next = context.Value("l", 0)
         for _ in range(self.count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=self._serve, args=(theirs, [*self.pipes, ours]), daemon=True)
+            process = context.Process(
+                target=self._serve, args=(theirs, [*self.pipes, ours]), daemon=True
+            )
             with warnings.catch_warnings(), _no_interrupt():
-                # Python 3.12+ warns of any thread at a fork; torch's idle ones are never used by a one-thread child.
-                warnings.filterwarnings("ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning)
+                # Python 3.12+ warns of any thread at a fork; torch's idle ones are never used by a
+                # one-thread child.
+                warnings.filterwarnings(
+                    "ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning
+                )
                 process.start()
             theirs.close()
             self.processes.append(process)
@@ -130,7 +138,9 @@ class Workers:
 
     def _serve(self, pipe: Connection, parents: list[Connection]) -> None:
         """Main loop of a worker: take lists of jobs until the parent sends None or has ended."""
-        for other in parents:  # if these stayed open, the pipe would not show that the parent has ended
+        for (
+            other
+        ) in parents:  # if these stayed open, the pipe would not show that the parent has ended
             other.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -226,14 +236,19 @@ class Workers:
 def _keep_memory() -> None:
     """Make this process keep freed memory, so that activations and gradients of the next step can use it again.
 
-    Memory that the C library returns to the system at every step must be cleared and mapped again. This took a tenth of the
-    time of some steps.
+    Memory that the C library returns to the system at every step must be cleared and mapped again.
+    This took a tenth of the time of some steps.
     """
-    trim, map_from = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt; other libraries have none
+    trim, map_from = (
+        -1,
+        -3,
+    )  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt; other libraries have none
     with suppress(AttributeError, OSError, TypeError):
         library = ctypes.CDLL(None)
         library.mallopt(trim, 2**31 - 1)
-        library.mallopt(map_from, 2**30) or library.mallopt(map_from, 2**25)  # the limit of older versions
+        library.mallopt(map_from, 2**30) or library.mallopt(
+            map_from, 2**25
+        )  # the limit of older versions
 
 
 def sentence(error: Exception) -> str:
@@ -243,7 +258,11 @@ def sentence(error: Exception) -> str:
 
 def _death(process: multiprocessing.process.BaseProcess) -> WorkerLost:
     process.join(timeout=1)
-    hint = " (killed; was there enough memory? fewer --workers need less)" if process.exitcode == -signal.SIGKILL else ""
+    hint = (
+        " (killed; was there enough memory? fewer --workers need less)"
+        if process.exitcode == -signal.SIGKILL
+        else ""
+    )
     return WorkerLost(f"a worker process ended with exit code {process.exitcode}{hint}")
 
 
@@ -252,20 +271,35 @@ def _death(process: multiprocessing.process.BaseProcess) -> WorkerLost:
 
 
 BLOCK_BYTES = 1 << 21
-"""Bytes of the models in a block on a CPU. They should fit a core's cache together with their gradients and examples."""
+"""Bytes of the models in a block on a CPU. They should fit a core's cache together with their
+gradients and examples."""
 
 WIDEST = 16
-"""Most clients in a block on a CPU. Wider blocks gain little, and the workers share the work less evenly."""
+"""Most clients in a block on a CPU. Wider blocks gain little, and the workers share the work less
+evenly."""
 
 WIDEST_ON_A_GPU = 64
 TRIED = 8
 """Examples with which a loss is tried."""
 
 STEP = 40e6
-"""Operations of a step on a CPU above which clients train alone: the cost of the calls to torch is then small."""
+"""Operations of a step on a CPU above which clients train alone: the cost of the calls to torch is
+then small."""
 
-_ONE_BY_ONE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU)
-"""Modules that are fast in blocks on a CPU and compute every example independently of the others."""
+_ONE_BY_ONE = (
+    nn.Sequential,
+    nn.Flatten,
+    nn.Linear,
+    nn.Identity,
+    nn.ReLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.SiLU,
+    nn.LeakyReLU,
+)
+"""Modules that are fast in blocks on a CPU and compute every example independently of the others.
+"""
 
 
 @public
@@ -273,7 +307,8 @@ _ONE_BY_ONE = (nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.ReLU, nn.Ta
 class Hardware:
     """The hardware settings of a run.
 
-    The number of workers changes no bit of a result. The width and the device change rounding; bf16 changes a little more.
+    The number of workers changes no bit of a result. The width and the device change rounding; bf16
+    changes a little more.
 
     Attributes:
         workers: Processes that train. None means one per core.
@@ -296,17 +331,23 @@ class Hardware:
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise SettingError(f"{name} must be an integer >= 1, got {value!r}")
         if self.precision not in PRECISIONS:
-            raise SettingError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+            raise SettingError(
+                f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
+            )
         if self._kind() not in ("cpu", "cuda"):
             raise SettingError(f"device must be cpu or cuda, got {self.device!r}")
         if self._kind() != "cpu" and (self.workers or 1) > 1:
-            raise SettingError(f"workers must be 1 with device {self.device}, got {self.workers} (use width for blocks)")
+            raise SettingError(
+                f"workers must be 1 with device {self.device}, got {self.workers} (use width for blocks)"
+            )
 
     def _kind(self) -> str:
         try:
             return torch.device(self.device).type
         except (RuntimeError, TypeError):
-            raise SettingError(f"device must be cpu, cuda or cuda:NUMBER, got {self.device!r}") from None
+            raise SettingError(
+                f"device must be cpu, cuda or cuda:NUMBER, got {self.device!r}"
+            ) from None
 
     def check(self, world: World) -> None:
         """Check that this machine has the device and that the model can be trained with these settings.
@@ -318,10 +359,14 @@ class Hardware:
             SettingError: The device is missing, or the model does not allow this width.
         """
         if self._kind() == "cuda" and not torch.cuda.is_available():
-            raise SettingError(f"device {self.device!r} cannot be used: this PyTorch finds no CUDA GPU; cpu always works")
+            raise SettingError(
+                f"device {self.device!r} cannot be used: this PyTorch finds no CUDA GPU; cpu always works"
+            )
         count = torch.cuda.device_count()
         if self._kind() == "cuda" and (torch.device(self.device).index or 0) >= count:
-            raise SettingError(f"device {self.device!r} cannot be used: the last GPU here is cuda:{count - 1}")
+            raise SettingError(
+                f"device {self.device!r} cannot be used: the last GPU here is cuda:{count - 1}"
+            )
         with seeded(0):
             self.block(world.model(), world)
 
@@ -333,7 +378,11 @@ class Hardware:
 
     def warn_of_one(self) -> None:
         """Issue a warning if this process can have no worker processes, and several are asked for."""
-        if (self.workers or 1) > 1 and self._kind() == "cpu" and multiprocessing.current_process().daemon:
+        if (
+            (self.workers or 1) > 1
+            and self._kind() == "cpu"
+            and multiprocessing.current_process().daemon
+        ):
             warnings.warn(
                 f"workers is {self.workers}, and a process of a multiprocessing.Pool can start none: training runs in this "
                 "process alone, with the same results",
@@ -357,7 +406,9 @@ class Hardware:
         """
         obstacle = next((why for part in module.modules() for why in _obstacles(part)), None)
         if self.width is not None:
-            obstacle = obstacle or (None if _of_tensors(world) else "inputs that are not single tensors")
+            obstacle = obstacle or (
+                None if _of_tensors(world) else "inputs that are not single tensors"
+            )
             if self.width > 1 and obstacle:
                 raise SettingError(f"width must be 1 for a model with {obstacle}, got {self.width}")
             return self.width
@@ -366,7 +417,10 @@ class Hardware:
         if self._kind() != "cpu":
             return WIDEST_ON_A_GPU if _together(module, world) else 1
         parameters = sum(p.numel() for p in module.parameters())
-        if not all(type(part) in _ONE_BY_ONE for part in module.modules()) or _work(parameters, world) > STEP:
+        if (
+            not all(type(part) in _ONE_BY_ONE for part in module.modules())
+            or _work(parameters, world) > STEP
+        ):
             return 1
         if not _together(module, world):
             return 1
@@ -379,7 +433,11 @@ def _obstacles(part: nn.Module) -> Iterator[str]:
         yield "dropout, which draws separate random numbers for each client"
     if isinstance(part, nn.RNNBase):
         yield "recurrent layers, which torch cannot compute for several models at once"
-    owned = [buffer for buffer in part._buffers.values() if buffer is not None and buffer.is_floating_point()]
+    owned = [
+        buffer
+        for buffer in part._buffers.values()
+        if buffer is not None and buffer.is_floating_point()
+    ]
     if owned and not isinstance(part, nn.modules.batchnorm._BatchNorm):
         yield f"buffers in {type(part).__name__}, which may change as it is trained"
 
@@ -406,7 +464,9 @@ def _together(module: nn.Module, world: World) -> bool:
         return False
     finally:
         module.train(training)
-    return isinstance(outputs, torch.Tensor) and for_several_models(objective.loss, outputs, first.targets[:TRIED])
+    return isinstance(outputs, torch.Tensor) and for_several_models(
+        objective.loss, outputs, first.targets[:TRIED]
+    )
 
 
 def _work(parameters: int, world: World) -> float:

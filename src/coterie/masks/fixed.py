@@ -14,8 +14,9 @@ WORD = np.dtype("<u4")
 class FixedPoint:
     """A fixed-point encoding of numbers of which at most ``clients`` are added.
 
-    A number in ``[-bound, bound]`` becomes one of ``2 levels + 1`` integers, with ``levels`` the greatest that cannot overflow
-    when all clients send the bound. The sum of the integers is exact; each number is rounded to the nearest integer once.
+    A number in ``[-bound, bound]`` becomes one of ``2 levels + 1`` integers, with ``levels`` the
+    greatest that cannot overflow when all clients send the bound. The sum of the integers is exact;
+    each number is rounded to the nearest integer once.
 
     Attributes:
         bound: Numbers beyond are clipped to this. Positive and finite.
@@ -36,9 +37,13 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < np.inf:
-            raise ValueError(f"the bound of masked numbers must be positive and finite, got {self.bound}")
+            raise ValueError(
+                f"the bound of masked numbers must be positive and finite, got {self.bound}"
+            )
         if not 1 <= self.clients < 2**31:
-            raise ValueError(f"the number of clients must be 1 or more, and less than 2^31, got {self.clients}")
+            raise ValueError(
+                f"the number of clients must be 1 or more, and less than 2^31, got {self.clients}"
+            )
 
     @property
     def levels(self) -> int:

@@ -1,7 +1,8 @@
 """Which clients have common masks: all of them, or each with some tens of others where clients are many.
 
-J. Bell, K. Bonawitz, A. Gascón, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS
-2020: clients stand in a random order on a ring, and each has masks in common with the ``degree / 2`` nearest on both sides.
+J. Bell, K. Bonawitz, A. Gascón, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with
+(Poly)Logarithmic Overhead", CCS 2020: clients stand in a random order on a ring, and each has masks
+in common with the ``degree / 2`` nearest on both sides.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Graph:
 
     Attributes:
         neighbours: Client -> the other clients with which it has masks in common, sorted.
-        threshold: Shares that give back a client's secret: more than half of those that it and its neighbours hold. So a server
-            that tells them different things cannot collect both secrets of a client, unless clients help it.
+        threshold: Shares that give back a client's secret: more than half of those that it and its
+            neighbours hold. So a server that tells them different things cannot collect both
+            secrets of a client, unless clients help it.
 
     Example:
         >>> graph = Graph.of([3, 5, 9])
@@ -58,11 +60,16 @@ class Graph:
             raise ValueError(f"a masked sum needs three clients or more, got {len(ids)}")
         k = len(ids) - 1 if len(ids) <= COMPLETE else degree(len(ids), dropouts, colluding)
         if k == len(ids) - 1:
-            neighbours = {client: tuple(other for other in ids if other != client) for client in ids}
+            neighbours = {
+                client: tuple(other for other in ids if other != client) for client in ids
+            }
         else:
             ring = secrets.SystemRandom().sample(ids, len(ids))
             steps = [step for near in range(1, k // 2 + 1) for step in (-near, near)]
-            neighbours = {c: tuple(sorted(ring[(i + step) % len(ring)] for step in steps)) for i, c in enumerate(ring)}
+            neighbours = {
+                c: tuple(sorted(ring[(i + step) % len(ring)] for step in steps))
+                for i, c in enumerate(ring)
+            }
         return cls(neighbours, threshold(k))
 
 
@@ -74,8 +81,9 @@ def threshold(degree: int) -> int:
 def degree(clients: int, dropouts: float, colluding: float) -> int:
     """Return the least even degree of a sparse graph that is safe.
 
-    Each of three events must be improbable for all clients together: as many colluding neighbours as the threshold; too few
-    neighbours that stay; and so many colluding or silent ones in a row that the others fall apart (Bell et al., section 3).
+    Each of three events must be improbable for all clients together: as many colluding neighbours
+    as the threshold; too few neighbours that stay; and so many colluding or silent ones in a row
+    that the others fall apart (Bell et al., section 3).
 
     Args:
         clients: n.

@@ -1,7 +1,8 @@
 """Shamir's secret sharing: any ``threshold`` shares of a secret give it back, and fewer say nothing about it.
 
-A. Shamir, "How to share a secret", Communications of the ACM 1979. A secret of 32 bytes is the value at 0 of a random
-polynomial of degree ``threshold - 1`` over the integers modulo a prime; a share is its value at another place.
+A. Shamir, "How to share a secret", Communications of the ACM 1979. A secret of 32 bytes is the
+value at 0 of a random polynomial of degree ``threshold - 1`` over the integers modulo a prime; a
+share is its value at another place.
 """
 
 from __future__ import annotations
@@ -28,16 +29,26 @@ def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, byt
         Place -> share of 33 bytes.
 
     Raises:
-        ValueError: The secret has another length, places are not different and positive, or there are too few of them.
+        ValueError: The secret has another length, places are not different and positive, or there
+            are too few of them.
     """
     places = list(places)
     if len(secret) != SECRET:
         raise ValueError(f"a secret has {SECRET} bytes, got {len(secret)}")
-    if len(set(places)) < len(places) or min(places, default=0) < 1 or max(places, default=0) >= PRIME:
+    if (
+        len(set(places)) < len(places)
+        or min(places, default=0) < 1
+        or max(places, default=0) >= PRIME
+    ):
         raise ValueError("the places of shares must be different positive integers")
     if not 1 <= threshold <= len(places):
-        raise ValueError(f"the threshold must be from 1 to the number of shares, {len(places)}, got {threshold}")
-    powers = [int.from_bytes(secret, "big"), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+        raise ValueError(
+            f"the threshold must be from 1 to the number of shares, {len(places)}, got {threshold}"
+        )
+    powers = [
+        int.from_bytes(secret, "big"),
+        *(secrets.randbelow(PRIME) for _ in range(threshold - 1)),
+    ]
     return {place: _value(powers, place).to_bytes(SHARE, "big") for place in places}
 
 

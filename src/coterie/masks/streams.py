@@ -52,10 +52,12 @@ class KeyPair:
 
         Args:
             public: The other public key.
-            purpose: What the key is for, and for which sum; the same for both. Other purposes give unrelated keys.
+            purpose: What the key is for, and for which sum; the same for both. Other purposes give
+                unrelated keys.
 
         Raises:
-            ValueError: The public key has another length, or is of a kind that gives the same key to all.
+            ValueError: The public key has another length, or is of a kind that gives the same key
+                to all.
         """
         common = self.private.exchange(X25519PublicKey.from_public_bytes(public))
         return HKDF(algorithm=hashes.SHA256(), length=KEY, salt=None, info=purpose).derive(common)
@@ -68,7 +70,11 @@ def mask(seed: bytes, size: int) -> np.ndarray:
         seed: 32 bytes, used for one mask only.
         size: d, the number of integers.
     """
-    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(WORD.itemsize * size))
+    stream = (
+        Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None)
+        .encryptor()
+        .update(bytes(WORD.itemsize * size))
+    )
     return np.frombuffer(stream, dtype=WORD)
 
 
@@ -86,4 +92,6 @@ def opened(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
     except InvalidTag:
-        raise ValueError("it was changed on its way, or is meant for another client or another sum") from None
+        raise ValueError(
+            "it was changed on its way, or is meant for another client or another sum"
+        ) from None

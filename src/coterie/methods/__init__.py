@@ -42,7 +42,36 @@ METHODS: dict[str, type[Any]] = _named.KNOWN
 METHODS.update(
     (method.name, public(method))
     for method in (
-        *(Auto, FedAvg, Independent, CFL, FLHC, HCCT, HCCTE, HCCTP, FedPer, Ditto, APFL, FedRep, FedBABU, KNNPer),
-        *(ACFL, MAXFL, FedFA, IFCA, FLSC, CFLGP, CLoVE, FedDrift, SplitHalf, SplitHalfSums, SplitHalfPrivate, Tuned, Race),
+        *(
+            Auto,
+            FedAvg,
+            Independent,
+            CFL,
+            FLHC,
+            HCCT,
+            HCCTE,
+            HCCTP,
+            FedPer,
+            Ditto,
+            APFL,
+            FedRep,
+            FedBABU,
+            KNNPer,
+        ),
+        *(
+            ACFL,
+            MAXFL,
+            FedFA,
+            IFCA,
+            FLSC,
+            CFLGP,
+            CLoVE,
+            FedDrift,
+            SplitHalf,
+            SplitHalfSums,
+            SplitHalfPrivate,
+            Tuned,
+            Race,
+        ),
     )
 )

@@ -1,8 +1,9 @@
 """The parameter tree: who was together, with which model, until when, and how newcomers find their place in it.
 
-CFL, arXiv 1910.01991, section III-D and figure 4: "every node keeps its clients and its stationary solution". Every edge
-keeps the updates that its clients sent just before the split. Algorithm 4 moves a newcomer from the root to a leaf: at each
-node it trains from that node's model, then follows the edge that holds the update most similar to its own.
+CFL, arXiv 1910.01991, section III-D and figure 4: "every node keeps its clients and its stationary
+solution". Every edge keeps the updates that its clients sent just before the split. Algorithm 4
+moves a newcomer from the root to a leaf: at each node it trains from that node's model, then
+follows the edge that holds the update most similar to its own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from coterie.core import (
 )
 
 Closeness = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is closer."""
+"""(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is
+closer."""
 
 
 @state("tree.node")
@@ -43,11 +45,13 @@ class Node:
         id: position in ``Tree.nodes``.
         parent: id of the parent node; None at the root.
         clients: clients that have reached this node and are still in the federation.
-        model: ``(d,)``, the model that its clients were offered in the exchange that split the node (θ*); None in a leaf.
+        model: ``(d,)``, the model that its clients were offered in the exchange that split the node
+            (θ*); None in a leaf.
         round: number of rounds completed when the node was split.
         losses: each member's validation loss with ``model``, where it was measured.
         heard: clients whose updates are on the edge into the node.
-        updates: ``(m, p)``, the parameters of these clients' updates from the parent's model, or sketches of them.
+        updates: ``(m, p)``, the parameters of these clients' updates from the parent's model, or
+            sketches of them.
     """
 
     id: int
@@ -99,22 +103,39 @@ class Tree:
             The new tree, and the ids of the children.
 
         Raises:
-            ValueError: the node is already split, a part is empty, or a client is in two parts or not of this node.
+            ValueError: the node is already split, a part is empty, or a client is in two parts or
+                not of this node.
         """
         parent, parts = self.nodes[id], tuple(parts)
         if parent.model is not None:
             raise ValueError(f"node {id} is split already")
         members = [c for part in parts for c in part]
-        if not all(parts) or len(set(members)) < len(members) or not set(members) <= set(parent.clients):
-            raise ValueError(f"the parts of node {id} must be its clients, none empty and none twice")
+        if (
+            not all(parts)
+            or len(set(members)) < len(members)
+            or not set(members) <= set(parent.clients)
+        ):
+            raise ValueError(
+                f"the parts of node {id} must be its clients, none empty and none twice"
+            )
         nodes = list(self.nodes)
         nodes[id] = replace(parent, model=model, round=round, losses=dict(losses or {}))
         for part in parts:
             heard, updates = self._edge(part, replies)
-            nodes.append(Node(id=len(nodes), parent=id, clients=tuple(sorted(part)), heard=heard, updates=updates))
+            nodes.append(
+                Node(
+                    id=len(nodes),
+                    parent=id,
+                    clients=tuple(sorted(part)),
+                    heard=heard,
+                    updates=updates,
+                )
+            )
         return replace(self, nodes=tuple(nodes)), tuple(range(len(self.nodes), len(nodes)))
 
-    def _edge(self, part: tuple[Client, ...], replies: Replies | None) -> tuple[tuple[Client, ...], torch.Tensor | None]:
+    def _edge(
+        self, part: tuple[Client, ...], replies: Replies | None
+    ) -> tuple[tuple[Client, ...], torch.Tensor | None]:
         own = replies.of(part) if replies is not None else None
         if own is None or not own.clients or own.updates is None:
             return (), None
@@ -148,7 +169,9 @@ class Tree:
             nodes.append(self.nodes[nodes[-1].parent])
         return tuple(reversed(nodes))
 
-    def nearest(self, id: int, update: torch.Tensor, closeness: Closeness) -> tuple[int, dict[int, float]]:
+    def nearest(
+        self, id: int, update: torch.Tensor, closeness: Closeness
+    ) -> tuple[int, dict[int, float]]:
         """Find the child whose edge holds the update closest to a given one (one step of Algorithm 4).
 
         Args:
@@ -157,12 +180,14 @@ class Tree:
             closeness: closeness of two updates; a greater value is closer.
 
         Returns:
-            The child's id (of equally close children the last, as in the paper), and the closeness of the closest update
-            of each child.
+            The child's id (of equally close children the last, as in the paper), and the closeness
+            of the closest update of each child.
         """
         own = self.short(update[None])[0]
         close = {
-            child.id: float(closeness(own, child.updates).max()) for child in self.children(id) if child.updates is not None
+            child.id: float(closeness(own, child.updates).max())
+            for child in self.children(id)
+            if child.updates is not None
         }
         return max(close, key=lambda child: (close[child], child)), close
 
@@ -177,7 +202,9 @@ class Tree:
             there = {client for client, at in goes.items() if at == id}
             for node in self.path(id):
                 onto.setdefault(node.id, set()).update(there)
-        clients = [(set(node.clients) - goes.keys()) | onto.get(node.id, set()) for node in self.nodes]
+        clients = [
+            (set(node.clients) - goes.keys()) | onto.get(node.id, set()) for node in self.nodes
+        ]
         nodes = [
             node if set(node.clients) == new else replace(node, clients=tuple(sorted(new)))
             for node, new in zip(self.nodes, clients, strict=True)
@@ -189,12 +216,21 @@ class Tree:
         gone = set(clients)
         return replace(
             self,
-            nodes=tuple(replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n for n in self.nodes),
+            nodes=tuple(
+                replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n
+                for n in self.nodes
+            ),
         )
 
     def grow(self, id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
         """Add to node ``id`` a child that holds ``client`` alone; return the new tree and the child's id."""
-        child = Node(id=len(self.nodes), parent=id, clients=(), heard=(client,), updates=self.short(update[None]))
+        child = Node(
+            id=len(self.nodes),
+            parent=id,
+            clients=(),
+            heard=(client,),
+            updates=self.short(update[None]),
+        )
         return replace(self, nodes=(*self.nodes, child)).place({client: child.id}), child.id
 
     def plant(self) -> Tree:
@@ -202,16 +238,22 @@ class Tree:
         return replace(self, nodes=(*self.nodes, Node(id=len(self.nodes), parent=None, clients=())))
 
 
-def root(clients: tuple[Client, ...], parameters: int | None = None, sketch: int | None = None) -> Tree:
+def root(
+    clients: tuple[Client, ...], parameters: int | None = None, sketch: int | None = None
+) -> Tree:
     """Return a tree of one node."""
-    return Tree(nodes=(Node(id=0, parent=None, clients=clients),), parameters=parameters, sketch=sketch)
+    return Tree(
+        nodes=(Node(id=0, parent=None, clients=clients),), parameters=parameters, sketch=sketch
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
-# Placement of newcomers in the parameter tree: CFL's Algorithm 4, one level per exchange, for every method with a tree.
+# Placement of newcomers in the parameter tree: CFL's Algorithm 4, one level per exchange, for every
+# method with a tree.
 #
-# A walker is a client at an inner node. It trains from that node's model, with the learning rate of the round in which the
-# node was split, and moves to the child whose edge holds the update closest to its own. It is placed when it reaches a leaf.
+# A walker is a client at an inner node. It trains from that node's model, with the learning rate of
+# the round in which the node was split, and moves to the child whose edge holds the update closest
+# to its own. It is placed when it reaches a leaf.
 
 
 Walkers = Mapping[Client, int]
@@ -248,16 +290,22 @@ def tasks(
         **task: further fields of the tasks.
 
     Returns:
-        The models that walkers train from, for rows ``first``, ``first + 1``, ... of a plan, and the tasks.
+        The models that walkers train from, for rows ``first``, ``first + 1``, ... of a plan, and
+        the tasks.
     """
     asked = {c: id for c, id in walkers.items() if c in set(present)}
     ids = sorted(set(asked.values()))
     models = [tree.model(id) for id in ids]
     row = {id: first + i for i, id in enumerate(ids)}
-    return models, {c: Task(offered=(row[id],), lr_round=tree.nodes[id].round, **task) for c, id in sorted(asked.items())}
+    return models, {
+        c: Task(offered=(row[id],), lr_round=tree.nodes[id].round, **task)
+        for c, id in sorted(asked.items())
+    }
 
 
-def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold: float | None = None) -> Walked:
+def step(
+    tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold: float | None = None
+) -> Walked:
     """Move every walker that answered down one level.
 
     Args:
@@ -265,7 +313,8 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold:
         walkers: clients at inner nodes.
         replies: replies of the exchange.
         metric: metric of :func:`coterie.clustering.closeness`.
-        threshold: a walker whose distance from every client is at least this becomes a new leaf; None: no walker does.
+        threshold: a walker whose distance from every client is at least this becomes a new leaf;
+            None: no walker does.
 
     Returns:
         The new tree, the walkers that remain, the clients that arrived, and the reasons.
@@ -275,7 +324,11 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold:
     for i, client in enumerate(own.clients):
         at, update = walkers[client], own.all_updates[i]
         child, close = tree.nearest(at, update, partial(closeness, metric=metric))
-        criteria = () if threshold is None else (_near(1 - close[child] if metric == "cosine" else -close[child], threshold),)
+        criteria = (
+            ()
+            if threshold is None
+            else (_near(1 - close[child] if metric == "cosine" else -close[child], threshold),)
+        )
         if all(one.held for one in criteria):
             tree = tree.place({client: child})
         else:
@@ -290,7 +343,14 @@ def step(tree: Tree, walkers: Walkers, replies: Replies, metric: str, threshold:
 
 
 def _near(distance: float, threshold: float) -> Criterion:
-    return Criterion("distance of the nearest client", distance, "<", threshold, "threshold", unmet="far from all clients")
+    return Criterion(
+        "distance of the nearest client",
+        distance,
+        "<",
+        threshold,
+        "threshold",
+        unmet="far from all clients",
+    )
 
 
 def _note(
@@ -303,7 +363,9 @@ def _note(
     criteria: tuple[Criterion, ...],
 ) -> Note:
     """Describe one walker's step, which led to a new leaf if the criteria did not hold."""
-    sign, measure = (1, "greatest cosine") if metric == "cosine" else (-1, f"least {metric} distance")
+    sign, measure = (
+        (1, "greatest cosine") if metric == "cosine" else (-1, f"least {metric} distance")
+    )
     compared = ", ".join(f"{sign * value:.3g} to node {id}" for id, value in sorted(close.items()))
     where = "joins" if tree.is_leaf(child) else "continues from"
     alone = "" if child in close else ", a new group: it is far from all"
@@ -313,7 +375,11 @@ def _note(
         text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",
         criteria=criteria,
         otherwise=f"it would have {'started a new group' if child in close else 'joined a group'}",
-        numbers={"at": float(at), "node": float(child), **{f"node_{id}": sign * value for id, value in close.items()}},
+        numbers={
+            "at": float(at),
+            "node": float(child),
+            **{f"node_{id}": sign * value for id, value in close.items()},
+        },
     )
 
 
@@ -408,7 +474,11 @@ def stays(leaf: Leaf, mean: torch.Tensor, verdict: str) -> Leaf:
 
 
 def split(
-    tree: Tree, leaf: Leaf, means: Mapping[tuple[Client, ...], torch.Tensor], replies: Replies, round: int
+    tree: Tree,
+    leaf: Leaf,
+    means: Mapping[tuple[Client, ...], torch.Tensor],
+    replies: Replies,
+    round: int,
 ) -> tuple[Tree, list[Leaf]]:
     """Split a leaf.
 
@@ -426,7 +496,16 @@ def split(
     """
     tree, ids = tree.split(leaf.node, tuple(means), leaf.model, leaf.losses, replies, round)
     children = [
-        replace(leaf, node=id, clients=part, model=leaf.model + mean, ask_all=False, gradients=False, held=0, losses={})
+        replace(
+            leaf,
+            node=id,
+            clients=part,
+            model=leaf.model + mean,
+            ask_all=False,
+            gradients=False,
+            held=0,
+            losses={},
+        )
         for id, (part, mean) in zip(ids, means.items(), strict=True)
     ]
     return tree, children
@@ -434,7 +513,14 @@ def split(
 
 def placed(note: Note, leaf: Leaf, children: Iterable[Leaf]) -> Note:
     """Add the ids of the split node and of its first child to the note of a split; the ids of the other children follow."""
-    return replace(note, numbers={**note.numbers, "node": float(leaf.node), "first_part": float(min(c.node for c in children))})
+    return replace(
+        note,
+        numbers={
+            **note.numbers,
+            "node": float(leaf.node),
+            "first_part": float(min(c.node for c in children)),
+        },
+    )
 
 
 def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
@@ -448,11 +534,16 @@ def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
     for client, node in arrived.items():
         new.setdefault(node, []).append(client)
     return [
-        replace(leaf, clients=tuple(sorted((*leaf.clients, *new[leaf.node])))) if leaf.node in new else leaf for leaf in leaves
+        replace(leaf, clients=tuple(sorted((*leaf.clients, *new[leaf.node]))))
+        if leaf.node in new
+        else leaf
+        for leaf in leaves
     ]
 
 
-def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemble: bool = False) -> Assignment:
+def served(
+    state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemble: bool = False
+) -> Assignment:
     """Assign models to clients: the leaf's model to a member, the model of its node to a walker.
 
     Args:
@@ -463,12 +554,21 @@ def served(state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemb
     inner = [(node.id, node.model) for node in state.tree.nodes if node.model is not None]
     place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
     place |= {id: len(state.leaves) + i for i, (id, _) in enumerate(inner)}
-    at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(state.walkers)
+    at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(
+        state.walkers
+    )
     return Assignment(
-        models=torch.stack([*(leaf.model for leaf in state.leaves), *(model for _, model in inner)]),
+        models=torch.stack(
+            [*(leaf.model for leaf in state.leaves), *(model for _, model in inner)]
+        ),
         row={client: place[id] for client, id in sorted({**at, **best}.items())},
-        groups=as_groups([*(leaf.clients for leaf in state.leaves if leaf.clients), *waiting(state.walkers)]),
-        path={client: tuple(place[node.id] for node in state.tree.path(id)) for client, id in at.items()},
+        groups=as_groups(
+            [*(leaf.clients for leaf in state.leaves if leaf.clients), *waiting(state.walkers)]
+        ),
+        path={
+            client: tuple(place[node.id] for node in state.tree.path(id))
+            for client, id in at.items()
+        },
         ensemble=ensemble,
     )
 
@@ -495,7 +595,8 @@ def retired(state: S, clients: tuple[Client, ...]) -> S:
 def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
     """Find the clients that an ancestor's model serves better than the model they were last offered.
 
-    The comparison uses the validation losses in the replies. A leaf's loss is that of its model one round ago.
+    The comparison uses the validation losses in the replies. A leaf's loss is that of its model one
+    round ago.
 
     Args:
         state: the state of CFL.
@@ -505,7 +606,11 @@ def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
     """
     for leaf in state.leaves:
         for client in leaf.clients:
-            past = [(n.losses[client], n.id) for n in state.tree.path(leaf.node)[:-1] if client in n.losses]
+            past = [
+                (n.losses[client], n.id)
+                for n in state.tree.path(leaf.node)[:-1]
+                if client in n.losses
+            ]
             if past and client in leaf.losses and min(past)[0] < leaf.losses[client]:
                 yield client, min(past)[1]
     for client, at in state.walkers.items():

@@ -11,8 +11,9 @@ from coterie.core import BOUND, Client, Note
 from coterie.notebook.tables import some
 
 FEW = 8
-"""The quartiles of fewer clients than this say little about where an honest value may lie: with three clients, fences alone
-made a test at the 10 % level reject in 15 to 27 % of draws. So for few clients the fences are wider by a slack."""
+"""The quartiles of fewer clients than this say little about where an honest value may lie: with
+three clients, fences alone made a test at the 10 % level reject in 15 to 27 % of draws. So for few
+clients the fences are wider by a slack."""
 
 SLACK = 1.0
 """The slack for means, in standard deviations of a single example."""
@@ -56,11 +57,13 @@ def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
 def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Limit the means and variances that clients report, each by those of the other clients.
 
-    Variances are limited on the scale of their logarithms, where those of honest clients are symmetric.
+    Variances are limited on the scale of their logarithms, where those of honest clients are
+    symmetric.
 
     Args:
         means: Shape ``(n,)``: each client's mean over its examples.
-        spreads: Shape ``(n,)``: the variances of a single example, non-negative. Zeros stay as they are.
+        spreads: Shape ``(n,)``: the variances of a single example, non-negative. Zeros stay as they
+            are.
 
     Returns:
         The limited means and variances, ``(n,)`` each.
@@ -68,7 +71,9 @@ def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, 
     few = len(means) < FEW
     limited = spreads.copy()
     positive = spreads > 0
-    limited[positive] = np.exp(fenced(np.log(spreads[positive]), math.log(SLACK_OF_VARIANCE) if few else 0.0))
+    limited[positive] = np.exp(
+        fenced(np.log(spreads[positive]), math.log(SLACK_OF_VARIANCE) if few else 0.0)
+    )
     deviation = math.sqrt(np.median(limited)) if len(limited) else 0.0
     return fenced(means, SLACK * deviation if few else 0.0), limited
 

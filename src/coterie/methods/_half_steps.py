@@ -22,26 +22,34 @@ def of_equal_steps(training: Training, sizes: Iterable[int], share: float = 0.5)
         share: the share; 0.5 takes as many steps on both halves together as a round does.
 
     Returns:
-        The settings for every half. None if the sizes are unknown: before the first round, or with noise added for privacy,
-        where every client counts as one example.
+        The settings for every half. None if the sizes are unknown: before the first round, or with
+        noise added for privacy, where every client counts as one example.
     """
     if training.steps is not None:
         return replace(training, steps=max(1, int(training.steps * share)))
     size = float(np.median(list(sizes) or [1]))
     if size <= 1:
         return None
-    return replace(training, steps=max(1, round(share * training.epochs * size / (training.batch or size))))
+    return replace(
+        training, steps=max(1, round(share * training.epochs * size / (training.batch or size)))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probing:
     """Settings of methods whose groups probe, and when the next probe of a group comes."""
 
-    level: float = setting(1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1)
-    probe_every: int = setting(4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1)
+    level: float = setting(
+        1e-4, "probability that two probes split a group of equal clients (α)", gt=0, lt=1
+    )
+    probe_every: int = setting(
+        4, "rounds between probes of a group; up to four times as many if nothing is found", ge=1
+    )
     first_probe: int = setting(2, "the round of the first probe", ge=2)
     review_every: int = setting(
-        8, "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never", ge=0
+        8,
+        "rounds from a change of groups to a review of all groups; more if reviews change nothing; 0: never",
+        ge=0,
     )
     steps: int | None = setting(
         None,
@@ -49,8 +57,12 @@ class Probing:
         "or, with noise, as many as a round has epochs",
         ge=1,
     )
-    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
+    fraction: float = setting(
+        1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of means: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     @property
     def asks(self) -> tuple[Task, ...]:
@@ -59,7 +71,11 @@ class Probing:
 
     def _turn(self, round: int) -> int:
         """The first round after this one in which a probe is due."""
-        return round + 1 + (self.first_probe - round - 1) % self.probe_every if round >= self.first_probe else self.first_probe
+        return (
+            round + 1 + (self.first_probe - round - 1) % self.probe_every
+            if round >= self.first_probe
+            else self.first_probe
+        )
 
     def _later(self, round: int, calm: int) -> int:
         """The round of the next probe of a group that stays whole: later, the more probes in a row showed no difference."""

@@ -1,12 +1,13 @@
 """What IFCA and FLSC share: k models from which every client chooses by its training loss, and how they come to be.
 
-A *start* is a set of k first models and the models trained from them. With ``restarts`` above 1, several starts are trained
-for ``restart_rounds`` rounds each, one after the other. Then the same clients measure all their models in one exchange.
-Each client's loss with a start is its training loss with the model that it would choose, or the mean loss with the models
-that it would choose. The start with the smallest mean of these losses is kept. Until then the first start serves every
-client. Learning rates decay with the rounds of the start itself, so that all starts are trained in the same way. Rounds of
-all starts count as communication rounds. Exchanges that only measure, and those of k-means++, belong to the round that
-follows them.
+A *start* is a set of k first models and the models trained from them. With ``restarts`` above 1,
+several starts are trained for ``restart_rounds`` rounds each, one after the other. Then the same
+clients measure all their models in one exchange. Each client's loss with a start is its training
+loss with the model that it would choose, or the mean loss with the models that it would choose. The
+start with the smallest mean of these losses is kept. Until then the first start serves every
+client. Learning rates decay with the rounds of the start itself, so that all starts are trained in
+the same way. Rounds of all starts count as communication rounds. Exchanges that only measure, and
+those of k-means++, belong to the round that follows them.
 
 All of this is in the costs of a method: there are no exchanges except those that ``plan`` asks for.
 """
@@ -42,24 +43,28 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import SettingError, check, setting
 
 # ----------------------------------------------------------------------------------------------------
-# Initialisation by k-means++: k first models, each trained by one client that the models so far serve badly.
+# Initialisation by k-means++: k first models, each trained by one client that the models so far
+# serve badly.
 #
-# After D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, with a client's training loss
-# instead of the squared distance; ours. All models of a start are trained from the same draw, so that they differ only by
-# their clients' data. Two kinds of exchange alternate:
+# After D. Arthur, S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, with
+# a client's training loss instead of the squared distance; ours. All models of a start are trained
+# from the same draw, so that they differ only by their clients' data. Two kinds of exchange
+# alternate:
 #
 # - one client trains the next model;
 # - the clients asked measure the models that they have not measured yet.
 #
-# The first client is drawn uniformly. Each next client is drawn with probability proportional to its least loss minus the
-# smallest such loss of all clients, so that a loss that all clients have in common does not count.
+# The first client is drawn uniformly. Each next client is drawn with probability proportional to
+# its least loss minus the smallest such loss of all clients, so that a loss that all clients have
+# in common does not count.
 
 
 MOST_CENTRES = 50
 """The largest k for k-means++: an engine stops a round that has too many exchanges."""
 
 ATTEMPTS = 5
-"""Number of drawn clients in a row without an answer after which a model stays untrained, so that no run waits for ever."""
+"""Number of drawn clients in a row without an answer after which a model stays untrained, so that
+no run waits for ever."""
 
 
 @state("model-choice.centres")
@@ -69,7 +74,8 @@ class Centres:
     Attributes:
         made: number of models trained so far.
         measuring: whether clients measure in the next exchange; else one client trains.
-        losses: client -> its training losses with the first models, in their order, as many as it has measured.
+        losses: client -> its training losses with the first models, in their order, as many as it
+            has measured.
         missed: number of drawn clients in a row that did not answer.
     """
 
@@ -80,7 +86,12 @@ class Centres:
 
 
 def plan_centre(
-    centres: Centres, models: torch.Tensor, clients: tuple[Client, ...], asked: tuple[Client, ...], cohort: Cohort, epochs: int
+    centres: Centres,
+    models: torch.Tensor,
+    clients: tuple[Client, ...],
+    asked: tuple[Client, ...],
+    cohort: Cohort,
+    epochs: int,
 ) -> Plan:
     """Plan the next exchange of k-means++.
 
@@ -125,10 +136,14 @@ def capped(values: np.ndarray) -> np.ndarray:
         >>> capped(np.array([1.0, 2.0, 3e38]))
         array([1., 2., 4.])
     """
-    return values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
+    return (
+        values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
+    )
 
 
-def step_centre(centres: Centres, models: torch.Tensor, replies: Replies) -> tuple[Centres | None, torch.Tensor]:
+def step_centre(
+    centres: Centres, models: torch.Tensor, replies: Replies
+) -> tuple[Centres | None, torch.Tensor]:
     """Process the replies of an exchange of k-means++.
 
     Args:
@@ -141,7 +156,11 @@ def step_centre(centres: Centres, models: torch.Tensor, replies: Replies) -> tup
     """
     if centres.measuring:
         measured = zip(replies.clients, replies.losses, strict=True)
-        new = {c: (*centres.losses.get(c, ()), *losses) for c, losses in measured if np.isfinite(losses).all()}
+        new = {
+            c: (*centres.losses.get(c, ()), *losses)
+            for c, losses in measured
+            if np.isfinite(losses).all()
+        }
         return replace(centres, measuring=False, losses={**centres.losses, **new}), models
     missed = 0 if replies.clients else centres.missed + 1
     if replies.clients:
@@ -149,7 +168,9 @@ def step_centre(centres: Centres, models: torch.Tensor, replies: Replies) -> tup
     elif missed < ATTEMPTS:
         return replace(centres, missed=missed), models
     made = centres.made + 1
-    return None if made == len(models) else replace(centres, made=made, measuring=True, missed=missed), models
+    return None if made == len(models) else replace(
+        centres, made=made, measuring=True, missed=missed
+    ), models
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -202,7 +223,9 @@ class ChoosingState:
 Chosen = TypeVar("Chosen", int, Choice)
 
 
-def of_all(clients: tuple[Client, ...], chosen: Mapping[Client, Chosen], default: Chosen) -> dict[Client, Chosen]:
+def of_all(
+    clients: tuple[Client, ...], chosen: Mapping[Client, Chosen], default: Chosen
+) -> dict[Client, Chosen]:
     """Return every client's choice; clients that never answered get the most frequent one.
 
     Of equally frequent choices, the first counts.
@@ -249,7 +272,8 @@ def no_number_last(loss: float) -> tuple[bool, float]:
 def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
     """Return for each start the mean over clients of their ``taken`` least losses with its models.
 
-    NaN counts as infinite. Clients without any finite value are left out. A value far above all others is :func:`capped`.
+    NaN counts as infinite. Clients without any finite value are left out. A value far above all
+    others is :func:`capped`.
 
     Args:
         replies: replies of the exchange that measured all models.
@@ -261,13 +285,18 @@ def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
     """
     if not replies.clients:
         return np.zeros(starts)
-    losses = np.nan_to_num(np.array(replies.losses).reshape(len(replies.clients), starts, -1), nan=np.inf, posinf=np.inf)
+    losses = np.nan_to_num(
+        np.array(replies.losses).reshape(len(replies.clients), starts, -1),
+        nan=np.inf,
+        posinf=np.inf,
+    )
     best = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
     finite = best[np.isfinite(best).any(axis=1)]
     return capped(finite).mean(axis=0) if len(finite) else np.zeros(starts)
 
 
-# -- notes --------------------------------------------------------------------------------------------------------------
+# -- notes
+# --------------------------------------------------------------------------------------------------------------
 
 
 def round_note(state: ChoosingState, before: Start, after: Start, replies: Replies) -> Note:
@@ -285,13 +314,21 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
     counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
     text = f"{len(replies.clients)} clients answered, {moved} changed their choice; models are chosen by {counts} clients"
     numbers = {"moved": float(moved)}
-    smallest = {c: min(losses, key=no_number_last) for c, losses in zip(replies.clients, replies.losses, strict=True) if losses}
+    smallest = {
+        c: min(losses, key=no_number_last)
+        for c, losses in zip(replies.clients, replies.losses, strict=True)
+        if losses
+    }
     if smallest:
         numbers["loss"] = float(np.mean(list(smallest.values())))
         text += f", mean least training loss {numbers['loss']:.3g}"
     if len(state.starts) > 1:
         text = f"start {state.at + 1} of {len(state.starts)}: {text}"
-    parts = groups_of(new) if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen) else ()
+    parts = (
+        groups_of(new)
+        if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen)
+        else ()
+    )
     rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
     return Note(
         kind="cluster" if parts else "keep",
@@ -299,19 +336,29 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
         text=text,
         parts=parts,
         numbers=numbers,
-        values={"model": rows, "loss": smallest, **losses_of(replies)} if smallest else {"model": rows},
+        values={"model": rows, "loss": smallest, **losses_of(replies)}
+        if smallest
+        else {"model": rows},
     )
 
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
     """Return ``loss of model j`` -> client -> its training loss with model j, for clients that measured all k models."""
-    found = [(client, losses) for client, losses in zip(replies.clients, replies.losses, strict=True) if losses]
+    found = [
+        (client, losses)
+        for client, losses in zip(replies.clients, replies.losses, strict=True)
+        if losses
+    ]
     count = max((len(losses) for _, losses in found), default=0)
     whole = [(client, losses) for client, losses in found if len(losses) == count]
-    return {f"loss of model {j}": {client: losses[j] for client, losses in whole} for j in range(count)}
+    return {
+        f"loss of model {j}": {client: losses[j] for client, losses in whole} for j in range(count)
+    }
 
 
-def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int) -> Note:
+def restart_note(
+    state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int
+) -> Note:
     """Describe the comparison of the starts.
 
     Args:
@@ -329,7 +376,8 @@ def restart_note(state: ChoosingState, start: Start, best: int, losses: np.ndarr
 
 
 MOST_MODELS = 1000
-"""The largest number of models, or of starts: all are drawn, and held in memory, before the first round."""
+"""The largest number of models, or of starts: all are drawn, and held in memory, before the first
+round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,15 +387,23 @@ class Choosing(ABC):
     measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
     models: int = setting(4, "number of models (k)", ge=1, le=MOST_MODELS)
-    fraction: float = setting(1.0, "fraction of the clients sampled in each exchange, at least one", gt=0, le=1)
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each exchange, at least one", gt=0, le=1
+    )
     initial: str = setting(
         "distinct",
         "first models: distinct draws; the same draw k times; or kmeans++, each trained by a client (ours)",
         choices=("distinct", "same", "kmeans++"),
     )
-    initial_epochs: int = setting(5, "local epochs of a client that trains a first model (kmeans++)", ge=1)
-    restarts: int = setting(1, "number of starts; the one with the least training loss is kept", ge=1, le=MOST_MODELS)
-    restart_rounds: int = setting(3, "rounds of training of each start before they are compared", ge=1)
+    initial_epochs: int = setting(
+        5, "local epochs of a client that trains a first model (kmeans++)", ge=1
+    )
+    restarts: int = setting(
+        1, "number of starts; the one with the least training loss is kept", ge=1, le=MOST_MODELS
+    )
+    restart_rounds: int = setting(
+        3, "rounds of training of each start before they are compared", ge=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -357,7 +413,8 @@ class Choosing(ABC):
                 "takes two exchanges of the first round"
             )
 
-    # -- to be defined by a subclass ------------------------------------------------------------------------------------
+    # -- to be defined by a subclass
+    # ------------------------------------------------------------------------------------
 
     @property
     def taken(self) -> int:
@@ -373,10 +430,13 @@ class Choosing(ABC):
         """Return the models ``(k, d)`` after a round."""
 
     @abstractmethod
-    def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
+    def served(
+        self, models: torch.Tensor, choices: Mapping[Client, Choice]
+    ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the models that serve the clients, and client -> row."""
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> ChoosingState:
         starts = []
@@ -386,7 +446,9 @@ class Choosing(ABC):
                 models = torch.stack([federation.draw(first + row) for row in range(self.models)])
             else:
                 models = federation.draw(start).repeat(self.models, 1)
-            starts.append(Start(models=models, centres=Centres() if self.initial == "kmeans++" else None))
+            starts.append(
+                Start(models=models, centres=Centres() if self.initial == "kmeans++" else None)
+            )
         return ChoosingState(clients=federation.clients, starts=tuple(starts))
 
     def plan(self, state: ChoosingState, cohort: Cohort) -> Plan:
@@ -394,10 +456,14 @@ class Choosing(ABC):
         if state.compares:
             models = torch.cat([start.models for start in state.starts])
             task = Task(offered=tuple(range(len(models))), epochs=0, measure="train")
-            return Plan(models=models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False)
+            return Plan(
+                models=models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False
+            )
         start = state.starts[state.at]
         if start.centres is not None:
-            return plan_centre(start.centres, start.models, state.clients, asked, cohort, self.initial_epochs)
+            return plan_centre(
+                start.centres, start.models, state.clients, asked, cohort, self.initial_epochs
+            )
         return self.plan_round(start, asked, cohort)
 
     def step(self, state: ChoosingState, replies: Replies) -> ChoosingState:
@@ -411,9 +477,18 @@ class Choosing(ABC):
         chosen = {**start.chosen, **dict(zip(replies.clients, replies.chosen, strict=True))}
         new = replace(start, models=models, round=start.round + 1, chosen=chosen)
         tried = len(state.starts) > 1 and new.round >= self.restart_rounds
-        return self._put(state, new, at=state.at + tried, notes=(round_note(state, start, new, replies),))
+        return self._put(
+            state, new, at=state.at + tried, notes=(round_note(state, start, new, replies),)
+        )
 
-    def _put(self, state: ChoosingState, start: Start, *, at: int | None = None, notes: tuple[Note, ...] = ()) -> ChoosingState:
+    def _put(
+        self,
+        state: ChoosingState,
+        start: Start,
+        *,
+        at: int | None = None,
+        notes: tuple[Note, ...] = (),
+    ) -> ChoosingState:
         starts = (*state.starts[: state.at], start, *state.starts[state.at + 1 :])
         return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
 
@@ -427,7 +502,11 @@ class Choosing(ABC):
         start = state.starts[best]
         measured = zip(replies.clients, replies.losses, strict=True)
         rows = slice(best * self.models, (best + 1) * self.models)
-        finite = {c: least(values[rows], self.taken) for c, values in measured if np.isfinite(values[rows]).all()}
+        finite = {
+            c: least(values[rows], self.taken)
+            for c, values in measured
+            if np.isfinite(values[rows]).all()
+        }
         start = replace(start, chosen={**start.chosen, **finite})
         note = restart_note(state, start, best, losses, len(replies.clients))
         return replace(state, starts=(start,), at=0, notes=(note,))
@@ -440,7 +519,8 @@ class Choosing(ABC):
     def explain(self, state: ChoosingState) -> tuple[Note, ...]:
         return state.notes
 
-    # -- clients that join or leave -------------------------------------------------------------------------------------
+    # -- clients that join or leave
+    # -------------------------------------------------------------------------------------
 
     def admit(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
         """Admit clients; the most frequent choice serves them until they are asked and choose by their losses."""
@@ -457,5 +537,7 @@ def _without(start: Start, gone: set[Client]) -> Start:
     kept = {c: choice for c, choice in start.chosen.items() if c not in gone}
     centres = start.centres
     if centres is not None:
-        centres = replace(centres, losses={c: v for c, v in centres.losses.items() if c not in gone})
+        centres = replace(
+            centres, losses={c: v for c, v in centres.losses.items() if c not in gone}
+        )
     return replace(start, chosen=kept, centres=centres)

@@ -27,7 +27,9 @@ def method_class(name: str, own: Mapping[str, type[Any]] = MappingProxyType({}))
     if name in own:
         return own[name]
     if name not in KNOWN:
-        raise UserError(f"there is no method {name!r}{_instead(name, [*own, *KNOWN])} (known: {', '.join(KNOWN)})")
+        raise UserError(
+            f"there is no method {name!r}{_instead(name, [*own, *KNOWN])} (known: {', '.join(KNOWN)})"
+        )
     return KNOWN[name]
 
 
@@ -41,7 +43,8 @@ _OTHERS = """
     zeno
 """
 OTHERS = frozenset(_OTHERS.split())
-"""Algorithms of the literature that are not among Coterie's methods, as :func:`~coterie.settings.field_names.spelled`."""
+"""Algorithms of the literature that are not among Coterie's methods, as
+:func:`~coterie.settings.field_names.spelled`."""
 
 HERE = {
     "fedprox": "FedProx is fedavg with the setting training.proximal, such as 0.01",
@@ -62,8 +65,8 @@ OWN_METHODS = 'your own methods run beside Coterie\'s, see "Add a method" in the
 def _instead(name: Any, known: Sequence[str]) -> str:
     """What to do about a name that is no method's: a setting that does the same, the right spelling, or an own method.
 
-    Names of algorithms differ by few letters, so one of the literature is not taken for a slip, and a slip is at most two
-    letters.
+    Names of algorithms differ by few letters, so one of the literature is not taken for a slip, and
+    a slip is at most two letters.
     """
     spelling = spelled(name)
     if spelling in HERE:
@@ -96,10 +99,16 @@ def made(given: Any) -> Any:
     if isinstance(given, Mapping):
         settings = dict(given)
         if "name" not in settings:
-            raise SettingError(f"a method's table needs a name, one of {', '.join(KNOWN)}, got {given!r:.60}")
+            raise SettingError(
+                f"a method's table needs a name, one of {', '.join(KNOWN)}, got {given!r:.60}"
+            )
         return build(method_class(str(settings.pop("name"))), settings)
     if isinstance(given, type):
-        raise SettingError(f"a method is an object with its settings, got the class {given.__name__}: write {given.__name__}()")
+        raise SettingError(
+            f"a method is an object with its settings, got the class {given.__name__}: write {given.__name__}()"
+        )
     if type(given) in KNOWN.values() or isinstance(given, Method):
         return given
-    raise SettingError(f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}")
+    raise SettingError(
+        f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}"
+    )

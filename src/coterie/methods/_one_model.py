@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from coterie.core import Assignment, Client, Cohort, Note, Plan, Replies, Task, Weighting, joined, without
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    Weighting,
+    joined,
+    without,
+)
 
 S = TypeVar("S")
 
@@ -25,7 +36,12 @@ class OneModel(Generic[S]):
         """Return the plan in which the sampled clients carry out ``task``, which offers model 0."""
         known: Any = state
         asked = cohort.sample(known.clients, self.fraction)
-        return Plan(models=known.model[None], tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+        return Plan(
+            models=known.model[None],
+            tasks=dict.fromkeys(asked, task),
+            need="mean",
+            weighting=self.weighting,
+        )
 
     def step(self, state: S, replies: Replies) -> S:
         if not replies.clients:
@@ -37,7 +53,9 @@ class OneModel(Generic[S]):
     def assignment(self, state: S) -> Assignment:
         known: Any = state
         groups = (known.clients,) if known.clients else ()
-        return Assignment(models=known.model[None], row=dict.fromkeys(known.clients, 0), groups=groups)
+        return Assignment(
+            models=known.model[None], row=dict.fromkeys(known.clients, 0), groups=groups
+        )
 
     def explain(self, state: S) -> tuple[Note, ...]:
         return ()

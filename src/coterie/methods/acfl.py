@@ -1,27 +1,32 @@
 """ACFL: clients are clustered once, by the fully-connected layers of briefly trained models, then models are mixed.
 
-A. Filippakopoulos, D. Kastaniotis, C. Theocharatos, V. Vassalos, "Personalization in Distributed tinyML Applications via
-Adaptive Clustered Federated Learning", Irida Labs, HETiA, https://conference.hetia.org/?p=6893; its one algorithm.
+A. Filippakopoulos, D. Kastaniotis, C. Theocharatos, V. Vassalos, "Personalization in Distributed
+tinyML Applications via Adaptive Clustered Federated Learning", Irida Labs, HETiA,
+https://conference.hetia.org/?p=6893; its one algorithm.
 
-Every client k trains E epochs from h⁰. The models are clustered hierarchically by cosine similarity, and each cluster c
-starts from ``h_c = Σ (|D_k| / |D_c|) h_k``. Then, in each round, every client trains from the model that serves it to
-``h_k``; ``h_c`` becomes the same mean of the new models; and the client is served ``λ h_k + (1 - λ) h_c``.
+Every client k trains E epochs from h⁰. The models are clustered hierarchically by cosine
+similarity, and each cluster c starts from ``h_c = Σ (|D_k| / |D_c|) h_k``. Then, in each round,
+every client trains from the model that serves it to ``h_k``; ``h_c`` becomes the same mean of the
+new models; and the client is served ``λ h_k + (1 - λ) h_c``.
 
 Deviations
 - In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
-- The paper does not give the linkage, E, λ or the other settings of training. ``linkage`` average, ``pretrain_epochs`` 2
-  (its figure 3: two suffice) and ``mixing`` 0.25 are ours.
-- The paper's threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is below ``1 - t``.
-- ``similarity`` updates (ours) compares the changes made by training. Weights share the first model, so their similarity
-  depends on the amount of training, and a threshold found on one task may not suit another.
-- Partial participation, which the paper does not treat: weights are renormalised over the clients that answered. An absent
-  client's h_k stays, and the model that serves it follows h_c, so that λ = 0 is FedAvg in every cluster in this case too.
-- If fewer than ``quorum`` of the clients answer in the clustering exchange, there is one more round with one group of all
-  clients; then they are asked again.
-- Clients silent in the clustering exchange, and newcomers, train E epochs from the first model of that exchange, with the
-  learning rate of that round, when they are next present. Each joins the group of the most similar client if that
-  similarity is above the threshold (with ``groups``: always); else it forms a new group. Until then the first model of the
-  exchange serves them.
+- The paper does not give the linkage, E, λ or the other settings of training. ``linkage`` average,
+  ``pretrain_epochs`` 2 (its figure 3: two suffice) and ``mixing`` 0.25 are ours.
+- The paper's threshold 0.9 is a similarity: groups are merged while their distance ``1 - cos`` is
+  below ``1 - t``.
+- ``similarity`` updates (ours) compares the changes made by training. Weights share the first
+  model, so their similarity depends on the amount of training, and a threshold found on one task
+  may not suit another.
+- Partial participation, which the paper does not treat: weights are renormalised over the clients
+  that answered. An absent client's h_k stays, and the model that serves it follows h_c, so that λ =
+  0 is FedAvg in every cluster in this case too.
+- If fewer than ``quorum`` of the clients answer in the clustering exchange, there is one more round
+  with one group of all clients; then they are asked again.
+- Clients silent in the clustering exchange, and newcomers, train E epochs from the first model of
+  that exchange, with the learning rate of that round, when they are next present. Each joins the
+  group of the most similar client if that similarity is above the threshold (with ``groups``:
+  always); else it forms a new group. Until then the first model of the exchange serves them.
 """
 
 from __future__ import annotations
@@ -33,7 +38,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from coterie.clustering import closeness, cosine, cut_dendrogram, dendrogram, groups_of, layer_cosines, layer_grams
+from coterie.clustering import (
+    closeness,
+    cosine,
+    cut_dendrogram,
+    dendrogram,
+    groups_of,
+    layer_cosines,
+    layer_grams,
+)
 from coterie.core import (
     Assignment,
     Client,
@@ -102,20 +115,36 @@ class ACFL:
     name: ClassVar[str] = "acfl"
 
     pretrain_epochs: int = setting(2, "epochs of training before the clustering (E)", ge=1)
-    threshold: float | None = setting(0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1)
-    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
-    linkage: str = setting("average", "linkage of the clustering; ours", choices=("single", "complete", "average"))
-    similarity: str = setting(
-        "weights", "what is compared: weights (the paper) or updates (ours)", choices=("weights", "updates")
+    threshold: float | None = setting(
+        0.9, "merge while the cosine similarity is above this (t)", ge=-1, le=1
     )
-    layers: tuple[str, ...] = setting((), "names of the layers compared; empty: the fully-connected ones")
-    mixing: float = setting(0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1)
+    groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
+    linkage: str = setting(
+        "average", "linkage of the clustering; ours", choices=("single", "complete", "average")
+    )
+    similarity: str = setting(
+        "weights",
+        "what is compared: weights (the paper) or updates (ours)",
+        choices=("weights", "updates"),
+    )
+    layers: tuple[str, ...] = setting(
+        (), "names of the layers compared; empty: the fully-connected ones"
+    )
+    mixing: float = setting(
+        0.25, "weight of a client's own model in the model that serves it (λ)", ge=0, le=1
+    )
     mixing_per_client: tuple[float, ...] = setting(
         (), "λ of each client, in the order of their ids; empty: mixing for all", ge=0, le=1
     )
-    cluster: bool = setting(True, "false: no clustering, one group of all clients (the paper's baseline)")
-    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1)
-    quorum: float = setting(0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1)
+    cluster: bool = setting(
+        True, "false: no clustering, one group of all clients (the paper's baseline)"
+    )
+    fraction: float = setting(
+        1.0, "fraction of each group's clients sampled in a round, at least one; ours", gt=0, le=1
+    )
+    quorum: float = setting(
+        0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -125,12 +154,15 @@ class ACFL:
                 f"got {self.threshold} and {self.groups}"
             )
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> ACFLState:
         clients, first = federation.clients, federation.draw(0)
         if self.groups is not None and self.groups > len(clients):
-            raise SettingError(f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}")
+            raise SettingError(
+                f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}"
+            )
         if self.mixing_per_client and len(self.mixing_per_client) != len(clients):
             raise SettingError(
                 f"ACFL.mixing_per_client must have one number for each of the {len(clients)} clients, "
@@ -149,13 +181,21 @@ class ACFL:
     def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
         if self._clusters_now(state):  # all clients, regardless of fraction
             task = Task(offered=(0,), epochs=self.pretrain_epochs)
-            return Plan(models=state.centres[:1], tasks=dict.fromkeys(cohort.present, task), ends_round=False)
+            return Plan(
+                models=state.centres[:1],
+                tasks=dict.fromkeys(cohort.present, task),
+                ends_round=False,
+            )
         models, row = self._served(state)
-        asked = sorted(c for _, members in state.groups for c in cohort.sample(members, self.fraction))
+        asked = sorted(
+            c for _, members in state.groups for c in cohort.sample(members, self.fraction)
+        )
         tasks = {client: Task(offered=(row[client],)) for client in asked}
         late = sorted(set(state.waiting) & set(cohort.present))
         if late and state.seats is not None:
-            task = Task(offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round)
+            task = Task(
+                offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round
+            )
             tasks.update(dict.fromkeys(late, task))
         mean = not late and all(self._mixing(state, client) == 0 for client in state.home)
         return Plan(models=models, tasks=tasks, need="mean" if mean else "rows")
@@ -168,7 +208,11 @@ class ACFL:
     def assignment(self, state: ACFLState) -> Assignment:
         models, row = self._served(state)
         groups = [members for _, members in state.groups]
-        return Assignment(models=models, row=row, groups=as_groups([*groups, state.waiting] if state.waiting else groups))
+        return Assignment(
+            models=models,
+            row=row,
+            groups=as_groups([*groups, state.waiting] if state.waiting else groups),
+        )
 
     def explain(self, state: ACFLState) -> tuple[Note, ...]:
         return state.notes
@@ -191,14 +235,17 @@ class ACFL:
             waiting=without(state.waiting, gone),
         )
 
-    # -- rounds ---------------------------------------------------------------------------------------------------------
+    # -- rounds
+    # ---------------------------------------------------------------------------------------------------------
 
     def _mixing(self, state: ACFLState, client: Client) -> float:
         return state.mixing.get(client, self.mixing)
 
     def _served(self, state: ACFLState) -> tuple[torch.Tensor, dict[Client, int]]:
         """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
-        share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(state.own)[:, None]
+        share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(
+            state.own
+        )[:, None]
         centre = state.centres[[state.home[client] for client in state.trained]]
         mixed = share * state.own + (1 - share) * centre
         first = [state.seats.first[None]] if state.seats and state.waiting else []
@@ -228,7 +275,8 @@ class ACFL:
         own = torch.cat([own, rows[members.positions(mixes)]])
         return replace(state, centres=centres, trained=(*trained, *mixes), own=own)
 
-    # -- the clustering -------------------------------------------------------------------------------------------------
+    # -- the clustering
+    # -------------------------------------------------------------------------------------------------
 
     def _clusters_now(self, state: ACFLState) -> bool:
         return self.cluster and state.seats is None and state.missed != state.round
@@ -247,12 +295,23 @@ class ACFL:
         everyone, heard = tuple(sorted(state.home)), len(replies.clients)
         if heard < self.quorum * len(everyone) or heard < 1:
             text = f"not clustered yet: {heard} of {len(everyone)} clients answered, less than the quorum {self.quorum:g}"
-            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),))
+            return replace(
+                state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),)
+            )
         late = tuple(sorted(set(everyone) - set(replies.clients)))
-        seats, centres, note = clustered(self._rule(state), state.round, state.centres[0], replies, late)
+        seats, centres, note = clustered(
+            self._rule(state), state.round, state.centres[0], replies, late
+        )
         home = dict(zip(seats.clients, seats.home, strict=True))
         return replace(
-            state, seats=seats, centres=centres, home=home, waiting=late, trained=(), own=state.own[:0], notes=(note,)
+            state,
+            seats=seats,
+            centres=centres,
+            home=home,
+            waiting=late,
+            trained=(),
+            own=state.own[:0],
+            notes=(note,),
         )
 
     def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
@@ -324,7 +383,9 @@ class Rule:
         spans = [self.columns[layer] for layer in self.compared]
         return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
 
-    def criteria(self, name: str, similarity: float, sign: Sign, met: str, unmet: str = "") -> tuple[Criterion, ...]:
+    def criteria(
+        self, name: str, similarity: float, sign: Sign, met: str, unmet: str = ""
+    ) -> tuple[Criterion, ...]:
         """The comparison of a similarity with the threshold, above which clients merge; none without a threshold."""
         if self.threshold is None:
             return ()
@@ -332,10 +393,16 @@ class Rule:
 
     def words(self) -> str:
         """Return the rule as text for notes."""
-        return f"threshold {self.threshold:g}" if self.threshold is not None else f"{self.groups} groups asked for"
+        return (
+            f"threshold {self.threshold:g}"
+            if self.threshold is not None
+            else f"{self.groups} groups asked for"
+        )
 
 
-def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool) -> tuple[str, ...]:
+def layers_compared(
+    federation: Federation, named: tuple[str, ...], needed: bool
+) -> tuple[str, ...]:
     """Return the layers to compare, in the model's order.
 
     Args:
@@ -344,13 +411,16 @@ def layers_compared(federation: Federation, named: tuple[str, ...], needed: bool
         needed: whether there must be at least one layer.
 
     Raises:
-        SettingError: the model does not have a named layer, or there is no layer though one is needed.
+        SettingError: the model does not have a named layer, or there is no layer though one is
+            needed.
     """
     known = ", ".join(federation.columns)
     for layer in named:
         if layer not in federation.columns:
             hint = nearest(layer, federation.columns)
-            raise SettingError(f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {known})")
+            raise SettingError(
+                f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {known})"
+            )
     if needed and not (named or federation.dense):
         raise SettingError(
             f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; name some of {known}"
@@ -371,13 +441,16 @@ def clustered(
         late: clients that were silent.
 
     Returns:
-        The data for placing late clients, the models ``(k, d)`` of the groups (line 9 of the algorithm), and the reasons.
+        The data for placing late clients, the models ``(k, d)`` of the groups (line 9 of the
+        algorithm), and the reasons.
     """
     grams = layer_grams(rule.seen(first, replies.all_updates), rule.columns)
     compared = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
     labels, merges = _labels(rule, compared)
     parts = groups_of(labels)
-    models = torch.stack([_mean(first, replies, [replies.clients[i] for i in part]) for part in parts])
+    models = torch.stack(
+        [_mean(first, replies, [replies.clients[i] for i in part]) for part in parts]
+    )
     seats = ClusterReferences(
         round=round,
         first=first,
@@ -406,7 +479,9 @@ def _mean(first: torch.Tensor, replies: Replies, clients: list[Client]) -> torch
     return heard.averaging.around(first, first + heard.all_updates, weights(heard, "data"))
 
 
-def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple[Client, ...]) -> Note:
+def _note(
+    rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple[Client, ...]
+) -> Note:
     """Describe the cut, given the similarity of each merge, the greatest first."""
     count = len(found)
     made, open_ = np.split(merged, [len(merged) - (count - 1)])
@@ -414,11 +489,18 @@ def _note(rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple
     criteria: tuple[Criterion, ...] = ()
     if len(made):
         numbers["last_merge"] = float(made[-1])
-        criteria += rule.criteria("similarity of the last merge", numbers["last_merge"], ">", met="two groups merged")
+        criteria += rule.criteria(
+            "similarity of the last merge", numbers["last_merge"], ">", met="two groups merged"
+        )
     if len(open_):
         numbers["next_merge"] = float(open_[0])
-        criteria += rule.criteria("similarity of the next merge", numbers["next_merge"], "<=", met="no merge")
-    last, further = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("last_merge", "next_merge"))
+        criteria += rule.criteria(
+            "similarity of the next merge", numbers["next_merge"], "<=", met="no merge"
+        )
+    last, further = (
+        f"{numbers[name]:.3g}" if name in numbers else "none"
+        for name in ("last_merge", "next_merge")
+    )
     text = (
         f"{rule.linkage} linkage of the cosine similarity of {'updates' if rule.updates else 'weights'} in "
         f"{', '.join(layer or 'the only layer' for layer in rule.compared)}, {rule.words()}: "
@@ -473,13 +555,21 @@ def placed(
         vectors = torch.cat([vectors[others], vector[None]])
     models = [_mean(seats.first, replies, members) for members in founded]
     new = torch.stack(models) if models else seats.first.new_zeros(0, len(seats.first))
-    return replace(seats, clients=tuple(known), home=tuple(home), vectors=vectors), new, tuple(notes)
+    return (
+        replace(seats, clients=tuple(known), home=tuple(home), vectors=vectors),
+        new,
+        tuple(notes),
+    )
 
 
 def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note:
     """The note of a late client, which joins the group of the most similar client if its criteria hold."""
     whom = "its own earlier model" if like == client else f"client {like}"
-    name, joins, founds = "similarity of the nearest client", "it joins that group", "it starts a new group"
+    name, joins, founds = (
+        "similarity of the nearest client",
+        "it joins that group",
+        "it starts a new group",
+    )
     criteria = rule.criteria(name, similarity, ">", met=joins, unmet=founds)
     held = all(one.held for one in criteria)
     text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"

@@ -1,17 +1,20 @@
 """Auto: the default method. It needs no choice: it runs one model, groups and training alone, and keeps what is best.
 
-It is a :class:`~coterie.methods.race.Race` by held-out loss of FedAvg, one model for all, and split-half, which finds groups,
-each with personal models (:class:`~coterie.methods.tuned.Tuned`), and of training alone, if all clients train in each round.
-Until split-half finds groups it is FedAvg, and sends no more than its probes.
+It is a :class:`~coterie.methods.race.Race` by held-out loss of FedAvg, one model for all, and
+split-half, which finds groups, each with personal models (:class:`~coterie.methods.tuned.Tuned`),
+and of training alone, if all clients train in each round. Until split-half finds groups it is
+FedAvg, and sends no more than its probes.
 
-A client has a personal model, which it trains on in each round, pulled to the model of its group (Ditto, arXiv 2012.04221).
-It is served by the personal model where this lowers held-out loss. If less than half of the clients train in a round, it makes
-its personal model of its group's model anew. Means are uniform: a client with many examples already makes more steps, and
-weights by examples would count this twice.
+A client has a personal model, which it trains on in each round, pulled to the model of its group
+(Ditto, arXiv 2012.04221). It is served by the personal model where this lowers held-out loss. If
+less than half of the clients train in a round, it makes its personal model of its group's model
+anew. Means are uniform: a client with many examples already makes more steps, and weights by
+examples would count this twice.
 
-Coterie's own. Choosing between one model and local models by the evidence is optimal up to constants under heterogeneity
-(S. Chen, Q. Zheng, Q. Long, W. Su, "A Theorem of the Alternative for Personalized Federated Learning", arXiv 2103.01901).
-Shared models are also an incentive: clients join that do not lose by it (K. Donahue, J. Kleinberg, arXiv 2010.00753).
+Coterie's own. Choosing between one model and local models by the evidence is optimal up to
+constants under heterogeneity (S. Chen, Q. Zheng, Q. Long, W. Su, "A Theorem of the Alternative for
+Personalized Federated Learning", arXiv 2103.01901). Shared models are also an incentive: clients
+join that do not lose by it (K. Donahue, J. Kleinberg, arXiv 2010.00753).
 """
 
 from __future__ import annotations
@@ -36,14 +39,32 @@ class Auto:
     name: ClassVar[str] = "auto"
     measures: ClassVar[bool] = True
 
-    level: float = setting(1e-4, "probability that split-half splits clients that are alike (α)", gt=0, lt=1)
-    patience: int = setting(12, "reports of each client, on average, before a method is given up", ge=1)
-    tuning: int = setting(2, "passes over a client's data in a round that train its personal model; 0: no such model", ge=0)
-    pull: float = setting(0.2, "weight of the term that pulls a personal model to that of its group (λ of Ditto)", ge=0, lt=1e9)
-    holdout: float = setting(
-        0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
+    level: float = setting(
+        1e-4, "probability that split-half splits clients that are alike (α)", gt=0, lt=1
     )
-    fraction: float = setting(1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1)
+    patience: int = setting(
+        12, "reports of each client, on average, before a method is given up", ge=1
+    )
+    tuning: int = setting(
+        2,
+        "passes over a client's data in a round that train its personal model; 0: no such model",
+        ge=0,
+    )
+    pull: float = setting(
+        0.2,
+        "weight of the term that pulls a personal model to that of its group (λ of Ditto)",
+        ge=0,
+        lt=1e9,
+    )
+    holdout: float = setting(
+        0.15,
+        "share of the training examples that clients without a validation part hold out",
+        gt=0,
+        le=0.5,
+    )
+    fraction: float = setting(
+        1.0, "fraction of each group's clients sampled in a round, at least one", gt=0, le=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -61,14 +82,17 @@ class Auto:
         return Race(methods=arms, patience=self.patience, holdout=self.holdout)
 
     def _with_personal_models(self, arm: Any) -> Tuned:
-        return Tuned(method=arm, epochs=self.tuning, start="either", pull=self.pull, holdout=self.holdout)
+        return Tuned(
+            method=arm, epochs=self.tuning, start="either", pull=self.pull, holdout=self.holdout
+        )
 
     @property
     def asks(self) -> tuple[Task, ...]:
         """Tasks of later rounds that the first round may not have."""
         return self.race.asks
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> RaceState:
         return self.race.init(federation)

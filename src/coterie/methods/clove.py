@@ -1,17 +1,20 @@
 """CLoVE: k models; clients are grouped by k-means on their losses with all of them, and each group trains the model it fits.
 
-R. Bhatia, N. Papadis, M. Kodialam, T. V. Lakshman, S. Chakrabarty, "CLoVE: Personalized Federated Learning through Clustering
-of Loss Vector Embeddings", ICML 2026, arXiv 2506.22427, Algorithm 1, and the code published with it. At the beginning of a
-round, clients measure all models on their training examples. The losses of a client are its embedding. The server clusters
-the embeddings, and matches groups and models so that the sum of all clients' losses is least. Clients train the model of
-their group. When no client has changed its model for some rounds, clients no longer measure.
+R. Bhatia, N. Papadis, M. Kodialam, T. V. Lakshman, S. Chakrabarty, "CLoVE: Personalized Federated
+Learning through Clustering of Loss Vector Embeddings", ICML 2026, arXiv 2506.22427, Algorithm 1,
+and the code published with it. At the beginning of a round, clients measure all models on their
+training examples. The losses of a client are its embedding. The server clusters the embeddings, and
+matches groups and models so that the sum of all clients' losses is least. Clients train the model
+of their group. When no client has changed its model for some rounds, clients no longer measure.
 
 Deviations
-- Losses far above all others are limited, see :func:`~coterie.methods._model_choice.capped`, so that no client decides alone.
-- A client without a finite loss with each model is not clustered. It keeps its model, or gets the one of its least loss.
-- A client that is asked for the first time when the groups are stable gets the model of least loss. In the published code it
-  gets the model whose number is that of the nearest centre of the last k-means, which is not the number of the model to
-  which that group was matched.
+- Losses far above all others are limited, see :func:`~coterie.methods._model_choice.capped`, so
+  that no client decides alone.
+- A client without a finite loss with each model is not clustered. It keeps its model, or gets the
+  one of its least loss.
+- A client that is asked for the first time when the groups are stable gets the model of least loss.
+  In the published code it gets the model whose number is that of the nearest centre of the last
+  k-means, which is not the number of the model to which that group was matched.
 - k-means begins ten times and keeps the best result.
 - Weights are renormalised over the clients that answered.
 """
@@ -82,16 +85,26 @@ class CLoVE:
     name: ClassVar[str] = "clove"
     measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
-    models: int = setting(4, "number of models (k), or its maximum if it is estimated", ge=1, le=MOST_MODELS)
+    models: int = setting(
+        4, "number of models (k), or its maximum if it is estimated", ge=1, le=MOST_MODELS
+    )
     estimate: bool = setting(False, "estimate the number of groups by silhouettes")
     first: str = setting(
-        "random", "groups of the first round: random, or by the losses of the first draws", choices=("random", "losses")
+        "random",
+        "groups of the first round: random, or by the losses of the first draws",
+        choices=("random", "losses"),
     )
     patience: int | None = setting(
-        3, "groupings in a row that leave every asked client its model, after which groups are final; none: never", ge=1
+        3,
+        "groupings in a row that leave every asked client its model, after which groups are final; none: never",
+        ge=1,
     )
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of means: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -108,26 +121,46 @@ class CLoVE:
         random = state.round == 0 and self.first == "random"
         if state.measured is None and not (random or state.stable or self.models == 1):
             task = Task(offered=tuple(range(self.models)), epochs=0, measure="train")
-            return Plan(models=state.models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False)
+            return Plan(
+                models=state.models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False
+            )
         row = self._random(asked, cohort) if random else state.row
-        best = Task(offered=tuple(range(self.models)), measure="train")  # of a client without a model
-        tasks = {client: Task(offered=(row[client],)) if client in row else best for client in asked}
+        best = Task(
+            offered=tuple(range(self.models)), measure="train"
+        )  # of a client without a model
+        tasks = {
+            client: Task(offered=(row[client],)) if client in row else best for client in asked
+        }
         return Plan(models=state.models, tasks=tasks, need="mean", weighting=self.weighting)
 
     def _random(self, asked: Sequence[Client], cohort: Cohort) -> dict[Client, int]:
         """A random model for each client; no model is without a client if there are enough."""
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange)
-        rows = np.concatenate([np.arange(self.models), rng.integers(self.models, size=len(asked))])[: len(asked)]
+        rows = np.concatenate([np.arange(self.models), rng.integers(self.models, size=len(asked))])[
+            : len(asked)
+        ]
         return dict(zip(asked, rng.permutation(rows).tolist(), strict=True))
 
     def step(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         if not replies.ends_round:
             return self._grouped(state, replies)
         models = state.models if replies.means is None else state.models + replies.mean_updates
-        chosen = {client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)}
-        steady = dict.fromkeys(chosen, 1) if not state.round and self.first == "random" else state.steady
+        chosen = {
+            client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)
+        }
+        steady = (
+            dict.fromkeys(chosen, 1) if not state.round and self.first == "random" else state.steady
+        )
         row = {**state.row, **chosen}
-        return replace(state, models=models, row=row, steady=steady, round=state.round + 1, measured=None, notes=())
+        return replace(
+            state,
+            models=models,
+            row=row,
+            steady=steady,
+            round=state.round + 1,
+            measured=None,
+            notes=(),
+        )
 
     def _grouped(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         """The state in which clients have the models that fit their losses."""
@@ -137,13 +170,18 @@ class CLoVE:
         if not heard:
             return replace(state, measured=replies.clients, notes=())
         new = dict(zip(heard, grouped(capped(losses[whole]), self.estimate), strict=True))
-        steady = {client: 1 + state.steady.get(client, 0) * (state.row.get(client) == at) for client, at in new.items()}
+        steady = {
+            client: 1 + state.steady.get(client, 0) * (state.row.get(client) == at)
+            for client, at in new.items()
+        }
         stable = self.patience is not None and min(steady.values()) >= self.patience
         row, steady = {**state.row, **new}, {**state.steady, **steady}
         after = replace(state, row=row, steady=steady, stable=stable, measured=replies.clients)
         return replace(after, notes=(self._note(state, after, replies, new),))
 
-    def _note(self, before: CLoVEState, after: CLoVEState, replies: Replies, new: Mapping[Client, int]) -> Note:
+    def _note(
+        self, before: CLoVEState, after: CLoVEState, replies: Replies, new: Mapping[Client, int]
+    ) -> Note:
         parts = self.assignment(after).groups
         changed = not before.row or parts != self.assignment(before).groups
         moved = sum(1 for client, at in new.items() if before.row.get(client, at) != at)
@@ -151,10 +189,15 @@ class CLoVE:
         return Note(
             kind="cluster" if changed else "keep",
             clients=after.clients,
-            text=text + f"; each has had its model in {self.patience} groupings: groups are final" * after.stable,
+            text=text
+            + f"; each has had its model in {self.patience} groupings: groups are final"
+            * after.stable,
             parts=parts if changed else (),
             numbers={"moved": float(moved)},
-            values={"model": {client: float(at) for client, at in new.items()}, **losses_of(replies)},
+            values={
+                "model": {client: float(at) for client, at in new.items()},
+                **losses_of(replies),
+            },
         )
 
     def assignment(self, state: CLoVEState) -> Assignment:
@@ -171,8 +214,12 @@ class CLoVE:
     def retire(self, state: CLoVEState, clients: tuple[Client, ...]) -> CLoVEState:
         """Forget the clients; what the models learned from them stays."""
         gone = set(clients)
-        row, steady = ({c: at for c, at in of.items() if c not in gone} for of in (state.row, state.steady))
-        measured = None if state.measured is None else tuple(c for c in state.measured if c not in gone)
+        row, steady = (
+            {c: at for c, at in of.items() if c not in gone} for of in (state.row, state.steady)
+        )
+        measured = (
+            None if state.measured is None else tuple(c for c in state.measured if c not in gone)
+        )
         left = without(state.clients, clients)
         return replace(state, clients=left, measured=measured, row=row, steady=steady, notes=())
 
@@ -182,15 +229,16 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
 
     Args:
         losses: Shape ``(n, k)``: each client's loss with each model, all finite.
-        estimate: Whether the number of groups is estimated; otherwise it is k, or the number of different rows if that is
-            less.
+        estimate: Whether the number of groups is estimated; otherwise it is k, or the number of
+            different rows if that is less.
 
     Returns:
-        Each client's model. Groups have different models, so that the sum of the clients' losses is least.
+        Each client's model. Groups have different models, so that the sum of the clients' losses is
+        least.
 
     Example:
-        Clients 0 and 1 have the least loss with model 0, and so have clients 2 and 3. But the losses of the two pairs differ,
-        and model 1 costs the second pair less than the first.
+        Clients 0 and 1 have the least loss with model 0, and so have clients 2 and 3. But the
+        losses of the two pairs differ, and model 1 costs the second pair less than the first.
 
         >>> grouped(np.array([[1.0, 5.1], [1.1, 5.0], [2.1, 3.5], [2.0, 3.6]]))
         [0, 0, 1, 1]
@@ -212,8 +260,8 @@ def estimated(losses: np.ndarray, most: int) -> int:
         most: The maximum.
 
     Returns:
-        The number from 2 to ``most`` with the greatest mean silhouette. A larger number must be better by a tenth. 1 if there
-        are not three clients, or ``most`` is 1.
+        The number from 2 to ``most`` with the greatest mean silhouette. A larger number must be
+        better by a tenth. 1 if there are not three clients, or ``most`` is 1.
 
     Example:
         >>> estimated(np.array([[1.0, 5.1], [1.1, 5.0], [2.1, 3.5], [2.0, 3.6]]), 3)

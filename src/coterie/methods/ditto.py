@@ -1,13 +1,16 @@
 """Ditto: FedAvg, and a model of every client's own that is pulled to the shared one.
 
-T. Li, S. Hu, A. Beirami, V. Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, arXiv
-2012.04221, Algorithm 1, with FedAvg for the shared model. In each round a client trains the shared model w as in FedAvg, and
-then its own model v by steps ``v ← v - η (∇F(v) + λ (v - w))``, where w is the model that it was offered.
+T. Li, S. Hu, A. Beirami, V. Smith, "Ditto: Fair and Robust Federated Learning Through
+Personalization", ICML 2021, arXiv 2012.04221, Algorithm 1, with FedAvg for the shared model. In
+each round a client trains the shared model w as in FedAvg, and then its own model v by steps ``v ←
+v - η (∇F(v) + λ (v - w))``, where w is the model that it was offered.
 
 Deviations
-- A client's own model starts at the first shared model that it is offered. The paper leaves the start open.
-- Both models take the same number of passes with the same batch size and learning rate, unless ``epochs`` states otherwise,
-  and the order of examples is drawn for each. The paper has a number of steps for each.
+- A client's own model starts at the first shared model that it is offered. The paper leaves the
+  start open.
+- Both models take the same number of passes with the same batch size and learning rate, unless
+  ``epochs`` states otherwise, and the order of examples is drawn for each. The paper has a number
+  of steps for each.
 """
 
 from __future__ import annotations
@@ -51,10 +54,21 @@ class Ditto(OneModel[DittoState]):
     name: ClassVar[str] = "ditto"
     beyond_sums: ClassVar[str] = ""
 
-    pull: float = setting(1.0, "weight of the term that pulls a client's own model to the shared one (λ)", ge=0, lt=1e9)
-    epochs: int | None = setting(None, "passes for a client's own model (s); none: as for the shared model", ge=1)
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    pull: float = setting(
+        1.0,
+        "weight of the term that pulls a client's own model to the shared one (λ)",
+        ge=0,
+        lt=1e9,
+    )
+    epochs: int | None = setting(
+        None, "passes for a client's own model (s); none: as for the shared model", ge=1
+    )
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -69,5 +83,7 @@ class Ditto(OneModel[DittoState]):
         return DittoState(clients=federation.clients, model=federation.draw(0))
 
     def plan(self, state: DittoState, cohort: Cohort) -> Plan:
-        task = Task(offered=(0,), personal=Personal(start="own", epochs=self.epochs, pull=self.pull))
+        task = Task(
+            offered=(0,), personal=Personal(start="own", epochs=self.epochs, pull=self.pull)
+        )
         return self.asking(state, cohort, task)

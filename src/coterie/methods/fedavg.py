@@ -1,10 +1,12 @@
 """FedAvg: one model for all clients, the weighted mean of what they trained.
 
-B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
-Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1. The "Global" baseline of HCCT, and the first phase of
-CFL and FL+HC. The step that adds the mean to the model is in ``_one_model.py``, as the methods that personalize it share it.
+B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of
+Deep Networks from Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1. The "Global"
+baseline of HCCT, and the first phase of CFL and FL+HC. The step that adds the mean to the model is
+in ``_one_model.py``, as the methods that personalize it share it.
 
-Deviation: weights are ``n_k / Σ n_k`` over the clients that answered, so that they sum to one under partial participation.
+Deviation: weights are ``n_k / Σ n_k`` over the clients that answered, so that they sum to one under
+partial participation.
 """
 
 from __future__ import annotations
@@ -39,8 +41,12 @@ class FedAvg(OneModel[FedAvgState]):
     name: ClassVar[str] = "fedavg"
     beyond_sums: ClassVar[str] = ""
 
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)

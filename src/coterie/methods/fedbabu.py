@@ -1,13 +1,14 @@
 """FedBABU: FedAvg in which the head keeps its first random values, and every client fine-tunes the shared model for itself.
 
-J. Oh, S. Kim, S.-Y. Yun, "FedBABU: Towards Enhanced Representation for Federated Image Classification", ICLR 2022, arXiv
-2106.06042, Algorithm 1. The clients train and average only the body, under a head that is the same for all and never
-changes. A client is served by the shared model after some passes of fine-tuning on its own data.
+J. Oh, S. Kim, S.-Y. Yun, "FedBABU: Towards Enhanced Representation for Federated Image
+Classification", ICLR 2022, arXiv 2106.06042, Algorithm 1. The clients train and average only the
+body, under a head that is the same for all and never changes. A client is served by the shared
+model after some passes of fine-tuning on its own data.
 
 Deviations
-- A client fine-tunes in every round in which it is asked, from the model that it was offered, so that its model is one round
-  older than the shared one. In the paper all clients fine-tune once, the model after the last round. A client that was never
-  asked is served by the shared model.
+- A client fine-tunes in every round in which it is asked, from the model that it was offered, so
+  that its model is one round older than the shared one. In the paper all clients fine-tune once,
+  the model after the last round. A client that was never asked is served by the shared model.
 - The head is sent with the other layers, although it never changes. The paper sends only the body.
 """
 
@@ -62,12 +63,20 @@ class FedBABU(OneModel[FedBABUState]):
     beyond_sums: ClassVar[str] = ""
 
     head: int = setting(1, "number of last layers that keep their first values", ge=0)
-    tune_epochs: int = setting(5, "passes of fine-tuning (τ); 0: clients are served by the shared model", ge=0)
-    tune: Literal["full", "head", "body"] = setting(
-        "full", "layers that fine-tuning changes: all, the head, or the body", choices=("full", "head", "body")
+    tune_epochs: int = setting(
+        5, "passes of fine-tuning (τ); 0: clients are served by the shared model", ge=0
     )
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round (f), at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    tune: Literal["full", "head", "body"] = setting(
+        "full",
+        "layers that fine-tuning changes: all, the head, or the body",
+        choices=("full", "head", "body"),
+    )
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round (f), at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -79,17 +88,31 @@ class FedBABU(OneModel[FedBABUState]):
     def init(self, federation: Federation) -> FedBABUState:
         layers = tuple(federation.columns)
         if self.head > len(layers):
-            raise SettingError(f"FedBABU.head must be at most the {len(layers)} layers of the model, got {self.head}")
+            raise SettingError(
+                f"FedBABU.head must be at most the {len(layers)} layers of the model, got {self.head}"
+            )
         if self.tune == "body" and self.head == len(layers):
-            raise SettingError(f"FedBABU.tune must be full or head if FedBABU.head is all {self.head} layers, got body")
+            raise SettingError(
+                f"FedBABU.tune must be full or head if FedBABU.head is all {self.head} layers, got body"
+            )
         body, head = layers[: len(layers) - self.head], layers[len(layers) - self.head :]
         still = tuple(federation.columns[layer] for layer in head)
-        return FedBABUState(clients=federation.clients, model=federation.draw(0), body=body, head=head, still=still)
+        return FedBABUState(
+            clients=federation.clients, model=federation.draw(0), body=body, head=head, still=still
+        )
 
     def plan(self, state: FedBABUState, cohort: Cohort) -> Plan:
         tuned = {"full": (), "head": state.head, "body": state.body}[self.tune]
-        personal = Personal(start="offered", epochs=self.tune_epochs, layers=tuned) if self.tune_epochs else None
-        task = Task(offered=(0,), stages=(Stage(layers=state.body),) if state.head else (), personal=personal)
+        personal = (
+            Personal(start="offered", epochs=self.tune_epochs, layers=tuned)
+            if self.tune_epochs
+            else None
+        )
+        task = Task(
+            offered=(0,),
+            stages=(Stage(layers=state.body),) if state.head else (),
+            personal=personal,
+        )
         return self.asking(state, cohort, task)
 
     def step(self, state: FedBABUState, replies: Replies) -> FedBABUState:

@@ -1,17 +1,21 @@
 """FedDrift: at each time step, clients whose least loss rose train a new model, and models that serve alike are merged.
 
-E. Jothimurugesan, K. Hsieh, J. Wang, G. Joshi, P. B. Gibbons, "Federated Learning under Distributed Concept Drift", AISTATS
-2023, arXiv 2206.00799, and its published code.
+E. Jothimurugesan, K. Hsieh, J. Wang, G. Joshi, P. B. Gibbons, "Federated Learning under Distributed
+Concept Drift", AISTATS 2023, arXiv 2206.00799, and its published code.
 
 Deviations
-- Clients have the data of the current time step only. The published code also trains a model on the data of earlier time
-  steps that were assigned to it, and measures cluster distances on them. No method here sees earlier data.
-- A model without a client in the current time step is therefore not merged. It stays, because its concept may come back.
-- A client compares with its least loss at the end of the time step before, on the data of that time step. The published code
-  compares with the least loss at that step's beginning, before training, so that nothing is known of a new concept at first.
+- Clients have the data of the current time step only. The published code also trains a model on the
+  data of earlier time steps that were assigned to it, and measures cluster distances on them. No
+  method here sees earlier data.
+- A model without a client in the current time step is therefore not merged. It stays, because its
+  concept may come back.
+- A client compares with its least loss at the end of the time step before, on the data of that time
+  step. The published code compares with the least loss at that step's beginning, before training,
+  so that nothing is known of a new concept at first.
 - A new model is a copy of the client's best one, as in the published code.
 - ``measure="accuracy"`` is what the published code compares, ``1 - accuracy`` in place of the loss.
-- Weights are renormalised over the clients that answered. A client that does not answer the measurement keeps its model.
+- Weights are renormalised over the clients that answered. A client that does not answer the
+  measurement keeps its model.
 - With an infinite ``delta`` nothing is measured, and all is FedAvg.
 """
 
@@ -58,7 +62,8 @@ class FedDriftState:
         row: client -> its model, for clients that have one.
         last: client -> its least loss at the end of the last time step.
         examples: client -> its number of training examples.
-        seen: for each model, the examples of the clients that trained it, summed over completed time steps.
+        seen: for each model, the examples of the clients that trained it, summed over completed
+            time steps.
         used: for each model, the last time step in which a client had it.
         notes: notes of the last exchange.
     """
@@ -84,22 +89,25 @@ class FedDriftState:
 
 
 DIVERGED = 1e9
-"""Value that replaces a loss that is not finite, and the distance between a diverged model and every other."""
+"""Value that replaces a loss that is not finite, and the distance between a diverged model and
+every other."""
 
 
 def cluster_distances(losses: np.ndarray) -> np.ndarray:
     """Return FedDrift's distances of clusters.
 
-    ``L_ij`` is the loss of model i on the data of cluster j. The distance of i and j is ``max(L_ij - L_ii, L_ji - L_jj, 0)``:
-    how much worse one of the two models serves the other cluster's data than the data of its own cluster. This is the paper's
-    definition, and distance ``A`` of the published code, which its commands use.
+    ``L_ij`` is the loss of model i on the data of cluster j. The distance of i and j is ``max(L_ij
+    - L_ii, L_ji - L_jj, 0)``: how much worse one of the two models serves the other cluster's data
+    than the data of its own cluster. This is the paper's definition, and distance ``A`` of the
+    published code, which its commands use.
 
     Args:
-        losses: Shape ``(k, k)``: entry (i, j) is ``L_ij``. A loss that is not finite counts as enormous.
+        losses: Shape ``(k, k)``: entry (i, j) is ``L_ij``. A loss that is not finite counts as
+            enormous.
 
     Returns:
-        Shape ``(k, k)``: the distances, symmetric, with a zero diagonal. A model whose loss on the data of its own cluster is
-        not finite is far from every other.
+        Shape ``(k, k)``: the distances, symmetric, with a zero diagonal. A model whose loss on the
+        data of its own cluster is not finite is far from every other.
 
     Example:
         >>> cluster_distances(np.array([[1.0, 3.0], [1.5, 2.0]]))  # 3 - 1 is more than 1.5 - 2
@@ -107,16 +115,22 @@ def cluster_distances(losses: np.ndarray) -> np.ndarray:
                [2., 0.]])
     """
     bounded = np.nan_to_num(losses, nan=DIVERGED, posinf=DIVERGED, neginf=-DIVERGED)
-    worse = bounded - bounded.diagonal()[:, None]  # row i: model i on each cluster's data, and less than on its own
+    worse = (
+        bounded - bounded.diagonal()[:, None]
+    )  # row i: model i on each cluster's data, and less than on its own
     distances = np.maximum(np.maximum(worse, worse.T), 0.0)
-    diverged = ~np.isfinite(losses.diagonal())  # equally bad everywhere, so that its distances would be zero
+    diverged = ~np.isfinite(
+        losses.diagonal()
+    )  # equally bad everywhere, so that its distances would be zero
     distances[diverged, :] = DIVERGED
     distances[:, diverged] = DIVERGED
     np.fill_diagonal(distances, 0.0)
     return distances
 
 
-def drifted(losses: Mapping[Client, np.ndarray], last: Mapping[Client, float], delta: float) -> tuple[Client, ...]:
+def drifted(
+    losses: Mapping[Client, np.ndarray], last: Mapping[Client, float], delta: float
+) -> tuple[Client, ...]:
     """Return the clients whose least loss is more than ``delta`` above their last one; one without a last one has not drifted.
 
     Args:
@@ -124,7 +138,9 @@ def drifted(losses: Mapping[Client, np.ndarray], last: Mapping[Client, float], d
         last: Client -> its least loss at the end of the last time step.
         delta: The threshold.
     """
-    return tuple(sorted(c for c, row in losses.items() if c in last and float(row.min()) - last[c] > delta))
+    return tuple(
+        sorted(c for c, row in losses.items() if c in last and float(row.min()) - last[c] > delta)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,18 +151,33 @@ class FedDrift:
     measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
     period: int = setting(20, "rounds of a time step, after which data may change", ge=1)
-    delta: float = setting(0.1, "rise of the loss that is a drift, and distance below which models merge (δ)", gt=0)
-    measure: str = setting("loss", "what is compared: the loss, or 1 - accuracy", choices=("loss", "accuracy"))
-    models: int = setting(30, "maximum number of models; then the one unused for longest is replaced", ge=1, le=MOST_MODELS)
-    fraction: float = setting(1.0, "fraction of each model's clients sampled in a round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of means: by training examples, or uniform", choices=("data", "uniform"))
+    delta: float = setting(
+        0.1, "rise of the loss that is a drift, and distance below which models merge (δ)", gt=0
+    )
+    measure: str = setting(
+        "loss", "what is compared: the loss, or 1 - accuracy", choices=("loss", "accuracy")
+    )
+    models: int = setting(
+        30,
+        "maximum number of models; then the one unused for longest is replaced",
+        ge=1,
+        le=MOST_MODELS,
+    )
+    fraction: float = setting(
+        1.0, "fraction of each model's clients sampled in a round, at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of means: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)
 
     def init(self, federation: Federation) -> FedDriftState:
         return FedDriftState(
-            clients=federation.clients, models=federation.draw(0)[None], row=dict.fromkeys(federation.clients, 0)
+            clients=federation.clients,
+            models=federation.draw(0)[None],
+            row=dict.fromkeys(federation.clients, 0),
         )
 
     def plan(self, state: FedDriftState, cohort: Cohort) -> Plan:
@@ -154,13 +185,22 @@ class FedDrift:
         if state.phase != "train":
             task = Task(offered=known, epochs=0, measure="train")
             tasks = dict.fromkeys(sorted(cohort.present), task)
-            return Plan(models=state.models, tasks=tasks, need="mean", ends_round=state.phase == "remember")
+            return Plan(
+                models=state.models, tasks=tasks, need="mean", ends_round=state.phase == "remember"
+            )
         groups = [(row, state.members(row)) for row in known]
-        tasks = {c: Task(offered=(row,)) for row, members in groups if members for c in cohort.sample(members, self.fraction)}
+        tasks = {
+            c: Task(offered=(row,))
+            for row, members in groups
+            if members
+            for c in cohort.sample(members, self.fraction)
+        }
         new = [c for c in state.clients if c not in state.row and c in cohort.present]
         tasks |= dict.fromkeys(new, Task(offered=known, measure="train"))
         ends = not self._completes(state)
-        return Plan(models=state.models, tasks=tasks, need="mean", weighting=self.weighting, ends_round=ends)
+        return Plan(
+            models=state.models, tasks=tasks, need="mean", weighting=self.weighting, ends_round=ends
+        )
 
     def _completes(self, state: FedDriftState) -> bool:
         """Whether the round is the last of its time step, at whose end clients measure the models."""
@@ -174,11 +214,21 @@ class FedDrift:
         if state.phase == "remember":
             least = {c: float(row.min()) for c, row in self._measured(state, replies).items()}
             seen = tuple(state.weight(row) for row in range(len(state.models)))
-            return replace(state, phase="detect", round=state.round + 1, seen=seen, last={**state.last, **least})
+            return replace(
+                state,
+                phase="detect",
+                round=state.round + 1,
+                seen=seen,
+                last={**state.last, **least},
+            )
         models = state.models if replies.means is None else state.models + replies.mean_updates
         chosen = {c: rows[0] for c, rows in zip(replies.clients, replies.chosen, strict=True)}
         new = replace(state, models=models, row={**state.row, **chosen})
-        return replace(new, phase="remember") if self._completes(state) else replace(new, round=state.round + 1)
+        return (
+            replace(new, phase="remember")
+            if self._completes(state)
+            else replace(new, round=state.round + 1)
+        )
 
     def _measured(self, state: FedDriftState, replies: Replies) -> dict[Client, np.ndarray]:
         """Client -> the losses ``(k,)`` of all models on its data; infinite for those that are not a number, or not in use."""
@@ -191,7 +241,8 @@ class FedDrift:
             found[client] = np.nan_to_num(losses, nan=np.inf)
         return found
 
-    # -- a time step begins ---------------------------------------------------------------------------------------------
+    # -- a time step begins
+    # ---------------------------------------------------------------------------------------------
 
     def _detect(self, state: FedDriftState, losses: Mapping[Client, np.ndarray]) -> FedDriftState:
         """Give each client its best model, or a new one if it has drifted; then merge the other models."""
@@ -210,21 +261,36 @@ class FedDrift:
 
     def _used(self, state: FedDriftState, step: int) -> FedDriftState:
         now = set(state.row.values())
-        return replace(state, used=tuple(step if row in now else was for row, was in enumerate(state.used)))
+        return replace(
+            state, used=tuple(step if row in now else was for row, was in enumerate(state.used))
+        )
 
-    def _new_model(self, state: FedDriftState, client: Client, best: int, step: int) -> tuple[FedDriftState, int | None]:
+    def _new_model(
+        self, state: FedDriftState, client: Client, best: int, step: int
+    ) -> tuple[FedDriftState, int | None]:
         """The state in which a client has a copy of its best model, and its row; None if all models are in use."""
         models, used, seen = state.models.clone(), list(state.used), list(state.seen)
-        row = min(range(len(used)), key=lambda at: used[at])  # a free one, or the one unused for longest
+        row = min(
+            range(len(used)), key=lambda at: used[at]
+        )  # a free one, or the one unused for longest
         if used[row] >= 0 and len(used) < self.models:
-            row, models, used, seen = len(used), torch.cat([models, models[:1]]), [*used, step], [*seen, 0.0]
+            row, models, used, seen = (
+                len(used),
+                torch.cat([models, models[:1]]),
+                [*used, step],
+                [*seen, 0.0],
+            )
         elif used[row] == step:
             return state, None
         models[row] = state.models[best]
         used[row], seen[row] = step, 0.0
-        return replace(state, models=models, used=tuple(used), seen=tuple(seen), row={**state.row, client: row}), row
+        return replace(
+            state, models=models, used=tuple(used), seen=tuple(seen), row={**state.row, client: row}
+        ), row
 
-    def _merge(self, state: FedDriftState, rows: list[int], losses: Mapping[Client, np.ndarray]) -> tuple[FedDriftState, int]:
+    def _merge(
+        self, state: FedDriftState, rows: list[int], losses: Mapping[Client, np.ndarray]
+    ) -> tuple[FedDriftState, int]:
         """Merge models by complete linkage of their distances; the number of models that are gone."""
         heard = {row: [c for c in state.members(row) if c in losses] for row in rows}
         rows = [row for row in rows if heard[row]]
@@ -234,7 +300,9 @@ class FedDrift:
         for j, row in enumerate(rows):
             sizes = [state.examples.get(c, 1) for c in heard[row]]
             matrix[:, j] = np.average([losses[c][rows] for c in heard[row]], axis=0, weights=sizes)
-        labels = cut_dendrogram(dendrogram(cluster_distances(matrix), "complete"), threshold=self.delta)
+        labels = cut_dendrogram(
+            dendrogram(cluster_distances(matrix), "complete"), threshold=self.delta
+        )
         parts = [[rows[i] for i in part] for part in groups_of(labels)]
         for part in parts:
             state = _merged(state, part)
@@ -254,23 +322,37 @@ class FedDrift:
         if not finite:
             return None
         criterion = Criterion(
-            "largest rise of a least loss", max(finite), ">", self.delta, "delta", met="drift", unmet="no drift"
+            "largest rise of a least loss",
+            max(finite),
+            ">",
+            self.delta,
+            "delta",
+            met="drift",
+            unmet="no drift",
         )
         groups = self.assignment(state).groups
-        text = (
-            f"time step {state.round // self.period + 1}: {len(away)} clients drifted, {merges} models merged; {criterion.text}"
-        )
+        step = state.round // self.period + 1
+        drifted = f"{len(away)} clients drifted, {merges} models merged"
+        text = f"time step {step}: {drifted}; {criterion.text}"
         return Note(
             kind="cluster" if away or merges else "keep",
             clients=state.clients,
             text=text,
             parts=groups,
             criteria=(criterion,),
-            numbers={"drifted": float(len(away)), "merged": float(merges), "groups": float(len(groups))},
-            values={"rise of the least loss": rises, "model": {c: float(row) for c, row in state.row.items()}},
+            numbers={
+                "drifted": float(len(away)),
+                "merged": float(merges),
+                "groups": float(len(groups)),
+            },
+            values={
+                "rise of the least loss": rises,
+                "model": {c: float(row) for c, row in state.row.items()},
+            },
         )
 
-    # -- the rest of the contract ---------------------------------------------------------------------------------------
+    # -- the rest of the contract
+    # ---------------------------------------------------------------------------------------
 
     def assignment(self, state: FedDriftState) -> Assignment:
         row = of_all(state.clients, state.row, 0)
@@ -300,7 +382,9 @@ def _merged(state: FedDriftState, part: list[int]) -> FedDriftState:
         return state
     weights = np.array([state.weight(row) for row in part])
     models = state.models.clone()
-    models[part[0]] = torch.as_tensor(weights / weights.sum(), dtype=models.dtype) @ state.models[part]
+    models[part[0]] = (
+        torch.as_tensor(weights / weights.sum(), dtype=models.dtype) @ state.models[part]
+    )
     gone, seen, used = set(part[1:]), list(state.seen), list(state.used)
     seen[part[0]] = sum(state.seen[row] for row in part)
     for row in gone:

@@ -1,18 +1,22 @@
 """FedFA: one model for all, in which the clients that it serves badly weigh more.
 
-W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and accuracy in federated learning", arXiv 2012.10069, in the form of
-the baseline in Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT), arXiv 2401.13236, section VII:
+W. Huang, T. Li, D. Wang, S. Du, J. Zhang, "Fairness and accuracy in federated learning", arXiv
+2012.10069, in the form of the baseline in Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate"
+(HCCT), arXiv 2401.13236, section VII:
 
-    p_n = -log2(Acc_n) / Σ_m -log2(Acc_m),    Acc_n: accuracy of the current model on client n's training data
+    p_n = -log2(Acc_n) / Σ_m -log2(Acc_m),    Acc_n: accuracy of the current model on client n's
+    training data
 
 Deviations
-- From the original: no momentum, neither at clients nor at the server, and no term for how often a client took part. HCCT
-  leaves them out so that all its baselines train in the same way; the formula is that of the code published with it.
-- An accuracy of 0 counts as 1e-7, as in that code. If every accuracy is 1 the weights are 0 / 0; then FedAvg's weights are
-  used (ours).
+- From the original: no momentum, neither at clients nor at the server, and no term for how often a
+  client took part. HCCT leaves them out so that all its baselines train in the same way; the
+  formula is that of the code published with it.
+- An accuracy of 0 counts as 1e-7, as in that code. If every accuracy is 1 the weights are 0 / 0;
+  then FedAvg's weights are used (ours).
 - Weights are renormalised over the clients that answered.
-- In a federation, or with adversaries, no client's weight exceeds a tenth (``robust.share``), or twice the average weight if
-  that is more (ours): a client with wrong labels would get the greatest weight of all. A note says whose weight was limited.
+- In a federation, or with adversaries, no client's weight exceeds a tenth (``robust.share``), or
+  twice the average weight if that is more (ours): a client with wrong labels would get the greatest
+  weight of all. A note says whose weight was limited.
 - A client that reports an accuracy below 0 or above 1 is left out (ours).
 """
 
@@ -68,7 +72,9 @@ class FedFA:
 
     name: ClassVar[str] = "fedfa"
 
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1)
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -78,7 +84,10 @@ class FedFA:
 
     def plan(self, state: FedFAState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), measure="train")
-        return Plan(models=state.model[None], tasks=dict.fromkeys(cohort.sample(state.clients, self.fraction), task))
+        return Plan(
+            models=state.model[None],
+            tasks=dict.fromkeys(cohort.sample(state.clients, self.fraction), task),
+        )
 
     def step(self, state: FedFAState, replies: Replies) -> FedFAState:
         """Average the updates; a client whose accuracy is not 0 to 1 is left out.
@@ -88,19 +97,28 @@ class FedFA:
             replies: replies of the exchange.
 
         Raises:
-            SettingError: the accuracy is not 0 to 1 for all clients that answered, and they are more than half of the
-                federation; then the objective has no such accuracy.
+            SettingError: the accuracy is not 0 to 1 for all clients that answered, and they are
+                more than half of the federation; then the objective has no such accuracy.
         """
         if not replies.clients:
             return replace(state, notes=())
-        measured = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
+        measured = {
+            client: found[0]
+            for client, found in zip(replies.clients, replies.accuracies, strict=True)
+        }
         odd = {client: accuracy for client, accuracy in measured.items() if not 0 <= accuracy <= 1}
         notes = _left_out(odd)
         if len(odd) == len(measured):
             if len(odd) > len(state.clients) / 2:
                 client = min(odd)
-                but = f", but client {client} measured {odd[client]:g}" if odd[client] == odd[client] else ""
-                raise SettingError(f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{but}")
+                but = (
+                    f", but client {client} measured {odd[client]:g}"
+                    if odd[client] == odd[client]
+                    else ""
+                )
+                raise SettingError(
+                    f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{but}"
+                )
             return replace(state, notes=notes)
         heard = replies.of(set(measured) - set(odd))
         fair = fair_weights(heard)
@@ -109,11 +127,15 @@ class FedFA:
         if bounded is not fair:
             share = bounded / bounded.sum()
             notes = (_limited(heard.clients, fair, share), *notes)
-        return replace(state, model=state.model + heard.mean(share), notes=(_note(heard, share), *notes))
+        return replace(
+            state, model=state.model + heard.mean(share), notes=(_note(heard, share), *notes)
+        )
 
     def assignment(self, state: FedFAState) -> Assignment:
         groups = (state.clients,) if state.clients else ()
-        return Assignment(models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups)
+        return Assignment(
+            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups
+        )
 
     def explain(self, state: FedFAState) -> tuple[Note, ...]:
         return state.notes
@@ -135,14 +157,20 @@ def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
     """Describe the clients that are left out, and why."""
     if not odd:
         return ()
-    measured = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3])
+    measured = ", ".join(
+        f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3]
+    )
     text = f"left out, as their training accuracy is not 0 to 1: {measured}{', ...' if len(odd) > 3 else ''}"
     return (Note(kind="keep", clients=tuple(odd), text=text),)
 
 
 def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> Note:
     """Describe whose weights were limited; ``fair`` and ``share`` are the weights ``(n,)`` before and after."""
-    cut = {client: (before, after) for client, before, after in zip(clients, fair, share, strict=True) if after < before}
+    cut = {
+        client: (before, after)
+        for client, before, after in zip(clients, fair, share, strict=True)
+        if after < before
+    }
     worst = max(cut, key=lambda client: cut[client][0])
     before, after = cut[worst]
     more = f", and of {len(cut) - 1} more" if len(cut) > 1 else ""
@@ -151,11 +179,21 @@ def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> 
 
 
 def _note(replies: Replies, share: np.ndarray) -> Note:
-    accuracies = {client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)}
+    accuracies = {
+        client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)
+    }
     shares = dict(zip(replies.clients, share.tolist(), strict=True))
-    worst, best = min(accuracies, key=accuracies.__getitem__), max(accuracies, key=accuracies.__getitem__)
+    worst, best = (
+        min(accuracies, key=accuracies.__getitem__),
+        max(accuracies, key=accuracies.__getitem__),
+    )
     text = (
         f"training accuracy from {accuracies[worst]:.3g} (client {worst}, weight {shares[worst]:.3g}) "
         f"to {accuracies[best]:.3g} (client {best}, weight {shares[best]:.3g})"
     )
-    return Note(kind="keep", clients=replies.clients, text=text, values={"accuracy": accuracies, "weight": shares})
+    return Note(
+        kind="keep",
+        clients=replies.clients,
+        text=text,
+        values={"accuracy": accuracies, "weight": shares},
+    )

@@ -1,13 +1,13 @@
 """FedPer: FedAvg of the first layers; the last ones stay at their client for ever.
 
-M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary, "Federated Learning with Personalization Layers", arXiv
-1912.00818, Algorithms 1 and 2. FedPer is HCCT-P with one group.
+M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary, "Federated Learning with Personalization
+Layers", arXiv 1912.00818, Algorithms 1 and 2. FedPer is HCCT-P with one group.
 
 Deviations
-- Every client's own layers start with the same values, those of the first model, as in HCCT's experiments. In the paper the
-  client chooses them.
-- A share of the clients can be asked; in the paper all clients take part in every round. Weights are then those of the
-  clients that answered, and the other clients' own layers do not change.
+- Every client's own layers start with the same values, those of the first model, as in HCCT's
+  experiments. In the paper the client chooses them.
+- A share of the clients can be asked; in the paper all clients take part in every round. Weights
+  are then those of the clients that answered, and the other clients' own layers do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class FedPerState:
 
     Attributes:
         clients: all ids.
-        model: ``(d,)``, the shared model; the columns of the layers ``keep`` hold the values of the first draw.
+        model: ``(d,)``, the shared model; the columns of the layers ``keep`` hold the values of the
+            first draw.
         keep: layers that stay at the clients.
     """
 
@@ -45,8 +46,12 @@ class FedPer(OneModel[FedPerState]):
     beyond_sums: ClassVar[str] = ""
 
     personal: int = setting(1, "number of last layers that stay at their client (K_P)", ge=0)
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -54,8 +59,14 @@ class FedPer(OneModel[FedPerState]):
     def init(self, federation: Federation) -> FedPerState:
         layers = tuple(federation.columns)
         if self.personal > len(layers):
-            raise SettingError(f"FedPer.personal must be at most the {len(layers)} layers of the model, got {self.personal}")
-        return FedPerState(clients=federation.clients, model=federation.draw(0), keep=layers[len(layers) - self.personal :])
+            raise SettingError(
+                f"FedPer.personal must be at most the {len(layers)} layers of the model, got {self.personal}"
+            )
+        return FedPerState(
+            clients=federation.clients,
+            model=federation.draw(0),
+            keep=layers[len(layers) - self.personal :],
+        )
 
     def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), keep=state.keep)

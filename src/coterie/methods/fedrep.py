@@ -1,13 +1,15 @@
 """FedRep: every client trains its own head first, and then the shared layers below it.
 
-L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, "Exploiting Shared Representations for Personalized Federated Learning",
-ICML 2021, arXiv 2102.07078, Algorithm 1. In each round a client makes many updates of its head with the shared
-representation fixed, and then updates the representation with its new head fixed. Only the representation is sent. FedPer
-trains both at once.
+L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai, "Exploiting Shared Representations for
+Personalized Federated Learning", ICML 2021, arXiv 2102.07078, Algorithm 1. In each round a client
+makes many updates of its head with the shared representation fixed, and then updates the
+representation with its new head fixed. Only the representation is sent. FedPer trains both at once.
 
 Deviations
-- All clients' heads start with the same values, those of the first model. The paper leaves their start open.
-- Means can be weighted by training examples; in the paper they are uniform, which is the default here.
+- All clients' heads start with the same values, those of the first model. The paper leaves their
+  start open.
+- Means can be weighted by training examples; in the paper they are uniform, which is the default
+  here.
 - Heads and representation have the same learning rate; in the paper each has its own.
 - Running statistics (BatchNorm) follow the examples while the head is trained, too.
 """
@@ -39,7 +41,8 @@ class FedRepState:
 
     Attributes:
         clients: all ids.
-        model: ``(d,)``, the shared model; the columns of the layers ``keep`` hold the values of the first draw.
+        model: ``(d,)``, the shared model; the columns of the layers ``keep`` hold the values of the
+            first draw.
         body: layers of the shared representation.
         keep: layers of the head, which stay at the clients.
     """
@@ -58,13 +61,21 @@ class FedRep(OneModel[FedRepState]):
     beyond_sums: ClassVar[str] = ""
 
     personal: int = setting(1, "number of last layers that stay at their client, the head", ge=0)
-    head_epochs: int | None = setting(10, "passes in which only the head is trained; none: as the experiment states", ge=0)
-    body_epochs: int | None = setting(
-        None, "passes in which only the shared layers are trained; none: as the experiment states", ge=1
+    head_epochs: int | None = setting(
+        10, "passes in which only the head is trained; none: as the experiment states", ge=0
     )
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round (r), at least one", gt=0, le=1)
+    body_epochs: int | None = setting(
+        None,
+        "passes in which only the shared layers are trained; none: as the experiment states",
+        ge=1,
+    )
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round (r), at least one", gt=0, le=1
+    )
     weighting: Weighting = setting(
-        "uniform", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+        "uniform",
+        "weights of the mean: by training examples, or uniform",
+        choices=("data", "uniform"),
     )
 
     def __post_init__(self) -> None:
@@ -73,11 +84,23 @@ class FedRep(OneModel[FedRepState]):
     def init(self, federation: Federation) -> FedRepState:
         layers = tuple(federation.columns)
         if self.personal > len(layers):
-            raise SettingError(f"FedRep.personal must be at most the {len(layers)} layers of the model, got {self.personal}")
+            raise SettingError(
+                f"FedRep.personal must be at most the {len(layers)} layers of the model, got {self.personal}"
+            )
         first = len(layers) - self.personal
-        return FedRepState(clients=federation.clients, model=federation.draw(0), body=layers[:first], keep=layers[first:])
+        return FedRepState(
+            clients=federation.clients,
+            model=federation.draw(0),
+            body=layers[:first],
+            keep=layers[first:],
+        )
 
     def plan(self, state: FedRepState, cohort: Cohort) -> Plan:
-        stages = Stage(layers=state.keep, epochs=self.head_epochs), Stage(layers=state.body, epochs=self.body_epochs)
-        task = Task(offered=(0,), keep=state.keep, stages=tuple(stage for stage in stages if stage.layers))
+        stages = (
+            Stage(layers=state.keep, epochs=self.head_epochs),
+            Stage(layers=state.body, epochs=self.body_epochs),
+        )
+        task = Task(
+            offered=(0,), keep=state.keep, stages=tuple(stage for stage in stages if stage.layers)
+        )
         return self.asking(state, cohort, task)

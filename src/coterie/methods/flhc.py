@@ -1,21 +1,23 @@
 """FL+HC: FedAvg for n rounds, one agglomerative clustering of all clients' updates, then FedAvg in each cluster.
 
-C. Briggs, Z. Fan, P. Andras, "Federated learning with hierarchical clustering of local updates to improve training on
-non-IID data", IJCNN 2020, arXiv 2004.11791, Algorithm 1.
+C. Briggs, Z. Fan, P. Andras, "Federated learning with hierarchical clustering of local updates to
+improve training on non-IID data", IJCNN 2020, arXiv 2004.11791, Algorithm 1.
 
 Deviations
 - In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
-- Weights are renormalised over the clients that answered; the paper's ``n_k / n`` over all samples does not sum to one
-  under a client fraction.
-- The feature is the update (Algorithm 1), not the local parameters (section I-C): parameters share the global model, so
-  with cosine all clients look alike. With L1, L2 and Ward the two features give the same result.
-- Average linkage is the mean pairwise distance (UPGMA), which is monotone as the paper requires; the centroid linkage that
-  its text describes is not.
-- If fewer than ``quorum`` of the clients answer the clustering exchange, the round is one more of FedAvg and they are
-  asked again in the next. Clients that are silent in the exchange that clusters, and clients that join later, are placed
-  like CFL's newcomers (:mod:`coterie.methods._cluster_tree`): when they next answer, they train from the model of the
-  clustering exchange and join the cluster that holds the nearest update by ``metric``. If that update is not nearer than
-  the threshold, they form a new cluster.
+- Weights are renormalised over the clients that answered; the paper's ``n_k / n`` over all samples
+  does not sum to one under a client fraction.
+- The feature is the update (Algorithm 1), not the local parameters (section I-C): parameters share
+  the global model, so with cosine all clients look alike. With L1, L2 and Ward the two features
+  give the same result.
+- Average linkage is the mean pairwise distance (UPGMA), which is monotone as the paper requires;
+  the centroid linkage that its text describes is not.
+- If fewer than ``quorum`` of the clients answer the clustering exchange, the round is one more of
+  FedAvg and they are asked again in the next. Clients that are silent in the exchange that
+  clusters, and clients that join later, are placed like CFL's newcomers
+  (:mod:`coterie.methods._cluster_tree`): when they next answer, they train from the model of the
+  clustering exchange and join the cluster that holds the nearest update by ``metric``. If that
+  update is not nearer than the threshold, they form a new cluster.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class FLHCState:
     Attributes:
         round: number of rounds completed.
         tree: a tree of one level; its root's model is that of the clustering exchange.
-        leaves: node of the tree for each row of ``models``; the root until the clients have been clustered.
+        leaves: node of the tree for each row of ``models``; the root until the clients have been
+            clustered.
         models: ``(k, d)``, the models of the leaves.
         walkers: clients that are not placed yet, at node 0.
         missed: the last round in which too few clients answered the clustering exchange.
@@ -90,17 +93,29 @@ class FLHC:
     name: ClassVar[str] = "flhc"
 
     warmup: int = setting(10, "rounds of FedAvg before the clustering exchange (n)", ge=0)
-    fraction: float = setting(0.2, "fraction of each group's clients sampled in a round (C), at least one", gt=0, le=1)
+    fraction: float = setting(
+        0.2, "fraction of each group's clients sampled in a round (C), at least one", gt=0, le=1
+    )
     metric: str = setting("l2", "distance of updates", choices=("l1", "l2", "cosine"))
-    linkage: str = setting("ward", "linkage; ward needs metric l2", choices=("single", "complete", "average", "ward"))
-    threshold: float | None = setting(3.0, "merge while the linkage distance is below this (t); paper: 3, FEMNIST 10", gt=0)
+    linkage: str = setting(
+        "ward", "linkage; ward needs metric l2", choices=("single", "complete", "average", "ward")
+    )
+    threshold: float | None = setting(
+        3.0, "merge while the linkage distance is below this (t); paper: 3, FEMNIST 10", gt=0
+    )
     groups: int | None = setting(None, "number of groups, instead of threshold", ge=1)
-    quorum: float = setting(0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1)
+    quorum: float = setting(
+        0.5, "minimum fraction of the clients that must answer before clustering; ours", gt=0, le=1
+    )
     edge_sketch: int | None = setting(
-        4096, "size of the sketch kept of each update to place late clients; none, or metric l1: full updates; ours", multiple=4
+        4096,
+        "size of the sketch kept of each update to place late clients; none, or metric l1: full updates; ours",
+        multiple=4,
     )
     sketch: int | None = setting(
-        None, "cluster sketches of this size, instead of edge_sketch; full updates are not kept; ours", multiple=4
+        None,
+        "cluster sketches of this size, instead of edge_sketch; full updates are not kept; ours",
+        multiple=4,
     )
 
     def __post_init__(self) -> None:
@@ -111,13 +126,17 @@ class FLHC:
                 f"got {self.threshold} and {self.groups}"
             )
         if self.sketch is not None and self.metric == "l1":
-            raise SettingError("FLHC.sketch needs metric l2 or cosine, got l1: a sketch keeps no L1 distances")
+            raise SettingError(
+                "FLHC.sketch needs metric l2 or cosine, got l1: a sketch keeps no L1 distances"
+            )
         if self.linkage == "ward" and self.metric != "l2":
             raise SettingError(f"FLHC.linkage ward needs metric l2, got metric {self.metric}")
 
     def init(self, federation: Federation) -> FLHCState:
         if self.groups is not None and self.groups > len(federation.clients):
-            raise SettingError(f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}")
+            raise SettingError(
+                f"FLHC.groups must be at most the {len(federation.clients)} clients, got {self.groups}"
+            )
         # A sketch preserves inner products, not L1 distances.
         sketch = None if self.metric == "l1" else self.sketch or self.edge_sketch
         tree = root(federation.clients, federation.parameters.stop, sketch)
@@ -127,12 +146,34 @@ class FLHC:
         return not state.clustered and state.round >= self.warmup and state.missed != state.round
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
-        if self._clusters_now(state):  # all clients, regardless of fraction; no aggregation, so not a round
-            return train_from(state.models, dict.fromkeys(cohort.present, 0), **self._rows(state), ends_round=False)
-        row = {c: i for i, group in enumerate(state.groups) if group for c in cohort.sample(group, self.fraction)}
-        plan = train_from(state.models, row, **(self._rows(state) if state.walkers else {"need": "mean"}))
-        models, walks = _cluster_tree.tasks(state.tree, state.walkers, cohort.present, len(state.models))
-        return replace(plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}) if walks else plan
+        if self._clusters_now(
+            state
+        ):  # all clients, regardless of fraction; no aggregation, so not a round
+            return train_from(
+                state.models,
+                dict.fromkeys(cohort.present, 0),
+                **self._rows(state),
+                ends_round=False,
+            )
+        row = {
+            c: i
+            for i, group in enumerate(state.groups)
+            if group
+            for c in cohort.sample(group, self.fraction)
+        }
+        plan = train_from(
+            state.models, row, **(self._rows(state) if state.walkers else {"need": "mean"})
+        )
+        models, walks = _cluster_tree.tasks(
+            state.tree, state.walkers, cohort.present, len(state.models)
+        )
+        return (
+            replace(
+                plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}
+            )
+            if walks
+            else plan
+        )
 
     def _rows(self, state: FLHCState) -> dict[str, Any]:
         """Arguments of a plan that collects updates, or their sketches."""
@@ -147,8 +188,14 @@ class FLHC:
         if means is None and replies.updates is not None:  # these include updates of walkers
             means, _ = group_means(replies, state.groups)
         models = state.models if means is None else state.models + means
-        notes = (self._waits(state),) if state.round == 0 and not state.clustered and self.warmup > 1 else ()
-        return self._place(replace(state, models=models, round=state.round + 1, notes=notes), replies)
+        notes = (
+            (self._waits(state),)
+            if state.round == 0 and not state.clustered and self.warmup > 1
+            else ()
+        )
+        return self._place(
+            replace(state, models=models, round=state.round + 1, notes=notes), replies
+        )
 
     def _waits(self, state: FLHCState) -> Note:
         """Say in the first round when the clients will be clustered, for runs that end before."""
@@ -176,17 +223,25 @@ class FLHC:
         heard, members = len(replies.clients), len(clients)
         if heard < self.quorum * members or heard < 1:
             text = f"not clustered yet: {heard} of {members} clients answered, less than the quorum {self.quorum:g}"
-            return replace(state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),))
+            return replace(
+                state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),)
+            )
         apart = self._apart(replies.all_updates[:, : state.tree.parameters])
         labels, merges = self._labels(apart)
         groups = as_groups([replies.clients[i] for i in group] for group in groups_of(labels))
         tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
         late = sorted(set(clients) - set(replies.clients))
         note = self._note(state, groups, merges[:, 2], late)
-        if self.sketch is not None and self.sketch < (state.tree.parameters or state.models.shape[1]):
+        if self.sketch is not None and self.sketch < (
+            state.tree.parameters or state.models.shape[1]
+        ):
             reason = self._doubt(apart, labels, merges, self.sketch)
-            note = replace(note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}")
-        note = replace(note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()})
+            note = replace(
+                note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}"
+            )
+        note = replace(
+            note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()}
+        )
         return replace(
             state,
             tree=tree,
@@ -198,7 +253,11 @@ class FLHC:
 
     def _apart(self, updates: torch.Tensor) -> np.ndarray:
         """``(n, n)`` distances between the received updates."""
-        return manhattan(updates) if self.metric == "l1" else distances(gram(updates), metric=self.metric)
+        return (
+            manhattan(updates)
+            if self.metric == "l1"
+            else distances(gram(updates), metric=self.metric)
+        )
 
     def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(label of each reply, the merges)."""
@@ -206,12 +265,23 @@ class FLHC:
         groups = None if self.groups is None else min(self.groups, len(apart))
         return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges
 
-    def _doubt(self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray, size: int) -> str | None:
+    def _doubt(
+        self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray, size: int
+    ) -> str | None:
         """Why whole updates might give other groups than their sketches of ``size`` numbers; None if they would not."""
         ends = borders(apart, labels, merges, self.linkage)
-        return doubt(ends, linkage=self.linkage, metric=self.metric, threshold=self.threshold, size=size, n=len(labels))
+        return doubt(
+            ends,
+            linkage=self.linkage,
+            metric=self.metric,
+            threshold=self.threshold,
+            size=size,
+            n=len(labels),
+        )
 
-    def _note(self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]) -> Note:
+    def _note(
+        self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]
+    ) -> Note:
         """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""
         count = len(groups)
         made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
@@ -220,8 +290,15 @@ class FLHC:
             numbers["last_merge"] = float(made[-1])
         if len(open_):
             numbers["next_merge"] = float(open_[0])
-        last, further = (f"{numbers[name]:.3g}" if name in numbers else "none" for name in ("last_merge", "next_merge"))
-        rule = f"threshold {self.threshold:g}" if self.threshold is not None else f"{self.groups} groups asked for"
+        last, further = (
+            f"{numbers[name]:.3g}" if name in numbers else "none"
+            for name in ("last_merge", "next_merge")
+        )
+        rule = (
+            f"threshold {self.threshold:g}"
+            if self.threshold is not None
+            else f"{self.groups} groups asked for"
+        )
         text = (
             f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, {rule}: distance of the last merge "
             f"{last}, of the next one {further}; {count} group{'s' if count > 1 else ''}"
@@ -240,15 +317,27 @@ class FLHC:
 
     def _criteria(self, numbers: Mapping[str, float]) -> tuple[Criterion, ...]:
         """The comparisons with the threshold that decided the cut."""
-        tests: Mapping[str, tuple[Sign, str]] = {"last_merge": ("<", "two groups merged"), "next_merge": (">=", "no merge")}
+        tests: Mapping[str, tuple[Sign, str]] = {
+            "last_merge": ("<", "two groups merged"),
+            "next_merge": (">=", "no merge"),
+        }
         return tuple(
-            Criterion(f"distance of the {name.replace('_', ' ')}", numbers[name], sign, self.threshold, "threshold", met=met)
+            Criterion(
+                f"distance of the {name.replace('_', ' ')}",
+                numbers[name],
+                sign,
+                self.threshold,
+                "threshold",
+                met=met,
+            )
             for name, (sign, met) in tests.items()
             if name in numbers and self.threshold is not None
         )
 
     def assignment(self, state: FLHCState) -> Assignment:
-        groups = as_groups([*(group for group in state.groups if group), *_cluster_tree.waiting(state.walkers)])
+        groups = as_groups(
+            [*(group for group in state.groups if group), *_cluster_tree.waiting(state.walkers)]
+        )
         row = {client: i for i, group in enumerate(state.groups) for client in group}
         first = state.tree.nodes[0].model
         if first is None or (len(state.leaves) == 1 and not state.walkers):
@@ -256,12 +345,16 @@ class FLHC:
         k = len(state.models)  # the root's model comes last
         row |= dict.fromkeys(state.walkers, k)
         path = {client: (k,) if at == k else (k, at) for client, at in row.items()}
-        return Assignment(models=torch.cat([state.models, first[None]]), row=row, groups=groups, path=path)
+        return Assignment(
+            models=torch.cat([state.models, first[None]]), row=row, groups=groups, path=path
+        )
 
     def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
         """Admit clients: before the clustering they are members at once, after it they are placed."""
         tree = state.tree.place(dict.fromkeys(clients, 0))
-        walkers = {**state.walkers, **dict.fromkeys(clients, 0)} if state.clustered else state.walkers
+        walkers = (
+            {**state.walkers, **dict.fromkeys(clients, 0)} if state.clustered else state.walkers
+        )
         return replace(state, tree=tree, walkers=walkers)
 
     def retire(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:

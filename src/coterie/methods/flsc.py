@@ -1,18 +1,22 @@
 """FLSC: IFCA with overlap; every client trains the mean of its n_s best models, and each of them learns from it.
 
-C. Li, G. Li, P. K. Varshney, "Federated Learning With Soft Clustering", IEEE Internet of Things Journal 9(10), 2022. Client
-i chooses the n_s models of least training loss, J_i, trains from their unweighted mean and sends one model w_i. Then
-``θ_j <- Σ N_i w_i / Σ N_i`` over the clients with j in J_i; θ_j is unchanged if there are none.
+C. Li, G. Li, P. K. Varshney, "Federated Learning With Soft Clustering", IEEE Internet of Things
+Journal 9(10), 2022. Client i chooses the n_s models of least training loss, J_i, trains from their
+unweighted mean and sends one model w_i. Then ``θ_j <- Σ N_i w_i / Σ N_i`` over the clients with j
+in J_i; θ_j is unchanged if there are none.
 
 Deviations
 - In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
-- The mean of a client's models J_i after the aggregation serves it. The code published with HCCT (arXiv 2401.13236) tests
-  the model that the client has just trained, which is one exchange ahead and which no other client has.
-- With ``first="loss"`` (default) clients choose by loss from the first round on; in the original their first J_i are random.
-- Learning rates decay as in all methods; in HCCT's code those of FLSC's clients do not. With restarts, they decay with
-  the rounds of the start.
+- The mean of a client's models J_i after the aggregation serves it. The code published with HCCT
+  (arXiv 2401.13236) tests the model that the client has just trained, which is one exchange ahead
+  and which no other client has.
+- With ``first="loss"`` (default) clients choose by loss from the first round on; in the original
+  their first J_i are random.
+- Learning rates decay as in all methods; in HCCT's code those of FLSC's clients do not. With
+  restarts, they decay with the rounds of the start.
 - Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`.
-- A group consists of the clients with the same first choice, the model of least loss; the paper has no groups.
+- A group consists of the clients with the same first choice, the model of least loss; the paper has
+  no groups.
 - ``overlap`` equal to ``models`` is an error: all models would be the same.
 """
 
@@ -38,7 +42,11 @@ class FLSC(Choosing):
     name: ClassVar[str] = "flsc"
 
     overlap: int = setting(2, "number of models that a client chooses (n_s)", ge=1)
-    first: str = setting("loss", "the first choice: by loss, or at random as in the paper", choices=("loss", "random"))
+    first: str = setting(
+        "loss",
+        "the first choice: by loss, or at random as in the paper",
+        choices=("loss", "random"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,10 +64,16 @@ class FLSC(Choosing):
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         """Plan one round of a start for the clients ``asked``."""
         if self.first == "random" and start.round == 0:
-            tasks = {c: Task(offered=self._drawn(c, cohort), choose=self.overlap, lr_round=0) for c in asked}
+            tasks = {
+                c: Task(offered=self._drawn(c, cohort), choose=self.overlap, lr_round=0)
+                for c in asked
+            }
         else:
             every = tuple(range(self.models))
-            tasks = dict.fromkeys(asked, Task(offered=every, choose=self.overlap, measure="train", lr_round=start.round))
+            tasks = dict.fromkeys(
+                asked,
+                Task(offered=every, choose=self.overlap, measure="train", lr_round=start.round),
+            )
         return Plan(models=start.models, tasks=tasks, need="mean", weighting="data")
 
     def _drawn(self, client: Client, cohort: Cohort) -> Choice:
@@ -69,20 +83,30 @@ class FLSC(Choosing):
     def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round.
 
-        The trained w_i is the mean of the client's models plus its update. The first is a mean of rows of ``models``, so
-        only means of the updates are needed.
+        The trained w_i is the mean of the client's models plus its update. The first is a mean of
+        rows of ``models``, so only means of the updates are needed.
 
         Args:
             models: ``(k, d)``, the models before the round.
             replies: replies of the round, with mean updates.
         """
-        took = _membership(replies.chosen, len(models)) * replies.examples[:, None]  # (n, k): N_i where j in J_i
-        blend = took.T @ _membership(replies.chosen, len(models)) / self.overlap  # Σ_i N_i · the mean over J_i
+        took = (
+            _membership(replies.chosen, len(models)) * replies.examples[:, None]
+        )  # (n, k): N_i where j in J_i
+        blend = (
+            took.T @ _membership(replies.chosen, len(models)) / self.overlap
+        )  # Σ_i N_i · the mean over J_i
         heard = torch.as_tensor(took.sum(axis=0) > 0)[:, None]
         blend /= np.maximum(took.sum(axis=0), 1)[:, None]
-        return torch.where(heard, torch.as_tensor(blend, dtype=models.dtype) @ models + replies.mean_updates, models)
+        return torch.where(
+            heard,
+            torch.as_tensor(blend, dtype=models.dtype) @ models + replies.mean_updates,
+            models,
+        )
 
-    def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
+    def served(
+        self, models: torch.Tensor, choices: Mapping[Client, Choice]
+    ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the mean model of each set of models chosen, and client -> row."""
         sets = sorted({tuple(sorted(choice)) for choice in choices.values()})
         place = {rows: i for i, rows in enumerate(sets)}

@@ -1,19 +1,22 @@
 """IFCA: k models; every client trains the one of least training loss, and each model is the mean of what its clients made.
 
-A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020, arXiv
-2006.04088, Algorithm 1, with either of its options:
+A. Ghosh, J. Chung, D. Yin, K. Ramchandran, "An Efficient Framework for Clustered Federated
+Learning", NeurIPS 2020, arXiv 2006.04088, Algorithm 1, with either of its options:
 
 - model averaging: ``θ_j <- mean of θ~_i`` over the clients i that chose j, each trained from θ_j;
-- gradient averaging: ``θ_j <- θ_j - γ / |M_t| · Σ g_i``, with the sum over the clients that chose j, divided by the number
-  of all participants.
+- gradient averaging: ``θ_j <- θ_j - γ / |M_t| · Σ g_i``, with the sum over the clients that chose
+  j, divided by the number of all participants.
 
 Deviations
 - In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
-- Weights are renormalised over the clients that answered, and |M_t| is their number: the paper has no silent clients.
-- ``weighting="data"`` weights by training examples, as in the code published for FEMNIST; the paper's mean is unweighted.
-- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`. The paper requires a start near the optima, and
-  the published code for CIFAR-10 draws again until clients choose every model. ``initial="same"`` is the start of the code
-  published with HCCT (arXiv 2401.13236), in which all clients choose the first model.
+- Weights are renormalised over the clients that answered, and |M_t| is their number: the paper has
+  no silent clients.
+- ``weighting="data"`` weights by training examples, as in the code published for FEMNIST; the
+  paper's mean is unweighted.
+- Restarts and k-means++ are ours, see :mod:`coterie.methods._model_choice`. The paper requires a
+  start near the optima, and the published code for CIFAR-10 draws again until clients choose every
+  model. ``initial="same"`` is the start of the code published with HCCT (arXiv 2401.13236), in
+  which all clients choose the first model.
 - A client that was not asked keeps its last choice; the paper assigns none.
 """
 
@@ -37,28 +40,50 @@ class IFCA(Choosing):
 
     name: ClassVar[str] = "ifca"
 
-    averaging: str = setting("models", "average trained models, or full-batch gradients", choices=("models", "gradients"))
-    step_size: float = setting(0.1, "step along the averaged gradients (γ); used with averaging gradients", gt=0)
+    averaging: str = setting(
+        "models", "average trained models, or full-batch gradients", choices=("models", "gradients")
+    )
+    step_size: float = setting(
+        0.1, "step along the averaged gradients (γ); used with averaging gradients", gt=0
+    )
     weighting: Weighting = setting(
-        "uniform", "weights of means: uniform (the paper), or by training examples", choices=("uniform", "data")
+        "uniform",
+        "weights of means: uniform (the paper), or by training examples",
+        choices=("uniform", "data"),
     )
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         """Plan one round of a start for the clients ``asked``."""
         task = Task(
-            offered=tuple(range(self.models)), measure="train", gradient=self.averaging == "gradients", lr_round=start.round
+            offered=tuple(range(self.models)),
+            measure="train",
+            gradient=self.averaging == "gradients",
+            lr_round=start.round,
         )
-        return Plan(models=start.models, tasks=dict.fromkeys(asked, task), need="mean", weighting=self.weighting)
+        return Plan(
+            models=start.models,
+            tasks=dict.fromkeys(asked, task),
+            need="mean",
+            weighting=self.weighting,
+        )
 
     def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round."""
         if self.averaging == "models":
             return models + replies.mean_updates
-        # means[j] is over the clients that chose j; times their share of all participants, it is the paper's sum over |M_t|.
+        # means[j] is over the clients that chose j; times their share of all participants, it is
+        # the paper's sum over |M_t|.
         rows = [row for (row,) in replies.chosen]
         share = np.bincount(rows, weights(replies, self.weighting), minlength=len(models))
-        return models - self.step_size * torch.as_tensor(share, dtype=models.dtype)[:, None] * replies.mean_updates
+        return (
+            models
+            - self.step_size
+            * torch.as_tensor(share, dtype=models.dtype)[:, None]
+            * replies.mean_updates
+        )
 
-    def served(self, models: torch.Tensor, choices: Mapping[Client, Choice]) -> tuple[torch.Tensor, dict[Client, int]]:
+    def served(
+        self, models: torch.Tensor, choices: Mapping[Client, Choice]
+    ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the models, and client -> the row of its choice."""
         return models, {client: row for client, (row,) in choices.items()}

@@ -1,8 +1,9 @@
 """Independent: every client trains alone, from the same first model, and nothing is ever sent.
 
-The "Independent" baseline of Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization
-Performance in Cross-Silo Federated Learning" (HCCT), arXiv 2401.13236. Every layer stays at its client, so a round costs no
-bytes. The code published with the paper starts with one round of FedAvg; here there is no communication at all.
+The "Independent" baseline of Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards
+Maximizing the Generalization Performance in Cross-Silo Federated Learning" (HCCT), arXiv
+2401.13236. Every layer stays at its client, so a round costs no bytes. The code published with the
+paper starts with one round of FedAvg; here there is no communication at all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,19 @@ from typing import ClassVar
 
 import torch
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, joined, state, without
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    joined,
+    state,
+    without,
+)
 from coterie.settings import check
 
 
@@ -42,11 +55,15 @@ class Independent:
         check(self)
 
     def init(self, federation: Federation) -> IndependentState:
-        return IndependentState(clients=federation.clients, model=federation.draw(0), layers=tuple(federation.columns))
+        return IndependentState(
+            clients=federation.clients, model=federation.draw(0), layers=tuple(federation.columns)
+        )
 
     def plan(self, state: IndependentState, cohort: Cohort) -> Plan:
         task = Task(offered=(0,), keep=state.layers)
-        return Plan(models=state.model[None], tasks=dict.fromkeys(cohort.present, task), need="mean")
+        return Plan(
+            models=state.model[None], tasks=dict.fromkeys(cohort.present, task), need="mean"
+        )
 
     def step(self, state: IndependentState, replies: Replies) -> IndependentState:
         return state

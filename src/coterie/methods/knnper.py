@@ -1,15 +1,20 @@
 """kNN-Per: FedAvg, and every client mixes the shared model's predictions with those of its nearest training examples.
 
-O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
-2111.09360, Algorithm 1, with FedAvg for the shared model. A client is served by the class probabilities
-``λ p_knn + (1 - λ) p_model``: its k nearest training examples, by the features of the shared model, count for their classes
-with weights proportional to ``exp(-d / scale)``. A client chooses λ on its validation examples. Nothing else is trained.
+O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning through Local
+Memorization", ICML 2022, arXiv 2111.09360, Algorithm 1, with FedAvg for the shared model. A client
+is served by the class probabilities
+``λ p_knn + (1 - λ) p_model``: its k nearest training examples, by the features of the shared model,
+count for their classes with weights proportional to ``exp(-d / scale)``. A client chooses λ on its
+validation examples. Nothing else is trained.
 
 Deviations
-- λ is the value of lowest validation loss among 0, 0.1, ..., 1. The authors' code measures accuracies in steps of 0.01.
-- Clients without validation examples hold some of their training examples out, of FedAvg's training too.
+- λ is the value of lowest validation loss among 0, 0.1, ..., 1. The authors' code measures
+  accuracies in steps of 0.01.
+- Clients without validation examples hold some of their training examples out, of FedAvg's training
+  too.
 - Distances are Euclidean. The authors' code divides squared distances by the number of features.
-- A client remembers all of its training examples that are not held out. The authors' code can bound their number.
+- A client remembers all of its training examples that are not held out. The authors' code can bound
+  their number.
 """
 
 from __future__ import annotations
@@ -60,15 +65,27 @@ class KNNPer(OneModel[KNNPerState]):
     beyond_sums: ClassVar[str] = ""
 
     neighbours: int = setting(10, "number of nearest training examples that count (k)", ge=1)
-    scale: float = setting(1.0, "unit of distances: a neighbour at distance d has weight exp(-d / scale)", gt=0, lt=1e9)
+    scale: float = setting(
+        1.0, "unit of distances: a neighbour at distance d has weight exp(-d / scale)", gt=0, lt=1e9
+    )
     weight: float | None = setting(
-        None, "weight of the neighbours (λ), the same for all clients; none: each client chooses it", ge=0, le=1
+        None,
+        "weight of the neighbours (λ), the same for all clients; none: each client chooses it",
+        ge=0,
+        le=1,
     )
     holdout: float = setting(
-        0.2, "share of the training examples that clients without a validation part hold out to choose λ", gt=0, le=0.5
+        0.2,
+        "share of the training examples that clients without a validation part hold out to choose λ",
+        gt=0,
+        le=0.5,
     )
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
-    weighting: Weighting = setting("data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform"))
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
+    )
+    weighting: Weighting = setting(
+        "data", "weights of the mean: by training examples, or uniform", choices=("data", "uniform")
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -76,9 +93,13 @@ class KNNPer(OneModel[KNNPerState]):
     def init(self, federation: Federation) -> KNNPerState:
         layer = tuple(federation.columns)[-1]
         if not federation.labels:
-            raise SettingError("knn-per needs clients that predict a class, and these predict several labels or numbers")
+            raise SettingError(
+                "knn-per needs clients that predict a class, and these predict several labels or numbers"
+            )
         if layer not in federation.dense:
-            raise SettingError(f"knn-per needs a model whose last layer is fully connected (nn.Linear), and {layer!r} is not")
+            raise SettingError(
+                f"knn-per needs a model whose last layer is fully connected (nn.Linear), and {layer!r} is not"
+            )
         return KNNPerState(clients=federation.clients, model=federation.draw(0), layer=layer)
 
     def plan(self, state: KNNPerState, cohort: Cohort) -> Plan:
@@ -96,4 +117,6 @@ class KNNPer(OneModel[KNNPerState]):
         if self.weight == 0:  # the model alone
             return None
         weights = GRID if self.weight is None else (self.weight,)
-        return Neighbours(layer=layer, k=self.neighbours, scale=self.scale, weights=weights, holdout=self._held)
+        return Neighbours(
+            layer=layer, k=self.neighbours, scale=self.scale, weights=weights, holdout=self._held
+        )

@@ -1,29 +1,36 @@
 """MAXFL: clients take part in the global model only if they find it appealing, against a model they trained alone.
 
-Y. J. Cho, D. Jhunjhunwala, T. Li, V. Smith, G. Joshi, "Maximizing Global Model Appeal in Federated Learning", arXiv
-2205.14840 (``rule`` cho); and the form of the baseline in Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate" (HCCT),
-arXiv 2401.13236, section VII (``rule`` distance). F_n is client n's mean training loss, w the global model, ŵ_n the model
-that client n trains alone from the first model, before the first round, and ρ_n = F_n(ŵ_n).
+Y. J. Cho, D. Jhunjhunwala, T. Li, V. Smith, G. Joshi, "Maximizing Global Model Appeal in Federated
+Learning", arXiv 2205.14840 (``rule`` cho); and the form of the baseline in Y. Sun, M. Kountouris,
+J. Zhang, "How to Collaborate" (HCCT), arXiv 2401.13236, section VII (``rule`` distance). F_n is
+client n's mean training loss, w the global model, ŵ_n the model that client n trains alone from the
+first model, before the first round, and ρ_n = F_n(ŵ_n).
 
-- distance: client n takes part iff ``F_n(w) < ‖ŵ_n - w‖²``. Participants start from the data-weighted mean of their current
-  models and are averaged as in FedAvg; the others continue from their own current models. The first round is FedAvg of all.
+- distance: client n takes part iff ``F_n(w) < ‖ŵ_n - w‖²``. Participants start from the
+  data-weighted mean of their current models and are averaged as in FedAvg; the others continue from
+  their own current models. The first round is FedAvg of all.
 - local-loss: the same, with ``F_n(w) < ρ_n``.
-- cho: all train from w; ``w ← w + η_g / (Σ q_k + ε) · Σ q_k Δ_k`` with ``q_k = σ(z)(1 - σ(z))``, ``z = F_k(w) - ρ_k``.
+- cho: all train from w; ``w ← w + η_g / (Σ q_k + ε) · Σ q_k Δ_k`` with ``q_k = σ(z)(1 - σ(z))``,
+  ``z = F_k(w) - ρ_k``.
 
 Deviations
 - In a federation, or with adversaries, the limits of :mod:`coterie.robust` act first (ours).
-- ``rule`` distance compares a loss with a squared length, as both the text and the published code of HCCT do; local-loss,
-  which compares two losses, is ours.
-- HCCT trains ŵ_n for as many epochs as the whole run. Here a method does not know the length of a run, so ŵ_n is trained
-  for ``pretrain_epochs``, with the learning rate of the first round.
-- The distance is over trainable parameters; the published code includes BatchNorm's statistics and counters.
-- cho: η_g applies to trainable parameters; BatchNorm's statistics move by their weighted mean alone.
+- ``rule`` distance compares a loss with a squared length, as both the text and the published code
+  of HCCT do; local-loss, which compares two losses, is ours.
+- HCCT trains ŵ_n for as many epochs as the whole run. Here a method does not know the length of a
+  run, so ŵ_n is trained for ``pretrain_epochs``, with the learning rate of the first round.
+- The distance is over trainable parameters; the published code includes BatchNorm's statistics and
+  counters.
+- cho: η_g applies to trainable parameters; BatchNorm's statistics move by their weighted mean
+  alone.
 - If no client takes part, w does not change; the published code stops with a KeyError.
-- q_k is the derivative of the relaxed objective, as in Cho et al.; a published port leaves out the factor 1 - σ(z).
-- Silent clients: a client that did not answer when losses were measured is not asked to train; the model of a client that
-  did not answer in training does not change. A client without ŵ_n trains it in the first exchange of the next round in
-  which it is asked, and rests in that round (cho: in the next two rounds, one for ŵ_n, one for ρ_n). With local-loss, ρ_n is
-  measured together with w. Newcomers are such clients; until then they have w.
+- q_k is the derivative of the relaxed objective, as in Cho et al.; a published port leaves out the
+  factor 1 - σ(z).
+- Silent clients: a client that did not answer when losses were measured is not asked to train; the
+  model of a client that did not answer in training does not change. A client without ŵ_n trains it
+  in the first exchange of the next round in which it is asked, and rests in that round (cho: in the
+  next two rounds, one for ŵ_n, one for ρ_n). With local-loss, ρ_n is measured together with w.
+  Newcomers are such clients; until then they have w.
 """
 
 from __future__ import annotations
@@ -105,15 +112,20 @@ class MAXFL:
         "which clients take part: by distance (HCCT), local-loss (ours), or cho (all, by weights)",
         choices=("distance", "local-loss", "cho"),
     )
-    pretrain_epochs: int = setting(10, "epochs each client trains alone before the first round; ours", ge=1)
+    pretrain_epochs: int = setting(
+        10, "epochs each client trains alone before the first round; ours", ge=1
+    )
     server_lr: float = setting(1.0, "cho: step of the server (η_g)", gt=0)
     epsilon: float = setting(1e-8, "cho: added to the sum of weights (ε); ours", gt=0)
-    fraction: float = setting(1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1)
+    fraction: float = setting(
+        1.0, "fraction of the clients sampled in each round, at least one", gt=0, le=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> MAXFLState:
         first = federation.draw(0)
@@ -135,8 +147,15 @@ class MAXFL:
             return self._plan_round(state, cohort)
         models = torch.cat([state.model[None], state.first[None], state.prior])
         prior = {client: 2 + i for i, client in enumerate(state.alone)}
-        everyone = cohort.present if state.stage in ("alone", "bars") else cohort.sample(state.clients, self.fraction)
-        tasks = {client: self._task(self._part(state, client), prior.get(client, -1)) for client in everyone}
+        everyone = (
+            cohort.present
+            if state.stage in ("alone", "bars")
+            else cohort.sample(state.clients, self.fraction)
+        )
+        tasks = {
+            client: self._task(self._part(state, client), prior.get(client, -1))
+            for client in everyone
+        }
         asked = {client: task for client, task in tasks.items() if task is not None}
         return Plan(models=models, tasks=asked, ends_round=state.stage == "train")
 
@@ -151,7 +170,9 @@ class MAXFL:
                 stage = "train" if self.rule == "cho" else "measure"
         new = replace(self._learn(state, replies, parts), stage=stage, notes=())
         if state.stage == "measure":
-            return self._decide(new, replies.of(c for c, part in parts.items() if part in ("measure", "both")))
+            return self._decide(
+                new, replies.of(c for c, part in parts.items() if part in ("measure", "both"))
+            )
         if state.stage == "train":
             trained = replies.of(c for c, part in parts.items() if part == "train")
             new = self._cho(new, trained) if self.rule == "cho" else self._train(new, trained)
@@ -161,7 +182,10 @@ class MAXFL:
     def assignment(self, state: MAXFLState) -> Assignment:
         alone = [(client,) for client in state.apart]
         together = tuple(client for client in state.clients if client not in set(state.apart))
-        row = {**dict.fromkeys(together, 0), **{client: 1 + i for i, client in enumerate(state.apart)}}
+        row = {
+            **dict.fromkeys(together, 0),
+            **{client: 1 + i for i, client in enumerate(state.apart)},
+        }
         groups = as_groups([together, *alone] if together else alone)
         return Assignment(models=torch.cat([state.model[None], state.own]), row=row, groups=groups)
 
@@ -176,7 +200,8 @@ class MAXFL:
         apart, own = rows_without(state.apart, state.own, clients)
         return replace(state, clients=without(state.clients, clients), apart=apart, own=own)
 
-    # -- a client's task in an exchange ---------------------------------------------------------------------------------
+    # -- a client's task in an exchange
+    # ---------------------------------------------------------------------------------
 
     def _part(self, state: MAXFLState, client: Client) -> str | None:
         """alone: train ŵ_n; bar: measure it; measure: measure w; both: these two; train: train; None: rest."""
@@ -204,32 +229,47 @@ class MAXFL:
                 return Task(offered=(0,), measure="train" if self.rule == "cho" else None)
         return None
 
-    def _learn(self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]) -> MAXFLState:
+    def _learn(
+        self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]
+    ) -> MAXFLState:
         """Store every ŵ_n and ρ_n in the replies; where ρ_n is known and sufficient, delete ŵ_n."""
         answers = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
-        bars = {**state.bars, **{c: losses[-1] for c, losses in zip(answers.clients, answers.losses, strict=True)}}
+        bars = {
+            **state.bars,
+            **{c: losses[-1] for c, losses in zip(answers.clients, answers.losses, strict=True)},
+        }
         alone, prior = rows_without(state.alone, state.prior, answers.clients)
         new = replies.of(c for c, part in parts.items() if part == "alone")
         if new.clients:
             alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.all_updates])
         return replace(state, bars=bars, alone=alone, prior=prior)
 
-    # -- distance and local-loss: some clients take part, the others train alone ----------------------------------------
+    # -- distance and local-loss: some clients take part, the others train alone
+    # ----------------------------------------
 
     def _decide(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         """Choose the participants by their losses with w, and the model that they start from."""
-        losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
+        losses = {
+            client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)
+        }
         bars = {client: self._bar(state, client) for client in losses}
         joins = tuple(client for client in losses if losses[client] < bars[client])
         rests = tuple(client for client in losses if client not in set(joins))
         start, place = state.model, {client: i for i, client in enumerate(state.apart)}
         if joins:  # the data-weighted mean of their current models: w plus the mean difference of the models in own
             moves = torch.stack(
-                [state.own[place[client]] - state.model if client in place else torch.zeros_like(start) for client in joins]
+                [
+                    state.own[place[client]] - state.model
+                    if client in place
+                    else torch.zeros_like(start)
+                    for client in joins
+                ]
             )
             start = start + replies.averaging.of(moves, weights(replies.of(joins), "data"))
         note = self._note(losses, bars, joins, rests)
-        return replace(state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ())
+        return replace(
+            state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ()
+        )
 
     def _bar(self, state: MAXFLState, client: Client) -> float:
         """ρ_n, or the squared distance of ŵ_n from w over trainable parameters."""
@@ -244,7 +284,11 @@ class MAXFL:
         models = torch.cat([state.start[None], state.model[None], state.own])
         row = {client: 2 + i for i, client in enumerate(state.apart)}
         tasks = {client: Task(offered=(0,)) for client in state.joins if client in present}
-        tasks |= {client: Task(offered=(row.get(client, 1),)) for client in state.rests if client in present}
+        tasks |= {
+            client: Task(offered=(row.get(client, 1),))
+            for client in state.rests
+            if client in present
+        }
         return Plan(models=models, tasks=tasks)
 
     def _train(self, state: MAXFLState, replies: Replies) -> MAXFLState:
@@ -252,7 +296,10 @@ class MAXFL:
         if not replies.clients:
             return state
         current = dict(zip(state.apart, state.own, strict=True))
-        resting, others = replies.of(state.rests), replies.of(set(replies.clients) - set(state.rests))
+        resting, others = (
+            replies.of(state.rests),
+            replies.of(set(replies.clients) - set(state.rests)),
+        )
         apart, own = rows_without(state.apart, state.own, replies.clients)
         if resting.clients:
             starts = torch.stack([current.get(client, state.model) for client in resting.clients])
@@ -262,35 +309,60 @@ class MAXFL:
             model = state.start + others.mean(weights(others, "data"))
         return replace(state, model=model, apart=apart, own=own)
 
-    # -- cho: all clients take part, with weights -----------------------------------------------------------------------
+    # -- cho: all clients take part, with weights
+    # -----------------------------------------------------------------------
 
     def _cho(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         if not replies.clients:
             return state
-        losses = {client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)}
+        losses = {
+            client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)
+        }
         bars = {client: state.bars[client] for client in losses}
         q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
         moved = replies.mean(q / (q.sum() + self.epsilon))
-        moved[: state.parameters] *= self.server_lr  # not BatchNorm's: a long step could make a variance negative
+        moved[: state.parameters] *= (
+            self.server_lr
+        )  # not BatchNorm's: a long step could make a variance negative
         model = state.model + moved
         met = sum(losses[client] < bars[client] for client in losses)
         text = f"the global model is better than their own for {met} of {len(losses)} clients; weights sum to {q.sum():.3g}"
-        values = {"loss": losses, "own_loss": bars, "weight": dict(zip(losses, q.tolist(), strict=True))}
-        return replace(state, model=model, notes=(Note(kind="keep", clients=replies.clients, text=text, values=values),))
+        values = {
+            "loss": losses,
+            "own_loss": bars,
+            "weight": dict(zip(losses, q.tolist(), strict=True)),
+        }
+        return replace(
+            state,
+            model=model,
+            notes=(Note(kind="keep", clients=replies.clients, text=text, values=values),),
+        )
 
     def _note(
-        self, losses: Mapping[Client, float], bars: Mapping[Client, float], joins: tuple[Client, ...], rests: tuple[Client, ...]
+        self,
+        losses: Mapping[Client, float],
+        bars: Mapping[Client, float],
+        joins: tuple[Client, ...],
+        rests: tuple[Client, ...],
     ) -> Note:
         """Describe who takes part, that is, has model 0, the global one; a client's own is model 1."""
-        bar = "the squared distance to their own" if self.rule == "distance" else "that of their own"
+        bar = (
+            "the squared distance to their own" if self.rule == "distance" else "that of their own"
+        )
         text = f"{len(joins)} of {len(losses)} clients take part: the global model's training loss is below {bar}"
-        parts = as_groups([joins, *((client,) for client in rests)] if joins else [(client,) for client in rests])
+        parts = as_groups(
+            [joins, *((client,) for client in rests)] if joins else [(client,) for client in rests]
+        )
         return Note(
             kind="cluster" if len(parts) > 1 else "keep",
             clients=tuple(losses),
             text=text,
             parts=parts,
-            values={"loss": losses, "bar": bars, "model": {c: 0.0 if c in set(joins) else 1.0 for c in losses}},
+            values={
+                "loss": losses,
+                "bar": bars,
+                "model": {c: 0.0 if c in set(joins) else 1.0 for c in losses},
+            },
         )
 
 

@@ -1,31 +1,37 @@
 """Race: several methods side by side, judged by the losses of their models on the same held-out examples.
 
-Each method is an *arm* with its own state. In a round, clients carry out the tasks of all arms. They report sums of held-out
-losses of the arms' models, and of their products, from which the server has the mean difference of two arms and its variance
-at each client; examples are paired, so what makes an example hard cancels. After each round:
+Each method is an *arm* with its own state. In a round, clients carry out the tasks of all arms.
+They report sums of held-out losses of the arms' models, and of their products, from which the
+server has the mean difference of two arms and its variance at each client; examples are paired, so
+what makes an example hard cancels. After each round:
 
-- The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is lower by more than a
-  standard error; methods are listed from simple to complex, and ties go to the simpler.
-- An exchange that ends the round of an arm waits until all arms are so far: their losses are measured together.
-- Small groups learn fast at first and may lose later. So no arm is dropped before all clients have reported ``patience``
-  times on average. Later, the difference of two arms' losses is extrapolated to twice as many rounds (:func:`expected`). If
-  the more complex arm is not expected to be ahead, it is dropped; after twice ``patience``, it must be expected to be ahead
-  by two standard errors. Clients' personal models learn fast, and hide for a while what an arm gains: so it stays if its
-  models are expected to be ahead without them. If the more complex arm is expected to be ahead, and the difference now is
-  beyond noise, the simpler arm is dropped. Local models learn fastest of all and gain least later, so they end other arms only
-  after twice ``patience``. This test is sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so
-  that all looks together keep ``level``. It is a t-test with Welch's degrees of freedom.
-- A decision is looked at again if the leader's held-out loss rises far above its lowest value (:data:`RISE`), or if many
-  clients have joined (:data:`JOINED`): then all dropped arms start again, from the mean of the leader's models.
+- The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is
+  lower by more than a standard error; methods are listed from simple to complex, and ties go to the
+  simpler.
+- An exchange that ends the round of an arm waits until all arms are so far: their losses are
+  measured together.
+- Small groups learn fast at first and may lose later. So no arm is dropped before all clients have
+  reported ``patience`` times on average. Later, the difference of two arms' losses is extrapolated
+  to twice as many rounds (:func:`expected`). If the more complex arm is not expected to be ahead,
+  it is dropped; after twice ``patience``, it must be expected to be ahead by two standard errors.
+  Clients' personal models learn fast, and hide for a while what an arm gains: so it stays if its
+  models are expected to be ahead without them. If the more complex arm is expected to be ahead, and
+  the difference now is beyond noise, the simpler arm is dropped. Local models learn fastest of all
+  and gain least later, so they end other arms only after twice ``patience``. This test is
+  sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks
+  together keep ``level``. It is a t-test with Welch's degrees of freedom.
+- A decision is looked at again if the leader's held-out loss rises far above its lowest value
+  (:data:`RISE`), or if many clients have joined (:data:`JOINED`): then all dropped arms start
+  again, from the mean of the leader's models.
 
 Losses of logits are those after temperature scaling, by each client and for each model
-(:meth:`~coterie.training.learner.Learner.losses`). Clients are weighted by their held-out examples, none by more than a tenth
-or two average clients. A client's difference, or its variance, beyond the outer fences of the others (three times the
-interquartile range) counts as the fence, so that one hostile client decides nothing. Of two clients, nobody can say which one
-is hostile.
+(:meth:`~coterie.training.learner.Learner.losses`). Clients are weighted by their held-out examples,
+none by more than a tenth or two average clients. A client's difference, or its variance, beyond the
+outer fences of the others (three times the interquartile range) counts as the fence, so that one
+hostile client decides nothing. Of two clients, nobody can say which one is hostile.
 
-An arm with one model for all that equals the models which another arm offers in a round, such as FedAvg beside a method that
-has not split yet, uses that arm's replies and costs nothing.
+An arm with one model for all that equals the models which another arm offers in a round, such as
+FedAvg beside a method that has not split yet, uses that arm's replies and costs nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +72,8 @@ from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
 
 RISE = 1.5, 5.0
-"""A decision is looked at again if the leader's loss is this many times its lowest one, and this many standard errors more."""
+"""A decision is looked at again if the leader's loss is this many times its lowest one, and this
+many standard errors more."""
 
 JOINED = 0.2
 """A decision is looked at again if this share of the clients has joined since."""
@@ -83,7 +90,8 @@ SHARED = "+"
 """Between the names of arms that use the same replies."""
 
 OFFERED = " -"
-"""Behind two names: the difference of the models that clients were offered, without personal models."""
+"""Behind two names: the difference of the models that clients were offered, without personal
+models."""
 
 
 @state("race.difference")
@@ -109,7 +117,13 @@ class Difference:
     @property
     def z(self) -> float:
         """The difference in standard errors; 0 for equal models."""
-        return self.mean / self.error if self.error > 0 else math.copysign(math.inf, self.mean) if self.mean else 0.0
+        return (
+            self.mean / self.error
+            if self.error > 0
+            else math.copysign(math.inf, self.mean)
+            if self.mean
+            else 0.0
+        )
 
 
 @state("race.facts")
@@ -130,16 +144,18 @@ class RaceState:
         arms: Name -> state of each method that still runs, from simple to complex.
         parts: Name -> the part of the last plan in which the arm's clients worked.
         round: Number of completed rounds.
-        seen: Two names, joined by a space -> client -> (mean of the first arm's loss less that of the second, the variance of
-            this mean, number of examples), by the client's last report. Losses are those of the models that serve the
-            client; with :data:`OFFERED` behind the names, of the models that it was offered.
+        seen: Two names, joined by a space -> client -> (mean of the first arm's loss less that of
+            the second, the variance of this mean, number of examples), by the client's last report.
+            Losses are those of the models that serve the client; with :data:`OFFERED` behind the
+            names, of the models that it was offered.
         past: Two names -> pooled differences, one per round with evidence.
         leader: The arm that serves the clients.
-        spent: Name -> number of models that clients have trained for the arm, alone or together with another arm.
+        spent: Name -> number of models that clients have trained for the arm, alone or together
+            with another arm.
         dropped: Name -> the round in which an arm was dropped.
         decided: Clients at the time of the last decision.
-        losses: Client -> (mean held-out loss of the model that serves it, the variance of this mean, number of examples), by
-            its last report.
+        losses: Client -> (mean held-out loss of the model that serves it, the variance of this
+            mean, number of examples), by its last report.
         lowest: The lowest pooled loss since the last decision.
         facts: What arms need to start again; None if a boundary hides it.
         notes: Notes of the last exchange.
@@ -167,11 +183,20 @@ class Race:
     name: ClassVar[str] = "race"
     measures: ClassVar[bool] = True
 
-    methods: tuple[Any, ...] = setting(("fedavg", "split-half", "hcct"), "the methods, from simple to complex", method=True)
-    level: float = setting(0.01, "probability of dropping an arm that is as good as the leader (α)", gt=0, lt=1)
-    patience: int = setting(12, "reports of each client, on average, before an arm is dropped", ge=1)
+    methods: tuple[Any, ...] = setting(
+        ("fedavg", "split-half", "hcct"), "the methods, from simple to complex", method=True
+    )
+    level: float = setting(
+        0.01, "probability of dropping an arm that is as good as the leader (α)", gt=0, lt=1
+    )
+    patience: int = setting(
+        12, "reports of each client, on average, before an arm is dropped", ge=1
+    )
     holdout: float = setting(
-        0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
+        0.15,
+        "share of the training examples that clients without a validation part hold out",
+        gt=0,
+        le=0.5,
     )
 
     def __post_init__(self) -> None:
@@ -191,7 +216,9 @@ class Race:
         """Name -> method; two of the same name get numbers."""
         named: dict[str, Any] = {}
         for method in self.methods:
-            base = f"{method.name}-{method.method.name}" if isinstance(method, Tuned) else method.name
+            base = (
+                f"{method.name}-{method.method.name}" if isinstance(method, Tuned) else method.name
+            )
             name = base = re.sub(rf"[\s/{SHARED}]", "-", base)  # these stand between names
             number = 1
             while name in named:
@@ -200,15 +227,20 @@ class Race:
             named[name] = method
         return named
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> RaceState:
         arms = {name: method.init(federation) for name, method in self.named.items()}
-        return RaceState(arms=arms, parts={n: n for n in arms}, leader=next(iter(arms)), facts=facts(federation))
+        return RaceState(
+            arms=arms, parts={n: n for n in arms}, leader=next(iter(arms)), facts=facts(federation)
+        )
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
         named = self.named
-        plans = {name: self._with_held(named[name].plan(arm, cohort)) for name, arm in state.arms.items()}
+        plans = {
+            name: self._with_held(named[name].plan(arm, cohort)) for name, arm in state.arms.items()
+        }
         earlier = {name: plan for name, plan in plans.items() if not plan.ends_round}
         parts = shared(earlier or plans)
         used = {*parts, *(state.parts[name] for name in plans if earlier and name not in earlier)}
@@ -223,52 +255,82 @@ class Race:
     def _with_held(self, plan: Plan) -> Plan:
         """The plan with reports of held-out losses in exchanges that end a round, in which clients get the arm's models."""
         tasks = {c: self._held(task, plan.ends_round) for c, task in plan.tasks.items()}
-        return replace(plan, tasks=tasks, parts={name: self._with_held(part) for name, part in plan.parts.items()})
+        return replace(
+            plan,
+            tasks=tasks,
+            parts={name: self._with_held(part) for name, part in plan.parts.items()},
+        )
 
     def _held(self, task: Task, report: bool = True) -> Task:
-        return replace(task, holdout=self.holdout, held_out=task.held_out or report)  # all parts hold out the same examples
+        return replace(
+            task, holdout=self.holdout, held_out=task.held_out or report
+        )  # all parts hold out the same examples
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
-        named, arms, parts, spent = self.named, dict(state.arms), dict(state.parts), dict(state.spent)
+        named, arms, parts, spent = (
+            self.named,
+            dict(state.arms),
+            dict(state.parts),
+            dict(state.spent),
+        )
         told: list[tuple[str, Note]] = []
         for part, own in replies.parts.items():
             first, *others = part.split(SHARED)
             spent[first] = spent.get(first, 0) + len(own.clients)
             for name in (first, *others):
-                arms[name] = named[name].step(arms[name], own if name == first else as_means(own, named[name], arms[name]))
+                arms[name] = named[name].step(
+                    arms[name], own if name == first else as_means(own, named[name], arms[name])
+                )
                 parts[name] = part
                 told += [(name, note) for note in named[name].explain(arms[name])]
         seen, losses = self._seen(state, replies)
-        new = replace(state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=())
+        new = replace(
+            state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=()
+        )
         if replies.ends_round:
-            new = self._judged(replace(new, round=state.round + 1), replies, self.assignment(state).groups)
+            new = self._judged(
+                replace(new, round=state.round + 1), replies, self.assignment(state).groups
+            )
         return replace(new, notes=(*self._of_arms(told, state.leader, new.leader), *new.notes))
 
     @property
     def called(self) -> dict[str, str]:
         """Name -> what sentences call an arm."""
-        inner = {n: (arm.method if isinstance(arm, Tuned) else arm).name for n, arm in self.named.items()}
+        inner = {
+            n: (arm.method if isinstance(arm, Tuned) else arm).name for n, arm in self.named.items()
+        }
         twice = len(set(inner.values())) < len(inner)
         return {name: name if twice else CALLED.get(inner[name], inner[name]) for name in inner}
 
     def _of_arms(self, told: Sequence[tuple[str, Note]], before: str, leader: str) -> list[Note]:
         """The arms' notes. Only those of the arm that serves the clients tell of their groups."""
         called, at = self.called, {name: i for i, name in enumerate(self.named)}
-        return [_of_arm(note, called[name], at[name], name == before == leader) for name, note in told]
+        return [
+            _of_arm(note, called[name], at[name], name == before == leader) for name, note in told
+        ]
 
     def _seen(self, state: RaceState, replies: Replies) -> tuple[Mapping[str, Reports], Reports]:
         """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
         at = {name: part for part in replies.parts for name in part.split(SHARED)}
         served = {name: self.named[name].assignment(state.arms[name]) for name in at}
-        seen, losses = {key: dict(reports) for key, reports in state.seen.items()}, dict(state.losses)
+        seen, losses = (
+            {key: dict(reports) for key, reports in state.seen.items()},
+            dict(state.losses),
+        )
         for client, held in replies.held.items():
             models = {name: serving(client, at[name], served[name], held) for name in at}
             for one, other in pairs(at, state.arms):
                 offered = (models[one][0], 0), (models[other][0], 0)
-                for key, (mine, theirs) in {"": (models[one], models[other]), OFFERED: offered}.items():
+                for key, (mine, theirs) in {
+                    "": (models[one], models[other]),
+                    OFFERED: offered,
+                }.items():
                     difference = held.difference(mine, theirs)
                     if difference is not None:
-                        seen.setdefault(f"{one} {other}{key}", {})[client] = (*difference, held.count)
+                        seen.setdefault(f"{one} {other}{key}", {})[client] = (
+                            *difference,
+                            held.count,
+                        )
             loss = held.difference(models[state.leader], None) if state.leader in models else None
             if loss is not None:
                 losses[client] = (*loss, held.count)
@@ -282,10 +344,18 @@ class Race:
         past = dict(state.past)
         level = abs(pooled(state.round, state.losses, limited).mean) if state.losses else 1.0
         beyond: set[Client] = set()
-        for key in (f"{one} {other}{of}" for one, other in pairs(state.arms, state.arms) for of in ("", OFFERED)):
+        for key in (
+            f"{one} {other}{of}"
+            for one, other in pairs(state.arms, state.arms)
+            for of in ("", OFFERED)
+        ):
             if state.seen.get(key):
                 share = min(len(replies.held) / len(state.seen[key]), 1.0)
-                now = replace(pooled(state.round, state.seen[key], limited), share=share, level=max(level, 1e-9))
+                now = replace(
+                    pooled(state.round, state.seen[key], limited),
+                    share=share,
+                    level=max(level, 1e-9),
+                )
                 past[key] = (*past.get(key, ()), now)
                 if limited:
                     beyond |= beyond_fences(state.seen[key], *spread_out(state.seen[key])[:2])
@@ -296,11 +366,21 @@ class Race:
                 found = self._compared(state, one, other)
                 if found is not None:
                     notes.append(found[1])
-                    state = replace(_without(state, found[0]), decided=tuple(sorted(self.assignment(state).row)))
+                    state = replace(
+                        _without(state, found[0]), decided=tuple(sorted(self.assignment(state).row))
+                    )
         leader = ahead(state)
         if leader != before:
             parts = self.named[leader].assignment(state.arms[leader]).groups
-            notes.append(_lead(state, leader, before, self.called, () if as_groups(parts) == as_groups(groups) else parts))
+            notes.append(
+                _lead(
+                    state,
+                    leader,
+                    before,
+                    self.called,
+                    () if as_groups(parts) == as_groups(groups) else parts,
+                )
+            )
             state = replace(state, losses={}, lowest=None)  # those of the models that served before
         return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)), limited)
 
@@ -308,12 +388,18 @@ class Race:
         """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
         clients = tuple(sorted(self.assignment(state).row))
         now = pooled(state.round, state.losses, limited) if state.losses else None
-        low = state.lowest if now is None or (state.lowest is not None and state.lowest.mean <= now.mean) else now
+        low = (
+            state.lowest
+            if now is None or (state.lowest is not None and state.lowest.mean <= now.mean)
+            else now
+        )
         state = replace(state, lowest=low)
         if not state.dropped or state.facts is None or now is None or low is None:
             return state
         joined = len(set(clients) - set(state.decided)) >= JOINED * len(clients)
-        rose = now.mean > RISE[0] * low.mean and now.mean - low.mean > RISE[1] * math.hypot(now.error, low.error)
+        rose = now.mean > RISE[0] * low.mean and now.mean - low.mean > RISE[1] * math.hypot(
+            now.error, low.error
+        )
         if not joined and not rose:
             return state
         served = self.assignment(state)
@@ -331,13 +417,24 @@ class Race:
             for n, m in self.named.items()
             if n in {*state.arms, *state.dropped}
         }
-        why = "many clients have joined" if joined else f"the held-out loss rose from {low.mean:.3g} to {now.mean:.3g}"
+        why = (
+            "many clients have joined"
+            if joined
+            else f"the held-out loss rose from {low.mean:.3g} to {now.mean:.3g}"
+        )
         again = " and ".join(self.called[name] for name in state.dropped)
         text = f"{why}: clients train {again} again, beginning with the mean of the models that served them"
         note = Note(kind="arms", clients=clients, text=text)
         parts = {**{name: name for name in arms}, **state.parts}
         return replace(
-            state, arms=arms, parts=parts, past={}, dropped={}, lowest=None, decided=clients, notes=(*state.notes, note)
+            state,
+            arms=arms,
+            parts=parts,
+            past={},
+            dropped={},
+            lowest=None,
+            decided=clients,
+            notes=(*state.notes, note),
         )
 
     def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
@@ -349,15 +446,26 @@ class Race:
         now, later, looks = history[-1], expected(history), len(history)
         ends, stays = self.called[other], self.called[simple]
         offered = state.past.get(f"{simple} {other}{OFFERED}", ())
-        known = {"": history, ", without personal models": offered if offered and offered[-1].error else ()}
+        known = {
+            "": history,
+            ", without personal models": offered if offered and offered[-1].error else (),
+        }
         least = 0.0 if reports < 2 * self.patience else 2.0
-        hopes = [_hope(f"{EXPECTED} of {stays} less {ends}{which}", each, least) for which, each in known.items() if each]
+        hopes = [
+            _hope(f"{EXPECTED} of {stays} less {ends}{which}", each, least)
+            for which, each in known.items()
+            if each
+        ]
         if all(hope.held for hope in hopes):
             return other, _drop(state, other, (ends, stays), -1, history, later, hopes[0])
         if isinstance(self.named[other], Independent) and reports < 2 * self.patience:
             return None
         level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
-        bound = -float(scipy.special.stdtrit(now.degrees, level) if math.isfinite(now.degrees) else scipy.special.ndtri(level))
+        bound = -float(
+            scipy.special.stdtrit(now.degrees, level)
+            if math.isfinite(now.degrees)
+            else scipy.special.ndtri(level)
+        )
         beyond = Criterion(
             f"{LOSS} of {stays} less {ends}, in standard errors",
             now.z,
@@ -383,7 +491,10 @@ class Race:
 
     def retire(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
         gone, named = set(clients), self.named
-        seen = {key: {c: v for c, v in each.items() if c not in gone} for key, each in state.seen.items()}
+        seen = {
+            key: {c: v for c, v in each.items() if c not in gone}
+            for key, each in state.seen.items()
+        }
         losses = {c: v for c, v in state.losses.items() if c not in gone}
         arms = {name: named[name].retire(arm, clients) for name, arm in state.arms.items()}
         return replace(state, arms=arms, seen=seen, losses=losses, notes=())
@@ -394,7 +505,8 @@ class Race:
 
 
 Report = tuple[float, float, int]
-"""Mean of a client's losses or differences of losses, the variance of this mean, and the number of examples."""
+"""Mean of a client's losses or differences of losses, the variance of this mean, and the number of
+examples."""
 
 Reports = Mapping[Client, Report]
 
@@ -403,7 +515,9 @@ def facts(federation: Federation) -> Facts | None:
     """Return what a method needs to start later; None if a boundary hides the layers."""
     if type(federation) is not Federation:
         return None
-    known = {name: getattr(federation, name) for name in ("columns", "tensors", "dense", "training")}
+    known = {
+        name: getattr(federation, name) for name in ("columns", "tensors", "dense", "training")
+    }
     return Facts(**known)
 
 
@@ -422,12 +536,14 @@ def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
 def pooled(round: int, seen: Reports, limited: bool = False) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
-    Clients are the ones that are served, not a sample of others: the variance is that within clients.
+    Clients are the ones that are served, not a sample of others: the variance is that within
+    clients.
 
     Args:
         round: The round.
         seen: Client -> (mean difference, variance of this mean, number of examples).
-        limited: Whether a client's report is limited by those of the others, as some may be hostile.
+        limited: Whether a client's report is limited by those of the others, as some may be
+            hostile.
     """
     means, spreads, counts = spread_out(seen)
     if limited:
@@ -450,7 +566,9 @@ def spread_out(seen: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Args:
         seen: Client -> (mean difference, variance of this mean, number of examples).
     """
-    means, variances, counts = (np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True))
+    means, variances, counts = (
+        np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True)
+    )
     spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
     known = np.isfinite(variances)  # the variance of a client with one example is not
     spreads[~known] = spreads[known].mean() if known.any() else (means**2).mean()
@@ -460,14 +578,18 @@ def spread_out(seen: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def expected(history: tuple[Difference, ...]) -> float:
     """Return the difference to be expected after twice as many rounds, linear in the logarithm of the rounds.
 
-    Extrapolated is the difference in units of the loss, because a difference shrinks with the losses themselves. The slope is
-    that of a least-squares line through the later half of the differences. Rounds count from the first difference: after
-    another start of the arms, few rounds say little about many.
+    Extrapolated is the difference in units of the loss, because a difference shrinks with the
+    losses themselves. The slope is that of a least-squares line through the later half of the
+    differences. Rounds count from the first difference: after another start of the arms, few rounds
+    say little about many.
     """
     late = history[len(history) // 2 :]
     if len(late) < 2:
         return history[-1].mean
-    x, y = np.log([each.round - history[0].round + 1 for each in late]), np.array([each.mean / each.level for each in late])
+    x, y = (
+        np.log([each.round - history[0].round + 1 for each in late]),
+        np.array([each.mean / each.level for each in late]),
+    )
     x = x - x.mean()
     return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
 
@@ -475,10 +597,15 @@ def expected(history: tuple[Difference, ...]) -> float:
 def ahead(state: RaceState) -> str:
     """Return the arm with the lowest loss; an arm takes the lead from a simpler one by more than a standard error.
 
-    Arms that have not been compared with the leader yet, as after another start, do not take its place.
+    Arms that have not been compared with the leader yet, as after another start, do not take its
+    place.
     """
     all_ = state.leader not in state.arms
-    arms = [name for name in state.arms if all_ or name == state.leader or _history(state, name, state.leader)]
+    arms = [
+        name
+        for name in state.arms
+        if all_ or name == state.leader or _history(state, name, state.leader)
+    ]
     leader = arms[0]
     for name in arms:
         history = state.past.get(f"{leader} {name}")
@@ -491,7 +618,9 @@ def _hope(name: str, history: tuple[Difference, ...], least: float) -> Criterion
     """The criterion of dropping the more complex of two arms: it is not expected to be ahead by so many standard errors."""
     far = " by two standard errors" if least else ""
     value = expected(history) / history[-1].error
-    return Criterion(f"{name}, in standard errors", value, "<", least, met=f"not lower{far}", unmet=f"lower{far}")
+    return Criterion(
+        f"{name}, in standard errors", value, "<", least, met=f"not lower{far}", unmet=f"lower{far}"
+    )
 
 
 def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
@@ -501,11 +630,17 @@ def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
 
 def _without(state: RaceState, name: str) -> RaceState:
     """Return the state without an arm."""
-    rest = lambda values: {key: value for key, value in values.items() if name not in key.split(" ")}  # noqa: E731
+
+    def rest(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if name not in key.split(" ")}
+
     new = replace(
         state,
         arms=rest(state.arms),
-        parts={**rest(state.parts), f"({name})": state.parts[name]},  # until a plan has said that the part has ended
+        parts={
+            **rest(state.parts),
+            f"({name})": state.parts[name],  # until a plan has said that the part has ended
+        },
         seen=rest(state.seen),
         past=rest(state.past),
         dropped={**state.dropped, name: state.round},
@@ -528,10 +663,18 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
     """
     carried: dict[str, str] = {}
     for name, plan in plans.items():
-        hosts = [host for host, other in plans.items() if host != name and host not in carried and _serves(other, plan)]
+        hosts = [
+            host
+            for host, other in plans.items()
+            if host != name and host not in carried and _serves(other, plan)
+        ]
         if hosts and name not in carried.values():
             carried[name] = hosts[0]
-    names = {host: SHARED.join((host, *(n for n, h in carried.items() if h == host))) for host in plans if host not in carried}
+    names = {
+        host: SHARED.join((host, *(n for n, h in carried.items() if h == host)))
+        for host in plans
+        if host not in carried
+    }
     return {names[host]: plans[host] for host in names}
 
 
@@ -543,13 +686,20 @@ def _serves(host: Plan, guest: Plan) -> bool:
         return False
     if host.need not in ("rows", "mean") or host.sketch:
         return False
-    if host.tasks.keys() != guest.tasks.keys() or host.weighting != guest.weighting or host.ends_round != guest.ends_round:
+    if (
+        host.tasks.keys() != guest.tasks.keys()
+        or host.weighting != guest.weighting
+        or host.ends_round != guest.ends_round
+    ):
         return False
     plain = {
         replace(task, offered=(0,), halves=False, training=None if task.halves else task.training)
         for task in host.tasks.values()
     }
-    if plain != set(guest.tasks.values()) or len({task.offered for task in host.tasks.values()}) != 1:
+    if (
+        plain != set(guest.tasks.values())
+        or len({task.offered for task in host.tasks.values()}) != 1
+    ):
         return False
     (row,) = next(iter(host.tasks.values())).offered
     return torch.allclose(host.models[row], guest.models[0], rtol=1e-4, atol=1e-6)
@@ -558,7 +708,9 @@ def _serves(host: Plan, guest: Plan) -> bool:
 def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
     """Return the replies of clients that trained one model as those to the plan of a guest, which needs their mean."""
     if replies.updates is None:
-        row = replies.chosen[0][0] if replies.chosen else 0  # without an answer, all means are zeros
+        row = (
+            replies.chosen[0][0] if replies.chosen else 0
+        )  # without an answer, all means are zeros
         means, heard = replies.mean_updates[row : row + 1], np.array([len(replies.clients)])
     else:
         plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
@@ -574,7 +726,8 @@ def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
 LOSS, EXPECTED = "held-out loss", "expected held-out loss"
 
 KEPT = ("keep", "hold")
-"""Kinds of notes about groups that stay: an arm's test says something about the clients also if the arm does not serve them."""
+"""Kinds of notes about groups that stay: an arm's test says something about the clients also if the
+arm does not serve them."""
 
 
 def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
@@ -583,7 +736,9 @@ def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
     if serves:
         return replace(note, text=f"{called}: {note.text}", numbers=numbers)
     kind = note.kind if note.kind in KEPT else "arm"
-    return replace(note, kind=kind, text=f"{called}, not in use: {note.text}", parts=(), numbers=numbers)
+    return replace(
+        note, kind=kind, text=f"{called}, not in use: {note.text}", parts=(), numbers=numbers
+    )
 
 
 def _numbers(state: RaceState) -> dict[str, float]:
@@ -601,7 +756,9 @@ def _everyone(state: RaceState) -> tuple[Client, ...]:
     return tuple(sorted({client for each in state.seen.values() for client in each}))
 
 
-def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str], parts: Groups) -> Note:
+def _lead(
+    state: RaceState, leader: str, before: str, called: Mapping[str, str], parts: Groups
+) -> Note:
     order = list(state.arms)
     later = before not in order or order.index(leader) > order.index(before)
     one, other = (before, leader) if later else (leader, before)
@@ -619,12 +776,16 @@ def _lead(state: RaceState, leader: str, before: str, called: Mapping[str, str],
             unmet="not lower by more than a standard error",
         )
         criteria = (ahead,) if ahead.held == later else ()
-        where, than = ("", f" than with {called[before]}") if later else (f" with {called[before]}", "")
+        where, than = (
+            ("", f" than with {called[before]}") if later else (f" with {called[before]}", "")
+        )
         text += f": held-out loss{where} is {_by(now.mean)} ± {now.error:.2g}{than}"
         text += f", {ahead.meaning}" if criteria else ""
     numbers = {**_numbers(state), "arm": float(list(called).index(leader))}
     clients = tuple(sorted({*_everyone(state), *(client for part in parts for client in part)}))
-    return Note(kind="lead", clients=clients, text=text, parts=parts, criteria=criteria, numbers=numbers)
+    return Note(
+        kind="lead", clients=clients, text=text, parts=parts, criteria=criteria, numbers=numbers
+    )
 
 
 def _drop(
@@ -639,12 +800,20 @@ def _drop(
     """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
     paid, spent = _cost(state, name)
     now, doubled = history[-1], 2 * history[-1].round - history[0].round + 1
-    numbers = {"difference": now.mean, "standard error": now.error, "expected": later, **spent, **_numbers(state)}
+    numbers = {
+        "difference": now.mean,
+        "standard error": now.error,
+        "expected": later,
+        **spent,
+        **_numbers(state),
+    }
     text = (
         f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
         f"{called[1]}, and expected to be {_by(-sign * later)} after {doubled} rounds, {criterion.meaning}; {paid}"
     )
-    return Note(kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers)
+    return Note(
+        kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers
+    )
 
 
 def _by(difference: float) -> str:

@@ -1,32 +1,38 @@
 """Split-half: federated averaging that splits a group where two halves of every client's data say that it is two.
 
-Coterie's own, after an old idea in statistics: two halves of a client's data agree in the signal and differ in the noise.
-Every ``probe_every`` rounds a group *probes*: each member trains twice, on two disjoint random halves of its data, and sends
-both updates. Their mean is the member's update for the round, so no round is lost. From the Gram matrix of the updates, the
-server tests whether the members are congruent, that is, have the same signal (:func:`coterie.clustering.congruence`). The
-only threshold is ``level``, the probability of splitting clients that are alike.
+Coterie's own, after an old idea in statistics: two halves of a client's data agree in the signal
+and differ in the noise. Every ``probe_every`` rounds a group *probes*: each member trains twice, on
+two disjoint random halves of its data, and sends both updates. Their mean is the member's update
+for the round, so no round is lost. From the Gram matrix of the updates, the server tests whether
+the members are congruent, that is, have the same signal (:func:`coterie.clustering.congruence`).
+The only threshold is ``level``, the probability of splitting clients that are alike.
 
-- If few clients answer in a round, the probe lasts several rounds (:class:`Gathered`): each client trains from the same model
-  when it first answers, until :data:`MOST` of the group, or :data:`MANY` clients, have answered. In the group's mean, such a
-  client counts with the model that it came to, and clients that have answered train as usual.
-- A group that a probe finds incongruent probes again in the next round. It splits if the two probes together are below
-  ``level`` (:func:`coterie.clustering.repeated_p`), and its parts split further as long as they are incongruent in both
-  (:func:`confirmed`). Clients that the two probes put on different sides walk down the parameter tree from there like
-  newcomers. If probes show no difference, the time to the next probe doubles, up to four times ``probe_every``.
-- Newcomers, and members that were silent when their group split, walk down the parameter tree by updates of halves
-  (:func:`step`).
-- ``review_every`` rounds after the last change of the groups there is a *review*: in a separate exchange, all clients train
-  on halves from one model, the median of the groups' models. Two groups that do not differ by the evidence merge, and a
-  client that belongs to another group moves. After a review that changes nothing, the time to the next review doubles. A
-  model that has diverged does not count in a merger (:data:`DIVERGED`).
-- With ``alert``, data may change. Each round begins with an exchange in which clients report their training loss. If one
-  rises, the client may no longer fit its group. It then measures the models of all groups, those of up to :data:`KEPT` groups
-  that all clients have left, and if its loss doubled the first draw, which is better than a model of opposite labels. If one
-  of them undoes more than half of the rise, the client takes it, before the round's training. Otherwise its group probes in
-  this round. A review follows.
+- If few clients answer in a round, the probe lasts several rounds (:class:`Gathered`): each client
+  trains from the same model when it first answers, until :data:`MOST` of the group, or :data:`MANY`
+  clients, have answered. In the group's mean, such a client counts with the model that it came to,
+  and clients that have answered train as usual.
+- A group that a probe finds incongruent probes again in the next round. It splits if the two probes
+  together are below ``level`` (:func:`coterie.clustering.repeated_p`), and its parts split further
+  as long as they are incongruent in both (:func:`confirmed`). Clients that the two probes put on
+  different sides walk down the parameter tree from there like newcomers. If probes show no
+  difference, the time to the next probe doubles, up to four times ``probe_every``.
+- Newcomers, and members that were silent when their group split, walk down the parameter tree by
+  updates of halves (:func:`step`).
+- ``review_every`` rounds after the last change of the groups there is a *review*: in a separate
+  exchange, all clients train on halves from one model, the median of the groups' models. Two groups
+  that do not differ by the evidence merge, and a client that belongs to another group moves. After
+  a review that changes nothing, the time to the next review doubles. A model that has diverged does
+  not count in a merger (:data:`DIVERGED`).
+- With ``alert``, data may change. Each round begins with an exchange in which clients report their
+  training loss. If one rises, the client may no longer fit its group. It then measures the models
+  of all groups, those of up to :data:`KEPT` groups that all clients have left, and if its loss
+  doubled the first draw, which is better than a model of opposite labels. If one of them undoes
+  more than half of the rise, the client takes it, before the round's training. Otherwise its group
+  probes in this round. A review follows.
 
-- The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a group splits, its other clients
-  walk down the tree, as many of them in a round. A review asks as many clients in all.
+- The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a
+  group splits, its other clients walk down the tree, as many of them in a round. A review asks as
+  many clients in all.
 
 All halves of all clients make the same number of steps, because unequal work makes updates differ.
 """
@@ -52,7 +58,14 @@ from coterie.clustering import (
     signal_cut,
     signal_gram,
 )
-from coterie.clustering.congruence import Congruence, Contrast, Excess, Noise, excess_of_sums, noise_of
+from coterie.clustering.congruence import (
+    Congruence,
+    Contrast,
+    Excess,
+    Noise,
+    excess_of_sums,
+    noise_of,
+)
 from coterie.clustering.halves import halves
 from coterie.core import (
     Assignment,
@@ -79,16 +92,17 @@ from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.settings import check, setting
 
 LONGER = 4.0
-"""Steps on a half, in those of a client of median size in a round. What a client's distribution says adds up over the steps,
-and the noise of single batches averages out: with 40 examples a client, the groups of digits are found that half a round does
-not show."""
+"""Steps on a half, in those of a client of median size in a round. What a client's distribution
+says adds up over the steps, and the noise of single batches averages out: with 40 examples a
+client, the groups of digits are found that half a round does not show."""
 
 MOST, MANY = 0.8, 30
 """A probe goes on until this share of a group, or this number of its clients, has answered."""
 
 PROBED = 1_000
-"""Most clients that the probes of a round ask, that a review asks, and that walk down the tree in a round: the Gram matrix of
-their halves has ``(2n)²`` entries. A probe may ask :data:`MANY` in any case."""
+"""Most clients that the probes of a round ask, that a review asks, and that walk down the tree in a
+round: the Gram matrix of their halves has ``(2n)²`` entries. A probe may ask :data:`MANY` in any
+case."""
 
 LONGEST = 12
 """Rounds after which a probe ends, whoever has answered."""
@@ -97,11 +111,13 @@ CALM = 0.1
 """A probe with p above this shows no difference."""
 
 RISE = 10.0
-"""A loss rises if it grows by more than this multiple of the usual change: the median over clients in the round before, or half
-of the usual change then, if that is more. A wrong rise costs a probe and a review, and splits no group."""
+"""A loss rises if it grows by more than this multiple of the usual change: the median over clients
+in the round before, or half of the usual change then, if that is more. A wrong rise costs a probe
+and a review, and splits no group."""
 
 KEPT = 8
-"""Most groups without clients whose models are kept, with ``alert``: a concept may come back. The one left first goes first."""
+"""Most groups without clients whose models are kept, with ``alert``: a concept may come back. The
+one left first goes first."""
 
 
 @state("split-half.gathered")
@@ -160,7 +176,9 @@ class Gathered:
         heard = tuple(client for client in self.heard if client not in gone)
         return replace(self, heard=heard, clients=clients, updates=updates, second_halves=seconds)
 
-    def replies(self, parameters: int | None, examples: Mapping[Client, int], averaging: Averaging) -> Replies:
+    def replies(
+        self, parameters: int | None, examples: Mapping[Client, int], averaging: Averaging
+    ) -> Replies:
         """Return the replies as if they were those of one exchange.
 
         Args:
@@ -174,7 +192,9 @@ class Gathered:
             clients=tuple(self.clients[i] for i in at),
             examples=np.array([examples.get(self.clients[i], 1) for i in at], dtype=np.int64),
             updates=updates,
-            halves=gram(torch.cat([2 * updates - seconds, seconds]), columns=slice(0, parameters)) if at else None,
+            halves=gram(torch.cat([2 * updates - seconds, seconds]), columns=slice(0, parameters))
+            if at
+            else None,
             averaging=averaging,
         )
 
@@ -220,14 +240,18 @@ class SplitHalfState:
         examples: client -> its number of training examples.
         answered: share of the clients that answered in the last round, of those that were asked.
         merged: node of a merged leaf -> node of the leaf that it became part of.
-        review: the round after which the next review comes, and the current interval between reviews, in rounds.
+        review: the round after which the next review comes, and the current interval between
+            reviews, in rounds.
         reviewing: whether the next exchange is a review.
         losses: client -> its training loss when it was last asked for it.
-        usual: the usual change of losses: the median over clients in the last round, or half of the value before if greater.
+        usual: the usual change of losses: the median over clients in the last round, or half of the
+            value before if greater.
         watching: whether the next exchange asks for losses, unless there is a review.
-        rose: client whose loss rose -> the middle between its losses before and after; a model is better if its loss is less.
+        rose: client whose loss rose -> the middle between its losses before and after; a model is
+            better if its loss is less.
         first: ``(d,)``, the first draw, with ``alert``.
-        left: nodes of groups that all clients have left, the one left first in front. They are in ``merged`` too.
+        left: nodes of groups that all clients have left, the one left first in front. They are in
+            ``merged`` too.
         training: the experiment's training settings.
         notes: notes of the last exchange.
     """
@@ -270,19 +294,25 @@ class SplitHalf(Probing):
     name: ClassVar[str] = "split-half"
 
     alert: bool = setting(
-        False, "data may change: clients whose loss rises take a better model, or their group probes, at once"
+        False,
+        "data may change: clients whose loss rises take a better model, or their group probes, at once",
     )
 
     def __post_init__(self) -> None:
         check(self)
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> SplitHalfState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         tree = root(federation.clients, federation.parameters.stop)
         state = SplitHalfState(
-            round=0, leaves=(leaf,), tree=tree, watched={0: Watch(due=self.first_probe)}, training=federation.training
+            round=0,
+            leaves=(leaf,),
+            tree=tree,
+            watched={0: Watch(due=self.first_probe)},
+            training=federation.training,
         )
         return replace(state, watching=True, first=leaf.model) if self.alert else state
 
@@ -290,9 +320,22 @@ class SplitHalf(Probing):
         columns = slice(0, state.tree.parameters)
         if state.reviewing:
             asked = reviewers(state.leaves)
-            members = [c for leaf in state.leaves if leaf.clients for c in sample(cohort, leaf.clients, asked[leaf.node])]
-            tasks = dict.fromkeys(sorted(members), Task(offered=(0,), halves=True, training=self._probing(state)))
-            return Plan(models=middle(state.leaves)[None], tasks=tasks, need="mean", columns=columns, ends_round=False)
+            members = [
+                c
+                for leaf in state.leaves
+                if leaf.clients
+                for c in sample(cohort, leaf.clients, asked[leaf.node])
+            ]
+            tasks = dict.fromkeys(
+                sorted(members), Task(offered=(0,), halves=True, training=self._probing(state))
+            )
+            return Plan(
+                models=middle(state.leaves)[None],
+                tasks=tasks,
+                need="mean",
+                columns=columns,
+                ends_round=False,
+            )
         if state.watching or state.rose:
             return self._measuring(state, cohort)
         models, tasks = [leaf.model for leaf in state.leaves], dict[Client, Task]()
@@ -303,8 +346,13 @@ class SplitHalf(Probing):
                 begun = state.watched[leaf.node].gathered
                 models += [] if begun is None else [begun.model]
         walking = sample(cohort, sorted(state.walkers), PROBED)
-        more, walks = _cluster_tree.tasks(state.tree, state.walkers, walking, len(models), halves=True)
-        for client, task in walks.items():  # as many steps as the node's clients made when it was split
+        more, walks = _cluster_tree.tasks(
+            state.tree, state.walkers, walking, len(models), halves=True
+        )
+        for (
+            client,
+            task,
+        ) in walks.items():  # as many steps as the node's clients made when it was split
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
         lasts = any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients)
@@ -331,7 +379,11 @@ class SplitHalf(Probing):
             tasks.update(dict.fromkeys(cohort.sample(leaf.clients, self.fraction), task))
         if probes:  # asks all members, or many: too few would not separate groups
             task = Task(offered=(row,), halves=True, training=self._probing(state))
-            tasks.update(dict.fromkeys(sample(cohort, leaf.clients, most, before.clients if before else ()), task))
+            tasks.update(
+                dict.fromkeys(
+                    sample(cohort, leaf.clients, most, before.clients if before else ()), task
+                )
+            )
         if begun is not None:
             same = replace(state.training, steps=begun.steps)
             task = Task(offered=(earlier,), halves=True, training=same, lr_round=begun.round)
@@ -348,7 +400,9 @@ class SplitHalf(Probing):
         if not self.probes(state, leaf):
             return False
         n = len(leaf.clients)
-        return state.watched[leaf.node].gathered is not None or state.answered * n < min(MOST * n, MANY)
+        return state.watched[leaf.node].gathered is not None or state.answered * n < min(
+            MOST * n, MANY
+        )
 
     def _probing(self, state: SplitHalfState) -> Training:
         """The training settings of every half."""
@@ -356,7 +410,9 @@ class SplitHalf(Probing):
         if self.steps is not None:
             return replace(usual, steps=self.steps)
         # With noise added for privacy, clients do not report their number of examples.
-        return of_equal_steps(usual, state.examples.values(), LONGER) or replace(usual, steps=max(1, usual.epochs))
+        return of_equal_steps(usual, state.examples.values(), LONGER) or replace(
+            usual, steps=max(1, usual.epochs)
+        )
 
     def step(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
@@ -374,37 +430,61 @@ class SplitHalf(Probing):
             if not own.clients:
                 new = replace(new, leaves=(*new.leaves, leaf))
             elif replies.updates is None:  # nobody probes or walks
-                new = replace(new, leaves=(*new.leaves, replace(leaf, model=leaf.model + replies.mean_updates[row])))
+                new = replace(
+                    new,
+                    leaves=(
+                        *new.leaves,
+                        replace(leaf, model=leaf.model + replies.mean_updates[row]),
+                    ),
+                )
             elif self._lasts(state, leaf):
                 new = self._gather(new, leaf, own, steps)
             elif self.probes(state, leaf):
                 new = self._look(new, leaf, own, own, leaf.model, steps, state.round)
             else:
                 new = replace(new, leaves=(*new.leaves, self._trained(leaf, own)))
-        asked = self.fraction * (sum(len(leaf.clients) for leaf in state.leaves) + len(state.walkers))
+        asked = self.fraction * (
+            sum(len(leaf.clients) for leaf in state.leaves) + len(state.walkers)
+        )
         new = replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
         new = self._walk(replace(new, leaves=ordered(new.leaves)), state.walkers, replies)
         return self._ended(replace(new, watching=self.alert), state)
 
-    # -- in one step ----------------------------------------------------------------------------------------------------
+    # -- in one step
+    # ----------------------------------------------------------------------------------------------------
 
     def _gather(self, new: SplitHalfState, leaf: Leaf, own: Replies, steps: int) -> SplitHalfState:
         """The state after a round of a leaf's probe that lasts several; ``steps`` per half, if it begins."""
         watch = new.watched[leaf.node]
         begun = watch.gathered or Gathered.begun(new.round - 1, steps, leaf.model)
         gathered, late = begun.take(own), set(begun.late(own))
-        moved = torch.tensor([[client in late] for client in own.clients]) * (begun.model - leaf.model)
-        own = replace(own, updates=own.all_updates + moved)  # so the mean is that of the models that clients came to
+        moved = torch.tensor([[client in late] for client in own.clients]) * (
+            begun.model - leaf.model
+        )
+        own = replace(
+            own, updates=own.all_updates + moved
+        )  # so the mean is that of the models that clients came to
         if not gathered.ends(leaf.clients, new.round):
             watch = replace(watch, gathered=gathered, due=new.round + 1)
-            return replace(new, leaves=(*new.leaves, self._trained(leaf, own)), watched={**new.watched, leaf.node: watch})
+            return replace(
+                new,
+                leaves=(*new.leaves, self._trained(leaf, own)),
+                watched={**new.watched, leaf.node: watch},
+            )
         new = replace(new, watched={**new.watched, leaf.node: replace(watch, gathered=None)})
         members = gathered.without(set(gathered.heard) - set(leaf.clients))
         seen = members.replies(new.tree.parameters, new.examples, own.averaging)
         return self._look(new, leaf, own, seen, begun.model, begun.steps, begun.round)
 
     def _look(
-        self, new: SplitHalfState, leaf: Leaf, own: Replies, seen: Replies, model: torch.Tensor, steps: int, begun: int
+        self,
+        new: SplitHalfState,
+        leaf: Leaf,
+        own: Replies,
+        seen: Replies,
+        model: torch.Tensor,
+        steps: int,
+        begun: int,
     ) -> SplitHalfState:
         """The state after a leaf's probe, with the leaf or its parts.
 
@@ -425,10 +505,14 @@ class SplitHalf(Probing):
             notes = new.notes if found is None else (*new.notes, found.note)
             return replace(new, leaves=leaves, watched=watched, notes=notes)
         means = {part: self._mean(seen.of(part)) for part in found.note.parts}
-        if seen is not own:  # parts differ from the group's model as their means do from that of all
+        if (
+            seen is not own
+        ):  # parts differ from the group's model as their means do from that of all
             since = trained.model - model - self._mean(seen)
             means = {part: mean + since for part, mean in means.items()}
-        tree, children = _cluster_tree.split(new.tree, replace(leaf, model=model), means, seen, begun)
+        tree, children = _cluster_tree.split(
+            new.tree, replace(leaf, model=model), means, seen, begun
+        )
         note = _cluster_tree.placed(found.note, leaf, children)
         late = set(leaf.clients) - {c for part in means for c in part}
         return replace(
@@ -437,14 +521,18 @@ class SplitHalf(Probing):
             leaves=(*new.leaves, *children),
             notes=(*new.notes, note),
             walkers={**new.walkers, **dict.fromkeys(late, leaf.node)},
-            watched={**new.watched, **{child.node: Watch(due=self._turn(new.round)) for child in children}},
+            watched={
+                **new.watched,
+                **{child.node: Watch(due=self._turn(new.round)) for child in children},
+            },
             probed={**new.probed, leaf.node: probed(steps, found.evidence, found.note.parts)},
         )
 
     def _watch(self, watch: Watch, found: Found | None, round: int) -> Watch:
         """Schedule the next probe of a leaf that stays whole.
 
-        It is in the next round if a finding is to be confirmed; else later, the more probes showed no difference.
+        It is in the next round if a finding is to be confirmed; else later, the more probes showed
+        no difference.
         """
         if found is None:
             return replace(watch, due=self._turn(round) if watch.evidence is None else round + 1)
@@ -459,11 +547,19 @@ class SplitHalf(Probing):
     def _trained(self, leaf: Leaf, own: Replies) -> Leaf:
         return replace(leaf, model=leaf.model + self._mean(own))
 
-    def _walk(self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies) -> SplitHalfState:
+    def _walk(
+        self, state: SplitHalfState, before: Mapping[Client, int], replies: Replies
+    ) -> SplitHalfState:
         """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
         went = walk(state.tree, before, state.probed, replies.of(before), self.level)
-        goes = {client: state.merged.get(to, to) for client, to in went.goes.items()}  # a merged leaf is part of another one
-        still = {client: node for client, node in {**state.walkers, **goes}.items() if not went.tree.is_leaf(node)}
+        goes = {
+            client: state.merged.get(to, to) for client, to in went.goes.items()
+        }  # a merged leaf is part of another one
+        still = {
+            client: node
+            for client, node in {**state.walkers, **goes}.items()
+            if not went.tree.is_leaf(node)
+        }
         arrived = {client: node for client, node in goes.items() if client not in still}
         new = [Leaf(node=node, clients=(), model=model) for node, model in went.models.items()]
         return replace(
@@ -479,26 +575,57 @@ class SplitHalf(Probing):
     def _measuring(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         """Ask clients for the loss of their group's model, or those whose loss rose for the losses of all models.
 
-        The first draw is for those whose loss more than doubled: a model that serves a client badly may be little better.
+        The first draw is for those whose loss more than doubled: a model that serves a client badly
+        may be little better.
         """
         leaves, asked = tried(state), dict[Client, tuple[int, ...]]()
         if state.watching:
-            asked = {c: (row,) for row, leaf in enumerate(leaves) for c in cohort.sample(leaf.clients, self.fraction)}
+            asked = {
+                c: (row,)
+                for row, leaf in enumerate(leaves)
+                for c in cohort.sample(leaf.clients, self.fraction)
+            }
         else:
             groups, all_ = tuple(range(len(state.leaves))), tuple(range(len(leaves)))
-            doubled = {c for c, middle in state.rose.items() if state.losses[c] > 2 * (2 * middle - state.losses[c])}
-            asked = {c: all_ if c in doubled else groups for c in sorted(set(state.rose) & set(cohort.present))}
-        tasks = {client: Task(offered=rows, epochs=0, measure="train") for client, rows in asked.items()}
-        return Plan(models=torch.stack([leaf.model for leaf in leaves]), tasks=tasks, need="mean", ends_round=False)
+            doubled = {
+                c
+                for c, middle in state.rose.items()
+                if state.losses[c] > 2 * (2 * middle - state.losses[c])
+            }
+            asked = {
+                c: all_ if c in doubled else groups
+                for c in sorted(set(state.rose) & set(cohort.present))
+            }
+        tasks = {
+            client: Task(offered=rows, epochs=0, measure="train") for client, rows in asked.items()
+        }
+        return Plan(
+            models=torch.stack([leaf.model for leaf in leaves]),
+            tasks=tasks,
+            need="mean",
+            ends_round=False,
+        )
 
     def _alerted(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which the clients whose loss rose measure other models next, and a review is due."""
-        measured = {c: row[0] for c, row in zip(replies.clients, replies.losses, strict=True) if np.isfinite(row[0])}
+        measured = {
+            c: row[0]
+            for c, row in zip(replies.clients, replies.losses, strict=True)
+            if np.isfinite(row[0])
+        }
         changes = {c: loss - state.losses[c] for c, loss in measured.items() if c in state.losses}
-        rose = {c: measured[c] - change / 2 for c, change in changes.items() if state.usual and change > RISE * state.usual}
+        rose = {
+            c: measured[c] - change / 2
+            for c, change in changes.items()
+            if state.usual and change > RISE * state.usual
+        }
         now = float(np.median(np.abs(list(changes.values())))) if changes else 0.0
-        usual = max(now, state.usual / 2)  # a probe trains longer, so losses change more after it for some rounds
-        new = replace(state, losses={**state.losses, **measured}, usual=usual, watching=False, rose=rose)
+        usual = max(
+            now, state.usual / 2
+        )  # a probe trains longer, so losses change more after it for some rounds
+        new = replace(
+            state, losses={**state.losses, **measured}, usual=usual, watching=False, rose=rose
+        )
         if not rose:
             return new
         text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {state.usual:.3g}"
@@ -518,13 +645,28 @@ class SplitHalf(Probing):
             tree = tree.plant()
         before = {c: leaf.node for leaf in leaves for c in leaf.clients}
         place = before | goes
-        moved = [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves if leaf.node < len(tree.nodes)]
+        moved = [
+            replace(leaf, clients=_at(place, leaf.node))
+            for leaf in leaves
+            if leaf.node < len(tree.nodes)
+        ]
         notes = tuple(_taken_note(state, c, before[c], *found[c]) for c in found)
         new = replace(state, leaves=ordered(moved), tree=tree.place(goes), rose={}, notes=notes)
-        changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
-        watched = {**state.watched, **{node: Watch(due=self._turn(state.round)) for node in changed}}
+        changed = [
+            node
+            for node, members in members_of(new).items()
+            if members != members_of(state).get(node)
+        ]
+        watched = {
+            **state.watched,
+            **{node: Watch(due=self._turn(state.round)) for node in changed},
+        }
         doubted = {place[c] for c in state.rose if c in place and c not in goes}
-        idle = [node for node in doubted if watched[node].evidence is None and watched[node].gathered is None]
+        idle = [
+            node
+            for node in doubted
+            if watched[node].evidence is None and watched[node].gathered is None
+        ]
         watched |= {node: Watch(due=state.round + 1) for node in idle}
         measured = {client: loss for client, (_, loss) in found.items()}
         return with_left(replace(new, watched=watched, losses={**state.losses, **measured}), state)
@@ -543,7 +685,11 @@ class SplitHalf(Probing):
         tree = state.tree.place({client: leaf.node for leaf in leaves for client in leaf.clients})
         gone = {node: merged.get(into, into) for node, into in state.merged.items()} | merged
         new = replace(state, leaves=ordered(leaves), tree=tree, merged=gone, reviewing=False)
-        changed = [node for node, members in members_of(new).items() if members != members_of(state).get(node)]
+        changed = [
+            node
+            for node, members in members_of(new).items()
+            if members != members_of(state).get(node)
+        ]
         heard = 2 * len(replies.clients) >= sum(reviewers(state.leaves).values())
         if not changed:
             notes = [unchanged(leaves, replies, heard)]
@@ -566,7 +712,9 @@ class SplitHalf(Probing):
         losses = {client: loss for client, loss in left.losses.items() if client not in gone}
         rose = {client: loss for client, loss in left.rose.items() if client not in gone}
         reviewing = left.reviewing and several(left)
-        return replace(left, watched=watched, examples=examples, losses=losses, rose=rose, reviewing=reviewing)
+        return replace(
+            left, watched=watched, examples=examples, losses=losses, rose=rose, reviewing=reviewing
+        )
 
     def explain(self, state: SplitHalfState) -> tuple[Note, ...]:
         return state.notes
@@ -600,7 +748,8 @@ class Found:
     """Conclusion from a probe.
 
     Attributes:
-        note: the decision and its reasons; its kind is ``keep``, ``hold`` (probe again) or ``split``.
+        note: the decision and its reasons; its kind is ``keep``, ``hold`` (probe again) or
+            ``split``.
         evidence: the result of the probe.
     """
 
@@ -608,18 +757,23 @@ class Found:
     evidence: Evidence
 
 
-def sample(cohort: Cohort, clients: Sequence[Client], most: int, first: Sequence[Client] = ()) -> tuple[Client, ...]:
+def sample(
+    cohort: Cohort, clients: Sequence[Client], most: int, first: Sequence[Client] = ()
+) -> tuple[Client, ...]:
     """Return the clients of a group that are asked for halves.
 
     Args:
         cohort: the clients that are present.
         clients: the group.
-        most: how many are drawn at random from a larger group. Of a smaller one, all that are present are asked.
+        most: how many are drawn at random from a larger group. Of a smaller one, all that are
+            present are asked.
         first: if some of these are present, they are asked in place of a sample.
     """
     if len(clients) <= most:
         return cohort.sample(clients, 1.0)
-    return tuple(sorted(set(first) & set(cohort.present))) or cohort.sample(clients, most / len(clients))
+    return tuple(sorted(set(first) & set(cohort.present))) or cohort.sample(
+        clients, most / len(clients)
+    )
 
 
 def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
@@ -654,19 +808,34 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
     if before is None:
-        one = differ("p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients)
+        one = differ(
+            "p if seen twice", repeated_p(test.p, test.p, test.clients), level, test.clients
+        )
         again = "in the next round, for confirmation"
         if one.held:
             otherwise = f"it would not have been probed again {again}"
-            return Found(group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise), now)
-        return Found(group_note(leaf, "keep", one.text, test, one, f"it would have been probed again {again}"), now)
+            return Found(
+                group_note(leaf, "hold", f"{one.text}; probed again {again}", test, one, otherwise),
+                now,
+            )
+        return Found(
+            group_note(
+                leaf, "keep", one.text, test, one, f"it would have been probed again {again}"
+            ),
+            now,
+        )
     both = differ("p of two probes", together(before, now), level, test.clients)
     if not both.held:
         otherwise = "it would have split in this round, if both probes had found the same two sides"
         return Found(group_note(leaf, "keep", both.text, test, both, otherwise), now)
     parts = confirmed(level, before, now)
     if len(parts) < 2:
-        return Found(group_note(leaf, "keep", f"{both.text}; but the probes find different sides", test, both), now)
+        return Found(
+            group_note(
+                leaf, "keep", f"{both.text}; but the probes find different sides", test, both
+            ),
+            now,
+        )
     text, undecided = both.text, len(now.clients) - sum(map(len, parts))
     if undecided:
         text += f"; {undecided} clients, on which the probes disagree, walk down the tree"
@@ -687,9 +856,17 @@ def differ(name: str, p: float, level: float, count: int) -> Criterion:
     )
 
 
-def group_note(leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = "") -> Note:
+def group_note(
+    leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = ""
+) -> Note:
     """Describe the conclusion from a group's probe, with the numbers of its test."""
-    numbers = {"node": float(leaf.node), "heard": float(test.clients), "p": test.p, "z": test.z, "spread": test.spread}
+    numbers = {
+        "node": float(leaf.node),
+        "heard": float(test.clients),
+        "p": test.p,
+        "z": test.z,
+        "spread": test.spread,
+    }
     numbers["dimension"] = test.dimension
     return Note(
         kind=kind,
@@ -721,9 +898,10 @@ def together(first: Evidence, second: Evidence) -> float:
 def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
     """Return the groups that two probes confirm.
 
-    A group splits if both probes find it incongruent, and both find that the two sides of one cut differ. Then the sides are
-    tested in the same way. Clients that are not in both probes, or that the probes put on different sides, are in no group.
-    If fewer than half of the clients of the second probe are in the first, the groups are those of the second alone.
+    A group splits if both probes find it incongruent, and both find that the two sides of one cut
+    differ. Then the sides are tested in the same way. Clients that are not in both probes, or that
+    the probes put on different sides, are in no group. If fewer than half of the clients of the
+    second probe are in the first, the groups are those of the second alone.
 
     Args:
         level: probability of splitting clients that are alike.
@@ -746,11 +924,14 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
     return as_groups(groups)
 
 
-def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evidence) -> list[tuple[Client, ...]]:
+def _sides(
+    level: float, group: tuple[Client, ...], first: Evidence, second: Evidence
+) -> list[tuple[Client, ...]]:
     """The two sides of a group, or none if it stays whole.
 
-    The cut is that of both probes' mean: if several groups are equally far apart, many cuts are equally good, and each probe
-    alone would choose a different one. Both probes must find that the sides differ, and agree on the side of each client.
+    The cut is that of both probes' mean: if several groups are equally far apart, many cuts are
+    equally good, and each probe alone would choose a different one. Both probes must find that the
+    sides differ, and agree on the side of each client.
     """
     if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
         return []
@@ -762,20 +943,26 @@ def _sides(level: float, group: tuple[Client, ...], first: Evidence, second: Evi
     for alone in (False, True):
         nearer = [_nearer(signal_gram(matrix), left, right, alone) for matrix in matrices]
         sides = [
-            tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer)) for side, sign in ((left, 1), (right, -1))
+            tuple(group[i] for i in side if all(seen[i] == sign for seen in nearer))
+            for side, sign in ((left, 1), (right, -1))
         ]
         if all(sides):
             return sides
     return []
 
 
-def _nearer(signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool) -> np.ndarray:
+def _nearer(
+    signal: np.ndarray, left: Sequence[int], right: Sequence[int], alone: bool
+) -> np.ndarray:
     """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
 
-    A client's own share in these means is left out, so that its noise does not keep it on its side. But where all clients
-    differ from each other, every client is then nearer to the other side. With ``alone`` the client's share is included.
+    A client's own share in these means is left out, so that its noise does not keep it on its side.
+    But where all clients differ from each other, every client is then nearer to the other side.
+    With ``alone`` the client's share is included.
     """
-    away = np.nan_to_num(_from_means(signal, (left, right), alone))  # a side with only this client: distance zero
+    away = np.nan_to_num(
+        _from_means(signal, (left, right), alone)
+    )  # a side with only this client: distance zero
     return np.where(away[0] < away[1], 1, -1)
 
 
@@ -792,7 +979,10 @@ def _from_means(signal: np.ndarray, sides: Iterable[Sequence[int]], own: bool) -
             inside[at] = True
         rows, total = signal[:, at].sum(axis=1), float(signal[np.ix_(at, at)].sum())
         count = len(at) - inside
-        row, whole = np.where(inside, rows - square, rows), np.where(inside, total - 2 * rows + square, total)
+        row, whole = (
+            np.where(inside, rows - square, rows),
+            np.where(inside, total - 2 * rows + square, total),
+        )
         many = np.where(count > 0, count, 1)
         found.append(np.where(count > 0, square - 2 * row / many + whole / many**2, np.nan))
     return np.array(found)
@@ -806,13 +996,18 @@ def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) 
         clients: n clients.
         products: ``(2n, 2n)``, the Gram matrix of their halves.
     """
-    return replace(note, heard=clients, similarity={"all": torch.from_numpy(signal_cosine(products)).float()})
+    return replace(
+        note, heard=clients, similarity={"all": torch.from_numpy(signal_cosine(products)).float()}
+    )
 
 
-def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) -> dict[str, dict[Client, float]]:
+def distances(
+    clients: Sequence[Client], products: np.ndarray, parts: Groups
+) -> dict[str, dict[Client, float]]:
     """Return the squared distances of the clients' signals from the mean signal of each part.
 
-    The bias of noise is removed, so a distance may be below zero. A client's own share in a mean is left out.
+    The bias of noise is removed, so a distance may be below zero. A client's own share in a mean is
+    left out.
 
     Args:
         clients: n clients.
@@ -820,13 +1015,16 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
         parts: groups of clients.
 
     Returns:
-        ``distance to part j`` -> client -> its squared distance from part j; no value where the client is alone in the part.
+        ``distance to part j`` -> client -> its squared distance from part j; no value where the
+        client is alone in the part.
     """
     place = {client: i for i, client in enumerate(clients)}
     at = [[place[client] for client in part if client in place] for part in parts]
     return {
         f"distance to part {j}": {
-            client: float(apart) for client, apart in zip(clients, row, strict=True) if not np.isnan(apart)
+            client: float(apart)
+            for client, apart in zip(clients, row, strict=True)
+            if not np.isnan(apart)
         }
         for j, row in enumerate(_from_means(signal_gram(products), at, own=False))
     }
@@ -837,7 +1035,8 @@ def distances(clients: Sequence[Client], products: np.ndarray, parts: Groups) ->
 
 
 ALIKE = 0.01
-"""Two groups may be one, and a client may belong to a group, unless the p-value of that is below this."""
+"""Two groups may be one, and a client may belong to a group, unless the p-value of that is below
+this."""
 
 ITERATIONS = 100
 """Number of iterations for a geometric median."""
@@ -846,9 +1045,10 @@ ITERATIONS = 100
 def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
     """Return the model ``(d,)`` from which all clients train in a review: the geometric median of the leaves' models.
 
-    Each model counts once per client. If the median is not a single point, it is the one nearest to the mean. A mean would
-    follow a single group with an outlying model, such as one of adversaries. The median is found by Weiszfeld's iteration;
-    it is equivariant under orthonormal maps of the models.
+    Each model counts once per client. If the median is not a single point, it is the one nearest to
+    the mean. A mean would follow a single group with an outlying model, such as one of adversaries.
+    The median is found by Weiszfeld's iteration; it is equivariant under orthonormal maps of the
+    models.
     """
     seen = [leaf for leaf in leaves if leaf.clients]
     models = torch.stack([leaf.model for leaf in seen]).double()
@@ -869,7 +1069,8 @@ def reviewed(
         level: probability of moving any client by mistake.
         leaves: the groups.
         replies: replies of the review.
-        examples: client -> number of training examples, the weights of merged models; clients without a number count as 1.
+        examples: client -> number of training examples, the weights of merged models; clients
+            without a number count as 1.
 
     Returns:
         The groups after the review; node -> the node it was merged into; and the reasons.
@@ -882,8 +1083,12 @@ def reviewed(
     merged: dict[int, int] = {}
     while pair := _closest(moved, seen, asked):
         one, other, note = pair
-        merged = {node: one.node if into == other.node else into for node, into in merged.items()} | {other.node: one.node}
-        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [_joined(one, other, examples)]
+        merged = {
+            node: one.node if into == other.node else into for node, into in merged.items()
+        } | {other.node: one.node}
+        moved = [leaf for leaf in moved if leaf.node not in (one.node, other.node)] + [
+            _joined(one, other, examples)
+        ]
         notes.append(note)
     if notes:  # once per review, whatever it changed
         notes[0] = with_cosines(notes[0], seen.clients, seen.products.numpy())
@@ -899,8 +1104,16 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
         heard: whether enough clients answered.
     """
     seen = evidence_of(replies)
-    pair = max(_pairs(leaves, seen, reviewers(leaves)) if seen else (), key=lambda pair: pair[2].p, default=None)
-    text = "reviewed: no client moves, no groups merge" if heard else "reviewed: too few clients answered"
+    pair = max(
+        _pairs(leaves, seen, reviewers(leaves)) if seen else (),
+        key=lambda pair: pair[2].p,
+        default=None,
+    )
+    text = (
+        "reviewed: no client moves, no groups merge"
+        if heard
+        else "reviewed: too few clients answered"
+    )
     clients = tuple(sorted(c for leaf in leaves for c in leaf.clients))
     if pair is None:
         return Note(kind="keep", clients=clients, text=text)
@@ -933,26 +1146,51 @@ def _moved(level: float, leaves: Sequence[Leaf], seen: Evidence) -> tuple[list[L
     goes: dict[Client, int] = {}
     for leaf in leaves:
         members = there[leaf.node]
-        for i, own in zip(members, member_contrasts(matrix, members) if len(members) > 1 else (), strict=False):
+        for i, own in zip(
+            members, member_contrasts(matrix, members) if len(members) > 1 else (), strict=False
+        ):
             if not own.p < level / len(seen.clients):
                 continue
-            others = {node: contrast(matrix, [i], at) for node, at in there.items() if node != leaf.node and at}
+            others = {
+                node: contrast(matrix, [i], at)
+                for node, at in there.items()
+                if node != leaf.node and at
+            }
             best = min(others, key=lambda node: others[node].distance, default=None)
             if best is not None and others[best].p > ALIKE:
                 client = seen.clients[i]
                 goes[client] = best
-                notes.append(_move_note(client, leaf.node, best, own, others[best], level / len(seen.clients)))
+                notes.append(
+                    _move_note(
+                        client, leaf.node, best, own, others[best], level / len(seen.clients)
+                    )
+                )
     place = {client: leaf.node for leaf in leaves for client in leaf.clients} | goes
     return [replace(leaf, clients=_at(place, leaf.node)) for leaf in leaves], notes
 
 
-def _move_note(client: Client, at: int, to: int, own: Contrast, there: Contrast, level: float) -> Note:
+def _move_note(
+    client: Client, at: int, to: int, own: Contrast, there: Contrast, level: float
+) -> Note:
     """Describe the move of a client from node ``at`` to node ``to``."""
     criteria = (
-        Criterion("p of belonging to its group", own.p, "<", level, met="it differs from its group"),
-        Criterion("p of belonging to the other", there.p, ">", ALIKE, met="it does not differ from the other"),
+        Criterion(
+            "p of belonging to its group", own.p, "<", level, met="it differs from its group"
+        ),
+        Criterion(
+            "p of belonging to the other",
+            there.p,
+            ">",
+            ALIKE,
+            met="it does not differ from the other",
+        ),
     )
-    numbers = {"at": float(at), "node": float(to), "distance": own.distance, "distance_there": there.distance}
+    numbers = {
+        "at": float(at),
+        "node": float(to),
+        "distance": own.distance,
+        "distance_there": there.distance,
+    }
     text = f"client {client} moves from node {at} to node {to}: {tested(criteria)}"
     return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers=numbers)
 
@@ -961,7 +1199,9 @@ def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
     return tuple(sorted(client for client, at in place.items() if at == node))
 
 
-def _closest(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> tuple[Leaf, Leaf, Note] | None:
+def _closest(
+    leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]
+) -> tuple[Leaf, Leaf, Note] | None:
     """The nearest two groups of those whose signals do not differ; None if there are none."""
     alike = [pair for pair in _pairs(leaves, seen, asked) if pair[2].p > ALIKE]
     if not alike:
@@ -969,18 +1209,35 @@ def _closest(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -
     one, other, found = min(alike, key=lambda pair: pair[2].distance)
     clients = tuple(sorted((*one.clients, *other.clients)))
     same = same_group(found.p)
-    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance, "error": found.error}
-    return one, other, Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers)
+    numbers = {
+        "node": float(one.node),
+        "other_node": float(other.node),
+        "distance": found.distance,
+        "error": found.error,
+    }
+    return (
+        one,
+        other,
+        Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers),
+    )
 
 
 def same_group(p: float) -> Criterion:
     """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
-    return Criterion("p of one group", p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ")
+    return Criterion(
+        "p of one group", p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ"
+    )
 
 
-def _pairs(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> list[tuple[Leaf, Leaf, Contrast]]:
+def _pairs(
+    leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]
+) -> list[tuple[Leaf, Leaf, Contrast]]:
     """All pairs of groups of which half of the clients ``asked`` answered, and the contrast between them."""
-    there = [(leaf, at) for leaf in leaves if (at := _heard(leaf, seen)) and 2 * len(at) >= asked[leaf.node]]
+    there = [
+        (leaf, at)
+        for leaf in leaves
+        if (at := _heard(leaf, seen)) and 2 * len(at) >= asked[leaf.node]
+    ]
     return [
         (one, other, contrast(seen.products.numpy(), at, also))
         for i, (one, at) in enumerate(there)
@@ -989,9 +1246,9 @@ def _pairs(leaves: Iterable[Leaf], seen: Evidence, asked: Mapping[int, int]) -> 
 
 
 DIVERGED = 3.0
-"""A model whose norm is this many times another one's (or 1, if that is less) has diverged. Models that learn differ by far
-less. That of a hostile client that is alone in its group climbs its loss for many rounds; a mean with it would ruin the group
-that it joins."""
+"""A model whose norm is this many times another one's (or 1, if that is less) has diverged. Models
+that learn differ by far less. That of a hostile client that is alone in its group climbs its loss
+for many rounds; a mean with it would ruin the group that it joins."""
 
 
 def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
@@ -1013,7 +1270,11 @@ def _joined(one: Leaf, other: Leaf, examples: Mapping[Client, int]) -> Leaf:
 
 def tried(state: SplitHalfState) -> tuple[Leaf, ...]:
     """Return the groups whose models a client tries if its loss rose: all, and a new one that begins with the first draw."""
-    new = () if state.first is None else (Leaf(node=len(state.tree.nodes), clients=(), model=state.first),)
+    new = (
+        ()
+        if state.first is None
+        else (Leaf(node=len(state.tree.nodes), clients=(), model=state.first),)
+    )
     return (*state.leaves, *new)
 
 
@@ -1031,9 +1292,13 @@ def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
     emptied = [leaf for leaf in before.leaves if leaf.clients and leaf.node not in now]
     for leaf in emptied:
         ((into, _),) = Counter(place[client] for client in leaf.clients).most_common(1)
-        merged = {node: into if to == leaf.node else to for node, to in merged.items()} | {leaf.node: into}
+        merged = {node: into if to == leaf.node else to for node, to in merged.items()} | {
+            leaf.node: into
+        }
     left = (*(node for node in new.left if node not in now), *(leaf.node for leaf in emptied))
-    leaves = {leaf.node: leaf for leaf in new.leaves} | {leaf.node: replace(leaf, clients=()) for leaf in emptied}
+    leaves = {leaf.node: leaf for leaf in new.leaves} | {
+        leaf.node: replace(leaf, clients=()) for leaf in emptied
+    }
     gone = set(left[:-KEPT])
     return replace(
         new,
@@ -1049,16 +1314,23 @@ def _taken_note(state: SplitHalfState, client: Client, at: int, to: int, loss: f
     criteria = (Criterion("loss with the other model", loss, "<", state.rose[client], met=met),)
     new = ", which begins with the first draw" if to == len(state.tree.nodes) else ""
     text = f"client {client}, whose loss rose, moves from node {at} to node {to}{new}: {tested(criteria)}"
-    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers={"at": float(at), "node": float(to)})
+    return Note(
+        kind="move",
+        clients=(client,),
+        text=text,
+        criteria=criteria,
+        numbers={"at": float(at), "node": float(to)},
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
 # Newcomers: down the parameter tree, by updates of halves and the distance to every branch.
 #
-# Coterie's own, after CFL's Algorithm 4, which follows the edge with the single update of greatest cosine. Here a walker
-# trains on halves from the model of its node, as that node's clients did in the probe that split it. So its update can be
-# compared with theirs. For every branch, this gives the squared distance of the mean signals, without the bias of noise, and
-# the p-value of the walker being of that branch. The walker moves to the nearest branch; if it differs from all branches, it
+# Coterie's own, after CFL's Algorithm 4, which follows the edge with the single update of greatest
+# cosine. Here a walker trains on halves from the model of its node, as that node's clients did in
+# the probe that split it. So its update can be compared with theirs. For every branch, this gives
+# the squared distance of the mean signals, without the bias of noise, and the p-value of the walker
+# being of that branch. The walker moves to the nearest branch; if it differs from all branches, it
 # becomes a new leaf.
 
 
@@ -1082,8 +1354,8 @@ class Probed:
 def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
     """Summarise the probe of a split.
 
-    The directions of noise are estimated within the parts, whose members are alike, because the difference of the parts has
-    other directions.
+    The directions of noise are estimated within the parts, whose members are alike, because the
+    difference of the parts has other directions.
 
     Args:
         steps: mini-batch steps of each half.
@@ -1091,7 +1363,9 @@ def probed(steps: int, evidence: Evidence, parts: Groups) -> Probed:
         parts: the parts of the split.
     """
     h = halves(evidence.products.numpy())
-    within = [noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1]
+    within = [
+        noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1
+    ]
     seen = [noise for noise in within if np.isfinite(noise.df)] or [noise_of(h)]
     levels = dict(zip(evidence.clients, map(float, np.diagonal(h.noise)), strict=True))
     share, df = max(noise.share for noise in seen), sum(noise.df for noise in seen)
@@ -1105,7 +1379,8 @@ class Walked:
     Attributes:
         tree: the tree, with new leaves.
         goes: walker -> the node to which it goes.
-        probed: inner node -> the probe that split it, with the noise of walkers that became new leaves below it.
+        probed: inner node -> the probe that split it, with the noise of walkers that became new
+            leaves below it.
         models: new leaf's node -> its model.
         notes: the reasons.
     """
@@ -1117,7 +1392,13 @@ class Walked:
     notes: list[Note]
 
 
-def walk(tree: Tree, walkers: Mapping[Client, int], probed: Mapping[int, Probed], own: Replies, level: float) -> Walked:
+def walk(
+    tree: Tree,
+    walkers: Mapping[Client, int],
+    probed: Mapping[int, Probed],
+    own: Replies,
+    level: float,
+) -> Walked:
     """Move walkers one level down, each to the nearest branch of its node.
 
     Args:
@@ -1129,12 +1410,18 @@ def walk(tree: Tree, walkers: Mapping[Client, int], probed: Mapping[int, Probed]
     """
     went = Walked(tree, {}, dict(probed), {}, [])
     branches: dict[int, list[Branch]] = {}
-    noise = {} if own.halves is None else dict(zip(own.halved, map(float, np.diagonal(halves(own.halves).noise)), strict=True))
+    noise = (
+        {}
+        if own.halves is None
+        else dict(zip(own.halved, map(float, np.diagonal(halves(own.halves).noise)), strict=True))
+    )
     for client, update in zip(own.clients, own.all_updates if own.clients else (), strict=True):
         at = walkers[client]
         if at not in branches:
             branches[at] = branches_of(went.tree, at, went.probed[at])
-        found = distances_to(branches[at], tree.short(update[None])[0], noise.get(client), went.probed[at])
+        found = distances_to(
+            branches[at], tree.short(update[None])[0], noise.get(client), went.probed[at]
+        )
         to = min(found, key=lambda id: (found[id].value, id))
         if client in noise and all(seen.p < level for seen in found.values()):
             grown, to = went.tree.grow(at, client, update)
@@ -1144,7 +1431,9 @@ def walk(tree: Tree, walkers: Mapping[Client, int], probed: Mapping[int, Probed]
             went = replace(went, tree=grown)
             branches[at] = branches_of(grown, at, went.probed[at])
         went.goes[client] = to
-        went.notes.append(_walk_note(went.tree, client, at, to, found, level if client in noise else None))
+        went.notes.append(
+            _walk_note(went.tree, client, at, to, found, level if client in noise else None)
+        )
     return went
 
 
@@ -1153,7 +1442,8 @@ class Branch(NamedTuple):
 
     Attributes:
         id: its node.
-        mean: ``(p,)``, the mean update of the m clients that sent one in the probe, in the form that an edge keeps.
+        mean: ``(p,)``, the mean update of the m clients that sent one in the probe, in the form
+            that an edge keeps.
         levels: ``(m,)``, the noise of each of these updates, ``‖D‖²``.
         largest: the greatest squared norm of these updates.
     """
@@ -1176,15 +1466,23 @@ def branches_of(tree: Tree, at: int, probe: Probed) -> list[Branch]:
     for child in tree.children(at):
         members = [i for i, client in enumerate(child.heard) if client in probe.levels]
         if child.updates is not None and members:
-            levels, updates = np.array([probe.levels[child.heard[i]] for i in members]), child.updates[members].double()
-            found.append(Branch(child.id, updates.mean(dim=0), levels, float((updates**2).sum(dim=1).max())))
+            levels, updates = (
+                np.array([probe.levels[child.heard[i]] for i in members]),
+                child.updates[members].double(),
+            )
+            found.append(
+                Branch(child.id, updates.mean(dim=0), levels, float((updates**2).sum(dim=1).max()))
+            )
     return found
 
 
-def distances_to(branches: Iterable[Branch], update: torch.Tensor, noise: float | None, probe: Probed) -> dict[int, Excess]:
+def distances_to(
+    branches: Iterable[Branch], update: torch.Tensor, noise: float | None, probe: Probed
+) -> dict[int, Excess]:
     """Return the squared distance of a walker's signal from the mean signal of each branch, without the bias of noise.
 
-    This is :func:`~coterie.clustering.congruence.excess` with weights 1 of the walker and -1 / m of the m clients of a branch.
+    This is :func:`~coterie.clustering.congruence.excess` with weights 1 of the walker and -1 / m of
+    the m clients of a branch.
 
     Args:
         branches: the branches of the walker's node.
@@ -1199,26 +1497,43 @@ def distances_to(branches: Iterable[Branch], update: torch.Tensor, noise: float 
     for branch in branches:
         apart, m = update - branch.mean, len(branch.levels)
         levels = np.array([own, *branch.levels])
-        expected, squares = own + branch.levels.sum() / m**2, own**2 + (branch.levels**2).sum() / m**4
+        expected, squares = (
+            own + branch.levels.sum() / m**2,
+            own**2 + (branch.levels**2).sum() / m**4,
+        )
         sums = float(apart @ apart), float(expected), float(squares), float(expected**2 - squares)
         largest = max(float(update @ update), branch.largest)
         found[branch.id] = excess_of_sums(sums, levels, largest, Noise(probe.share, probe.df))
     return found
 
 
-def _walk_note(tree: Tree, client: Client, at: int, child: int, found: Mapping[int, Excess], level: float | None) -> Note:
+def _walk_note(
+    tree: Tree,
+    client: Client,
+    at: int,
+    child: int,
+    found: Mapping[int, Excess],
+    level: float | None,
+) -> Note:
     """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
     by = ", ".join(
-        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if level else "") for id, seen in sorted(found.items())
+        f"{seen.value:.3g} to node {id}" + (f" (p {seen.p:.2g})" if level else "")
+        for id, seen in sorted(found.items())
     )
     where = "joins" if tree.is_leaf(child) else "continues from"
-    numbers = {"at": float(at), "node": float(child), **{f"node_{id}": seen.value for id, seen in found.items()}}
+    numbers = {
+        "at": float(at),
+        "node": float(child),
+        **{f"node_{id}": seen.value for id, seen in found.items()},
+    }
     criteria: tuple[Criterion, ...] = ()
     if level is not None:
         chances = {f"p_{id}": seen.p for id, seen in found.items()}
         numbers |= chances
         name, unmet = "p of the most similar branch", "it differs from all branches"
-        criteria = (Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),)
+        criteria = (
+            Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),
+        )
     return Note(
         kind="join" if tree.is_leaf(child) else "walk",
         clients=(client,),

@@ -1,28 +1,34 @@
 """Private split-half: groups from sums alone, of which the server does not learn who is in them.
 
-Coterie's own. As :mod:`~coterie.methods.split_half_sums`, and every number that leaves a client is a part of a sum whose norm
-is bounded, so that noise on it makes all of a run differentially private (``boundary.noise`` behind ``boundary.masks``). The
-server sends all models to all clients. Each client takes one of them, by itself, and sends a vector with a slot for every
-model, in which all but one are zero (``Plan.hidden``). So the server learns how large groups are, up to the noise, and
+Coterie's own. As :mod:`~coterie.methods.split_half_sums`, and every number that leaves a client is
+a part of a sum whose norm is bounded, so that noise on it makes all of a run differentially private
+(``boundary.noise`` behind ``boundary.masks``). The server sends all models to all clients. Each
+client takes one of them, by itself, and sends a vector with a slot for every model, in which all
+but one are zero (``Plan.hidden``). So the server learns how large groups are, up to the noise, and
 what their models are.
 
-1. **Norms.** Before the first round, a histogram gives the median norm of updates. With ``boundary.masks`` and
-   ``boundary.clip`` it becomes the maximum norm, if it is less than ``clip``.
+1. **Norms.** Before the first round, a histogram gives the median norm of updates. With
+   ``boundary.masks`` and ``boundary.clip`` it becomes the maximum norm, if it is less than
+   ``clip``.
 2. **One model** until ``first_probe``: FedAvg with equal weights.
-3. **Probe.** All clients train on two disjoint halves of their data. The mean update is a sum as in every round, and the
-   common centre: clients say how far from it they are in a histogram, and take the median as the unit.
-4. **Search.** For each cell, at first one, the sums of :class:`~coterie.clustering.moments.Crossed` test whether its clients
-   have the same signal. If not, a histogram of their coordinates on the axis along which they differ most gives a cut. All
-   cells of a level are tested and cut in the same exchange, because a client is in one of them only. At most ``levels`` cuts
-   follow each other.
-5. **Groups.** Each cell is a group. For a few rounds a client takes the model of its cell. From then on it takes the one
-   of lowest loss on its training data, as in IFCA (Ghosh et al. 2020), so that clients move, and newcomers find their group.
+3. **Probe.** All clients train on two disjoint halves of their data. The mean update is a sum as in
+   every round, and the common centre: clients say how far from it they are in a histogram, and take
+   the median as the unit.
+4. **Search.** For each cell, at first one, the sums of :class:`~coterie.clustering.moments.Crossed`
+   test whether its clients have the same signal. If not, a histogram of their coordinates on the
+   axis along which they differ most gives a cut. All cells of a level are tested and cut in the
+   same exchange, because a client is in one of them only. At most ``levels`` cuts follow each
+   other.
+5. **Groups.** Each cell is a group. For a few rounds a client takes the model of its cell. From
+   then on it takes the one of lowest loss on its training data, as in IFCA (Ghosh et al. 2020), so
+   that clients move, and newcomers find their group.
 
-A search that finds no groups is repeated, twice as many rounds later each time. Answers about which clients differ count as
-several updates (``cost`` of a question), and have less noise: one search of three levels counts as 25.
+A search that finds no groups is repeated, twice as many rounds later each time. Answers about which
+clients differ count as several updates (``cost`` of a question), and have less noise: one search of
+three levels counts as 25.
 
-What differs from split-half from sums: one probe instead of two; nothing merges; and a group that has been found is not
-probed again.
+What differs from split-half from sums: one probe instead of two; nothing merges; and a group that
+has been found is not probed again.
 """
 
 from __future__ import annotations
@@ -36,13 +42,27 @@ import torch
 from coterie.clustering import sketch
 from coterie.clustering.cells import WIDTH, Question, cuts, median_of, norms_of
 from coterie.clustering.moments import Crossed, crossed_axis, crossed_congruence, crossed_length
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task, Training, joined, state, without
+from coterie.core import (
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Plan,
+    Replies,
+    Task,
+    Training,
+    joined,
+    state,
+    without,
+)
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.split_half import LONGER, differ
 from coterie.settings import check, setting
 
 SETTLED = 3
-"""Rounds in which clients take the model of their cell, before models differ enough to choose by loss."""
+"""Rounds in which clients take the model of their cell, before models differ enough to choose by
+loss."""
 
 CROSSED, PLACES = 6, 2
 """As how many updates the answers of a search count."""
@@ -51,10 +71,12 @@ SMOOTH = 0.3
 """Weight of a round in the estimated sizes of groups, if these are noisy."""
 
 UNSURE = 20.0
-"""Medians are not taken from histograms of fewer clients than this, in deviations of the noise on a bin."""
+"""Medians are not taken from histograms of fewer clients than this, in deviations of the noise on a
+bin."""
 
 FAR = 1024.0
-"""The scale of sketches, in the unit of a search, when a client says nothing about them: none is shortened."""
+"""The scale of sketches, in the unit of a search, when a client says nothing about them: none is
+shortened."""
 
 WIDEST = 1.5
 """The greatest half width of a histogram of coordinates, whose norm is 1 at most."""
@@ -68,7 +90,8 @@ class Search:
         centres: ``(m, k)``, the centres of the cells.
         open: Cells that are tested, or cut, next.
         scale: The unit of the search, in which the median client is 1 from the centre.
-        axes: ``(len(open), k)``, axes of histograms; None if the next question is about the cells' sums.
+        axes: ``(len(open), k)``, axes of histograms; None if the next question is about the cells'
+            sums.
         level: How many cuts have followed each other.
         note: The test of the first cell.
     """
@@ -131,12 +154,21 @@ class SplitHalfPrivate:
     beyond_sums: ClassVar[str] = ""
 
     fraction: float = setting(1.0, "fraction of the clients sampled in each round", gt=0, le=1)
-    level: float = setting(0.01, "significance level: a cell is cut if the p-value is below", gt=0, lt=1)
-    first_probe: int = setting(5, "round of the first probe; if it finds no groups, the next comes twice as late", ge=1)
+    level: float = setting(
+        0.01, "significance level: a cell is cut if the p-value is below", gt=0, lt=1
+    )
+    first_probe: int = setting(
+        5, "round of the first probe; if it finds no groups, the next comes twice as late", ge=1
+    )
     levels: int = setting(3, "most cuts after each other: 3 find up to 8 groups", ge=1, le=8)
-    sketch: int = setting(16, "numbers of a sketch (k); more need less noise", ge=4, le=256, multiple=4)
+    sketch: int = setting(
+        16, "numbers of a sketch (k); more need less noise", ge=4, le=256, multiple=4
+    )
     steps: int | None = setting(
-        None, "mini-batch steps on each half; none: four times those of the median client in a round", ge=1, advanced=True
+        None,
+        "mini-batch steps on each half; none: four times those of the median client in a round",
+        ge=1,
+        advanced=True,
     )
 
     def __post_init__(self) -> None:
@@ -159,7 +191,9 @@ class SplitHalfPrivate:
         rows, question, more = tuple(range(len(state.models))), None, Task(offered=(0,))
         asked = cohort.sample(state.clients, self.fraction if state.stage == "train" else 1.0)
         if state.stage == "norms":
-            more = Task(offered=(0,), sent=False, question=Question(ask="norms", scale=state.limit or 1.0))
+            more = Task(
+                offered=(0,), sent=False, question=Question(ask="norms", scale=state.limit or 1.0)
+            )
         elif state.stage == "train" and self.probes(state):
             asked = cohort.sample(state.clients, 1.0)
             more = Task(offered=(0,), halves=True, training=self._probing(state))
@@ -201,8 +235,12 @@ class SplitHalfPrivate:
             scale = 2 * (state.clip or 1.0)  # two halves of norm 1 are no further apart
             return Question(ask="distances", scale=scale, centres=search.centres.numpy() / scale)
         centres, axes = search.centres.numpy(), search.axes
-        about = Question(ask="crossed", scale=search.scale, centres=centres, cells=search.open, cost=CROSSED)
-        return about if axes is None else replace(about, ask="places", axis=axes.numpy(), cost=PLACES)
+        about = Question(
+            ask="crossed", scale=search.scale, centres=centres, cells=search.open, cost=CROSSED
+        )
+        return (
+            about if axes is None else replace(about, ask="places", axis=axes.numpy(), cost=PLACES)
+        )
 
     def step(self, state: SplitHalfPrivateState, replies: Replies) -> SplitHalfPrivateState:
         state = replace(state, notes=())
@@ -222,7 +260,11 @@ class SplitHalfPrivate:
         assert search is not None
         if state.stage == "distances":
             scale = median_of(answer, 2 * (state.clip or 1.0))
-            return replace(state, stage="search", search=replace(search, scale=scale, centres=search.centres / scale))
+            return replace(
+                state,
+                stage="search",
+                search=replace(search, scale=scale, centres=search.centres / scale),
+            )
         if search.axes is None:
             return self._tested(state, search, answer, replies.deviation)
         return self._cut(state, search, answer, replies.deviation)
@@ -239,7 +281,13 @@ class SplitHalfPrivate:
             shares = torch.ones(1, dtype=torch.float64)
         divisors = shares.clamp(min=least) if noisy else shares.where(shares > 0, 1.0)
         models = state.models + replies.mean_updates / divisors[:, None].float()
-        new = replace(state, round=state.round + 1, models=models, shares=shares, placing=max(state.placing - 1, 0))
+        new = replace(
+            state,
+            round=state.round + 1,
+            models=models,
+            shares=shares,
+            placing=max(state.placing - 1, 0),
+        )
         if not self.probes(state) or not replies.clients:
             return new
         centre = sketch(replies.mean_updates[:, : state.parameters], self.sketch).double()
@@ -260,13 +308,19 @@ class SplitHalfPrivate:
             count = max(cells[i].count, 2.0)
             centres[search.open[i]] += torch.from_numpy(cells[i].totals.mean(axis=0) / count)
             direction, variance = crossed_axis(cells[i])
-            axes.append(torch.from_numpy(direction) / (2 * min(WIDTH * max(variance, 1e-3) ** 0.5, WIDEST)))
+            axes.append(
+                torch.from_numpy(direction) / (2 * min(WIDTH * max(variance, 1e-3) ** 0.5, WIDEST))
+            )
         if not axes:
             return self._found(replace(state, search=search))
         cut = tuple(search.open[i] for i in different)
-        return replace(state, search=replace(search, centres=centres, axes=torch.stack(axes), open=cut))
+        return replace(
+            state, search=replace(search, centres=centres, axes=torch.stack(axes), open=cut)
+        )
 
-    def _cut(self, state: SplitHalfPrivateState, search: Search, answer: np.ndarray, deviation: float) -> SplitHalfPrivateState:
+    def _cut(
+        self, state: SplitHalfPrivateState, search: Search, answer: np.ndarray, deviation: float
+    ) -> SplitHalfPrivateState:
         """The state after histograms of all cells that are cut."""
         rows, new = list(search.centres), []
         for cell, two in zip(search.open, cuts(self._asked(state), answer, deviation), strict=True):
@@ -274,7 +328,9 @@ class SplitHalfPrivate:
                 rows[cell] = torch.from_numpy(two[0])
                 rows.append(torch.from_numpy(two[1]))
                 new += [cell, len(rows) - 1]
-        search = replace(search, centres=torch.stack(rows), open=tuple(new), axes=None, level=search.level + 1)
+        search = replace(
+            search, centres=torch.stack(rows), open=tuple(new), axes=None, level=search.level + 1
+        )
         done = not new or search.level >= self.levels
         return self._found(replace(state, search=search)) if done else replace(state, search=search)
 
@@ -289,11 +345,21 @@ class SplitHalfPrivate:
         m, note = len(search.centres), search.note
         note = note or Note(kind="keep", clients=state.clients, text=why or "no groups")
         if m == 1:
-            note = replace(note, otherwise="they would have been searched for groups" if note.criteria else "")
+            note = replace(
+                note, otherwise="they would have been searched for groups" if note.criteria else ""
+            )
             due = state.round + state.wait
-            return replace(state, stage="train", notes=(note,), due=due, wait=2 * state.wait, search=None)
+            return replace(
+                state, stage="train", notes=(note,), due=due, wait=2 * state.wait, search=None
+            )
         text = f"{note.text}; {m} groups, of which the server does not know the members"
-        note = replace(note, kind="split", text=text, numbers={"groups": float(m)}, otherwise="it would not have been divided")
+        note = replace(
+            note,
+            kind="split",
+            text=text,
+            numbers={"groups": float(m)},
+            otherwise="it would not have been divided",
+        )
         return replace(
             state,
             stage="train",
@@ -311,10 +377,14 @@ class SplitHalfPrivate:
             hidden=len(state.models) > 1,
         )
 
-    def admit(self, state: SplitHalfPrivateState, clients: tuple[Client, ...]) -> SplitHalfPrivateState:
+    def admit(
+        self, state: SplitHalfPrivateState, clients: tuple[Client, ...]
+    ) -> SplitHalfPrivateState:
         return replace(state, clients=joined(state.clients, clients))
 
-    def retire(self, state: SplitHalfPrivateState, clients: tuple[Client, ...]) -> SplitHalfPrivateState:
+    def retire(
+        self, state: SplitHalfPrivateState, clients: tuple[Client, ...]
+    ) -> SplitHalfPrivateState:
         return replace(state, clients=without(state.clients, clients))
 
     def explain(self, state: SplitHalfPrivateState) -> tuple[Note, ...]:

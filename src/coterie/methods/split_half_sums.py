@@ -1,30 +1,36 @@
 """Split-half from sums: the groups of split-half, found by a server that sees sums over clients and never one of them.
 
-Coterie's own, the method of :mod:`~coterie.methods.split_half` for secure aggregation (:mod:`coterie.masks`). Every exchange
-asks for sums only: mean updates of groups, and answers to questions about sketches of k numbers that stay at the
-clients (:mod:`~coterie.clustering.cells`). The server learns which group's model a client takes, and nothing else about it.
+Coterie's own, the method of :mod:`~coterie.methods.split_half` for secure aggregation
+(:mod:`coterie.masks`). Every exchange asks for sums only: mean updates of groups, and answers to
+questions about sketches of k numbers that stay at the clients (:mod:`~coterie.clustering.cells`).
+The server learns which group's model a client takes, and nothing else about it.
 
-1. **Training.** Each group's mean update is a sum. So are histograms of the norms of updates, and of the numbers of examples:
-   they give the scale of the sketches, and the steps of a probe.
-2. **Probe.** Every ``probe_every`` rounds the members of a group train on two disjoint halves of their data, and keep
-   sketches of both updates. The sums of their :class:`~coterie.clustering.moments.Moments` are enough for the spread test
-   (:func:`~coterie.clustering.moments.congruence_from_sums`). A second probe, in the next round, has to confirm a difference.
-   If few clients answer in a round, a probe lasts several rounds, as in split-half.
-3. **Search.** At the beginning of the next round, without training, the group is cut along the axis on which its members differ
-   most, by a histogram. Some steps of Lloyd's algorithm follow, in which the server learns the mean of each cell. A cell whose
-   moments are incongruent is cut in turn. Then every member says which cell it is in, and each cell becomes a group. If few
-   clients answer in a round, the group is cut at the mean instead.
-4. **Newcomers**, and members that were silent in a search, train on halves from the model of the probe, and say which cell is
-   theirs, from the root of the tree to a leaf. No update of theirs is sent.
-5. **Moves.** Some rounds after a change of groups, and in reviews, all clients receive the models of all groups, and say which
-   has the lowest loss on their training data, as in IFCA. That is where they belong from now on. So a client that noise has put
-   in a wrong cell finds its group.
-6. **Review.** ``review_every`` rounds after the last change all clients train on halves from one model, and two groups whose
-   mean signals do not differ merge.
+1. **Training.** Each group's mean update is a sum. So are histograms of the norms of updates, and
+   of the numbers of examples: they give the scale of the sketches, and the steps of a probe.
+2. **Probe.** Every ``probe_every`` rounds the members of a group train on two disjoint halves of
+   their data, and keep sketches of both updates. The sums of their
+   :class:`~coterie.clustering.moments.Moments` are enough for the spread test
+   (:func:`~coterie.clustering.moments.congruence_from_sums`). A second probe, in the next round,
+   has to confirm a difference. If few clients answer in a round, a probe lasts several rounds, as
+   in split-half.
+3. **Search.** At the beginning of the next round, without training, the group is cut along the axis
+   on which its members differ most, by a histogram. Some steps of Lloyd's algorithm follow, in
+   which the server learns the mean of each cell. A cell whose moments are incongruent is cut in
+   turn. Then every member says which cell it is in, and each cell becomes a group. If few clients
+   answer in a round, the group is cut at the mean instead.
+4. **Newcomers**, and members that were silent in a search, train on halves from the model of the
+   probe, and say which cell is theirs, from the root of the tree to a leaf. No update of theirs is
+   sent.
+5. **Moves.** Some rounds after a change of groups, and in reviews, all clients receive the models
+   of all groups, and say which has the lowest loss on their training data, as in IFCA. That is
+   where they belong from now on. So a client that noise has put in a wrong cell finds its group.
+6. **Review.** ``review_every`` rounds after the last change all clients train on halves from one
+   model, and two groups whose mean signals do not differ merge.
 
-What differs from split-half, because sums do not show it: the test is that of the spread alone; a group is searched by the
-sketches of its second probe; the parts of a group start from its model, one round later; and a group has ``smallest`` members
-or more, because the sum of few says much about each.
+What differs from split-half, because sums do not show it: the test is that of the spread alone; a
+group is searched by the sketches of its second probe; the parts of a group start from its model,
+one round later; and a group has ``smallest`` members or more, because the sum of few says much
+about each.
 """
 
 from __future__ import annotations
@@ -37,7 +43,14 @@ import numpy as np
 import torch
 
 from coterie.clustering import repeated_p
-from coterie.clustering.cells import Question, centres_of, coordinates, halved, sizes_of, two_centres
+from coterie.clustering.cells import (
+    Question,
+    centres_of,
+    coordinates,
+    halved,
+    sizes_of,
+    two_centres,
+)
 from coterie.clustering.congruence import Congruence, Contrast
 from coterie.clustering.moments import Moments, congruence_from_sums, contrast_from_sums
 from coterie.core import (
@@ -58,7 +71,18 @@ from coterie.core import (
 )
 from coterie.methods._cluster_tree import Leaf, join, ordered
 from coterie.methods._half_steps import Probing, of_equal_steps
-from coterie.methods.split_half import ALIKE, CALM, LONGER, LONGEST, MANY, MOST, differ, group_note, middle, same_group
+from coterie.methods.split_half import (
+    ALIKE,
+    CALM,
+    LONGER,
+    LONGEST,
+    MANY,
+    MOST,
+    differ,
+    group_note,
+    middle,
+    same_group,
+)
 from coterie.settings import check, setting
 
 TURNS = 4
@@ -68,7 +92,8 @@ SETTLED = 3
 """Rounds after a change of groups after which their models are good enough to choose by."""
 
 ROOM = 4.0
-"""The scale of sketches, in the greatest norm of an update in a round: a half makes more steps, and noise is longer."""
+"""The scale of sketches, in the greatest norm of an update in a round: a half makes more steps, and
+noise is longer."""
 
 
 @state("split-half-sums.branch")
@@ -106,7 +131,8 @@ class Probe:
         round: number of rounds completed when it began.
         scale: the scale of the sketches.
         heard: clients that have answered.
-        sums: the vector of their :class:`~coterie.clustering.moments.Moments`; empty before the first answer.
+        sums: the vector of their :class:`~coterie.clustering.moments.Moments`; empty before the
+            first answer.
     """
 
     model: torch.Tensor
@@ -186,7 +212,8 @@ class SplitHalfSumsState:
         norm: bound on the norms of updates in the last round; 0 if unknown.
         size: median number of training examples; 0 if unknown.
         answered: share of the clients that answered in the last round, of those that were asked.
-        review: the round after which the next review comes, and the current interval between reviews, in rounds.
+        review: the round after which the next review comes, and the current interval between
+            reviews, in rounds.
         moves: the round after which clients choose among the groups next.
         settled: clients that have chosen since.
         training: the experiment's training settings.
@@ -230,8 +257,16 @@ class SplitHalfSums(Probing):
     name: ClassVar[str] = "split-half-sums"
     beyond_sums: ClassVar[str] = ""
 
-    sketch: int = setting(128, "numbers of a sketch (k); a probe's answer has about k² numbers", ge=4, le=1024, multiple=4)
-    smallest: int = setting(3, "clients of the smallest group; sums of one or two show each of them to the other", ge=1)
+    sketch: int = setting(
+        128,
+        "numbers of a sketch (k); a probe's answer has about k² numbers",
+        ge=4,
+        le=1024,
+        multiple=4,
+    )
+    smallest: int = setting(
+        3, "clients of the smallest group; sums of one or two show each of them to the other", ge=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -239,7 +274,8 @@ class SplitHalfSums(Probing):
     measures: ClassVar[bool] = True
     """Clients say which group is theirs, which noise does not cover."""
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> SplitHalfSumsState:
         group = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
@@ -261,30 +297,49 @@ class SplitHalfSums(Probing):
                 if group.node in state.searches:
                     search = state.searches[group.node]
                     asked = Task(offered=(row,), epochs=0, question=_question(search))
-                    tasks |= dict.fromkeys(sorted(present & set(group.clients) & set(search.probe.heard)), asked)
+                    tasks |= dict.fromkeys(
+                        sorted(present & set(group.clients) & set(search.probe.heard)), asked
+                    )
         elif state.stage == "place":
             for client in sorted(present & set(state.walkers)):
                 branch = state.branches[state.walkers[client]]
                 if client in branch.sketched:
-                    tasks[client] = Task(offered=(0,), epochs=0, question=_cell(branch.scale, branch.centres))
+                    tasks[client] = Task(
+                        offered=(0,), epochs=0, question=_cell(branch.scale, branch.centres)
+                    )
         elif state.stage == "review":
             models = [middle([group for group in state.groups if group.clients])] * len(models)
             question = Question(ask="moments", scale=ROOM * state.norm)
             for row, group in enumerate(state.groups):
-                task = Task(offered=(row,), halves=True, training=self._probing(state), question=question, sent=False)
+                task = Task(
+                    offered=(row,),
+                    halves=True,
+                    training=self._probing(state),
+                    question=question,
+                    sent=False,
+                )
                 tasks |= dict.fromkeys(sorted(present & set(group.clients)), task)
         elif state.stage == "move":
             rows = tuple(row for row, group in enumerate(state.groups) if group.clients)
-            members = {client for group in state.groups for client in group.clients} - set(state.settled)
+            members = {client for group in state.groups for client in group.clients} - set(
+                state.settled
+            )
             tasks = dict.fromkeys(sorted(present & members), Task(offered=rows, epochs=0))
         else:
             return self._train(state, cohort)
         return self._planned(state, models, tasks, ends_round=False)
 
     def _planned(
-        self, state: SplitHalfSumsState, models: Sequence[torch.Tensor], tasks: Mapping[Client, Task], ends_round: bool
+        self,
+        state: SplitHalfSumsState,
+        models: Sequence[torch.Tensor],
+        tasks: Mapping[Client, Task],
+        ends_round: bool,
     ) -> Plan:
-        sketches = any(task.halves or (task.question and task.question.ask != "sizes") for task in tasks.values())
+        sketches = any(
+            task.halves or (task.question and task.question.ask != "sizes")
+            for task in tasks.values()
+        )
         return Plan(
             models=torch.stack(list(models)),
             tasks=tasks,
@@ -304,8 +359,12 @@ class SplitHalfSums(Probing):
             if not group.clients:
                 continue
             begun = state.watched[group.node].probe
-            if begun is None and self.probes(state, group):  # asks all members: too few would not separate groups
-                tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), self._probe_task(state, row))
+            if begun is None and self.probes(
+                state, group
+            ):  # asks all members: too few would not separate groups
+                tasks |= dict.fromkeys(
+                    cohort.sample(group.clients, 1.0), self._probe_task(state, row)
+                )
                 continue
             usual = Task(offered=(row,), question=Question(ask="sizes"))
             tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual)
@@ -313,14 +372,29 @@ class SplitHalfSums(Probing):
                 same = replace(state.training, steps=begun.steps)
                 question = Question(ask="moments", scale=begun.scale)
                 at = len(state.groups) + more["probe", group.node][0]
-                task = Task(offered=(at,), halves=True, training=same, lr_round=begun.round, question=question)
-                tasks |= dict.fromkeys(sorted((present & set(group.clients)) - set(begun.heard)), task)
+                task = Task(
+                    offered=(at,),
+                    halves=True,
+                    training=same,
+                    lr_round=begun.round,
+                    question=question,
+                )
+                tasks |= dict.fromkeys(
+                    sorted((present & set(group.clients)) - set(begun.heard)), task
+                )
         for client in sorted(present & set(state.walkers)):
             branch = state.branches[state.walkers[client]]
             if client not in branch.sketched:
-                same, at = replace(state.training, steps=branch.steps), more["branch", state.walkers[client]][0]
+                same, at = (
+                    replace(state.training, steps=branch.steps),
+                    more["branch", state.walkers[client]][0],
+                )
                 tasks[client] = Task(
-                    offered=(len(state.groups) + at,), halves=True, training=same, lr_round=branch.round, sent=False
+                    offered=(len(state.groups) + at,),
+                    halves=True,
+                    training=same,
+                    lr_round=branch.round,
+                    sent=False,
                 )
         models = [*(group.model for group in state.groups), *(model for _, model in more.values())]
         return self._planned(state, models, dict(sorted(tasks.items())), ends_round=True)
@@ -339,7 +413,9 @@ class SplitHalfSums(Probing):
         if not self.probes(state, group):
             return False
         n = len(group.clients)
-        return state.watched[group.node].probe is not None or state.answered * n < min(MOST * n, MANY)
+        return state.watched[group.node].probe is not None or state.answered * n < min(
+            MOST * n, MANY
+        )
 
     def _probing(self, state: SplitHalfSumsState) -> Training:
         """The training settings of every half."""
@@ -375,10 +451,15 @@ class SplitHalfSums(Probing):
             return "review"
         return "move" if done != "move" and new.several and new.round >= new.moves else "train"
 
-    # -- a round of training ----------------------------------------------------------------------------------------------
+    # -- a round of training
+    # ----------------------------------------------------------------------------------------------
 
     def _trained(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
-        sizes = [replies.sums[row] for row in range(len(state.groups)) if len(replies.sums.get(row, ())) == _SIZES]
+        sizes = [
+            replies.sums[row]
+            for row in range(len(state.groups))
+            if len(replies.sums.get(row, ())) == _SIZES
+        ]
         norm, size = sizes_of(np.sum(sizes, axis=0)) if sizes else (state.norm, state.size)
         more, answered = _more_rows(state), set(replies.clients)
         new = replace(state, round=state.round + 1, groups=(), norm=norm, size=size)
@@ -388,16 +469,34 @@ class SplitHalfSums(Probing):
             probe, at = state.watched[group.node].probe, row
             if probe is not None:
                 at = len(state.groups) + more["probe", group.node][0]
-                model, heard = _both((model, heard), (replies.mean_updates[at] + probe.model, int(_heard(replies)[at])))
-            new = replace(new, groups=(*new.groups, replace(group, model=model if heard else group.model)))
+                model, heard = _both(
+                    (model, heard),
+                    (replies.mean_updates[at] + probe.model, int(_heard(replies)[at])),
+                )
+            new = replace(
+                new, groups=(*new.groups, replace(group, model=model if heard else group.model))
+            )
             if not probes:
                 continue
             steps = self._probing(state).steps or 1
             none = torch.zeros(0, dtype=torch.float64)
-            probe = probe or Probe(model=group.model, steps=steps, round=state.round, scale=ROOM * state.norm, sums=none)
-            new = self._probed(new, group, _taken(probe, answered & set(group.clients), replies.sums.get(at)), lasts)
+            probe = probe or Probe(
+                model=group.model,
+                steps=steps,
+                round=state.round,
+                scale=ROOM * state.norm,
+                sums=none,
+            )
+            new = self._probed(
+                new,
+                group,
+                _taken(probe, answered & set(group.clients), replies.sums.get(at)),
+                lasts,
+            )
         new = self._sketched(new, answered)
-        asked = self.fraction * (sum(len(group.clients) for group in state.groups) + len(state.walkers))
+        asked = self.fraction * (
+            sum(len(group.clients) for group in state.groups) + len(state.walkers)
+        )
         return replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
 
     def _sketched(self, new: SplitHalfSumsState, answered: set[Client]) -> SplitHalfSumsState:
@@ -408,24 +507,39 @@ class SplitHalfSums(Probing):
             branches[at] = replace(branches[at], sketched=joined(branches[at].sketched, [client]))
         return replace(new, branches=branches)
 
-    def _probed(self, new: SplitHalfSumsState, group: Leaf, probe: Probe, lasts: bool) -> SplitHalfSumsState:
+    def _probed(
+        self, new: SplitHalfSumsState, group: Leaf, probe: Probe, lasts: bool
+    ) -> SplitHalfSumsState:
         """The state after a round in which a group probed."""
         watch = new.watched[group.node]
         if lasts and not probe.ends(group.clients, new.round):
-            return replace(new, watched={**new.watched, group.node: replace(watch, probe=probe, due=new.round + 1)})
+            return replace(
+                new,
+                watched={**new.watched, group.node: replace(watch, probe=probe, due=new.round + 1)},
+            )
         found, note, confirmed = self._judged(group, probe, watch, new.k)
         watch = self._watch(watch, found, note, new.round)
-        new = replace(new, watched={**new.watched, group.node: watch}, notes=new.notes if note is None else (*new.notes, note))
+        new = replace(
+            new,
+            watched={**new.watched, group.node: watch},
+            notes=new.notes if note is None else (*new.notes, note),
+        )
         if not confirmed or note is None:
             return new
         moments = Moments.from_vector(probe.sums.numpy(), new.k)
         centre = torch.from_numpy(moments.total / moments.count)[None]
-        search = Search(probe=probe, note=note, centres=centre, before=centre, moments=probe.sums[None])
-        if lasts:  # a question would be answered by few: cut at the mean, and let clients move later
+        search = Search(
+            probe=probe, note=note, centres=centre, before=centre, moments=probe.sums[None]
+        )
+        if (
+            lasts
+        ):  # a question would be answered by few: cut at the mean, and let clients move later
             search = replace(search, stage="cell", centres=torch.from_numpy(halved(moments)))
         return replace(new, searches={**new.searches, group.node: search}, notes=new.notes[:-1])
 
-    def _judged(self, group: Leaf, probe: Probe, watch: Watch, k: int) -> tuple[Congruence | None, Note | None, bool]:
+    def _judged(
+        self, group: Leaf, probe: Probe, watch: Watch, k: int
+    ) -> tuple[Congruence | None, Note | None, bool]:
         """The test of a group's probe, its note, and whether two probes confirm a difference."""
         if not len(probe.sums):
             return None, None, False
@@ -433,10 +547,22 @@ class SplitHalfSums(Probing):
         if test.clients < 2 or (watch.p is not None and 2 * test.clients < watch.p[1]):
             return None, None, False
         if watch.p is None:
-            one = differ("p if seen twice", repeated_p(test.p, test.p, test.clients), self.level, test.clients)
+            one = differ(
+                "p if seen twice",
+                repeated_p(test.p, test.p, test.clients),
+                self.level,
+                test.clients,
+            )
             again = "probed again in the next round, for confirmation"
             if one.held:
-                note = group_note(group, "hold", f"{one.text}; {again}", test, one, f"it would not have been {again}")
+                note = group_note(
+                    group,
+                    "hold",
+                    f"{one.text}; {again}",
+                    test,
+                    one,
+                    f"it would not have been {again}",
+                )
             else:
                 note = group_note(group, "keep", one.text, test, one, f"it would have been {again}")
             return test, note, False
@@ -444,20 +570,30 @@ class SplitHalfSums(Probing):
         both = differ("p of two probes", p, self.level, test.clients)
         return (
             test,
-            group_note(group, "keep", both.text, test, both, "its members would have been searched for groups"),
+            group_note(
+                group,
+                "keep",
+                both.text,
+                test,
+                both,
+                "its members would have been searched for groups",
+            ),
             both.held,
         )
 
     def _watch(self, watch: Watch, test: Congruence | None, note: Note | None, round: int) -> Watch:
         """Schedule the next probe of a group: in the next round if a finding is to be confirmed, else later."""
         if test is None or note is None:
-            return replace(watch, due=self._turn(round) if watch.p is None else round + 1, probe=None)
+            return replace(
+                watch, due=self._turn(round) if watch.p is None else round + 1, probe=None
+            )
         if note.kind == "hold":
             return Watch(due=round + 1, p=(test.p, test.clients))
         calm = watch.calm + 1 if test.p > CALM else 0
         return Watch(due=self._later(round, calm), calm=calm)
 
-    # -- a search ---------------------------------------------------------------------------------------------------------
+    # -- a search
+    # ---------------------------------------------------------------------------------------------------------
 
     def _searched(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         new = replace(state, searches={})
@@ -471,7 +607,13 @@ class SplitHalfSums(Probing):
             after = self._turned(search, replies.sums.get(row))
             if after is None:
                 text = "; but no cut of its members was found"
-                new = replace(new, notes=(*new.notes, replace(search.note, text=search.note.text + text, otherwise="")))
+                new = replace(
+                    new,
+                    notes=(
+                        *new.notes,
+                        replace(search.note, text=search.note.text + text, otherwise=""),
+                    ),
+                )
             else:
                 new = replace(new, searches={**new.searches, group.node: after})
         return new
@@ -487,7 +629,13 @@ class SplitHalfSums(Probing):
                 return self._chosen(replace(search, closed=(*search.closed, search.cell)))
             cut = np.concatenate([centres, two[1:]])
             cut[search.cell] = two[0]
-            return replace(search, stage="means", centres=torch.from_numpy(cut), before=search.centres, turns=TURNS)
+            return replace(
+                search,
+                stage="means",
+                centres=torch.from_numpy(cut),
+                before=search.centres,
+                turns=TURNS,
+            )
         if search.stage == "moments":
             both = torch.from_numpy(answer.reshape(2, -1))
             moments = torch.cat([search.moments, both[1:]])
@@ -496,9 +644,16 @@ class SplitHalfSums(Probing):
         counts, means = centres_of(answer, len(centres))
         members = counts * len(search.probe.heard) / max(float(counts.sum()), 1e-9)
         if members.min() < self.smallest - 0.5:
-            return self._chosen(replace(search, centres=search.before, closed=(*search.closed, search.cell)))
+            return self._chosen(
+                replace(search, centres=search.before, closed=(*search.closed, search.cell))
+            )
         turns = 0 if np.allclose(means, centres, rtol=0, atol=1e-9) else search.turns - 1
-        return replace(search, centres=torch.from_numpy(means), turns=turns, stage="means" if turns else "moments")
+        return replace(
+            search,
+            centres=torch.from_numpy(means),
+            turns=turns,
+            stage="means" if turns else "moments",
+        )
 
     def _chosen(self, search: Search) -> Search | None:
         """The search with the next cell to cut: that of least p, of those that are incongruent."""
@@ -506,23 +661,39 @@ class SplitHalfSums(Probing):
         cells = [Moments.from_vector(vector, k) for vector in search.moments.numpy()]
         if not search.closed and len(cells) == 1:
             return replace(search, stage="coordinates", cell=0)
-        large = [i for i, one in enumerate(cells) if i not in search.closed and one.count >= max(2, 2 * self.smallest - 0.5)]
+        large = [
+            i
+            for i, one in enumerate(cells)
+            if i not in search.closed and one.count >= max(2, 2 * self.smallest - 0.5)
+        ]
         p = {i: congruence_from_sums(cells[i]).p for i in large}
         least = min(p, key=lambda i: p[i], default=None)
         if least is not None and p[least] < self.level:
             return replace(search, stage="coordinates", cell=least)
         return replace(search, stage="cell") if len(cells) > 1 else None
 
-    def _divided(self, new: SplitHalfSumsState, group: Leaf, search: Search, replies: Replies) -> SplitHalfSumsState:
+    def _divided(
+        self, new: SplitHalfSumsState, group: Leaf, search: Search, replies: Replies
+    ) -> SplitHalfSumsState:
         """The state after the members of a group have said which cell is theirs."""
         parts = [
             sorted(c for c, cell in replies.cells.items() if cell == i and c in group.clients)
             for i in range(len(search.centres))
         ]
         there = [i for i, part in enumerate(parts) if part]
-        least = min((len(parts[i]) for i in there), default=0) * len(group.clients) / max(sum(map(len, parts)), 1)
+        least = (
+            min((len(parts[i]) for i in there), default=0)
+            * len(group.clients)
+            / max(sum(map(len, parts)), 1)
+        )
         if len(there) < 2 or least < self.smallest - 0.5:
-            return replace(new, notes=(*new.notes, replace(search.note, text=f"{search.note.text}; but too few have answered")))
+            return replace(
+                new,
+                notes=(
+                    *new.notes,
+                    replace(search.note, text=f"{search.note.text}; but too few have answered"),
+                ),
+            )
         first, probe = new.next_node, search.probe
         children = {first + i: tuple(parts[at]) for i, at in enumerate(there)}
         silent = set(group.clients) - {c for part in parts for c in part}
@@ -568,21 +739,34 @@ class SplitHalfSums(Probing):
         for client in replies.clients:
             at = state.walkers[client]
             branch = new.branches[at]
-            new = replace(new, branches={**new.branches, at: replace(branch, sketched=without(branch.sketched, [client]))})
+            new = replace(
+                new,
+                branches={
+                    **new.branches,
+                    at: replace(branch, sketched=without(branch.sketched, [client])),
+                },
+            )
             if client not in replies.cells:  # its sketches are lost: it trains again
                 continue
             child = _group_at(new, branch.children[replies.cells[client]])
             leaf = child not in new.branches
             text = f"client {client} at node {at}: nearest to node {child}; {'joins it' if leaf else 'continues from there'}"
             numbers = {"at": float(at), "node": float(child)}
-            note = Note(kind="join" if leaf else "walk", clients=(client,), text=text, numbers=numbers)
+            note = Note(
+                kind="join" if leaf else "walk", clients=(client,), text=text, numbers=numbers
+            )
             walkers = {c: node for c, node in new.walkers.items() if c != client}
-            new = replace(new, walkers=walkers if leaf else {**walkers, client: child}, notes=(*new.notes, note))
+            new = replace(
+                new,
+                walkers=walkers if leaf else {**walkers, client: child},
+                notes=(*new.notes, note),
+            )
             if leaf:
                 new = replace(new, groups=ordered(join(new.groups, {client: child})))
         return new
 
-    # -- a review ---------------------------------------------------------------------------------------------------------
+    # -- a review
+    # ---------------------------------------------------------------------------------------------------------
 
     def _reviewed(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after all clients have trained from one model: groups merge whose means do not differ."""
@@ -599,13 +783,19 @@ class SplitHalfSums(Probing):
             new = replace(new, watched={**new.watched, one: Watch(due=self._turn(new.round))})
         if not new.notes:
             new = replace(new, notes=(_unchanged(new, sums),))
-        wait = self.review_every if any(note.kind == "merge" for note in new.notes) else 2 * state.review[1]
+        wait = (
+            self.review_every
+            if any(note.kind == "merge" for note in new.notes)
+            else 2 * state.review[1]
+        )
         return replace(new, review=(new.round + wait, wait), moves=new.round, settled=())
 
     def _moved(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after clients have chosen the group whose model has the lowest loss on their data."""
         at = {client: row for row, group in enumerate(state.groups) for client in group.clients}
-        chosen = {client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)}
+        chosen = {
+            client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)
+        }
         goes = {client: row for client, row in chosen.items() if row != at[client]}
         for row, group in enumerate(state.groups):  # where the rest would be too few, all stay
             away = [client for client in goes if at[client] == row]
@@ -615,15 +805,27 @@ class SplitHalfSums(Probing):
             settled = joined(state.settled, chosen)
             if len(settled) < MOST * len(at):
                 return replace(state, settled=settled)
-            return replace(state, moves=state.review[0] if self.review_every else state.round + self.probe_every, settled=())
+            return replace(
+                state,
+                moves=state.review[0] if self.review_every else state.round + self.probe_every,
+                settled=(),
+            )
         nodes = {client: state.groups[row].node for client, row in goes.items()}
         groups = [replace(group, clients=without(group.clients, goes)) for group in state.groups]
-        changed = {state.groups[row].node for row in {*goes.values(), *(at[client] for client in goes)}}
-        notes = [_move_note(client, state.groups[at[client]].node, to) for client, to in sorted(nodes.items())]
+        changed = {
+            state.groups[row].node for row in {*goes.values(), *(at[client] for client in goes)}
+        }
+        notes = [
+            _move_note(client, state.groups[at[client]].node, to)
+            for client, to in sorted(nodes.items())
+        ]
         return replace(
             state,
             groups=ordered(join(groups, nodes)),
-            watched={**state.watched, **{node: Watch(due=self._turn(state.round)) for node in changed}},
+            watched={
+                **state.watched,
+                **{node: Watch(due=self._turn(state.round)) for node in changed},
+            },
             review=(state.round + self.review_every, self.review_every),
             moves=state.round + SETTLED,
             settled=(),
@@ -634,28 +836,44 @@ class SplitHalfSums(Probing):
         place = {group.node: i for i, group in enumerate(state.groups)}
         used = sorted(set(state.walkers.values()))
         place |= {node: len(state.groups) + i for i, node in enumerate(used)}
-        at = {client: group.node for group in state.groups for client in group.clients} | dict(state.walkers)
-        waiting = [[client for client, node in state.walkers.items() if node == one] for one in used]
+        at = {client: group.node for group in state.groups for client in group.clients} | dict(
+            state.walkers
+        )
+        waiting = [
+            [client for client, node in state.walkers.items() if node == one] for one in used
+        ]
         return Assignment(
-            models=torch.stack([*(group.model for group in state.groups), *(state.branches[node].last for node in used)]),
+            models=torch.stack(
+                [
+                    *(group.model for group in state.groups),
+                    *(state.branches[node].last for node in used),
+                ]
+            ),
             row={client: place[node] for client, node in sorted(at.items())},
-            groups=as_groups([*(group.clients for group in state.groups if group.clients), *waiting]),
+            groups=as_groups(
+                [*(group.clients for group in state.groups if group.clients), *waiting]
+            ),
         )
 
     def admit(self, state: SplitHalfSumsState, clients: tuple[Client, ...]) -> SplitHalfSumsState:
         if 0 in state.branches:
             return replace(state, walkers={**state.walkers, **dict.fromkeys(clients, 0)})
-        return replace(state, groups=ordered(join(state.groups, dict.fromkeys(clients, _group_at(state, 0)))))
+        return replace(
+            state, groups=ordered(join(state.groups, dict.fromkeys(clients, _group_at(state, 0))))
+        )
 
     def retire(self, state: SplitHalfSumsState, clients: tuple[Client, ...]) -> SplitHalfSumsState:
         # The sums of a probe keep what a client has added to them: nobody can take it out again.
         gone = set(clients)
         return replace(
             state,
-            groups=ordered(replace(group, clients=without(group.clients, gone)) for group in state.groups),
+            groups=ordered(
+                replace(group, clients=without(group.clients, gone)) for group in state.groups
+            ),
             walkers={client: at for client, at in state.walkers.items() if client not in gone},
             branches={
-                node: replace(branch, sketched=without(branch.sketched, gone)) for node, branch in state.branches.items()
+                node: replace(branch, sketched=without(branch.sketched, gone))
+                for node, branch in state.branches.items()
             },
         )
 
@@ -682,8 +900,14 @@ def _question(search: Search) -> Question:
 
 def _more_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, torch.Tensor]]:
     """What it is for -> its place behind the groups' models, and the model: of probes that last, and of branches."""
-    probes = {("probe", node): watch.probe.model for node, watch in state.watched.items() if watch.probe is not None}
-    branches = {("branch", node): state.branches[node].model for node in sorted(set(state.walkers.values()))}
+    probes = {
+        ("probe", node): watch.probe.model
+        for node, watch in state.watched.items()
+        if watch.probe is not None
+    }
+    branches = {
+        ("branch", node): state.branches[node].model for node in sorted(set(state.walkers.values()))
+    }
     return {key: (i, model) for i, (key, model) in enumerate((probes | branches).items())}
 
 
@@ -691,7 +915,9 @@ def _heard(replies: Replies) -> np.ndarray:
     return np.zeros(len(replies.mean_updates)) if replies.heard is None else replies.heard
 
 
-def _both(one: tuple[torch.Tensor, int], other: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, int]:
+def _both(
+    one: tuple[torch.Tensor, int], other: tuple[torch.Tensor, int]
+) -> tuple[torch.Tensor, int]:
     """The mean of two models, weighted by the numbers of clients whose means they are."""
     heard = one[1] + other[1]
     return ((one[1] * one[0] + other[1] * other[0]) / max(heard, 1)), heard
@@ -720,7 +946,13 @@ def _contrasts(sums: Mapping[int, Moments]) -> list[tuple[Contrast, int, int]]:
     """All pairs of groups, and how their mean signals differ; the effective dimension of noise is that of all groups."""
     nodes = list(sums)
     return [
-        (contrast_from_sums(sums[one], sums[other], [sums[node] for node in nodes if node not in (one, other)]), one, other)
+        (
+            contrast_from_sums(
+                sums[one], sums[other], [sums[node] for node in nodes if node not in (one, other)]
+            ),
+            one,
+            other,
+        )
         for i, one in enumerate(nodes)
         for other in nodes[i + 1 :]
     ]
@@ -750,7 +982,9 @@ def _joined(state: SplitHalfSumsState, one: int, other: int, same: Criterion) ->
     )
     return replace(
         state,
-        groups=ordered([both, *(group for node, group in groups.items() if node not in (one, other))]),
+        groups=ordered(
+            [both, *(group for node, group in groups.items() if node not in (one, other))]
+        ),
         merged={**state.merged, other: one},
         watched={node: watch for node, watch in state.watched.items() if node != other},
         notes=(*state.notes, note),
@@ -764,10 +998,15 @@ def _unchanged(state: SplitHalfSumsState, sums: Mapping[int, Moments]) -> Note:
         return Note(kind="keep", clients=clients, text="reviewed: too few clients answered")
     p = max(found.p for found, _, _ in _contrasts(sums))
     return Note(
-        kind="keep", clients=clients, text=f"reviewed: no groups merge; {same_group(p).text}", criteria=(same_group(p),)
+        kind="keep",
+        clients=clients,
+        text=f"reviewed: no groups merge; {same_group(p).text}",
+        criteria=(same_group(p),),
     )
 
 
 def _move_note(client: Client, at: int, to: int) -> Note:
     text = f"client {client} moves from node {at} to node {to}: that model has the lowest loss on its data"
-    return Note(kind="move", clients=(client,), text=text, numbers={"at": float(at), "node": float(to)})
+    return Note(
+        kind="move", clients=(client,), text=text, numbers={"at": float(at), "node": float(to)}
+    )

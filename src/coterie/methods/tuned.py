@@ -1,22 +1,27 @@
 """Tuned: any method, and a personal model at each client that serves it where held-out loss says that it pays.
 
-In each round a client trains as the method asks. Then it trains on, for ``epochs`` more passes over its data: the result is
-its personal model, which stays at the client. With ``start`` own, the personal model continues from round to round instead,
-pulled to the method's (``pull``). It then learns what few passes cannot teach, but falls behind the method's model if the
-client trains seldom.
+In each round a client trains as the method asks. Then it trains on, for ``epochs`` more passes over
+its data: the result is its personal model, which stays at the client. With ``start`` own, the
+personal model continues from round to round instead, pulled to the method's (``pull``). It then
+learns what few passes cannot teach, but falls behind the method's model if the client trains
+seldom.
 
-The client reports the sums of the losses of both models on its held-out examples, that of the method and its own. With FedAvg
-this is FedAvg with fine-tuning, which has the regret of one model with a personal part (G. Cheng, K. Chadha, J. Duchi,
-"Federated Asymptotics: a model to compare federated learning algorithms", arXiv 2108.07313; K. Wang et al., "Federated
-Evaluation of On-device Personalization", arXiv 1910.10252).
+The client reports the sums of the losses of both models on its held-out examples, that of the
+method and its own. With FedAvg this is FedAvg with fine-tuning, which has the regret of one model
+with a personal part (G. Cheng, K. Chadha, J. Duchi, "Federated Asymptotics: a model to compare
+federated learning algorithms", arXiv 2108.07313; K. Wang et al., "Federated Evaluation of On-device
+Personalization", arXiv 1910.10252).
 
-Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is served only where it
-pays. Few held-out examples say little about a single client. Therefore a group decides together, by its mean gain over all
-held-out examples. Only if the gains of its clients differ beyond noise (Cochran's Q, :data:`DIFFER`), the gain of each client
-counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² + v_i)``, with the client's
-mean difference of losses d_i, its variance v_i (that of one example, pooled over the group, divided by the client's number of
-examples), the group's mean μ weighted by the precisions, and the variance τ² between clients by the method of moments
-(R. DerSimonian, N. Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if ``m_i < 0``.
+Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is
+served only where it pays. Few held-out examples say little about a single client. Therefore a group
+decides together, by its mean gain over all held-out examples. Only if the gains of its clients
+differ beyond noise (Cochran's Q, :data:`DIFFER`), the gain of each client
+counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² +
+v_i)``, with the client's mean difference of losses d_i, its variance v_i (that of one example,
+pooled over the group, divided by the client's number of examples), the group's mean μ weighted by
+the precisions, and the variance τ² between clients by the method of moments (R. DerSimonian, N.
+Laird, "Meta-analysis in clinical trials", 1986). A client is served by its own model if ``m_i <
+0``.
 """
 
 from __future__ import annotations
@@ -28,22 +33,37 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import scipy
 
-from coterie.core import Admits, Assignment, Client, Cohort, Federation, Note, Personal, Plan, Replies, Task, state
+from coterie.core import (
+    Admits,
+    Assignment,
+    Client,
+    Cohort,
+    Federation,
+    Note,
+    Personal,
+    Plan,
+    Replies,
+    Task,
+    state,
+)
 from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
 from coterie.methods._named import made
 from coterie.settings import SettingError, check, setting
 
 EXPECTED = "expected difference of held-out losses"
-"""The name, in notes, of the held-out loss of a client's personal model less that of the method's model."""
+"""The name, in notes, of the held-out loss of a client's personal model less that of the method's
+model."""
 
 DIFFER = 0.01
 """Clients of a group decide separately if the p-value of equal gains is below this."""
 
 OFTEN = 0.5
-"""Personal models continue from round to round, with ``start`` either, if this share of the clients trains in a round."""
+"""Personal models continue from round to round, with ``start`` either, if this share of the clients
+trains in a round."""
 
 Gain = tuple[float, float, int]
-"""Mean of a client's personal loss less that of the method's model, the variance of this mean, and the number of examples."""
+"""Mean of a client's personal loss less that of the method's model, the variance of this mean, and
+the number of examples."""
 
 
 @state("tuned")
@@ -54,7 +74,8 @@ class TunedState:
         inner: State of the method.
         gains: Client -> the last report of its gain.
         own: Clients that are served by their personal models, sorted.
-        tuned: Names of the method's parts in which clients have personal models; other values of theirs are the method's.
+        tuned: Names of the method's parts in which clients have personal models; other values of
+            theirs are the method's.
         share: Share of the clients that train in a round, averaged over rounds, later ones more.
         notes: Notes of the last exchange.
     """
@@ -75,16 +96,25 @@ class Tuned:
     measures: ClassVar[bool] = True
 
     method: Any = setting("fedavg", "the method whose models are tuned", method=True)
-    epochs: int = setting(3, "passes over a client's data, after those of the round, that make its personal model", ge=0)
+    epochs: int = setting(
+        3,
+        "passes over a client's data, after those of the round, that make its personal model",
+        ge=0,
+    )
     start: Literal["trained", "own", "either"] = setting(
         "trained",
         "trained: the personal model is trained on from the round's; own: it continues from round to round (Ditto); "
         "either: own while half of the clients or more train in a round",
         choices=("trained", "own", "either"),
     )
-    pull: float = setting(0.0, "weight of the term that pulls a personal model to the method's (λ of Ditto)", ge=0)
+    pull: float = setting(
+        0.0, "weight of the term that pulls a personal model to the method's (λ of Ditto)", ge=0
+    )
     holdout: float = setting(
-        0.15, "share of the training examples that clients without a validation part hold out", gt=0, le=0.5
+        0.15,
+        "share of the training examples that clients without a validation part hold out",
+        gt=0,
+        le=0.5,
     )
 
     def __post_init__(self) -> None:
@@ -94,14 +124,17 @@ class Tuned:
     @property
     def asks(self) -> tuple[Task, ...]:
         """Tasks of later rounds that the first round may not have."""
-        return tuple(self.tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ())))
+        return tuple(
+            self.tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ()))
+        )
 
     @property
     def fraction(self) -> float:
         """Share of the clients that the method asks in a round."""
         return float(getattr(self.method, "fraction", 1.0))
 
-    # -- the contract ---------------------------------------------------------------------------------------------------
+    # -- the contract
+    # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> TunedState:
         return TunedState(inner=self.method.init(federation))
@@ -111,7 +144,10 @@ class Tuned:
 
     def _with_personal(self, plan: Plan, share: float) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
-        tasks = {c: self.tuned(task, share) if plan.ends_round else self._held(task) for c, task in plan.tasks.items()}
+        tasks = {
+            c: self.tuned(task, share) if plan.ends_round else self._held(task)
+            for c, task in plan.tasks.items()
+        }
         parts = {name: self._with_personal(part, share) for name, part in plan.parts.items()}
         return replace(plan, tasks=tasks, parts=parts)
 
@@ -138,20 +174,31 @@ class Tuned:
         served = self.method.assignment(inner)
         part, share = served.part, min(len(replies.clients) / max(len(served.row), 1), 1.0)
         share = (state.share + share) / 2 if replies.ends_round else state.share
-        found = {c: (held.difference((part, 1), (part, 0)), held.count) for c, held in replies.held.items()}
+        found = {
+            c: (held.difference((part, 1), (part, 0)), held.count)
+            for c, held in replies.held.items()
+        }
         reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None}
-        parts = {name for held in replies.held.values() for name, personal in held.models if personal}
+        parts = {
+            name for held in replies.held.values() for name, personal in held.models if personal
+        }
         tuned = tuple(sorted({*state.tuned, *parts}))
-        new = replace(state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, share=share, notes=())
+        new = replace(
+            state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, share=share, notes=()
+        )
         return self._chosen(new, replies.averaging.limits_reports) if reports else new
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
         groups = self.method.assignment(state.inner).groups
         served = {c for group in groups for c in group}
-        expected = {c: gain for group in groups for c, gain in shrunk(state.gains, group, limited).items()}
+        expected = {
+            c: gain for group in groups for c, gain in shrunk(state.gains, group, limited).items()
+        }
         own = tuple(sorted(c for c, gain in expected.items() if gain < 0))
-        notes = [_note(expected, own, set(state.own))] if set(own) != set(state.own) & served else []
+        notes = (
+            [_note(expected, own, set(state.own))] if set(own) != set(state.own) & served else []
+        )
         beyond = {c for group in groups for c in _beyond(state.gains, group)} if limited else set()
         notes += [fence_note(beyond)] if beyond else []
         return replace(state, own=own, notes=tuple(notes))
@@ -160,7 +207,9 @@ class Tuned:
         base, own = self.method.assignment(state.inner), set(state.own)
         if base.part not in state.tuned:
             return base  # the values of its own with which a client is served are the method's, such as layers that stay
-        return replace(base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in own))
+        return replace(
+            base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in own)
+        )
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
         return (*self.method.explain(state.inner), *state.notes)
@@ -172,7 +221,9 @@ class Tuned:
         gone = set(clients)
         gains = {c: gain for c, gain in state.gains.items() if c not in gone}
         own = tuple(c for c in state.own if c not in gone)
-        return replace(state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=())
+        return replace(
+            state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=()
+        )
 
 
 def method_of(given: Any, setting: str) -> Any:
@@ -183,11 +234,14 @@ def method_of(given: Any, setting: str) -> Any:
         setting: Its name, for the message.
 
     Raises:
-        SettingError: There is no such method, a setting of it is not allowed, or clients cannot join and leave it.
+        SettingError: There is no such method, a setting of it is not allowed, or clients cannot
+            join and leave it.
     """
     method = made(given)
     if not isinstance(method, Admits):
-        raise SettingError(f"{setting} {method.name} must take newcomers: it has no methods admit and retire")
+        raise SettingError(
+            f"{setting} {method.name} must take newcomers: it has no methods admit and retire"
+        )
     return method
 
 
@@ -205,13 +259,16 @@ def _spreads(variances: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.where(counts > 1, variances, 0.0) * counts
 
 
-def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool = False) -> dict[Client, float]:
+def shrunk(
+    gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool = False
+) -> dict[Client, float]:
     """Return the expected gain of each client of a group, shrunk towards the group's mean.
 
     Args:
         gains: Client -> the last report of its gain. Clients without one have no expected gain.
         group: The clients.
-        limited: Whether one client's report is limited by those of the others in the mean of all, as some may be hostile.
+        limited: Whether one client's report is limited by those of the others in the mean of all,
+            as some may be hostile.
 
     Returns:
         Client -> expected difference of losses; below zero where the personal model is better.
@@ -229,14 +286,17 @@ def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool 
     if limited:  # one hostile client decides nothing for the others
         of_all = fenced_reports(means, _spreads(variances, counts))[0]
     common = float(counts @ of_all / counts.sum())
-    # The noise of single examples is that of the whole group: that of one client's few examples is badly known.
+    # The noise of single examples is that of the whole group: that of one client's few examples is
+    # badly known.
     freedom = float((counts - 1).sum())
     if not freedom:
         return {}
     noise = float((counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / freedom)
     excess = float(counts @ (means - common) ** 2)
     several = len(known) > 1 and excess > 0  # rounding alone may give one client an excess
-    differ = several and (not noise or scipy.special.chdtrc(len(known) - 1, excess / noise) < DIFFER)
+    differ = several and (
+        not noise or scipy.special.chdtrc(len(known) - 1, excess / noise) < DIFFER
+    )
     scale = float(counts.sum() - (counts**2).sum() / counts.sum())
     between = max(excess - (len(known) - 1) * noise, 0.0) / scale if differ else 0.0
     if not between:
@@ -249,7 +309,11 @@ def shrunk(gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool 
 def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
     gain = float(np.mean([expected[c] for c in own])) if own else 0.0
     text = f"personal models are better for {len(own) or 'none'} of {len(expected)} clients"
-    text += f": they are expected to lower held-out loss by {-gain:.3g} on average" if own else ": none lowers held-out loss"
+    text += (
+        f": they are expected to lower held-out loss by {-gain:.3g} on average"
+        if own
+        else ": none lowers held-out loss"
+    )
     return Note(
         kind="tune",
         clients=tuple(sorted(expected)),

@@ -38,12 +38,14 @@ class Piece:
 class Layout:
     """Converts the float tensors of a model to a row ``(d,)`` and back.
 
-    Trainable parameters come first, in ``named_parameters`` order. Float buffers (BatchNorm's running statistics) follow:
-    they are sent and averaged, but similarities do not use them; :func:`~coterie.models.layout.averaging` leaves some out.
-    Frozen parameters and integer buffers are not part of a row: nobody sends them, and :meth:`load` does not change them.
+    Trainable parameters come first, in ``named_parameters`` order. Float buffers (BatchNorm's
+    running statistics) follow: they are sent and averaged, but similarities do not use them;
+    :func:`~coterie.models.layout.averaging` leaves some out. Frozen parameters and integer buffers
+    are not part of a row: nobody sends them, and :meth:`load` does not change them.
 
     Args:
-        module: The model. A complex trainable parameter, or no trainable parameter, raises ``ValueError``.
+        module: The model. A complex trainable parameter, or no trainable parameter, raises
+            ``ValueError``.
 
     Attributes:
         pieces: The tensors, in the order of the row.
@@ -67,14 +69,18 @@ class Layout:
         buffers = [
             (n, b)
             for n, b in module.named_buffers()
-            if b.is_floating_point() and n in stored and any(fnmatchcase(n, pattern) for pattern in sent)
+            if b.is_floating_point()
+            and n in stored
+            and any(fnmatchcase(n, pattern) for pattern in sent)
         ]
         pieces, start = [], 0
         for name, tensor in [*trainable, *buffers]:
             pieces.append(Piece(name, tuple(tensor.shape), start))
             start = pieces[-1].stop
         if any(p.is_complex() for _, p in trainable):
-            raise ValueError(f"{type(module).__name__} has a complex parameter, and only real ones are supported")
+            raise ValueError(
+                f"{type(module).__name__} has a complex parameter, and only real ones are supported"
+            )
         if not trainable:
             raise ValueError(f"{type(module).__name__} has no trainable parameter")
         self.pieces: tuple[Piece, ...] = tuple(pieces)
@@ -86,9 +92,13 @@ class Layout:
         )
         names = {n for n, _ in trainable}
         self.columns: Mapping[str, tuple[int, int]] = self._layers(names)
-        self.tensors: Mapping[str, tuple[int, int]] = {p.name: (p.start, p.stop) for p in self.pieces if p.name in names}
+        self.tensors: Mapping[str, tuple[int, int]] = {
+            p.name: (p.start, p.stop) for p in self.pieces if p.name in names
+        }
         self.dense: tuple[str, ...] = tuple(
-            name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear) and name in self.columns
+            name
+            for name, part in module.named_modules()
+            if isinstance(part, torch.nn.Linear) and name in self.columns
         )
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
@@ -116,7 +126,9 @@ class Layout:
         named = set(layers)
         unknown = sorted(named - set(self.columns))
         if unknown:
-            raise ValueError(f"the model has no layer {unknown[0]!r} (layers: {', '.join(self.columns)})")
+            raise ValueError(
+                f"the model has no layer {unknown[0]!r} (layers: {', '.join(self.columns)})"
+            )
         mask = torch.zeros(self.size, dtype=torch.bool)
         if named == set(self.columns):
             return ~mask
@@ -143,8 +155,12 @@ class Layout:
             raise ValueError(f"the state dict lacks {missing[0]!r}; it is from another model")
         for piece in self.pieces:
             if tuple(tensors[piece.name].shape) != piece.shape:
-                raise ValueError(f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}")
-        return torch.cat([tensors[p.name].detach().reshape(-1).to(torch.float32) for p in self.pieces])
+                raise ValueError(
+                    f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}"
+                )
+        return torch.cat(
+            [tensors[p.name].detach().reshape(-1).to(torch.float32) for p in self.pieces]
+        )
 
     def state_dict(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return views of a row by name, for ``load_state_dict(..., strict=False)``.
@@ -159,7 +175,9 @@ class Layout:
             ValueError: The row has another shape.
         """
         if row.shape != (self.size,):
-            raise ValueError(f"a row of this model has shape ({self.size},), got {tuple(row.shape)}")
+            raise ValueError(
+                f"a row of this model has shape ({self.size},), got {tuple(row.shape)}"
+            )
         return {p.name: row[p.start : p.stop].view(p.shape) for p in self.pieces}
 
     def raise_variances(self, row: torch.Tensor) -> None:
@@ -176,15 +194,18 @@ class Layout:
 
 
 AVERAGED = "averaged_buffers"
-"""Attribute of a module with the names of its float buffers that are sent and averaged; without it, all are."""
+"""Attribute of a module with the names of its float buffers that are sent and averaged; without it,
+all are."""
 
 
 @public
-def averaging(model: Callable[[], torch.nn.Module], buffers: Iterable[str]) -> Callable[[], torch.nn.Module]:
+def averaging(
+    model: Callable[[], torch.nn.Module], buffers: Iterable[str]
+) -> Callable[[], torch.nn.Module]:
     """Return a function that makes the same modules, of which only some float buffers are sent and averaged.
 
-    The other buffers have the values with which the module is made, in every round and at every client. This suits a frozen
-    part with running statistics of its own.
+    The other buffers have the values with which the module is made, in every round and at every
+    client. This suits a frozen part with running statistics of its own.
 
     Args:
         model: Function that makes a module.
@@ -201,10 +222,14 @@ def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> to
     """Make a module of which only the float buffers with these names are sent and averaged."""
     module = model()
     floats = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
-    unknown = [pattern for pattern in names if not any(fnmatchcase(name, pattern) for name in floats)]
+    unknown = [
+        pattern for pattern in names if not any(fnmatchcase(name, pattern) for name in floats)
+    ]
     if unknown:
         known = ", ".join(floats) or "none"
-        raise SettingError(f"buffers: {unknown[0]!r} is no float buffer of the model (these are: {known})")
+        raise SettingError(
+            f"buffers: {unknown[0]!r} is no float buffer of the model (these are: {known})"
+        )
     setattr(module, AVERAGED, names)
     return module
 
@@ -229,8 +254,9 @@ def own_layers(row: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
 
     Args:
         row: The model ``(d,)``.
-        kept: The client's own values ``(d,)``, with NaN where the model's value is used; None for no own values. With one
-            entry more, its last is the weight of the values in a mixture with the model.
+        kept: The client's own values ``(d,)``, with NaN where the model's value is used; None for
+            no own values. With one entry more, its last is the weight of the values in a mixture
+            with the model.
 
     Returns:
         The model of the client ``(d,)``.

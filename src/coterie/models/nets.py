@@ -1,8 +1,9 @@
 """The networks of the papers by name, and any ``nn.Module`` of the user.
 
-A builder takes the shape of one input and the number of classes. It makes a module with fresh parameters from torch's global
-generator, and engines call it in a seeded scope. Layers are called ``conv1``, ``conv2``, ... and ``fc1``, ``fc2``, ...
-(``fc`` for a single dense layer); methods that use single layers refer to these names. No network ends in a softmax.
+A builder takes the shape of one input and the number of classes. It makes a module with fresh
+parameters from torch's global generator, and engines call it in a seeded scope. Layers are called
+``conv1``, ``conv2``, ... and ``fc1``, ``fc2``, ... (``fc`` for a single dense layer); methods that
+use single layers refer to these names. No network ends in a softmax.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Shape = tuple[int, ...]
 Builder = Callable[[Shape, int], "torch.nn.Module"]
 
 
-def dense(shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0) -> torch.nn.Module:
+def dense(
+    shape: Shape, classes: int, hidden: Sequence[int] = (64,), dropout: float = 0.0
+) -> torch.nn.Module:
     """Make a fully connected network with ReLU after each hidden layer.
 
     Args:
@@ -93,19 +96,26 @@ def convolutional(
         UserError: The inputs are not images, or they are too small.
     """
     if len(shape) != 3:
-        raise UserError(f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}")
+        raise UserError(
+            f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}"
+        )
     layers: OrderedDict[str, torch.nn.Module] = OrderedDict()
     (channels, *size) = shape
     for i, conv in enumerate(convs, 1):
         layers[f"conv{i}"] = torch.nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
         if norm:
             layers[f"norm{i}"] = torch.nn.BatchNorm2d(conv.out)
-        if conv.pool and pooling == "max":  # before ReLU: the same result, and a quarter of the work for ReLU
+        if (
+            conv.pool and pooling == "max"
+        ):  # before ReLU: the same result, and a quarter of the work for ReLU
             layers[f"pool{i}"] = torch.nn.MaxPool2d(2)
         layers[f"relu{i}"] = torch.nn.ReLU()
         if conv.pool and pooling == "mean":
             layers[f"pool{i}"] = torch.nn.AvgPool2d(2)
-        channels, size = conv.out, [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size]
+        channels, size = (
+            conv.out,
+            [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size],
+        )
     if min(size) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")
     if average:
@@ -134,7 +144,9 @@ def _dense_layers(
     layers[f"fc{len(hidden) + 1}" if hidden else "fc"] = torch.nn.Linear(width, classes)
 
 
-def next_word(shape: Shape, classes: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> torch.nn.Module:
+def next_word(
+    shape: Shape, classes: int, embedding: int = 128, hidden: int = 256, layers: int = 2
+) -> torch.nn.Module:
     """Make a word model: embedding, LSTM, dense layer.
 
     Args:
@@ -153,7 +165,9 @@ def next_word(shape: Shape, classes: int, embedding: int = 128, hidden: int = 25
     from coterie.models.next_word import NextWord  # imported here because it imports torch
 
     if len(shape) != 1:
-        raise UserError(f"a word model needs sequences of tokens, and the inputs have shape {shape}")
+        raise UserError(
+            f"a word model needs sequences of tokens, and the inputs have shape {shape}"
+        )
     return NextWord(classes, embedding, hidden, layers)
 
 
@@ -164,7 +178,12 @@ _LENET = [Conv(6, 5, 2, True), Conv(16, 5, 0, True)]
 _SMALL = [Conv(8, 5, 0, True), Conv(16, 5, 0, True)]
 _CIFAR = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
 _CNN4 = [Conv(16, 3, 1, False), Conv(32, 3, 1, True), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
-_CNN4_NARROW = [Conv(8, 3, 1, True), Conv(16, 3, 1, True), Conv(16, 3, 1, True), Conv(32, 3, 1, False)]
+_CNN4_NARROW = [
+    Conv(8, 3, 1, True),
+    Conv(16, 3, 1, True),
+    Conv(16, 3, 1, True),
+    Conv(32, 3, 1, False),
+]
 _FEDBN = [Conv(64, 5, 2, True), Conv(64, 5, 2, True), Conv(128, 5, 2, False)]
 _FEDBN_NARROW = [Conv(8, 5, 2, True), Conv(8, 5, 2, True), Conv(16, 5, 2, False)]
 _ACFL_EARLY = [
@@ -174,7 +193,13 @@ _ACFL_EARLY = [
     Conv(64, 3, 1, True),
     Conv(64, 3, 1, False),
 ]
-_ACFL = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(64, 3, 1, False), Conv(64, 3, 1, True), Conv(64, 3, 1, False)]
+_ACFL = [
+    Conv(32, 3, 1, False),
+    Conv(64, 3, 1, True),
+    Conv(64, 3, 1, False),
+    Conv(64, 3, 1, True),
+    Conv(64, 3, 1, False),
+]
 
 MODELS: Mapping[str, Builder] = MappingProxyType(
     {
@@ -184,18 +209,21 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         "mlp": dense,
         # IFCA's MNIST net, 784-200-10: 159,010.
         "ifca-mlp": partial(dense, hidden=(200,)),
-        # HCCT's FMNIST net, 784-64-10 with the published code's dropout: 50,890. That code has a softmax before the cross
-        # entropy; it is left out, because the cross entropy already includes one.
+        # HCCT's FMNIST net, 784-64-10 with the published code's dropout: 50,890. That code has a
+        # softmax before the cross entropy; it is left out, because the cross entropy already
+        # includes one.
         "hcct-mlp": partial(dense, hidden=(64,), dropout=0.5),
         # HCCT's CIFAR-10 net CNN_4: 1,126,950.
         "hcct-cnn": partial(convolutional, convs=_CNN4, hidden=(500,), dropout=0.25),
         # A smaller version, for studies on a few cores; ours: 41,834. It pools earlier.
         "hcct-cnn-narrow": partial(convolutional, convs=_CNN4_NARROW, hidden=(64,), dropout=0.25),
-        # HCCT's Digit net, from FedBN (Li et al. 2021), BatchNorm throughout: 14,219,210 trainable on 3 x 28 x 28.
+        # HCCT's Digit net, from FedBN (Li et al. 2021), BatchNorm throughout: 14,219,210 trainable
+        # on 3 x 28 x 28.
         "fedbn-cnn": partial(convolutional, convs=_FEDBN, hidden=(2048, 512), norm=True),
         # A smaller version, for studies on a few cores; ours: 56,514.
         "fedbn-cnn-narrow": partial(convolutional, convs=_FEDBN_NARROW, hidden=(64,), norm=True),
-        # FL+HC's CNN with the padding of McMahan et al.'s: 1,663,370 on MNIST; without padding: 582,026.
+        # FL+HC's CNN with the padding of McMahan et al.'s: 1,663,370 on MNIST; without padding:
+        # 582,026.
         "flhc-cnn": partial(convolutional, convs=_MCMAHAN, hidden=(512,)),
         "flhc-cnn-valid": partial(convolutional, convs=_VALID, hidden=(512,)),
         # The ConvNet of CFL's published notebook: 18,506 with EMNIST's 62 classes.
@@ -208,9 +236,11 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         "cfl-cifar-cnn": partial(convolutional, convs=_CIFAR, hidden=(256,)),
         # CFL's two-layer LSTM for AG News, sizes ours: 4,771,600 with 10,000 words.
         "cfl-lstm": next_word,
-        # ACFL's five convolutions and one dense layer, 511 KB: 130,826. The positions of the pooling are ours.
+        # ACFL's five convolutions and one dense layer, 511 KB: 130,826. The positions of the
+        # pooling are ours.
         "acfl-cnn": partial(convolutional, convs=_ACFL, average=True),
-        # The same layers with earlier pooling, for studies on a few cores: a quarter of the operations.
+        # The same layers with earlier pooling, for studies on a few cores: a quarter of the
+        # operations.
         "acfl-cnn-early": partial(convolutional, convs=_ACFL_EARLY, average=True),
     }
 )
@@ -226,8 +256,8 @@ def make(name: str, shape: Shape, classes: int) -> torch.nn.Module:
     """Make a fresh module.
 
     Args:
-        name: One of :data:`MODELS`, or ``package.module:Name`` of a callable that takes ``(shape, classes)`` and returns an
-            ``nn.Module``.
+        name: One of :data:`MODELS`, or ``package.module:Name`` of a callable that takes ``(shape,
+            classes)`` and returns an ``nn.Module``.
         shape: Shape of one input.
         classes: Number of classes.
 
@@ -281,8 +311,14 @@ def check_maker(made: Any, where: str) -> None:
         SettingError: It is no function.
     """
     if isinstance(made, torch.nn.Module) or not callable(made):
-        got = f"the module {type(made).__name__}" if isinstance(made, torch.nn.Module) else f"{made!r:.60}"
-        raise SettingError(f"{where} must be a function that makes a fresh module, such as lambda: Net(), got {got}")
+        got = (
+            f"the module {type(made).__name__}"
+            if isinstance(made, torch.nn.Module)
+            else f"{made!r:.60}"
+        )
+        raise SettingError(
+            f"{where} must be a function that makes a fresh module, such as lambda: Net(), got {got}"
+        )
 
 
 def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
@@ -299,7 +335,13 @@ def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
         return inner and {**inner, "buffers": list(maker.args[1])}
     if not isinstance(maker, partial) or maker.func is not make:
         return None
-    return dict(zip(("name", "shape", "classes"), (maker.args[0], list(maker.args[1]), maker.args[2]), strict=True))
+    return dict(
+        zip(
+            ("name", "shape", "classes"),
+            (maker.args[0], list(maker.args[1]), maker.args[2]),
+            strict=True,
+        )
+    )
 
 
 def _try(name: str, shape: Shape, classes: int) -> None:
@@ -309,9 +351,13 @@ def _try(name: str, shape: Shape, classes: int) -> None:
         with seeded(0):
             made = build(shape, classes)
     except Exception as error:
-        raise UserError(f"the model {name!r} fails with shape {shape} and {classes} classes: {error}") from error
+        raise UserError(
+            f"the model {name!r} fails with shape {shape} and {classes} classes: {error}"
+        ) from error
     if not isinstance(made, torch.nn.Module):
-        raise UserError(f"the model {name!r} must make an nn.Module, but makes {type(made).__name__}")
+        raise UserError(
+            f"the model {name!r} must make an nn.Module, but makes {type(made).__name__}"
+        )
     if not any(parameter.requires_grad for parameter in made.parameters()):
         raise UserError(f"the model {name!r} has no trainable parameter")
 
@@ -331,7 +377,11 @@ def check_consent(name: str, file: str, what: str = "model") -> None:
     if name in MODELS or not colon:
         return
     top = module.partition(".")[0]
-    spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, os.getcwd()]) if top.isidentifier() else None
+    spec = (
+        importlib.machinery.PathFinder.find_spec(top, [*sys.path, os.getcwd()])
+        if top.isidentifier()
+        else None
+    )
     place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
     where = f"from {place}" if place else "from wherever Python finds it"
     raise UserError(
@@ -375,7 +425,9 @@ def imported(name: str, what: str) -> Any:
         UserError: It cannot be imported.
     """
     module, _, attribute = name.partition(":")
-    if "" not in sys.path and os.getcwd() not in sys.path:  # an installed command does not search the current folder
+    if (
+        "" not in sys.path and os.getcwd() not in sys.path
+    ):  # an installed command does not search the current folder
         sys.path.append(os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)

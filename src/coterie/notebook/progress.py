@@ -63,11 +63,14 @@ def _event(done: Numbered) -> str:
 def _bar() -> Any:
     """The class of tqdm's bars for this notebook or terminal, without its thread; None if tqdm is not installed."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # without ipywidgets a notebook gets the bar of a terminal
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # without ipywidgets a notebook gets the bar of a terminal
             from tqdm.auto import tqdm
     except ImportError:
         return None
-    # tqdm's thread looks after slow bars. An engine forks its workers, and a process that forks must have no other threads.
+    # tqdm's thread looks after slow bars. An engine forks its workers, and a process that forks
+    # must have no other threads.
     return type("Bar", (tqdm,), {"monitor_interval": 0})
 
 

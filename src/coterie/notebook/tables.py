@@ -24,7 +24,8 @@ LISTED = 6
 def labels(names: Mapping[int, str], ids: Iterable[int] = ()) -> dict[int, int | str]:
     """Client -> its name as people read it. Names that are all whole numbers become numbers.
 
-    ``ids`` are clients that may have no name. They have their ids, as text if others have a name in words.
+    ``ids`` are clients that may have no name. They have their ids, as text if others have a name in
+    words.
 
     Example:
         >>> labels({0: "10", 1: "7"}), labels({0: "10", 1: "north"})
@@ -70,7 +71,9 @@ def partition(groups: Collection[Sequence[Any]]) -> str:
 
 
 def by_group(
-    groups: Iterable[Sequence[Any]], metric: str = "", value: Callable[[Sequence[Any]], float | None] | None = None
+    groups: Iterable[Sequence[Any]],
+    metric: str = "",
+    value: Callable[[Sequence[Any]], float | None] | None = None,
 ) -> list[dict[str, Any]]:
     """Return one row per group.
 
@@ -84,7 +87,11 @@ def by_group(
     """
     rows = []
     for number, group in enumerate(groups):
-        row: dict[str, Any] = {"group": number, "size": len(group), "clients": some(group, most=2 * LISTED)}
+        row: dict[str, Any] = {
+            "group": number,
+            "size": len(group),
+            "clients": some(group, most=2 * LISTED),
+        }
         if value is not None:
             row[metric] = value(group)
         rows.append(row)
@@ -113,7 +120,10 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         The HTML.
     """
     head = "".join(f"<th>{_cell(name)}</th>" for name in (rows[0] if rows else ()))
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row.values())}</tr>" for row in rows[:ROWS])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row.values())}</tr>"
+        for row in rows[:ROWS]
+    )
     more = f"<p>… and {len(rows) - ROWS:,} more</p>" if len(rows) > ROWS else ""
     return f"<p>{_cell(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
@@ -140,4 +150,9 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
         import pandas
     except ImportError as error:
         raise UserError("to_pandas needs pandas: pip install 'coterie[notebook]'") from error
-    return pandas.DataFrame([{name: math.nan if value is None else value for name, value in row.items()} for row in rows])
+    return pandas.DataFrame(
+        [
+            {name: math.nan if value is None else value for name, value in row.items()}
+            for row in rows
+        ]
+    )

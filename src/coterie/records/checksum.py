@@ -1,8 +1,8 @@
 """Checksums inside files, by which damage and edits are noticed.
 
-A JSON object has its checksum as the last entry, ``"checksum"``, over all bytes before it. A TOML file has it as a comment
-in its last line. Checksums protect from damage and careless edits. They are not signatures: a person who can write a file
-can also write its checksum.
+A JSON object has its checksum as the last entry, ``"checksum"``, over all bytes before it. A TOML
+file has it as a comment in its last line. Checksums protect from damage and careless edits. They
+are not signatures: a person who can write a file can also write its checksum.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Conversion of values to JSON and safetensors, and back, bit for bit; nothing is ever unpickled.
 
-A class marked with :func:`coterie.core.state` may hold tensors, NumPy arrays, numbers, strings, ``None``, tuples,
-frozensets, mappings, and other such classes. Numbers, strings, booleans and ``None`` stand for themselves in JSON, and a
-tuple is a JSON list. Every other value is an object whose entry ``"is"`` names its kind. Arrays are blobs, named by the hash
-of their bytes, so equal arrays are stored once.
+A class marked with :func:`coterie.core.state` may hold tensors, NumPy arrays, numbers, strings,
+``None``, tuples, frozensets, mappings, and other such classes. Numbers, strings, booleans and
+``None`` stand for themselves in JSON, and a tuple is a JSON list. Every other value is an object
+whose entry ``"is"`` names its kind. Arrays are blobs, named by the hash of their bytes, so equal
+arrays are stored once.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _DAMAGE = (
     struct.error,
     safetensors.SafetensorError,
 )
-"""Exceptions that may occur when a value is built from changed JSON, or when such a value is used."""
+"""Exceptions that may occur when a value is built from changed JSON, or when such a value is used.
+"""
 
 
 class DamagedError(UserError):
@@ -90,7 +92,9 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
         if isinstance(error, (UserError, *but)):
             raise
         why = f"{type(error).__name__}: {str(error)[:200]}"
-        raise DamagedError(f"{what} was changed or damaged, or fails with this version of Coterie ({why})") from error
+        raise DamagedError(
+            f"{what} was changed or damaged, or fails with this version of Coterie ({why})"
+        ) from error
 
 
 def blob(data: bytes) -> str:
@@ -128,9 +132,16 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     if value is None or type(value) in (bool, str, int):
         return value
     if type(value) is float:
-        return value if math.isfinite(value) else {"is": "float", "bits": struct.pack(">d", value).hex()}
+        return (
+            value
+            if math.isfinite(value)
+            else {"is": "float", "bits": struct.pack(">d", value).hex()}
+        )
     if isinstance(value, torch.Tensor):
-        return {"is": "tensor", "blob": put(safetensors_of({"": value.detach().cpu().contiguous()}))}
+        return {
+            "is": "tensor",
+            "blob": put(safetensors_of({"": value.detach().cpu().contiguous()})),
+        }
     if isinstance(value, np.ndarray):
         return {"is": "array", "blob": put(safetensors.numpy.save({"": _plain(value)}))}
     if type(value) is tuple:
@@ -138,9 +149,14 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     if isinstance(value, frozenset):
         return {"is": "frozenset", "items": sorted((encode(v, put) for v in value), key=json.dumps)}
     if isinstance(value, Mapping):
-        return {"is": "mapping", "items": [[encode(k, put), encode(v, put)] for k, v in value.items()]}
+        return {
+            "is": "mapping",
+            "items": [[encode(k, put), encode(v, put)] for k, v in value.items()],
+        }
     if (tag := _tag(type(value))) is not None:
-        fields = {f.name: encode(getattr(value, f.name), put) for f in dataclasses.fields(value) if f.init}
+        fields = {
+            f.name: encode(getattr(value, f.name), put) for f in dataclasses.fields(value) if f.init
+        }
         return {"is": tag, "fields": fields}
     raise TypeError(
         f"a stored state holds tensors, arrays, numbers, texts, tuples, frozensets, mappings and classes marked "
@@ -169,7 +185,9 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
     try:
         return _decode_object(value, get)
     except _DAMAGE as error:
-        raise DamagedError(f"a stored {str(value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})") from error
+        raise DamagedError(
+            f"a stored {str(value.get('is', 'value'))[:80]} is damaged ({str(error)[:200]})"
+        ) from error
 
 
 def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
@@ -190,13 +208,23 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
         return {decode(k, get): decode(v, get) for k, v in value["items"]}
     cls = _known(kind)
     if cls is None:
-        raise UnknownClassError(f"the checkpoint holds a {kind}, which this version of Coterie does not know")
+        raise UnknownClassError(
+            f"the checkpoint holds a {kind}, which this version of Coterie does not know"
+        )
     fields = {k: decode(v, get) for k, v in value["fields"].items()}
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    needed = {n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING}
-    if strange := (fields.keys() - known) | (needed - fields.keys()):  # later versions add fields with defaults
+    needed = {
+        n
+        for n, f in known.items()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    }
+    if strange := (fields.keys() - known) | (
+        needed - fields.keys()
+    ):  # later versions add fields with defaults
         differs = sorted(strange)[0]
-        raise UnknownClassError(f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs")
+        raise UnknownClassError(
+            f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs"
+        )
     hints = _hints(kind)
     for name, field in fields.items():
         if not agrees(field, hints.get(name, Any)):
@@ -204,7 +232,9 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     return cls(**fields)
 
 
-def safetensors_of(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+def safetensors_of(
+    tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> bytes:
     """Convert contiguous tensors to the bytes of a safetensors file.
 
     Args:
@@ -223,7 +253,11 @@ def safetensors_of(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]
 def _hints(tag: str) -> Mapping[str, Any]:
     """The annotations of a class of Coterie. Those of custom methods are not checked, since they may be arbitrary."""
     cls = _known(tag)
-    return typing.get_type_hints(cls) if cls is not None and cls.__module__.startswith("coterie.") else {}
+    return (
+        typing.get_type_hints(cls)
+        if cls is not None and cls.__module__.startswith("coterie.")
+        else {}
+    )
 
 
 def blobs(value: Json) -> Iterator[str]:
@@ -256,7 +290,8 @@ def _tag(cls: type[Any]) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Type checks: whether a value that was read from a file agrees with an annotation, as far as this can be decided.
+# Type checks: whether a value that was read from a file agrees with an annotation, as far as this
+# can be decided.
 
 
 _NUMBERS: Mapping[Any, Any] = {int: Integral, float: Real, bool: (bool, np.bool_), str: str}
@@ -284,7 +319,9 @@ def agrees(value: Any, hint: Any) -> bool:
     if origin is typing.Literal:
         return value in inner
     if origin in _NUMBERS:
-        return isinstance(value, _NUMBERS[origin]) and (origin is bool or not isinstance(value, bool | np.bool_))
+        return isinstance(value, _NUMBERS[origin]) and (
+            origin is bool or not isinstance(value, bool | np.bool_)
+        )
     if origin is tuple:
         return isinstance(value, tuple) and _all_agree(value, inner)
     if origin is frozenset:

@@ -1,14 +1,16 @@
 """The files of a run directory: description, records and checkpoints.
 
-``run.toml`` describes the run. ``rounds.jsonl`` records its rounds, with the matrices of their notes in ``similarity/``.
-``state/`` holds its checkpoints.
+``run.toml`` describes the run. ``rounds.jsonl`` records its rounds, with the matrices of their
+notes in ``similarity/``. ``state/`` holds its checkpoints.
 
-A round is recorded before its checkpoint is stored, and both survive a killed process. So a run continues from its newest
-checkpoint: later records are removed and made again, with the same content except for the seconds.
+A round is recorded before its checkpoint is stored, and both survive a killed process. So a run
+continues from its newest checkpoint: later records are removed and made again, with the same
+content except for the seconds.
 
-The checksum of a line covers the line and the checksum of the line before; that of the first line covers the line and the
-description of the run in ``run.toml``. A line holds the checksums of its matrices, and a checkpoint holds the checksum of
-the newest line. So anything that was changed, left out, reordered or taken from another run does not match the rest.
+The checksum of a line covers the line and the checksum of the line before; that of the first line
+covers the line and the description of the run in ``run.toml``. A line holds the checksums of its
+matrices, and a checkpoint holds the checksum of the newest line. So anything that was changed, left
+out, reordered or taken from another run does not match the rest.
 
 Numbers that are not finite are ``null`` in all JSON that Coterie writes.
 """
@@ -32,13 +34,30 @@ import torch
 from safetensors import SafetensorError
 
 from coterie.core import Note, Round
-from coterie.files import available_memory, descriptor, open_regular, read_regular, read_within, reason, within
+from coterie.files import (
+    available_memory,
+    descriptor,
+    open_regular,
+    read_regular,
+    read_within,
+    reason,
+    within,
+)
 from coterie.printable import printable
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
 from coterie.records.shown import ClientId, Shown, shown, shown_as
 from coterie.records.shown import Line as Line
-from coterie.records.store import KEPT, SCHEMA, BusyError, Checkpoints, Fits, check_schema, sync_folder, write_whole
+from coterie.records.store import (
+    KEPT,
+    SCHEMA,
+    BusyError,
+    Checkpoints,
+    Fits,
+    check_schema,
+    sync_folder,
+    write_whole,
+)
 from coterie.records.wellformed import flaw_of_description, flaw_of_line, flaw_of_nodes
 from coterie.settings import UserError, toml
 
@@ -49,19 +68,31 @@ ROUNDS = "rounds.jsonl"
 SIMILARITY = "similarity"
 
 NODES = "nodes.json"
-"""File with the information that the server of a federation has about its nodes, besides the position."""
+"""File with the information that the server of a federation has about its nodes, besides the
+position."""
 
 OTHERS = "others.safetensors"
-"""File with the tensors of a federation's net that have no place in a row, as the server has them."""
+"""File with the tensors of a federation's net that have no place in a row, as the server has them.
+"""
 
 WRITTEN = ("methods", "scenario", "seeds", "rounds", "eval_every", "training", "boundary", "robust")
-"""Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults."""
+"""Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults.
+"""
 
 HIDDEN = "hidden"
 """Word that replaces the secret of a boundary wherever a record is shown."""
 
-EDITABLE = ("rounds", "target", "eval_every", "checkpoint_every", "checkpoints_kept", "workers", "data")
-"""Entries of a ``run.toml`` that may be edited: the end of the run, how often it is tested and stored, and where it is made.
+EDITABLE = (
+    "rounds",
+    "target",
+    "eval_every",
+    "checkpoint_every",
+    "checkpoints_kept",
+    "workers",
+    "data",
+)
+"""Entries of a ``run.toml`` that may be edited: the end of the run, how often it is tested and
+stored, and where it is made.
 
 All other entries describe the run."""
 
@@ -99,7 +130,9 @@ class Record:
 
     def describe(self, document: Mapping[str, Any]) -> None:
         """Write ``run.toml``."""
-        write_whole(self.folder / RUN, checksum.sealed_toml(to_toml({"schema": SCHEMA, **document})))
+        write_whole(
+            self.folder / RUN, checksum.sealed_toml(to_toml({"schema": SCHEMA, **document}))
+        )
 
     def description(self) -> dict[str, Any]:
         """Read ``run.toml``.
@@ -108,7 +141,8 @@ class Record:
             The document, in which the word ``hidden`` replaces a boundary's secret.
 
         Raises:
-            UserError: There is no ``run.toml``, it is of a newer Coterie, or it has been changed or damaged.
+            UserError: There is no ``run.toml``, it is of a newer Coterie, or it has been changed or
+                damaged.
         """
         if not self.begun:
             raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
@@ -127,7 +161,8 @@ class Record:
             The rounds in order, without an incomplete last line that a killed process has left.
 
         Raises:
-            DamagedError: The records have been changed or damaged, or end before the newest checkpoint.
+            DamagedError: The records have been changed or damaged, or end before the newest
+                checkpoint.
         """
         return [entry.line for entry in self._sound()]
 
@@ -147,14 +182,20 @@ class Record:
             description: The content of ``run.toml``.
 
         Returns:
-            The names in ``run.toml``; in a federation those in ``nodes.json``, and none if it has no such file.
+            The names in ``run.toml``; in a federation those in ``nodes.json``, and none if it has
+            no such file.
 
         Raises:
             UserError: As :func:`read_nodes`.
         """
         world = description["world"]
         nodes = None if "data" in world else read_nodes(self.folder)
-        return Shown.of(world, None if nodes is None else {int(client): name for client, name in nodes["names"].items()})
+        return Shown.of(
+            world,
+            None
+            if nodes is None
+            else {int(client): name for client, name in nodes["names"].items()},
+        )
 
     def keep(self, done: Round) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
@@ -213,10 +254,13 @@ class Record:
 
         Raises:
             DamagedError: No checkpoint is intact, or it holds a value of another class.
-            BusyError: The run advances so fast that its checkpoints are removed while they are read.
+            BusyError: The run advances so fast that its checkpoints are removed while they are
+                read.
         """
         for _ in range(LOOKS):
-            rounds = self.checkpoints.rounds()  # read first: a round is recorded before its checkpoint is stored
+            rounds = (
+                self.checkpoints.rounds()
+            )  # read first: a round is recorded before its checkpoint is stored
             try:
                 found = self.checkpoints.load(self.fits(), fallback, rounds)
             except DamagedError:
@@ -225,9 +269,13 @@ class Record:
             else:
                 if found is not None and not isinstance(found[1], kind):
                     what = kind.__name__.lower()
-                    raise DamagedError(f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged")
+                    raise DamagedError(
+                        f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged"
+                    )
                 return found
-        raise BusyError(f"{self.folder} changes too fast: its checkpoints are removed while they are read")
+        raise BusyError(
+            f"{self.folder} changes too fast: its checkpoints are removed while they are read"
+        )
 
     def go_on(self, kind: type[T], every: int) -> tuple[int, T] | None:
         """Prepare to resume: load the newest checkpoint and remove the records after it.
@@ -240,8 +288,8 @@ class Record:
             (round, value); None if the run was stopped before its first checkpoint.
 
         Raises:
-            DamagedError: No checkpoint is intact, or there is none although there are more records than a run can have
-                before its first checkpoint.
+            DamagedError: No checkpoint is intact, or there is none although there are more records
+                than a run can have before its first checkpoint.
         """
         found = self.stored(kind)
         if found is None and (made := len(self.lines())) > every:
@@ -261,7 +309,10 @@ class Record:
         Raises:
             DamagedError: The records have been changed or damaged.
         """
-        known = {0: self._start(), **{entry.line["round"]: entry.checksum for entry in self._sound()}}
+        known = {
+            0: self._start(),
+            **{entry.line["round"]: entry.checksum for entry in self._sound()},
+        }
 
         def why_not(round: int, record: str) -> str | None:
             same = round in known and known[round] == record
@@ -285,7 +336,9 @@ class Record:
                 break
             end, reached = entry.end, entry.line["round"]
         if reached != round:
-            raise DamagedError(f"{self._path} ends at round {reached}, but the checkpoint is of round {round}")
+            raise DamagedError(
+                f"{self._path} ends at round {reached}, but the checkpoint is of round {round}"
+            )
         if self._path.exists() and self._path.stat().st_size != end:
             with open(descriptor(self._path, os.O_RDWR), "r+b") as file:
                 file.truncate(end)
@@ -301,7 +354,11 @@ class Record:
             computed = checksum.digest(previous.encode(), body)
             try:
                 parsed = json.loads(raw)
-                problem = None if parsed["round"] == number else f"{name} is of round {parsed['round']!r:.20}"
+                problem = (
+                    None
+                    if parsed["round"] == number
+                    else f"{name} is of round {parsed['round']!r:.20}"
+                )
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 if last:  # incomplete: the length of the file reached the disk before the text
                     return
@@ -332,7 +389,9 @@ class Record:
                 yield line[:-1], not after
                 line = after
         if len(line) == LONGEST:
-            raise DamagedError(f"{self._path} has a line of more than {LONGEST:,} bytes; it is damaged")
+            raise DamagedError(
+                f"{self._path} has a line of more than {LONGEST:,} bytes; it is damaged"
+            )
 
     def _sound(self) -> list[Entry]:
         # Read first: a running process records a round before it stores its checkpoint.
@@ -342,7 +401,9 @@ class Record:
             _refuse(entry)
             found.append(entry)
         if len(found) < newest:
-            raise DamagedError(f"{self._path} ends at round {len(found)}, but there is a checkpoint of round {newest}")
+            raise DamagedError(
+                f"{self._path} ends at round {len(found)}, but there is a checkpoint of round {newest}"
+            )
         return found
 
     def _start(self) -> str:
@@ -361,7 +422,9 @@ class Record:
             file.seek(-min(256, path.stat().st_size), os.SEEK_END)
             found = checksum.of_json(file.read())[1]
         if found is None:
-            raise DamagedError(f"the last line of {path} has lost its checksum: it was changed or damaged")
+            raise DamagedError(
+                f"the last line of {path} has lost its checksum: it was changed or damaged"
+            )
         return found
 
 
@@ -377,7 +440,8 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
         folder: The run directory.
 
     Returns:
-        The content of ``nodes.json``, with ``names`` also if the file is from before clients had names; None without a file.
+        The content of ``nodes.json``, with ``names`` also if the file is from before clients had
+        names; None without a file.
 
     Raises:
         UserError: The file cannot be read, or is a link.
@@ -412,10 +476,11 @@ def versions() -> Mapping[str, str]:
 def line(done: Round) -> Line:
     """A round as one JSON object.
 
-    ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps each id to ``group`` (its
-    place in ``groups``) and, in a tested round, ``loss``, ``accuracy`` and the other metrics on its test data; hostile
-    clients have ``adversary``. ``sums`` maps ids to the ``ErrorSums`` of the metrics that have some.
-    ``notes`` hold the reasons why the method did or did not act; ``similarity`` is the file of a note's matrices, or None.
+    ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps
+    each id to ``group`` (its place in ``groups``) and, in a tested round, ``loss``, ``accuracy``
+    and the other metrics on its test data; hostile clients have ``adversary``. ``sums`` maps ids to
+    the ``ErrorSums`` of the metrics that have some. ``notes`` hold the reasons why the method did
+    or did not act; ``similarity`` is the file of a note's matrices, or None.
 
     Args:
         done: The completed round.
@@ -450,7 +515,11 @@ def line(done: Round) -> Line:
         "seconds": dict(done.seconds),
     }
     if done.sums:
-        plain["sums"] = {str(client): dict(sums) for client, sums in sorted(done.sums.items()) if str(client) in clients}
+        plain["sums"] = {
+            str(client): dict(sums)
+            for client, sums in sorted(done.sums.items())
+            if str(client) in clients
+        }
     if done.scaled:
         plain["scaled"] = {str(client): factor for client, factor in sorted(done.scaled.items())}
     if done.claimed:
@@ -491,14 +560,18 @@ def matrices(done: Round) -> dict[str, Note]:
     """File in the run directory -> the note whose matrices it holds."""
     notes = [note for note in done.notes if note.similarity]
     name = f"{SIMILARITY}/round-{done.number}"
-    return {f"{name}{f'-{i}' if i > 1 else ''}.safetensors": note for i, note in enumerate(notes, start=1)}
+    return {
+        f"{name}{f'-{i}' if i > 1 else ''}.safetensors": note
+        for i, note in enumerate(notes, start=1)
+    }
 
 
 def matrix_file(note: Note, round: int) -> bytes:
     """The file of a note's matrices.
 
-    The metadata has one key, ``note``, which names the clients of the rows. There is only one key because safetensors writes
-    several in no fixed order, and a file that is made again must be the same.
+    The metadata has one key, ``note``, which names the clients of the rows. There is only one key
+    because safetensors writes several in no fixed order, and a file that is made again must be the
+    same.
 
     Args:
         note: The note, with matrices ``(n, n)`` by name.
@@ -508,11 +581,16 @@ def matrix_file(note: Note, round: int) -> bytes:
         The matrices as float32 in safetensors.
     """
     about = {"round": round, "kind": note.kind, "clients": list(note.order)}
-    tensors = {name: matrix.detach().to("cpu", torch.float32).contiguous() for name, matrix in note.similarity.items()}
+    tensors = {
+        name: matrix.detach().to("cpu", torch.float32).contiguous()
+        for name, matrix in note.similarity.items()
+    }
     return safetensors_of(tensors, {"note": to_json(about)})
 
 
-def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[list[ClientId], dict[str, np.ndarray]]:
+def load_matrices(
+    folder: Path, line: Line, note: Mapping[str, Any]
+) -> tuple[list[ClientId], dict[str, np.ndarray]]:
     """Read the matrices of a note.
 
     Args:
@@ -538,10 +616,23 @@ def load_matrices(folder: Path, line: Line, note: Mapping[str, Any]) -> tuple[li
         about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["note"]
         clients = [int(client) for client in json.loads(about)["clients"]]
         found = safetensors.numpy.load(data)
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
-    if any(matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f" for matrix in found.values()):
-        raise DamagedError(f"{folder / name} has a matrix that does not match its {len(clients)} clients")
+    if any(
+        matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f"
+        for matrix in found.values()
+    ):
+        raise DamagedError(
+            f"{folder / name} has a matrix that does not match its {len(clients)} clients"
+        )
     named = shown_as(line)
     return [named.client(client) for client in clients], found
 
@@ -553,7 +644,8 @@ def finite(value: Any) -> Any:
         value: The value.
 
     Returns:
-        The value, in which numbers that are not finite are None, NumPy's numbers are Python's, and tuples are lists.
+        The value, in which numbers that are not finite are None, NumPy's numbers are Python's, and
+        tuples are lists.
 
     Example:
         >>> finite({"loss": float("nan"), "groups": ((0, 1),)})
@@ -570,7 +662,9 @@ def finite(value: Any) -> Any:
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Strict JSON text that is safe to show in a terminal, see :func:`finite` and ``coterie.printable.printable``."""
-    return printable(json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False), keep="\n")
+    return printable(
+        json.dumps(finite(value), allow_nan=False, indent=indent, ensure_ascii=False), keep="\n"
+    )
 
 
 def to_toml(document: Mapping[str, Any]) -> str:
@@ -584,14 +678,16 @@ LONGEST = 1 << 28
 """Most bytes of a line of the records; the line of a million clients has fewer."""
 
 LOOKS = 20
-"""Number of attempts to read the newest checkpoint of a run in progress, since it may be removed while it is read."""
+"""Number of attempts to read the newest checkpoint of a run in progress, since it may be removed
+while it is read."""
 
 LARGEST_TOML = 1 << 26
 """Most bytes of a TOML file; the ``run.toml`` of a hundred thousand clients has fewer."""
 
 
 LARGEST_OWN = 1 << 20
-"""Most bytes of a TOML file without a schema, which a user has written: many short keys take long to parse."""
+"""Most bytes of a TOML file without a schema, which a user has written: many short keys take long
+to parse."""
 
 _SCHEMA = re.compile(rb"^schema\s*=", re.MULTILINE)
 
@@ -643,8 +739,13 @@ def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any
     lacking = [key for key in WRITTEN if key not in document]
     if lacking:
         raise DamagedError(f"{path} lacks {lacking[0]!r}; it is damaged")
-    if isinstance(document["boundary"], dict) and document["boundary"].get("secret", "none") != "none":
-        raise DamagedError(f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it")
+    if (
+        isinstance(document["boundary"], dict)
+        and document["boundary"].get("secret", "none") != "none"
+    ):
+        raise DamagedError(
+            f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it"
+        )
     return document
 
 

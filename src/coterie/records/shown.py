@@ -1,8 +1,8 @@
 """A run's records as people read them: clients have their names, and the main metric says how good a model is.
 
-The records themselves name a client by its number. ``run.toml``, or a federation's ``nodes.json``, has the names.
-:func:`shown` puts them everywhere, so a reader of its result treats a client's id as a whole number or a text and never looks
-a name up.
+The records themselves name a client by its number. ``run.toml``, or a federation's ``nodes.json``,
+has the names. :func:`shown` puts them everywhere, so a reader of its result treats a client's id as
+a whole number or a text and never looks a name up.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Shown:
     """What is needed to show a run's records.
 
     Attributes:
-        labels: Client's number as text -> its name; empty if clients have no names. Names that are all whole numbers are
-            numbers here too; if they are not, a client without a name is shown by its number as text.
+        labels: Client's number as text -> its name; empty if clients have no names. Names that are
+            all whole numbers are numbers here too; if they are not, a client without a name is
+            shown by its number as text.
         main: The main metric.
         better: Whether a ``"greater"`` or a ``"smaller"`` value of it is better.
     """
@@ -56,7 +57,9 @@ class Shown:
         if names is None:
             names = dict(zip(world["clients"], world.get("names", ()), strict=False))
         known = labels({client: printable(name) for client, name in names.items()})
-        return cls({str(client): label for client, label in known.items()}, **world.get("metric", {}))
+        return cls(
+            {str(client): label for client, label in known.items()}, **world.get("metric", {})
+        )
 
     def client(self, id: int | str) -> ClientId:
         """The client with this number, or with this number as a key of the records."""
@@ -72,7 +75,11 @@ class Shown:
 
     def text(self, text: str) -> str:
         """A note's text with the names of clients."""
-        return _CLIENT.sub(lambda found: f"client {self.client(found[1])}", text) if self.labels else text
+        return (
+            _CLIENT.sub(lambda found: f"client {self.client(found[1])}", text)
+            if self.labels
+            else text
+        )
 
     def line(self, line: Line) -> Line:
         """A line of the records as it is shown."""
@@ -96,7 +103,13 @@ class Shown:
         """Whether a ``"greater"`` or a ``"smaller"`` value of a metric is better; greater if that is not known."""
         if metric == self.main:
             return self.better
-        return METRICS[metric].better if metric in METRICS else "smaller" if metric == "loss" else "greater"
+        return (
+            METRICS[metric].better
+            if metric in METRICS
+            else "smaller"
+            if metric == "loss"
+            else "greater"
+        )
 
 
 _TABLES = ("clients", "scaled", "claimed", "counted", "released", "sums")
@@ -109,7 +122,9 @@ def shown_as(line: Line) -> Shown:
     return found
 
 
-def shown(one: Shown, description: Mapping[str, Any], lines: Sequence[Line]) -> tuple[dict[str, Any], list[Line]]:
+def shown(
+    one: Shown, description: Mapping[str, Any], lines: Sequence[Line]
+) -> tuple[dict[str, Any], list[Line]]:
     """Return the content of ``run.toml`` and the lines of the records as they are shown.
 
     Args:
@@ -118,8 +133,8 @@ def shown(one: Shown, description: Mapping[str, Any], lines: Sequence[Line]) -> 
         lines: The recorded rounds.
 
     Returns:
-        Both, with names in place of numbers wherever a client is named, also in the texts of notes. Where data drift,
-        ``true_groups`` are those of the last of these rounds.
+        Both, with names in place of numbers wherever a client is named, also in the texts of notes.
+        Where data drift, ``true_groups`` are those of the last of these rounds.
     """
     described = _described(one, description)
     if "drift" in described["world"] and lines:
@@ -136,7 +151,8 @@ def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | Non
         round: The number of the round, from 1.
 
     Returns:
-        The clients of each group, in the order of their first member; None if the true groups are not known.
+        The clients of each group, in the order of their first member; None if the true groups are
+        not known.
 
     Example:
         >>> truth_at({"clients": [0, 1, 2], "drift": {"period": 5, "concepts": [[0, 0, 0], [0, 1, 0]]}}, 6)
@@ -188,19 +204,26 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
         metric: The name of the metric; the main one if it is empty.
 
     Returns:
-        ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and ``worst`` over honest
-        clients, and ``per_client``: client -> value, for all clients. A client without a value, such as the area under an
-        ROC curve of one class, counts only for the loss, of which all three are then NaN. For a metric whose sums the line
-        has, such as R2, ``mean`` is that of the test rows of the honest clients together, see ``coterie.pooling``.
+        ``mean``, ``std`` (the standard deviation of exactly these clients, not an estimate) and
+        ``worst`` over honest clients, and ``per_client``: client -> value, for all clients. A
+        client without a value, such as the area under an ROC curve of one class, counts only for
+        the loss, of which all three are then NaN. For a metric whose sums the line has, such as R2,
+        ``mean`` is that of the test rows of the honest clients together, see ``coterie.pooling``.
     """
     one = shown_as(line)
     metric = metric or one.main
     values = {client: entry.get(metric) for client, entry in line["clients"].items()}
-    honest = [values[client] for client, entry in line["clients"].items() if not entry.get("adversary")]
+    honest = [
+        values[client] for client, entry in line["clients"].items() if not entry.get("adversary")
+    ]
     known = [value for value in honest if value is not None or metric == "loss"] or [None]
     row = np.array([np.nan if value is None else value for value in known], dtype=np.float64)
     worst = float(row.min() if one.direction(metric) == "greater" else row.max())
-    together = pooled_over(line, [client for client, entry in line["clients"].items() if not entry.get("adversary")], metric)
+    together = pooled_over(
+        line,
+        [client for client, entry in line["clients"].items() if not entry.get("adversary")],
+        metric,
+    )
     mean = float(row.mean()) if together is None else together
     return {"mean": mean, "std": float(row.std()), "worst": worst, "per_client": values}
 
@@ -208,7 +231,8 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
 def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
     """Return the mean of a metric over these clients in one round; over the honest ones only, if there are any.
 
-    For a metric whose sums the line has, such as R2, it is that of their test rows together, see ``coterie.pooling``.
+    For a metric whose sums the line has, such as R2, it is that of their test rows together, see
+    ``coterie.pooling``.
 
     Args:
         line: The record of the round.
@@ -219,8 +243,14 @@ def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float 
         The mean, or None if no client has a value.
     """
     metric = metric or shown_as(line).main
-    entries = {str(client): line["clients"][str(client)] for client in clients if str(client) in line["clients"]}
-    honest = {client: entry for client, entry in entries.items() if not entry.get("adversary")} or entries
+    entries = {
+        str(client): line["clients"][str(client)]
+        for client in clients
+        if str(client) in line["clients"]
+    }
+    honest = {
+        client: entry for client, entry in entries.items() if not entry.get("adversary")
+    } or entries
     together = pooled_over(line, honest, metric)
     if together is not None:
         return None if math.isnan(together) else together
@@ -237,7 +267,8 @@ def pooled_over(line: Line, clients: Iterable[str], metric: str) -> float | None
         metric: The name of the metric.
 
     Returns:
-        The metric, NaN if it is not defined; None if the line has no sums of it, so that it is averaged over clients.
+        The metric, NaN if it is not defined; None if the line has no sums of it, so that it is
+        averaged over clients.
     """
     sums = sums_of(line, metric)
     known = [sums[client] for client in clients if client in sums]
@@ -263,4 +294,6 @@ def ends(line: Line, rounds: int, target: float | None) -> bool:
     if target is None or not line["tested"]:
         return bool(line["round"] >= rounds)
     mean, better = spread(line)["mean"], shown_as(line).better
-    return bool(line["round"] >= rounds or (mean >= target if better == "greater" else mean <= target))
+    return bool(
+        line["round"] >= rounds or (mean >= target if better == "greater" else mean <= target)
+    )

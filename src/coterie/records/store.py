@@ -1,8 +1,8 @@
 """Crash-safe files: atomic writes, checkpoints, and a lock that allows one process per run directory.
 
-A checkpoint is ``state/<round>.json``; its arrays are ``state/blobs/<hash>.safetensors``. The newest checkpoints are kept
-with their blobs. An array that does not change from one checkpoint to the next is stored once. Files with other names are
-never removed.
+A checkpoint is ``state/<round>.json``; its arrays are ``state/blobs/<hash>.safetensors``. The
+newest checkpoints are kept with their blobs. An array that does not change from one checkpoint to
+the next is stored once. Files with other names are never removed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from coterie.settings import UserError
 try:
     import fcntl
 except ImportError:
-    raise UserError("Coterie locks run directories with fcntl, which Windows does not have: install Coterie in WSL 2") from None
+    raise UserError(
+        "Coterie locks run directories with fcntl, which Windows does not have: install Coterie in WSL 2"
+    ) from None
 
 SCHEMA = 1
-"""Version of a run directory's files. A greater version was written by a newer Coterie and is refused."""
+"""Version of a run directory's files. A greater version was written by a newer Coterie and is
+refused."""
 
 KEPT = 2
 """Checkpoints kept by default: the newest, and one to fall back on if the newest cannot be read."""
@@ -39,7 +42,8 @@ _CHECKPOINT = re.compile(r"(\d{6,})\.json", re.ASCII)
 _BLOB = re.compile(r"([0-9a-f]{40})\.safetensors")
 
 Fits = Callable[[int, str], str | None]
-"""(round, the checksum of records in a checkpoint) -> the reason why it does not belong to this run, or None."""
+"""(round, the checksum of records in a checkpoint) -> the reason why it does not belong to this
+run, or None."""
 
 LOCK = "lock"
 """File that exists in a run directory while a process writes there."""
@@ -63,7 +67,9 @@ def check_schema(found: object, path: Path) -> None:
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise DamagedError(f"{path} has no schema version; it is not a Coterie file, or damaged")
     if found > SCHEMA:
-        raise UserError(f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie")
+        raise UserError(
+            f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie"
+        )
 
 
 def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
@@ -74,7 +80,8 @@ def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
     Args:
         path: The file.
         data: Its bytes.
-        sync: Whether the file's new name is on the disk when this function returns. If not, call :func:`sync_folder` later.
+        sync: Whether the file's new name is on the disk when this function returns. If not, call
+            :func:`sync_folder` later.
 
     Raises:
         OSError: The file cannot be written, for example because the disk is full.
@@ -83,7 +90,9 @@ def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
     part = path.with_name(path.name + PART)
     try:
         _make_way(part)
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = os.open(
+            part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
         with open(handle, "wb") as file:
             file.write(data)
             file.flush()
@@ -130,30 +139,36 @@ class Checkpoints:
             round: The round after which it is made.
             value: The value to store.
             kept: Newest checkpoints to keep.
-            record: The checksum of the records up to this round, which shows that the checkpoint belongs to this run.
+            record: The checksum of the records up to this round, which shows that the checkpoint
+                belongs to this run.
         """
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
         sync_folder(self.blobs)  # once for all blobs
         document = {"schema": SCHEMA, "round": round, "record": record, "value": encoded}
-        write_whole(self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode()))
+        write_whole(
+            self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode())
+        )
         self.prune(kept, {round: codec.blobs(encoded)})
 
-    def load(self, fits: Fits | None = None, fallback: bool = True, rounds: list[int] | None = None) -> tuple[int, Any] | None:
+    def load(
+        self, fits: Fits | None = None, fallback: bool = True, rounds: list[int] | None = None
+    ) -> tuple[int, Any] | None:
         """The newest checkpoint that can be read.
 
         Args:
             fits: Decides whether a checkpoint belongs to this run.
-            fallback: Whether to use the checkpoint before, if one is damaged. A run that continues from there gives the same
-                result, only later.
+            fallback: Whether to use the checkpoint before, if one is damaged. A run that continues
+                from there gives the same result, only later.
             rounds: The rounds whose checkpoints are considered, ascending; None for all.
 
         Returns:
             (round, value); None if there is no checkpoint.
 
         Raises:
-            DamagedError: No checkpoint can be read; without ``fallback``, the newest cannot be read.
+            DamagedError: No checkpoint can be read; without ``fallback``, the newest cannot be
+                read.
             UserError: A checkpoint is of a newer schema, or has an unknown class.
         """
         damaged: DamagedError | None = None
@@ -192,7 +207,9 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         found = (_CHECKPOINT.fullmatch(name) for name in os.listdir(self.folder))
-        return sorted(int(match[1]) for match in found if match and self.path(int(match[1])).name == match[0])
+        return sorted(
+            int(match[1]) for match in found if match and self.path(int(match[1])).name == match[0]
+        )
 
     def path(self, round: int) -> Path:
         """The file of a round's checkpoint."""
@@ -270,7 +287,8 @@ class Checkpoints:
 
         Args:
             kept: Number of checkpoints that stay.
-            known: Round -> the blobs of its checkpoint, where the caller knows them; others are read.
+            known: Round -> the blobs of its checkpoint, where the caller knows them; others are
+                read.
         """
         rounds = self.rounds()
         for round in rounds[:-kept]:
@@ -279,7 +297,11 @@ class Checkpoints:
         for round in rounds[-kept:]:
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
-                used.update(known[round] if known and round in known else codec.blobs(self.document(round)["value"]))
+                used.update(
+                    known[round]
+                    if known and round in known
+                    else codec.blobs(self.document(round)["value"])
+                )
         for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
             ours = _BLOB.fullmatch(path.name.removesuffix(PART))
             if ours and (path.name.endswith(PART) or ours[1] not in used):
@@ -337,7 +359,8 @@ def held(folder: Path) -> Iterator[None]:
 def _lock(path: Path) -> int:
     """An open, locked file at ``path``.
 
-    It uses ``lockf`` since forked worker processes do not inherit this lock, unlike that of ``flock``.
+    It uses ``lockf`` since forked worker processes do not inherit this lock, unlike that of
+    ``flock``.
     """
     while True:
         handle = descriptor(path, os.O_RDWR | os.O_CREAT)
@@ -347,7 +370,9 @@ def _lock(path: Path) -> int:
             owner = os.read(handle, 32).decode(errors="replace").strip()
             os.close(handle)
             known = owner if owner.isascii() and owner.isdecimal() else "unknown"
-            raise BusyError(f"{path.parent} is being written by another process (id {known})") from error
+            raise BusyError(
+                f"{path.parent} is being written by another process (id {known})"
+            ) from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.lstat()):
                 os.ftruncate(handle, 0)

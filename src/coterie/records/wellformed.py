@@ -39,7 +39,9 @@ def _list(inner: Test) -> Test:
 
 
 def _table(inner: Test, key: Test = _text) -> Test:
-    return lambda value: isinstance(value, Mapping) and all(key(name) and inner(one) for name, one in value.items())
+    return lambda value: (
+        isinstance(value, Mapping) and all(key(name) and inner(one) for name, one in value.items())
+    )
 
 
 def _id(value: Any) -> bool:
@@ -48,7 +50,11 @@ def _id(value: Any) -> bool:
 
 
 def _client(value: Any) -> bool:
-    known = isinstance(value, Mapping) and _whole(value.get("group")) and isinstance(value.get("adversary", True), bool)
+    known = (
+        isinstance(value, Mapping)
+        and _whole(value.get("group"))
+        and isinstance(value.get("adversary", True), bool)
+    )
     return known and all(_number(one) for name, one in value.items() if name != "adversary")
 
 
@@ -73,7 +79,11 @@ def _net(value: Any) -> bool:
 
 
 def _names(value: Any) -> bool:
-    return _list(_text)(value) and len(set(value)) == len(value) and all(0 < len(name) <= LONGEST_NAME for name in value)
+    return (
+        _list(_text)(value)
+        and len(set(value)) == len(value)
+        and all(0 < len(name) <= LONGEST_NAME for name in value)
+    )
 
 
 _ids = _list(_whole)
@@ -139,7 +149,11 @@ REQUIRED = tuple(_ALWAYS)
 WORLD: Mapping[str, Test] = {
     "clients": _ids,
     "names": _names,
-    "metric": lambda value: isinstance(value, Mapping) and set(value) == {"main", "better"} and all(map(_text, value.values())),
+    "metric": lambda value: (
+        isinstance(value, Mapping)
+        and set(value) == {"main", "better"}
+        and all(map(_text, value.values()))
+    ),
     "examples": _ids,
     "tests": _ids,
     "test_subjects": _ids,
@@ -173,7 +187,9 @@ DESCRIPTION: Mapping[str, Test] = {
 }
 
 
-def _flaw(value: Mapping[str, Any], tests: Mapping[str, Test], needed: tuple[str, ...]) -> str | None:
+def _flaw(
+    value: Mapping[str, Any], tests: Mapping[str, Test], needed: tuple[str, ...]
+) -> str | None:
     for name, test in tests.items():
         if name not in value:
             if name in needed:
@@ -195,7 +211,9 @@ def flaw_of_line(line: Any, whole: bool = True) -> str | None:
     """
     if not isinstance(line, Mapping):
         return "it is not an object"
-    return _flaw(line, LINE, REQUIRED if whole else ()) or (_flaw_of_groups(line) if whole else None)
+    return _flaw(line, LINE, REQUIRED if whole else ()) or (
+        _flaw_of_groups(line) if whole else None
+    )
 
 
 def _flaw_of_groups(line: Mapping[str, Any]) -> str | None:
@@ -225,8 +243,8 @@ def flaw_of_description(document: Mapping[str, Any]) -> str | None:
 def _flaw_of_settings(document: Mapping[str, Any]) -> str | None:
     """The reason if a setting would not be accepted now, or None.
 
-    Only known settings are checked, since a federation may have a custom method. The secret is not in the document, so it is
-    not checked.
+    Only known settings are checked, since a federation may have a custom method. The secret is not
+    in the document, so it is not checked.
     """
     method = document["methods"][0]
     tables = [(cls, document[cls.__name__.lower()]) for cls in (Training, Boundary, Robust)]

@@ -2,16 +2,19 @@
 
 A difference counts if it is beyond noise:
 
-- If the main metric is a share of right answers, noise is that of a test set: the difference of two shares of n examples is
-  within noise below 1.96 * sqrt(2 * min(p, 1 - p) / n) + 1 / n, with p their mean. Both models are tested on the same
-  examples. They can differ in at most 2 * min(p, 1 - p) * n of them, and if the models are equally good, each of these favours
-  either with probability 1/2: the bound is that of the sign test for the largest number of such examples, in its normal
-  approximation with the correction 1 / n for steps. So it holds however the errors of both models are related. In a mean
-  over clients, an example that several clients test counts once, see :mod:`coterie.data.shared_tests`.
-- Otherwise, with three seeds or more, noise of the mean over clients is half the 95% interval of its difference over the
-  seeds (Student's t). With fewer, the interval over the clients is a bound on it. It also has what makes clients different,
-  as groups do; so a difference beyond it is beyond noise, and of any other it is not known. Noise of a single client is half
-  the 95% interval over the seeds, with the variance over seeds pooled over all clients; with one seed it is not known.
+- If the main metric is a share of right answers, noise is that of a test set: the difference of two
+  shares of n examples is within noise below 1.96 * sqrt(2 * min(p, 1 - p) / n) + 1 / n, with p
+  their mean. Both models are tested on the same examples. They can differ in at most 2 * min(p, 1 -
+  p) * n of them, and if the models are equally good, each of these favours either with probability
+  1/2: the bound is that of the sign test for the largest number of such examples, in its normal
+  approximation with the correction 1 / n for steps. So it holds however the errors of both models
+  are related. In a mean over clients, an example that several clients test counts once, see
+  :mod:`coterie.data.shared_tests`.
+- Otherwise, with three seeds or more, noise of the mean over clients is half the 95% interval of
+  its difference over the seeds (Student's t). With fewer, the interval over the clients is a bound
+  on it. It also has what makes clients different, as groups do; so a difference beyond it is beyond
+  noise, and of any other it is not known. Noise of a single client is half the 95% interval over
+  the seeds, with the variance over seeds pooled over all clients; with one seed it is not known.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ FEW = 3
 """The smallest number of clients, or of seeds, over which the noise of a mean is estimated."""
 
 SHARED = 1.1
-"""Clients per test example, in the mean, from which on the differences of clients are no independent observations."""
+"""Clients per test example, in the mean, from which on the differences of clients are no
+independent observations."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -66,18 +70,23 @@ class Trial:
     Attributes:
         said: The summary of the run.
         tested: Round -> honest client -> its value of the main metric, of the tested rounds.
-        sums: Round -> client -> its sums of the main metric, if that is pooled over clients; see ``coterie.pooling``.
-        sizes: Client -> its number of test examples, or of the subjects that they are of, where the record has it.
+        sums: Round -> client -> its sums of the main metric, if that is pooled over clients; see
+            ``coterie.pooling``.
+        sizes: Client -> its number of test examples, or of the subjects that they are of, where the
+            record has it.
         unit: What the sizes count.
         data: The digest of the data, or empty.
         reason: The last decision on the groups, as a sentence with its round, or empty.
-        losses: Round -> honest client -> its loss on test data, of the tested rounds; empty where data drift.
+        losses: Round -> honest client -> its loss on test data, of the tested rounds; empty where
+            data drift.
         reference: The scores of constant predictions.
-        testers: Client -> the mean number of clients that test an example of its test part; None if it is not recorded.
+        testers: Client -> the mean number of clients that test an example of its test part; None if
+            it is not recorded.
         cautions: What the data warn of, as sentences.
         evidence: The strongest evidence for groups, or None.
         limited: What limits on single clients changed, as sentences.
-        by_time: How test examples follow the others in time, as a sentence; empty if they are random ones.
+        by_time: How test examples follow the others in time, as a sentence; empty if they are
+            random ones.
     """
 
     said: Summary
@@ -97,7 +106,9 @@ class Trial:
 
     def losses_until(self, round: int | None) -> Losses:
         """The losses up to a round."""
-        return {number: each for number, each in self.losses.items() if round is None or number <= round}
+        return {
+            number: each for number, each in self.losses.items() if round is None or number <= round
+        }
 
 
 def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) -> Trial:
@@ -112,14 +123,28 @@ def trial(said: Summary, description: Mapping[str, Any], lines: Sequence[Line]) 
     sums: dict[int, dict[ClientId, ErrorSums]] = {}
     for line in lines:
         id, main = shown_as(line).key, shown_as(line).main
-        honest = {id(key): entry for key, entry in line["clients"].items() if not entry.get("adversary")}
-        values = {client: float(entry[main]) for client, entry in honest.items() if entry.get(main) is not None}
+        honest = {
+            id(key): entry for key, entry in line["clients"].items() if not entry.get("adversary")
+        }
+        values = {
+            client: float(entry[main])
+            for client, entry in honest.items()
+            if entry.get(main) is not None
+        }
         if line["tested"] and values:
             tested[line["round"]] = values
-            sums[line["round"]] = {id(key): each for key, each in sums_of(line, main).items() if id(key) in honest}
-            losses[line["round"]] = {c: float(one["loss"]) for c, one in honest.items() if one.get("loss") is not None}
+            sums[line["round"]] = {
+                id(key): each for key, each in sums_of(line, main).items() if id(key) in honest
+            }
+            losses[line["round"]] = {
+                c: float(one["loss"]) for c, one in honest.items() if one.get("loss") is not None
+            }
     subjects = facts.get("test_subjects")
-    unit, counts = ("test examples", facts.get("tests", ())) if subjects is None else ("test subjects", subjects)
+    unit, counts = (
+        ("test examples", facts.get("tests", ()))
+        if subjects is None
+        else ("test subjects", subjects)
+    )
     sizes = dict(zip(facts["clients"], counts, strict=False))
     shared = facts.get("testers")
     return Trial(
@@ -226,7 +251,8 @@ class Contest:
         entries: The methods; those of :func:`contests` have the recommended one first.
         seeds: The seeds that all of them have.
         round: The last round that all of them have tested, or None.
-        left_out: Labels of methods that have no seed, tested round or data in common with the others.
+        left_out: Labels of methods that have no seed, tested round or data in common with the
+            others.
     """
 
     entries: Sequence[Entry]
@@ -256,7 +282,12 @@ class Contest:
     @cached_property
     def clients(self) -> list[ClientId]:
         """The honest clients that were tested with some method in this round."""
-        found = {c for one in self.entries for seed in self.seeds for c in one.trials[seed].tested.get(self.round or 0, ())}
+        found = {
+            c
+            for one in self.entries
+            for seed in self.seeds
+            for c in one.trials[seed].tested.get(self.round or 0, ())
+        }
         return sorted(found, key=lambda one: (isinstance(one, str), one))
 
     @cached_property
@@ -266,9 +297,15 @@ class Contest:
         if self.round is None or not all(one.reference.predicts for one in known.values()):
             return None
         words = {one.reference.predicts for one in known.values()}
-        label = f"always predicting {words.pop()}" if len(words) == 1 else "always predicting the same"
+        label = (
+            f"always predicting {words.pop()}" if len(words) == 1 else "always predicting the same"
+        )
         scores = {
-            seed: replace(one, tested={self.round: one.reference.values}, sums={self.round: one.reference.sums})
+            seed: replace(
+                one,
+                tested={self.round: one.reference.values},
+                sums={self.round: one.reference.sums},
+            )
             for seed, one in known.items()
         }
         return Entry(label, scores)
@@ -289,7 +326,9 @@ class Contest:
         each = []
         for seed in self.seeds:
             reference = self.entries[0].trials[seed].reference
-            known = [table[client] for table in (reference.values, reference.own) if client in table]
+            known = [
+                table[client] for table in (reference.values, reference.own) if client in table
+            ]
             if not known:
                 return None
             each.append(max(known) if self.said["better"] == "greater" else min(known))
@@ -307,7 +346,10 @@ class Contest:
 
     def values(self, one: Entry, client: ClientId) -> dict[int, float]:
         """Return seed -> a client's value of the main metric with a method."""
-        found = {seed: one.trials[seed].tested.get(self.round or 0, {}).get(client) for seed in self.seeds}
+        found = {
+            seed: one.trials[seed].tested.get(self.round or 0, {}).get(client)
+            for seed in self.seeds
+        }
         return {seed: value for seed, value in found.items() if value is not None}
 
     def mean(self, one: Entry) -> float | None:
@@ -317,7 +359,11 @@ class Contest:
         """
         if self.pools:
             return self._pooled(one, self.clients)
-        known = [mean_value(values.values()) for client in self.clients if (values := self.values(one, client))]
+        known = [
+            mean_value(values.values())
+            for client in self.clients
+            if (values := self.values(one, client))
+        ]
         return mean_value(known) if known else None
 
     def gain(self, one: Entry, other: Entry, client: ClientId) -> Gain | None:
@@ -331,14 +377,20 @@ class Contest:
     @cached_property
     def pools(self) -> bool:
         """Whether the main metric of several clients is that of their test rows together."""
-        return all(one.trials[seed].sums.get(self.round or 0) for one in self.entries for seed in self.seeds)
+        return all(
+            one.trials[seed].sums.get(self.round or 0)
+            for one in self.entries
+            for seed in self.seeds
+        )
 
     @property
     def mean_words(self) -> str:
         """What stands for the clients together, in words: the mean or the pooled main metric."""
         return f"{'pooled' if self.pools else 'mean'} {self.metric}"
 
-    def _pooled(self, one: Entry, clients: Sequence[ClientId], seeds: Sequence[int] = ()) -> float | None:
+    def _pooled(
+        self, one: Entry, clients: Sequence[ClientId], seeds: Sequence[int] = ()
+    ) -> float | None:
         """The main metric of the test rows of some clients together, in the mean over some seeds or all; None if undefined."""
         values = []
         for seed in seeds or self.seeds:
@@ -349,10 +401,11 @@ class Contest:
     def _pooled_gain(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> Gain | None:
         """The gain of several clients by a metric that is pooled over them.
 
-        Its noise is that of :meth:`_noise_of_mean`: half the 95 % interval over the seeds, or, with few seeds, over the
-        clients. For the latter each client stands for its jackknife pseudo-value, n times the difference over all clients
-        minus n - 1 times that without the client (J. Tukey, Annals of Mathematical Statistics 29, 1958). Of a mean, this is
-        the client's own difference.
+        Its noise is that of :meth:`_noise_of_mean`: half the 95 % interval over the seeds, or, with
+        few seeds, over the clients. For the latter each client stands for its jackknife
+        pseudo-value, n times the difference over all clients minus n - 1 times that without the
+        client (J. Tukey, Annals of Mathematical Statistics 29, 1958). Of a mean, this is the
+        client's own difference.
         """
         both = self._with_sums(one, other, clients)
         of, over = self._pooled(one, both), self._pooled(other, both)
@@ -367,7 +420,11 @@ class Contest:
 
     def _with_sums(self, one: Entry, other: Entry, clients: Sequence[ClientId]) -> list[ClientId]:
         """The clients that have sums of the main metric with both methods and each seed."""
-        tables = [each.trials[seed].sums.get(self.round or 0, {}) for each in (one, other) for seed in self.seeds]
+        tables = [
+            each.trials[seed].sums.get(self.round or 0, {})
+            for each in (one, other)
+            for seed in self.seeds
+        ]
         return [client for client in clients if all(client in table for table in tables)]
 
     def _pooled_difference(
@@ -381,7 +438,10 @@ class Contest:
         n, whole = len(clients), self._pooled_difference(one, other, clients)
         if n < FEW or whole is None:
             return None
-        without = [self._pooled_difference(one, other, [client for client in clients if client != left]) for left in clients]
+        without = [
+            self._pooled_difference(one, other, [client for client in clients if client != left])
+            for left in clients
+        ]
         if None in without:
             return None
         return _half([n * whole - (n - 1) * (value or 0.0) for value in without])
@@ -392,7 +452,10 @@ class Contest:
         pairs = {client: both for client in clients if (both := self._pairs(one, other, client))}
         if not pairs:
             return None
-        rows = {client: (mean_value(a for a, _ in both), mean_value(b for _, b in both)) for client, both in pairs.items()}
+        rows = {
+            client: (mean_value(a for a, _ in both), mean_value(b for _, b in both))
+            for client, both in pairs.items()
+        }
         of, over = mean_value(a for a, _ in rows.values()), mean_value(b for _, b in rows.values())
         by = of - over if self.said["better"] == "greater" else over - of
         if self.by_tests:
@@ -404,7 +467,9 @@ class Contest:
     def _pairs(self, one: Entry, other: Entry, client: ClientId) -> list[tuple[float, float]]:
         """A client's values with two methods, of each seed with which it was tested with both."""
         mine, theirs = self.values(one, client), self.values(other, client)
-        return [(mine[seed], theirs[seed]) for seed in self.seeds if seed in mine and seed in theirs]
+        return [
+            (mine[seed], theirs[seed]) for seed in self.seeds if seed in mine and seed in theirs
+        ]
 
     @cached_property
     def by_tests(self) -> bool:
@@ -436,25 +501,39 @@ class Contest:
         return max((each.get(client, 1.0) for each in known if each is not None), default=1.0)
 
     def _noise_of_mean(
-        self, by: float, rows: Mapping[ClientId, tuple[float, float]], pairs: Sequence[Sequence[tuple[float, float]]]
+        self,
+        by: float,
+        rows: Mapping[ClientId, tuple[float, float]],
+        pairs: Sequence[Sequence[tuple[float, float]]],
     ) -> float | None:
         """Over seeds, if there are enough; the differences between clients are only a bound, and tell nothing below it."""
         if len(pairs[0]) >= FEW and len({len(each) for each in pairs}) == 1:
-            return _half([mean_value(a - b for a, b in of_seed) for of_seed in zip(*pairs, strict=True)])
+            return _half(
+                [mean_value(a - b for a, b in of_seed) for of_seed in zip(*pairs, strict=True)]
+            )
         bound = None if self.shares_tests else self._interval_over_clients(rows)
         return bound if bound is not None and abs(by) > bound else None
 
     def within_interval(self, one: Entry, other: Entry) -> bool:
         """Whether the mean difference of two methods is within its interval over the clients, of at least :data:`FEW`.
 
-        Then it is within noise even if clients share test examples, which makes this interval too narrow.
+        Then it is within noise even if clients share test examples, which makes this interval too
+        narrow.
         """
         if self.pools:
             with_sums = self._with_sums(one, other, self.clients)
-            bound, by = self._jackknife(one, other, with_sums), self._pooled_difference(one, other, with_sums)
+            bound, by = (
+                self._jackknife(one, other, with_sums),
+                self._pooled_difference(one, other, with_sums),
+            )
             return bound is not None and by is not None and abs(by) <= bound
-        pairs = {client: both for client in self.clients if (both := self._pairs(one, other, client))}
-        rows = {client: (mean_value(a for a, _ in both), mean_value(b for _, b in both)) for client, both in pairs.items()}
+        pairs = {
+            client: both for client in self.clients if (both := self._pairs(one, other, client))
+        }
+        rows = {
+            client: (mean_value(a for a, _ in both), mean_value(b for _, b in both))
+            for client, both in pairs.items()
+        }
         bound = self._interval_over_clients(rows)
         return bound is not None and abs(mean_value(a - b for a, b in rows.values())) <= bound
 
@@ -486,8 +565,10 @@ def _half(values: Sequence[float]) -> float | None:
 def two_shares(p: float, n: float) -> float:
     """Return the greatest variance of the difference of two shares of the same n examples, if both are p in the long run.
 
-    Where an answer of one model is right and that of the other is wrong, the difference of this example is 1 or -1, otherwise
-    0. If both models are right with probability p, they differ with at most the probability ``2 min(p, 1 - p)``. That is
+    Where an answer of one model is right and that of the other is wrong, the difference of this
+    example is 1 or -1, otherwise
+    0. If both models are right with probability p, they differ with at most the probability ``2
+       min(p, 1 - p)``. That is
     reached if the errors of one never are errors of the other, or never both are right.
 
     Example:
@@ -507,8 +588,9 @@ def mean_value(values: Iterable[float]) -> float:
 def contests(trials: Iterable[Trial]) -> list[Contest]:
     """Return the comparisons of some runs: one for all runs over the same scenario, with the recommended method first.
 
-    Methods are ordered by their mean main metric. Of those that are within noise of the best, the one with the fewest groups
-    comes first, and FedAvg before others with as many; but after them those that are no better than a constant prediction.
+    Methods are ordered by their mean main metric. Of those that are within noise of the best, the
+    one with the fewest groups comes first, and FedAvg before others with as many; but after them
+    those that are no better than a constant prediction.
 
     Args:
         trials: The runs.
@@ -529,7 +611,9 @@ def _entries(trials: Sequence[Trial]) -> list[Entry]:
     found: list[tuple[Any, dict[int, Trial]]] = []
     for one in trials:
         key, seed = [one.said[name] for name in ALIKE], one.said["seed"]
-        known = next((members for other, members in found if other == key and seed not in members), None)
+        known = next(
+            (members for other, members in found if other == key and seed not in members), None
+        )
         if known is None:
             found.append((key, {seed: one}))
         else:
@@ -540,13 +624,18 @@ def _entries(trials: Sequence[Trial]) -> list[Entry]:
 
 def _shared(entries: Sequence[Entry]) -> Contest:
     """Return the comparison in what the methods share: methods over most seeds first, each joins if it shares something."""
-    order = sorted(entries, key=lambda one: (not any(each.tested for each in one.trials.values()), -len(one.trials)))
+    order = sorted(
+        entries,
+        key=lambda one: (not any(each.tested for each in one.trials.values()), -len(one.trials)),
+    )
     joined = order[:1]
     for one in order[1:]:
         same = all(_same_data(each.trials, one.trials) for each in joined)
         joined += [one] if same and _common([*joined, one])[1] else []
     seeds, rounds = _common(joined)
-    return Contest(joined, seeds, max(rounds, default=None), [one.label for one in order if one not in joined])
+    return Contest(
+        joined, seeds, max(rounds, default=None), [one.label for one in order if one not in joined]
+    )
 
 
 def _same_data(some: Mapping[int, Trial], others: Mapping[int, Trial]) -> bool:
@@ -566,12 +655,23 @@ def ranked(contest: Contest) -> Contest:
     sign = -1 if contest.said["better"] == "greater" else 1
     means = {one.label: contest.mean(one) for one in contest.entries}
     tested = [one for one in contest.entries if means[one.label] is not None]
-    left, order = sorted(tested, key=lambda one: (sign * (means[one.label] or 0), _simpler(one))), []
+    left, order = (
+        sorted(tested, key=lambda one: (sign * (means[one.label] or 0), _simpler(one))),
+        [],
+    )
     while left:
-        tied = [one for one in left[1:] if (gain := contest.mean_gain(left[0], one)) and (gain.sign == 0 or gain.by == 0)]
-        order.append(min([left[0], *tied], key=lambda one: (contest.learned(one) is False, _simpler(one))))
+        tied = [
+            one
+            for one in left[1:]
+            if (gain := contest.mean_gain(left[0], one)) and (gain.sign == 0 or gain.by == 0)
+        ]
+        order.append(
+            min([left[0], *tied], key=lambda one: (contest.learned(one) is False, _simpler(one)))
+        )
         left.remove(order[-1])
-    return replace(contest, entries=[*order, *(one for one in contest.entries if means[one.label] is None)])
+    return replace(
+        contest, entries=[*order, *(one for one in contest.entries if means[one.label] is None)]
+    )
 
 
 def _simpler(one: Entry) -> tuple[float, bool]:
@@ -585,8 +685,8 @@ def gains(contest: Contest) -> dict[str, dict[str, Any]]:
         contest: The comparison.
 
     Returns:
-        Run directory -> the round, and of: ``(client, by, sign)`` of each client, see :class:`Gain`. Empty without a run of
-        FedAvg.
+        Run directory -> the round, and of: ``(client, by, sign)`` of each client, see
+        :class:`Gain`. Empty without a run of FedAvg.
     """
     base = contest.find("fedavg")
     out: dict[str, dict[str, Any]] = {}
@@ -608,14 +708,19 @@ def beside(run: Path, own: Trial) -> tuple[Contest, Entry]:
 
     Args:
         run: The run directory.
-        own: What a comparison needs of this run, up to some round; the others are read up to the same round.
+        own: What a comparison needs of this run, up to some round; the others are read up to the
+            same round.
 
     Returns:
         The comparison, and the run's entry in it.
     """
     trials, seed = [own], own.said["seed"]
     for method in BASELINES:
-        for path in sorted(run.absolute().parent.glob(f"{method}*-seed{seed}/{RUN}")) if own.said["method"] != method else ():
+        for path in (
+            sorted(run.absolute().parent.glob(f"{method}*-seed{seed}/{RUN}"))
+            if own.said["method"] != method
+            else ()
+        ):
             with suppress(UserError):  # one that has not begun, or is damaged, is not compared
                 trials.append(read(within(path.parents[1], path.parent.name), own.said["rounds"]))
     pairs = ((contest, one) for contest in contests(trials) for one in contest.entries)

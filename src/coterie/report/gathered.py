@@ -110,8 +110,13 @@ def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes
     out = []
     before: dict[ClientId, int] = {}
     for line, row in zip(lines, places, strict=True):
-        now = {client: id for id, group in zip(row, line["groups"], strict=True) for client in group}
-        out += [(line["round"], mostly(note["clients"], {**now, **before}), note) for note in line["notes"]]
+        now = {
+            client: id for id, group in zip(row, line["groups"], strict=True) for client in group
+        }
+        out += [
+            (line["round"], mostly(note["clients"], {**now, **before}), note)
+            for note in line["notes"]
+        ]
         before = now
     return out
 
@@ -131,8 +136,9 @@ def mostly(clients: Sequence[ClientId], at: Mapping[ClientId, int]) -> int:
 # ----------------------------------------------------------------------------------------------------
 # Groups followed over the rounds of a run: first and last round, parent groups and reason of each.
 #
-# :mod:`coterie.report.terminal` draws the same as a tree of splits. Here a group that keeps most of its members remains the
-# same group, so methods that make new groups in every round can be followed too.
+# :mod:`coterie.report.terminal` draws the same as a tree of splits. Here a group that keeps most of
+# its members remains the same group, so methods that make new groups in every round can be followed
+# too.
 
 
 ASIDE = ("arm", "arms", "tune")
@@ -149,7 +155,20 @@ def aside(note: Mapping[str, Any]) -> bool:
     return note["kind"] in ASIDE and not of_idle_arm(note)
 
 
-KEEPS = ("keep", "hold", "ask", "gradients", "arrive", "join", "wait", "walk", "leave", "node", "drop", *ASIDE)
+KEEPS = (
+    "keep",
+    "hold",
+    "ask",
+    "gradients",
+    "arrive",
+    "join",
+    "wait",
+    "walk",
+    "leave",
+    "node",
+    "drop",
+    *ASIDE,
+)
 """Notes of these kinds create no new group, except for that of a single new client."""
 
 
@@ -157,7 +176,11 @@ FEW = 40
 """Up to this many groups are ordered by the tree of groups."""
 
 
-WAITS: Mapping[str, Any] = {"kind": "wait", "text": "in none of the parts; placed after its next answer", "numbers": {}}
+WAITS: Mapping[str, Any] = {
+    "kind": "wait",
+    "text": "in none of the parts; placed after its next answer",
+    "numbers": {},
+}
 """The reason for clients that did not answer when their group was divided."""
 
 
@@ -170,7 +193,8 @@ class TreeNode:
         first: Its first round.
         last: Its last round.
         clients: Its members in its last round.
-        parents: The groups that its members came from, the one with the most of them first; empty for the first groups.
+        parents: The groups that its members came from, the one with the most of them first; empty
+            for the first groups.
         kind: The kind of the note that created it, or empty.
         why: The text of that note.
         numbers: The numbers of that note.
@@ -189,8 +213,9 @@ class TreeNode:
 def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
     """Follow the groups of a run over the rounds.
 
-    A group remains the same in the next round if one new group contains more than half of its members, and these are more
-    than half of the new group's members that were present before. It does not if a note records that it was divided.
+    A group remains the same in the next round if one new group contains more than half of its
+    members, and these are more than half of the new group's members that were present before. It
+    does not if a note records that it was divided.
 
     Args:
         lines: The completed rounds.
@@ -204,13 +229,19 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
     for line in lines:
         notes = line["notes"]
         sizes = Counter(before.values())
-        divided = {_node_of(note["clients"], before, sizes) for note in notes if len(note["parts"]) > 1}
+        divided = {
+            _node_of(note["clients"], before, sizes) for note in notes if len(note["parts"]) > 1
+        }
         reasons = Reasons(notes) if before else None  # the first groups have no reason
         row = []
         for group in line["groups"]:
             came = Counter(before[client] for client in group if client in before)
             source, count = came.most_common(1)[0] if came else (None, 0)
-            goes_on = source is not None and source not in divided and 2 * count > max(sizes[source], came.total())
+            goes_on = (
+                source is not None
+                and source not in divided
+                and 2 * count > max(sizes[source], came.total())
+            )
             if source is not None and goes_on:
                 node = nodes[source]
                 node.last, node.clients = line["round"], tuple(group)
@@ -219,11 +250,15 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
                 nodes.append(node)
             row.append(node.id)
         places.append(row)
-        before = {client: id for id, group in zip(row, line["groups"], strict=True) for client in group}
+        before = {
+            client: id for id, group in zip(row, line["groups"], strict=True) for client in group
+        }
     return nodes, places
 
 
-def _node_of(clients: Sequence[ClientId], before: Mapping[ClientId, int], sizes: Mapping[int, int]) -> int | None:
+def _node_of(
+    clients: Sequence[ClientId], before: Mapping[ClientId, int], sizes: Mapping[int, int]
+) -> int | None:
     """Return the node with exactly these clients, apart from those that were not present."""
     ids = {before[client] for client in clients if client in before}
     here = sum(client in before for client in clients)
@@ -238,7 +273,9 @@ class Reasons:
     """
 
     def __init__(self, notes: Sequence[Mapping[str, Any]]) -> None:
-        self.notes = [note for note in notes if note["kind"] not in KEEPS or len(note["clients"]) == 1]
+        self.notes = [
+            note for note in notes if note["kind"] not in KEEPS or len(note["clients"]) == 1
+        ]
         self.about = [frozenset(note["clients"]) for note in self.notes]
         parts = [(note, part) for note in notes for part in note["parts"]]
         self.parts = [(note, len(part)) for note, part in parts]
@@ -254,8 +291,8 @@ class Reasons:
             group: The clients of the group.
 
         Returns:
-            The note that has most of this group as a part, else one about all of its clients, else None. If the latter note
-            divided its clients, :data:`WAITS` replaces it.
+            The note that has most of this group as a part, else one about all of its clients, else
+            None. If the latter note divided its clients, :data:`WAITS` replaces it.
         """
         inside = Counter(i for client in group for i in self.of.get(client, ()))
         for i, count in sorted(inside.items()):
@@ -269,15 +306,21 @@ class Reasons:
         return WAITS if len(self.notes[about]["parts"]) > 1 else self.notes[about]
 
 
-def _new(id: int, round: int, group: Sequence[ClientId], came: Counter[int], reasons: Reasons | None) -> TreeNode:
+def _new(
+    id: int, round: int, group: Sequence[ClientId], came: Counter[int], reasons: Reasons | None
+) -> TreeNode:
     note = reasons.why(group) if reasons else None
     parents = tuple(source for source, _ in came.most_common())
     if note is None:
         return TreeNode(id, round, round, tuple(group), parents)
-    return TreeNode(id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"])
+    return TreeNode(
+        id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"]
+    )
 
 
-def memberships(lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[ClientId]) -> list[list[int]]:
+def memberships(
+    lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[ClientId]
+) -> list[list[int]]:
     """Return, per client, the id of its node in each round, or -1 if it was not present.
 
     Args:
@@ -302,8 +345,9 @@ def ordered(
 ) -> list[int]:
     """Return the positions of clients in an order that puts the members of each present group side by side.
 
-    The present groups follow the tree of groups. If there are more than :data:`FEW`, those with the same true group are side
-    by side, the largest first. In a group, clients of one true group are side by side.
+    The present groups follow the tree of groups. If there are more than :data:`FEW`, those with the
+    same true group are side by side, the largest first. In a group, clients of one true group are
+    side by side.
 
     Args:
         clients: The client ids.
@@ -321,10 +365,14 @@ def ordered(
     for client, node in zip(clients, last, strict=True):
         most.setdefault(node, Counter())[truth.get(client, -1)] += 1
     key: dict[int, tuple[Any, ...]] = {
-        node: (most[node].most_common(1)[0][0], -sizes[node], node) if len(sizes) > FEW else _chain(node, nodes)
+        node: (most[node].most_common(1)[0][0], -sizes[node], node)
+        if len(sizes) > FEW
+        else _chain(node, nodes)
         for node in sizes
     }
-    return sorted(range(len(clients)), key=lambda i: (key[last[i]], truth.get(clients[i], -1), clients[i]))
+    return sorted(
+        range(len(clients)), key=lambda i: (key[last[i]], truth.get(clients[i], -1), clients[i])
+    )
 
 
 def _chain(node: int, nodes: Sequence[TreeNode]) -> tuple[int, ...]:

@@ -1,16 +1,16 @@
 """Whether a run has finished learning: the curve of its clients' losses on test data.
 
-Losses *still fall* in a run if three things hold of the last quarter of its tested rounds, that is, of the change from the
-tested round at three quarters of the curve to the last one:
+Losses *still fall* in a run if three things hold of the last quarter of its tested rounds, that is,
+of the change from the tested round at three quarters of the curve to the last one:
 
-1. The mean loss over clients has fallen by at least :data:`STILL` of what it would have fallen if it had gone down by the same
-   amount in every round, from the first tested round to the last.
-2. This fall is beyond noise: the 95 % interval (Student's t) of its mean over clients is below 0. With fewer than three
-   clients, the mean loss has fallen in each step of the last quarter.
+1. The mean loss over clients has fallen by at least :data:`STILL` of what it would have fallen if
+   it had gone down by the same amount in every round, from the first tested round to the last.
+2. This fall is beyond noise: the 95 % interval (Student's t) of its mean over clients is below 0.
+   With fewer than three clients, the mean loss has fallen in each step of the last quarter.
 3. The fall from the first tested round is beyond noise, too.
 
-By this measure, a loss that decays as ``exp(-t / s)`` has stopped falling after about 2 s rounds, and one that falls as
-``1 / t`` after 3.
+By this measure, a loss that decays as ``exp(-t / s)`` has stopped falling after about 2 s rounds,
+and one that falls as ``1 / t`` after 3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from coterie.records.shown import ClientId
 from coterie.report.summary import interval
 
 STILL = 0.4
-"""Share of the mean fall per round, over all tested rounds, that counts as a fall that goes on in the last quarter."""
+"""Share of the mean fall per round, over all tested rounds, that counts as a fall that goes on in
+the last quarter."""
 
 QUARTER = 0.75
 """The place on the curve where its last part begins."""
@@ -57,8 +58,8 @@ def still_falling(losses: Losses) -> Fall | None:
     """Return the fall of the losses in the last quarter of the tested rounds, if they still fall.
 
     Args:
-        losses: The losses of the tested rounds. Clients that were not tested in all of the three rounds that are compared do
-            not count.
+        losses: The losses of the tested rounds. Clients that were not tested in all of the three
+            rounds that are compared do not count.
 
     Returns:
         The fall; None if losses do not fall, or there are fewer than two tested rounds.

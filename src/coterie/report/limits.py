@@ -1,7 +1,8 @@
 """What limits on single clients changed in a run: whom, by how much, in how many rounds, and which setting did it.
 
-With default settings nothing is limited in a simulation without adversaries. Where something is, results are not those of the
-published algorithm, so a reader must see it: in the console, in the verdict, in explanations and on the page.
+With default settings nothing is limited in a simulation without adversaries. Where something is,
+results are not those of the published algorithm, so a reader must see it: in the console, in the
+verdict, in explanations and on the page.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ class Limit:
     Attributes:
         client: The client.
         setting: The setting.
-        effect: ``scaled`` (its update), ``counted`` (its number of examples) or ``bound`` (what it reported to a method).
+        effect: ``scaled`` (its update), ``counted`` (its number of examples) or ``bound`` (what it
+            reported to a method).
         rounds: The number of rounds in which it did that.
-        amounts: The factors on the update, or the numbers of examples that counted; empty for ``bound``.
+        amounts: The factors on the update, or the numbers of examples that counted; empty for
+            ``bound``.
         claims: The numbers of examples that it reported; empty for other effects.
     """
 
@@ -72,8 +75,18 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
         for name, claim in line.get("claimed", {}).items():
             counts_as = line.get("counted", {}).get(name, claim)  # records of before do not have it
             counted.setdefault(key(name), []).append((claim, counts_as))
-        bound.update({client for note in line["notes"] if note["kind"] == BOUND for client in note["clients"]})
-    changes = [Limit(client, "robust.norms", "scaled", len(each), tuple(each)) for client, each in scaled.items()]
+        bound.update(
+            {
+                client
+                for note in line["notes"]
+                if note["kind"] == BOUND
+                for client in note["clients"]
+            }
+        )
+    changes = [
+        Limit(client, "robust.norms", "scaled", len(each), tuple(each))
+        for client, each in scaled.items()
+    ]
     for client, pairs in counted.items():
         claims, amounts = zip(*pairs, strict=True)
         changes.append(Limit(client, "robust.share", "counted", len(pairs), amounts, claims))
@@ -91,10 +104,14 @@ def limit_sentences(lines: Sequence[Line]) -> list[str]:
     rounds = len(lines)
     said = []
     for effect, words in _EFFECTS.items():
-        of_effect = sorted((each for each in changes if each.effect == effect), key=lambda limit: -limit.rounds)
+        of_effect = sorted(
+            (each for each in changes if each.effect == effect), key=lambda limit: -limit.rounds
+        )
         if of_effect:
             setting = of_effect[0].setting
-            whom = ", ".join(f"client {limit.client} {_amount(limit, rounds)}" for limit in of_effect[:SHOWN])
+            whom = ", ".join(
+                f"client {limit.client} {_amount(limit, rounds)}" for limit in of_effect[:SHOWN]
+            )
             whom += ", ..." if len(of_effect) > SHOWN else ""
             clients = count(len(of_effect), "client")
             effect_on = f"{setting} {words.format(clients=clients)}: {whom}"
@@ -141,7 +158,11 @@ _EFFECTS_ON_ONE: Mapping[str, str] = {
 
 def _amount(limit: Limit, rounds: int | None = None) -> str:
     """In how many rounds, and by how much: "in 3 of 15 rounds, to 0.06 to 0.19 of their length"."""
-    often = f"in {limit.rounds} of {count(rounds, 'round')}" if rounds else f"in {count(limit.rounds, 'round')}"
+    often = (
+        f"in {limit.rounds} of {count(rounds, 'round')}"
+        if rounds
+        else f"in {count(limit.rounds, 'round')}"
+    )
     if limit.effect == "scaled":
         return f"({often}, to {_span(limit.amounts)} of their length)"
     if limit.effect == "counted":
@@ -150,5 +171,8 @@ def _amount(limit: Limit, rounds: int | None = None) -> str:
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = (f"{value:,}" if isinstance(value, int) else f"{value:.3g}" for value in (min(values), max(values)))
+    low, high = (
+        f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+        for value in (min(values), max(values))
+    )
     return low if low == high else f"{low} to {high}"

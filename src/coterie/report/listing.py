@@ -35,7 +35,12 @@ def settings(source: Any, hidden: Sequence[str] = ()) -> Table:
     for name, words, _, about in documented(cls):
         if name not in hidden:
             value = plain(getattr(source, name))
-            table.add_row(Text(name, style="bold"), Text(value), Text(allowed(words, limits[name])), Text(about))
+            table.add_row(
+                Text(name, style="bold"),
+                Text(value),
+                Text(allowed(words, limits[name])),
+                Text(about),
+            )
     return table
 
 

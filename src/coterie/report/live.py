@@ -1,7 +1,7 @@
 """The progress of runs in a terminal: lines about past events, and below them a few lines that are updated.
 
-All updates happen in calls, never in a thread: an engine forks its workers, and a process that forks must have no other
-threads. Without a console nothing is shown.
+All updates happen in calls, never in a thread: an engine forks its workers, and a process that
+forks must have no other threads. Without a console nothing is shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ OFTEN = 0.1
 """The least time between two updates, in seconds."""
 
 EDGE = 3
-"""Columns left free on the right: ``^C`` is shown there, and would otherwise start a line that is not removed."""
+"""Columns left free on the right: ``^C`` is shown there, and would otherwise start a line that is
+not removed."""
 
 SIZES = 8
 """Sizes of groups are shown if there are at most this many groups."""
@@ -60,7 +61,12 @@ class Screen:
             self.display.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self.display:
             self.display.stop()
 
@@ -69,12 +75,15 @@ class Screen:
 
         Args:
             lines: A function that returns the new lines.
-            at_once: Whether to replace them even if less than :data:`OFTEN` seconds have passed since the last update.
+            at_once: Whether to replace them even if less than :data:`OFTEN` seconds have passed
+                since the last update.
         """
         now = time.monotonic()
         if self.display and (at_once or now - self.shown >= OFTEN):
             self.shown = now
-            self.display.update(Constrain(Group(*lines()), self.display.console.width - EDGE), refresh=True)
+            self.display.update(
+                Constrain(Group(*lines()), self.display.console.width - EDGE), refresh=True
+            )
 
     def keep(self, line: Text) -> None:
         """Print a line that stays."""
@@ -95,7 +104,9 @@ def bar(name: str, done: float, total: float, after: str) -> Table:
     row.add_column(no_wrap=True, max_width=28)
     row.add_column(ratio=1, min_width=8)
     row.add_column(no_wrap=True)
-    row.add_row(Text(name), ProgressBar(total=max(total, 1), completed=done), Text(after, style="dim"))
+    row.add_row(
+        Text(name), ProgressBar(total=max(total, 1), completed=done), Text(after, style="dim")
+    )
     return row
 
 
@@ -125,12 +136,23 @@ class Live:
         self.screen.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.screen.__exit__(kind, error, trace)
 
     def begin(self, number: int, done: int) -> None:
         """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
-        self.number, self.last, self.scored, self.tested, self.warned = number, None, None, "", False
+        self.number, self.last, self.scored, self.tested, self.warned = (
+            number,
+            None,
+            None,
+            "",
+            False,
+        )
         self.limited = False
         self.pace.begin(number, done)
         self.screen.write(self._lines, at_once=True)
@@ -147,8 +169,12 @@ class Live:
             self.tell(f"{self.names[number]}: in round {line['round']}, {' '.join(changed)}")
         if line["tested"]:
             self.scored = line
-            mean = spread(line)["mean"]  # not a number if it was not measured or the models diverged
-            self.tested = f"{shown_as(line).main} {terminal.number(mean if math.isfinite(mean) else None)}"
+            mean = spread(line)[
+                "mean"
+            ]  # not a number if it was not measured or the models diverged
+            self.tested = (
+                f"{shown_as(line).main} {terminal.number(mean if math.isfinite(mean) else None)}"
+            )
         for note in line["notes"]:
             text = terminal.event(note, line["round"])
             if text:
@@ -160,8 +186,15 @@ class Live:
         self.finished += 1
         self.pace.finish()
         if self.last is not None:
-            parts = (f"{self.last['round']} rounds", self.tested, groups(self.last["groups"]), self.pace.taken())
-            self.screen.keep(Text.assemble((self.names[number], "bold"), f": {', '.join(filter(None, parts))}"))
+            parts = (
+                f"{self.last['round']} rounds",
+                self.tested,
+                groups(self.last["groups"]),
+                self.pace.taken(),
+            )
+            self.screen.keep(
+                Text.assemble((self.names[number], "bold"), f": {', '.join(filter(None, parts))}")
+            )
 
     def tell(self, text: str) -> None:
         """Print a sentence that stays, on stderr even without a console."""
@@ -176,14 +209,26 @@ class Live:
 
     def _lines(self) -> Iterable[RenderableType]:
         done = self.pace.done
-        yield bar(self.names[self.number], done, self.rounds, f"round {done} of {self.rounds}{self.pace.left()}")
+        yield bar(
+            self.names[self.number],
+            done,
+            self.rounds,
+            f"round {done} of {self.rounds}{self.pace.left()}",
+        )
         if self.last is None:
             yield line_of("the first round is in progress")
         else:
             replies = f"{self.last['answered']} of {self.last['asked']} replies"
-            yield line_of(", ".join(filter(None, (replies, self.tested, groups(self.last["groups"])))))
+            yield line_of(
+                ", ".join(filter(None, (replies, self.tested, groups(self.last["groups"]))))
+            )
         if len(self.names) > 1:
-            yield bar("all runs", self.pace.share(), 1, f"{self.finished} of {len(self.names)} done{self.pace.left_of_all()}")
+            yield bar(
+                "all runs",
+                self.pace.share(),
+                1,
+                f"{self.finished} of {len(self.names)} done{self.pace.left_of_all()}",
+            )
 
 
 def divergence(line: Line, before: Line | None) -> str:
@@ -197,7 +242,11 @@ def divergence(line: Line, before: Line | None) -> str:
     if refused and 2 * len(refused) >= line["asked"]:
         client, why = next(iter(refused.items()))
         return f"in round {line['round']}, {count(len(refused), 'client')} were refused, for example client {client}: {why}"
-    known = [c for c, entry in before["clients"].items() if entry["loss"] is not None] if before and line["tested"] else []
+    known = (
+        [c for c, entry in before["clients"].items() if entry["loss"] is not None]
+        if before and line["tested"]
+        else []
+    )
     lost = [c for c in known if c in line["clients"] and line["clients"][c]["loss"] is None]
     if not lost:
         return ""
@@ -213,7 +262,11 @@ def groups(found: Sequence[Sequence[int]]) -> str:
         ('2 groups of 2, 1', '1 group of 3')
     """
     said = count(len(found), "group")
-    return f"{said} of {', '.join(str(len(group)) for group in found)}" if len(found) <= SIZES else said
+    return (
+        f"{said} of {', '.join(str(len(group)) for group in found)}"
+        if len(found) <= SIZES
+        else said
+    )
 
 
 class Steps:
@@ -227,7 +280,13 @@ class Steps:
     """
 
     def __init__(self, console: Console | None, name: str, total: int, done: int = 0) -> None:
-        self.screen, self.name, self.total, self.done, self.now = Screen(console), name, total, done, ""
+        self.screen, self.name, self.total, self.done, self.now = (
+            Screen(console),
+            name,
+            total,
+            done,
+            "",
+        )
         self.first, self.began = done, time.monotonic()
 
     def __enter__(self) -> Steps:
@@ -235,7 +294,12 @@ class Steps:
         self.screen.write(self._lines, at_once=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.screen.__exit__(kind, error, trace)
 
     def step(self) -> None:
@@ -263,7 +327,8 @@ class Steps:
 
 
 RECENT = 10
-"""The number of past rounds of the present run; their median is the expected duration of a round."""
+"""The number of past rounds of the present run; their median is the expected duration of a round.
+"""
 
 
 def duration(seconds: float) -> str:
@@ -299,7 +364,9 @@ class Pace:
         """Start the run with this ``number``, after ``done`` rounds."""
         self.number, self.done = number, done
         self.recent.clear()
-        self.first = True  # it includes the start of data and workers, and counts until there is another
+        self.first = (
+            True  # it includes the start of data and workers, and counts until there is another
+        )
         self.began = self.at = time.monotonic()
 
     def ended(self, round: int) -> None:
@@ -332,7 +399,11 @@ class Pace:
         """
         if not self.known:
             return ""
-        waiting = [kind for i, kind in enumerate(self.kinds) if i != self.number and i not in self.ended_runs]
+        waiting = [
+            kind
+            for i, kind in enumerate(self.kinds)
+            if i != self.number and i not in self.ended_runs
+        ]
         mean = fmean(self.known.values())
         seconds = sum(self.known.get(kind, mean) * self.rounds for kind in waiting)
         if self.number not in self.ended_runs:

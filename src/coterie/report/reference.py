@@ -20,9 +20,11 @@ class Reference:
 
     Attributes:
         predicts: The prediction in words; empty if it is not recorded.
-        values: Client -> the main metric of the prediction of all clients' training data, where it is known.
+        values: Client -> the main metric of the prediction of all clients' training data, where it
+            is known.
         own: Client -> that of its own training data, where it is known.
-        sums: Client -> the sums of the former, if the main metric is pooled over clients, see ``coterie.pooling``.
+        sums: Client -> the sums of the former, if the main metric is pooled over clients, see
+            ``coterie.pooling``.
     """
 
     predicts: str = ""
@@ -37,12 +39,18 @@ class Reference:
         if known is None:
             return cls()
         tables = [
-            {client: value for client, value in zip(facts["clients"], known[name], strict=False) if not isnan(value)}
+            {
+                client: value
+                for client, value in zip(facts["clients"], known[name], strict=False)
+                if not isnan(value)
+            }
             for name in ("values", "own")
         ]
         values, own = tables
         sums = dict(zip(facts["clients"], known.get("sums", ()), strict=False))
-        return cls(known["predicts"], values, own, {client: each for client, each in sums.items() if each})
+        return cls(
+            known["predicts"], values, own, {client: each for client, each in sums.items() if each}
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,11 @@ def strongest_evidence(lines: list[Line]) -> Evidence | None:
         for note in line["notes"]:
             if len(note["clients"]) < 2 or aside(note):
                 continue
-            of_tests = [one["value"] for one in note["criteria"] if one["name"].startswith("p ") and one["sign"] == "<"]
+            of_tests = [
+                one["value"]
+                for one in note["criteria"]
+                if one["name"].startswith("p ") and one["sign"] == "<"
+            ]
             known = [p for p in (note["numbers"].get("p"), *of_tests) if p is not None]
             if known:
                 found.append(Evidence(min(known), line["round"], sentence(note["text"])))

@@ -1,7 +1,7 @@
 """What must be said before a method is recommended: what learning nothing scores, whom it fails, and what is not decided.
 
-The reference is a constant prediction, see :mod:`coterie.data.constant`. Where records have no score of it, as in older runs
-and in federations, nothing is said of it.
+The reference is a constant prediction, see :mod:`coterie.data.constant`. Where records have no
+score of it, as in older runs and in federations, nothing is said of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ NAMED = 12
 """Most clients that are named in a sentence."""
 
 SURE = 1e-3
-"""Evidence for groups is shown if its p-value is below this: a run examines its groups in many rounds."""
+"""Evidence for groups is shown if its p-value is below this: a run examines its groups in many
+rounds."""
 
 ROUNDED = 1e-6
 """Recorded scores of constant predictions are rounded to this."""
@@ -26,16 +27,20 @@ ROUNDED = 1e-6
 def warnings(contest: Contest) -> list[str]:
     """Return what must be said before a method is recommended, as sentences in the order in which they are shown.
 
-    What limits on single clients changed, so that a method is not the published one; what the data warn of; that the
-    recommended method is no better than always predicting the same, or leaves clients below that; that test parts are too
-    small to decide; the strongest evidence for groups where one model is recommended; and that losses still fall.
+    What limits on single clients changed, so that a method is not the published one; what the data
+    warn of; that the recommended method is no better than always predicting the same, or leaves
+    clients below that; that test parts are too small to decide; the strongest evidence for groups
+    where one model is recommended; and that losses still fall.
 
     Args:
         contest: The comparison, with the recommended method first.
     """
     best = contest.entries[0]
     said = limited_lines(contest)
-    said += [sentence(text) for text in dict.fromkeys(text for each in best.trials.values() for text in each.cautions)]
+    said += [
+        sentence(text)
+        for text in dict.fromkeys(text for each in best.trials.values() for text in each.cautions)
+    ]
     if contest.round is None:
         return said
     nothing = no_better(contest, best)
@@ -87,7 +92,8 @@ class Below:
     Attributes:
         client: The client.
         value: Its main metric.
-        floor: That of the constant prediction, of all clients' training data or of its own, whichever is better.
+        floor: That of the constant prediction, of all clients' training data or of its own,
+            whichever is better.
         decided: Whether the difference is beyond noise; None if noise is not known.
     """
 
@@ -129,7 +135,10 @@ def undecided_line(contest: Contest, below: list[Below]) -> str:
     if not small:
         return ""
     unit = contest.unit.removeprefix("test ")
-    each = [f"{contest.tests(client):g} test {_rows(unit, contest.tests(client))} at {client}" for client in small[:NAMED]]
+    each = [
+        f"{contest.tests(client):g} test {_rows(unit, contest.tests(client))} at {client}"
+        for client in small[:NAMED]
+    ]
     more = f", and {len(small) - NAMED} more clients" if len(small) > NAMED else ""
     return f"Not decided: {', '.join(each)}{more}."
 
@@ -143,7 +152,12 @@ def evidence_line(contest: Contest, best: Entry, below: list[Below]) -> str:
     """Return the strongest evidence for groups, if the recommended method has one group; empty if it is weak."""
     if best.groups > 1:
         return ""
-    found = [(one.evidence, entry.label) for entry in contest.entries for one in entry.trials.values() if one.evidence]
+    found = [
+        (one.evidence, entry.label)
+        for entry in contest.entries
+        for one in entry.trials.values()
+        if one.evidence
+    ]
     if not found:
         return ""
     evidence, label = min(found, key=lambda pair: pair[0].p)
@@ -157,7 +171,9 @@ def falling_line(contest: Contest) -> str:
     """Return which methods have not finished learning, with the fall of their losses; empty if all have."""
     falls = []
     for entry in contest.entries:
-        each = [still_falling(entry.trials[seed].losses_until(contest.round)) for seed in contest.seeds]
+        each = [
+            still_falling(entry.trials[seed].losses_until(contest.round)) for seed in contest.seeds
+        ]
         fall = next((one for one in each if one is not None), None)
         if fall is not None and 2 * sum(one is not None for one in each) > len(each):
             said = f"{number(fall.before)} to {number(fall.after)} in rounds {fall.first} to {fall.last} with {entry.label}"

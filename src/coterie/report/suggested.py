@@ -40,39 +40,70 @@ def screen(said: Suggestion) -> Together:
         parts.append(_options(method, said.best(method).settings))
     notes = [
         *said.caveats,
-        *(f"client {said.names.get(client, client)} was left out: {why}" for client, why in said.left_out.items()),
+        *(
+            f"client {said.names.get(client, client)} was left out: {why}"
+            for client, why in said.left_out.items()
+        ),
     ]
-    notes += [f"{one.method}: {one.text}" for one in said.advice if one.sure == "none" or len(one.ranges) > 1]
-    parts += [Text(""), *(Text(note, style="dim") for note in dict.fromkeys(notes))] if notes else []
+    notes += [
+        f"{one.method}: {one.text}"
+        for one in said.advice
+        if one.sure == "none" or len(one.ranges) > 1
+    ]
+    parts += (
+        [Text(""), *(Text(note, style="dim") for note in dict.fromkeys(notes))] if notes else []
+    )
     return Together(*parts)
 
 
 def _finding(found: Finding, shown: Mapping[int, ClientId]) -> Iterator[Text]:
     count, ranked = len(found.groups), sorted(found.reliability)
-    again = "found by each of two probes" if found.same else "confirmed by two probes together, but not found by each"
+    again = (
+        "found by each of two probes"
+        if found.same
+        else "confirmed by two probes together, but not found by each"
+    )
     again = "of the run" if found.of_run else again
-    yield Text(f"{len(found.clients)} clients, p = {found.p:.2g} for a single group: {count} group{'s' * (count > 1)}, {again}")
+    yield Text(
+        f"{len(found.clients)} clients, p = {found.p:.2g} for a single group: {count} group{'s' * (count > 1)}, {again}"
+    )
     for group in found.groups[:MOST]:
         yield Text(f"  {members(shown[client] for client in group)}", style="cyan")
     if count > MOST:
         yield Text(f"  and {count - MOST} more", style="cyan")
     median = (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
-    yield Text(f"share of signal in client differences: median {median:.2f}, minimum {ranked[0]:.2f} (the rest is noise)")
+    yield Text(
+        f"share of signal in client differences: median {median:.2f}, minimum {ranked[0]:.2f} (the rest is noise)"
+    )
 
 
 def _table(said: Suggestion) -> Table:
     """Return a table with a row per range; if a method cannot find the groups, how near it comes (adjusted Rand index)."""
     out = Table(box=None, pad_edge=False, header_style="bold")
     words = ("method", "compared", "setting", "sure")
-    for name in ("method", "compared", "setting", "above", "below", "suggested", "room", "nearest", "sure"):
-        out.add_column(name, justify="left" if name in words else "right", no_wrap=name != "compared")
+    for name in (
+        "method",
+        "compared",
+        "setting",
+        "above",
+        "below",
+        "suggested",
+        "room",
+        "nearest",
+        "sure",
+    ):
+        out.add_column(
+            name, justify="left" if name in words else "right", no_wrap=name != "compared"
+        )
     for one in said.advice:
         last = (f"{one.ari:.2f}", Text(one.sure, style=STYLES[one.sure]))
         if not one.ranges:
             out.add_row(one.method, one.compared, "-", "", "", "", "", *last)
         for i, each in enumerate(one.ranges):
             first, end = ((one.method, one.compared), last) if i == 0 else (("", ""), ("", ""))
-            out.add_row(*first, each.setting, *_ends(each), _suggested(one, each), _room(each.margin), *end)
+            out.add_row(
+                *first, each.setting, *_ends(each), _suggested(one, each), _room(each.margin), *end
+            )
     return out
 
 
@@ -100,7 +131,9 @@ def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None
         return Text(f"{method}: nothing to suggest")
     usual = METHODS[method]()
     changed = {name: value for name, value in settings.items() if getattr(usual, name) != value}
-    if "warmup" in changed and not rounds:  # in a run of no more rounds, clients would not be clustered
+    if (
+        "warmup" in changed and not rounds
+    ):  # in a run of no more rounds, clients would not be clustered
         rounds = 2 * changed["warmup"]
     words = [f"--method {method}", *(f"--set {method}.{k}={v}" for k, v in changed.items())]
     return Text(" ".join([*words, *([f"--rounds {rounds}"] if rounds else [])]))

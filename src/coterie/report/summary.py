@@ -24,7 +24,8 @@ from coterie.settings import UserError, brief, plain
 from coterie.settings.calls import public
 
 RUN_SETTINGS: Mapping[str, Any] = {"engine": "inprocess", "precision": "fp32", "eval_every": 1}
-"""Settings of the run itself that its numbers depend on, besides its end, and what they are if none is recorded."""
+"""Settings of the run itself that its numbers depend on, besides its end, and what they are if none
+is recorded."""
 
 Summary = dict[str, Any]
 """One run as ``--json`` prints it: see :func:`summary`."""
@@ -34,8 +35,8 @@ Summary = dict[str, Any]
 def summary(run: Folder) -> Summary:
     """Summarize the run in directory ``run``, after all rounds completed so far.
 
-    If the run has adversaries, ``ari`` and the means, ``std`` and ``worst`` cover the honest clients only. Numbers that are
-    not finite are None.
+    If the run has adversaries, ``ari`` and the means, ``std`` and ``worst`` cover the honest
+    clients only. Numbers that are not finite are None.
 
     Args:
         run: A run directory.
@@ -47,16 +48,18 @@ def summary(run: Folder) -> Summary:
         - settings (of the method), scenario_settings, training, boundary, robust
         - run_settings: engine, precision, eval_every, and data if these are your own
         - limits (when the run ends) and finished (whether it has ended)
-        - groups and true_groups: lists of lists of client ids; true_groups is None if not known, and where data drift that of
-          the last completed round
-        - ari: the adjusted Rand index of groups and true_groups over the clients that are present, or None
+        - groups and true_groups: lists of lists of client ids; true_groups is None if not known,
+          and where data drift that of the last completed round
+        - ari: the adjusted Rand index of groups and true_groups over the clients that are present,
+          or None
         - adversaries, and isolated: the share of them that is isolated, or None
-        - metric: the name of the main metric, better: whether a greater or a smaller value is better
-        - score: mean, std and worst of the main metric over clients, and per_client, in the last tested round; and the same
-          under the metric's own name, such as accuracy
+        - metric: the name of the main metric, better: whether a greater or a smaller value is
+          better
+        - score: mean, std and worst of the main metric over clients, and per_client, in the last
+          tested round; and the same under the metric's own name, such as accuracy
         - loss and each other metric, whose names are in others: the mean over clients
-        - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An evaluation is that of a model
-          on a client's data, requested by the method.
+        - bytes_up, bytes_down, exchanges, evaluations, seconds: the sums over all rounds. An
+          evaluation is that of a model on a client's data, requested by the method.
         - limited: what limits on single clients changed, see ``limited``; empty if nothing
         - privacy (see ``privacy``)
         - run_dir
@@ -110,7 +113,10 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "adversaries": adversaries,
         "isolated": isolated(groups, adversaries),
         **scores(lines),
-        **{key: sum(line[key] for line in lines) for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")},
+        **{
+            key: sum(line[key] for line in lines)
+            for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")
+        },
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
         "limited": [limit.plain() for limit in limited(lines)],
         "privacy": privacy(description["boundary"], lines),
@@ -120,7 +126,9 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
     return result
 
 
-def without(groups: Sequence[Sequence[ClientId]], clients: Sequence[ClientId]) -> list[list[ClientId]]:
+def without(
+    groups: Sequence[Sequence[ClientId]], clients: Sequence[ClientId]
+) -> list[list[ClientId]]:
     """Return the groups without these clients; groups that become empty are left out.
 
     Args:
@@ -177,7 +185,9 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
     return {"epsilon": epsilon, "delta": delta, "updates": updates}
 
 
-def agreement(groups: Sequence[Sequence[ClientId]], truth: Sequence[Sequence[ClientId]] | None) -> float | None:
+def agreement(
+    groups: Sequence[Sequence[ClientId]], truth: Sequence[Sequence[ClientId]] | None
+) -> float | None:
     """Return the adjusted Rand index of two partitions of the same clients.
 
     Args:
@@ -206,9 +216,15 @@ def agreement_at(world: Mapping[str, Any], line: Line) -> float | None:
     Returns:
         The index, or None if the true groups are not known.
     """
-    groups, adversaries, truth = line["groups"], world.get("adversaries", []), truth_at(world, line["round"])
+    groups, adversaries, truth = (
+        line["groups"],
+        world.get("adversaries", []),
+        truth_at(world, line["round"]),
+    )
     absent = {c for group in truth or () for c in group} - {c for group in groups for c in group}
-    return agreement(without(groups, adversaries), truth and without(truth, [*adversaries, *absent]))
+    return agreement(
+        without(groups, adversaries), truth and without(truth, [*adversaries, *absent])
+    )
 
 
 def silent(line: Line, client: ClientId) -> bool:
@@ -229,11 +245,23 @@ ABOUT = ("group", "adversary")
 
 def scores(lines: Sequence[Line]) -> Summary:
     """Return the main metric, the loss and each other metric of the last tested round of ``lines``."""
-    tested, one = next((line for line in reversed(lines) if line["tested"]), None), shown_as(lines[-1])
-    found: Summary = {"metric": one.main, "better": one.better, "others": [], "score": None, one.main: None, "loss": None}
+    tested, one = (
+        next((line for line in reversed(lines) if line["tested"]), None),
+        shown_as(lines[-1]),
+    )
+    found: Summary = {
+        "metric": one.main,
+        "better": one.better,
+        "others": [],
+        "score": None,
+        one.main: None,
+        "loss": None,
+    }
     if tested is None:
         return found
-    names = dict.fromkeys(name for client in tested["clients"].values() for name in client if name not in ABOUT)
+    names = dict.fromkeys(
+        name for client in tested["clients"].values() for name in client if name not in ABOUT
+    )
     found |= {name: spread(tested, name)["mean"] for name in names if name != one.main}
     found["others"] = [name for name in names if name not in (one.main, "loss")]
     score = spread(tested)
@@ -257,7 +285,11 @@ def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
     for folder in map(Path, listed):
         if folder.is_file():
             raise UserError(f"{folder} is a file; give the run directory that contains it")
-        inside = [folder] if (folder / RUN).is_file() else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
+        inside = (
+            [folder]
+            if (folder / RUN).is_file()
+            else sorted(p.parent for p in folder.glob(f"*/{RUN}"))
+        )
         if not inside:
             raise UserError(f"{folder} is not a run directory and contains none: there is no {RUN}")
         for path in inside if inside != [folder] else ():
@@ -298,8 +330,9 @@ class Comparison(list[dict[str, Any]]):
         """Return a pandas data frame with one row per entry.
 
         Returns:
-            Per entry: the method, the settings in which entries of one method differ, the scenario, the number of seeds, and
-            the mean of each number that is compared, with the ends ``low`` and ``high`` of its interval.
+            Per entry: the method, the settings in which entries of one method differ, the scenario,
+            the number of seeds, and the mean of each number that is compared, with the ends ``low``
+            and ``high`` of its interval.
 
         Raises:
             UserError: pandas is not installed.
@@ -318,7 +351,12 @@ class Comparison(list[dict[str, Any]]):
         """The rows; ``parts`` maps the end of a column's name to a part of the interval."""
         rows = []
         for one, words in zip(self, differences(self), strict=True):
-            row = {"method": one["method"], "settings": words, "scenario": one["scenario"], "seeds": len(one["seeds"])}
+            row = {
+                "method": one["method"],
+                "settings": words,
+                "scenario": one["scenario"],
+                "seeds": len(one["seeds"]),
+            }
             for key in (*COMPARED, *one["others"]):
                 name = one["metric"] if key == "score" else key
                 row |= {f"{name}{end}": one[key][part] for end, part in parts.items()}
@@ -331,13 +369,16 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
     """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
 
     Args:
-        runs: Run directories, or folders that contain some; also a single one, or the runs of :func:`coterie.begin`.
+        runs: Run directories, or folders that contain some; also a single one, or the runs of
+            :func:`coterie.begin`.
 
     Returns:
-        One dict per entry. Each of score (the main metric, mean over clients; also under the metric's own name), worst (its
-        worst value of a client), std (its standard deviation over clients), loss, the metrics named in ``others`` (means over
-        clients), ari, isolated, groups (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean,
-        low, high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for one seed.
+        One dict per entry. Each of score (the main metric, mean over clients; also under the
+        metric's own name), worst (its worst value of a client), std (its standard deviation over
+        clients), loss, the metrics named in ``others`` (means over clients), ari, isolated, groups
+        (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low,
+        high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for
+        one seed.
 
     Raises:
         UserError: If a folder has no runs.
@@ -345,7 +386,9 @@ def compare(runs: Folder | Iterable[Folder]) -> Comparison:
     return Comparison(side_by_side(map(summary, expand(runs))))
 
 
-def differences(compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = ("settings", *AROUND)) -> list[str]:
+def differences(
+    compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = ("settings", *AROUND)
+) -> list[str]:
     """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry.
 
     Args:
@@ -354,7 +397,9 @@ def differences(compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = (
     """
     out = []
     for one in compared:
-        alike = [c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])]
+        alike = [
+            c for c in compared if (c["method"], c["scenario"]) == (one["method"], one["scenario"])
+        ]
         words = [
             f"{key} {value}"
             for table in tables
@@ -373,7 +418,8 @@ def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> lis
         labels: Their labels.
 
     Returns:
-        For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05 (fedavg, ifca)``.
+        For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05
+        (fedavg, ifca)``.
     """
     out = []
     for around in AROUND:
@@ -382,7 +428,10 @@ def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> lis
             for one, label in zip(compared, labels, strict=True):
                 rows.setdefault(str(one.get(around, {}).get(key, "not set")), []).append(label)
             if len(rows) > 1:
-                out.append(f"{key} " + ", ".join(f"{value} ({', '.join(names)})" for value, names in rows.items()))
+                out.append(
+                    f"{key} "
+                    + ", ".join(f"{value} ({', '.join(names)})" for value, names in rows.items())
+                )
     return out
 
 
@@ -407,7 +456,9 @@ def _compared(members: list[Summary]) -> dict[str, Any]:
         "rounds": sorted({m["rounds"] for m in members}),
         "seeds": [m["seed"] for m in members],
         "run_dirs": [m["run_dir"] for m in members],
-        "exact": None if any(m["ari"] is None for m in members) else sum(m["ari"] == 1.0 for m in members),
+        "exact": None
+        if any(m["ari"] is None for m in members)
+        else sum(m["ari"] == 1.0 for m in members),
     }
     for name in (*COMPARED, *first["others"]):
         out[name] = interval([_number(m, name) for m in members])
@@ -432,7 +483,8 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
         confidence: The level of the interval.
 
     Returns:
-        mean, low, high. All are None if a value is missing or there are no values; low and high are None for one value.
+        mean, low, high. All are None if a value is missing or there are no values; low and high are
+        None for one value.
 
     Example:
         >>> interval([0.8, 0.9, 1.0])["low"].__round__(4)  # 0.9 - 4.3027 * 0.1 / sqrt(3)
@@ -444,5 +496,9 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
     mean = float(np.mean(known))
     if len(known) == 1:
         return {"mean": mean, "low": None, "high": None}
-    half = float(scipy.special.stdtrit(len(known) - 1, (1 + confidence) / 2) * np.std(known, ddof=1) / np.sqrt(len(known)))
+    half = float(
+        scipy.special.stdtrit(len(known) - 1, (1 + confidence) / 2)
+        * np.std(known, ddof=1)
+        / np.sqrt(len(known))
+    )
     return {"mean": mean, "low": mean - half, "high": mean + half}

@@ -25,7 +25,9 @@ from coterie.report.summary import Summary, differences, unequal
 class _Console(Console):
     """A console that shows plain text: no markup, and no control sequences except those of rich's own styles."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text, keep="\n"), style, control)
 
@@ -36,16 +38,26 @@ class _Console(Console):
 def console(stream: IO[str]) -> Console:
     """Return a console on ``stream``.
 
-    Its width is COLUMNS, if that is set. Otherwise it is the terminal's width, or 160 columns if ``stream`` is not a
-    terminal, so that rows stay on one line.
+    Its width is COLUMNS, if that is set. Otherwise it is the terminal's width, or 160 columns if
+    ``stream`` is not a terminal, so that rows stay on one line.
 
     Args:
         stream: The stream to write to.
     """
     columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if re.fullmatch("[1-9][0-9]{0,4}", columns) else None if stream.isatty() else 160
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # rich trusts them
-    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False, _environ=environment)
+    width = (
+        int(columns)
+        if re.fullmatch("[1-9][0-9]{0,4}", columns)
+        else None
+        if stream.isatty()
+        else 160
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+    }  # rich trusts them
+    return _Console(
+        file=stream, width=width, highlight=False, markup=False, emoji=False, _environ=environment
+    )
 
 
 def tree(lines: Sequence[Line]) -> Tree:
@@ -117,14 +129,16 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
         return None
     became = " | ".join(members(part, most=4) for part in note["parts"][:4])
     more = f" | and {len(note['parts']) - 4} more" if len(note["parts"]) > 4 else ""
-    return Text.assemble((f"round {round} ", "yellow"), (f"{note['kind']}: ", "bold"), f"{became}{more}")
+    return Text.assemble(
+        (f"round {round} ", "yellow"), (f"{note['kind']}: ", "bold"), f"{became}{more}"
+    )
 
 
 def table(summaries: Sequence[Summary]) -> Table:
     """Return a table with one row per run.
 
-    The columns are the mean and worst score over clients, the groups, their agreement with the true groups, traffic and
-    time. With one metric the table fits into 80 columns.
+    The columns are the mean and worst score over clients, the groups, their agreement with the true
+    groups, traffic and time. With one metric the table fits into 80 columns.
 
     Args:
         summaries: The summaries of the runs.
@@ -133,7 +147,15 @@ def table(summaries: Sequence[Summary]) -> Table:
     seeds = len({one["seed"] for one in summaries}) > 1
     others = _other_metrics(summaries)
     metric = title(summaries)
-    for name in ("method", *(["seed"] if seeds else []), "rounds", metric, "worst", *others, "groups"):
+    for name in (
+        "method",
+        *(["seed"] if seeds else []),
+        "rounds",
+        metric,
+        "worst",
+        *others,
+        "groups",
+    ):
         out.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     attacked = any(one.get("isolated") is not None for one in summaries)
     for name in ("ARI", *(["isolated"] if attacked else []), "up", "down", "seconds"):
@@ -162,7 +184,9 @@ def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
     names: dict[str, None] = {}
     for one in summaries:
         keys = list(one)
-        names |= dict.fromkeys(k for k in keys[keys.index("loss") + 1 : keys.index("bytes_up")] if k != one["metric"])
+        names |= dict.fromkeys(
+            k for k in keys[keys.index("loss") + 1 : keys.index("bytes_up")] if k != one["metric"]
+        )
     return list(names)
 
 
@@ -175,9 +199,9 @@ def title(results: Iterable[Mapping[str, Any]]) -> str:
 def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     """Return a table per scenario, with one row per method.
 
-    A row shows means over seeds and, with more than one seed, half the 95% interval of the score. Several entries of one
-    method are numbered. Below the table are the settings of methods in which these differ, and once all other settings that
-    are not the same in all rows.
+    A row shows means over seeds and, with more than one seed, half the 95% interval of the score.
+    Several entries of one method are numbered. Below the table are the settings of methods in which
+    these differ, and once all other settings that are not the same in all rows.
 
     Args:
         compared: The entries of :func:`coterie.compare`.
@@ -192,7 +216,11 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
         labelled = zip(labels, differences(here, ("settings",)), strict=True)
         parts += [Text(f"{label}: {words}", style="dim") for label, words in labelled if words]
         unlike = "; ".join(unequal(here, labels))
-        parts += [Text(f"The rows differ in more than the method: {unlike}", style="yellow")] if unlike else []
+        parts += (
+            [Text(f"The rows differ in more than the method: {unlike}", style="yellow")]
+            if unlike
+            else []
+        )
     return Together(*parts)
 
 
@@ -203,7 +231,10 @@ def numbered(names: Sequence[str]) -> list[str]:
         >>> numbered(["cfl", "fedavg", "cfl"])
         ['cfl 1', 'fedavg', 'cfl 2']
     """
-    return [name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}" for i, name in enumerate(names)]
+    return [
+        name if names.count(name) == 1 else f"{name} {names[: i + 1].count(name)}"
+        for i, name in enumerate(names)
+    ]
 
 
 def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Table:
@@ -334,7 +365,11 @@ def history(lines: Sequence[Line]) -> Group:
         _follow(root, [tuple(group) for group in line["groups"]])
     if sorted(leaf.clients for leaf in root.leaves()) != groups:
         everyone = tuple(sorted(c for group in groups for c in group))
-        root = Group(clients=everyone, round=lines[-1]["round"], parts=[Group(clients=group) for group in groups])
+        root = Group(
+            clients=everyone,
+            round=lines[-1]["round"],
+            parts=[Group(clients=group) for group in groups],
+        )
     return root
 
 
@@ -373,6 +408,8 @@ def _divide(group: Group, clients: Members, parts: list[Members], round: int, wh
             _divide(part, clients, parts, round, why)
     elif len(parts) == 1:
         group.parts, group.round, group.why = [], None, why
-    elif sorted(part.clients for part in group.parts) != parts:  # a new division, not a confirmed one
+    elif (
+        sorted(part.clients for part in group.parts) != parts
+    ):  # a new division, not a confirmed one
         group.parts = [Group(clients=part) for part in parts]
         group.round, group.why = round, why

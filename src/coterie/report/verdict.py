@@ -1,6 +1,7 @@
 """Which method to use and for whom, in words, from the records of runs alone.
 
-Methods are compared with one model for all (FedAvg) and with training alone (Independent), see :mod:`coterie.report.contest`.
+Methods are compared with one model for all (FedAvg) and with training alone (Independent), see
+:mod:`coterie.report.contest`.
 """
 
 from __future__ import annotations
@@ -27,21 +28,30 @@ def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
 
     Args:
         contest: The comparison.
-        of: The method whose groups the verdict describes; None for the best one that is no baseline.
+        of: The method whose groups the verdict describes; None for the best one that is no
+            baseline.
 
     Returns:
-        Sentences, each empty if there is nothing to say: constant (what always predicting the same scores), warnings (a list:
-        what must be said before anything else, see :func:`~coterie.report.said_first.warnings`), by_time (how test examples
-        follow the others in time), found (how many groups), why (the last decision), better (a list: the comparison with each
-        baseline), use (the recommended method and for whom), noise (what is within noise), missing (the baselines that are not
-        there), command (which adds them), left_out (methods that are not compared) and unequal (other settings that differ).
-        Also scenario, method (whose groups these are), run (its directory), groups, and table: see :func:`table`, or None for
-        a single method.
+        Sentences, each empty if there is nothing to say: constant (what always predicting the same
+        scores), warnings (a list: what must be said before anything else, see
+        :func:`~coterie.report.said_first.warnings`), by_time (how test examples follow the others
+        in time), found (how many groups), why (the last decision), better (a list: the comparison
+        with each baseline), use (the recommended method and for whom), noise (what is within
+        noise), missing (the baselines that are not there), command (which adds them), left_out
+        (methods that are not compared) and unequal (other settings that differ). Also scenario,
+        method (whose groups these are), run (its directory), groups, and table: see :func:`table`,
+        or None for a single method.
     """
     one, tested = of or contest.focus, contest.round is not None
-    others = [other for name in BASELINES if (other := contest.find(name)) is not None and other is not one]
+    others = [
+        other
+        for name in BASELINES
+        if (other := contest.find(name)) is not None and other is not one
+    ]
     missing, command = _missing(contest)
-    differ = unequal([each.first.said for each in contest.entries], [each.label for each in contest.entries])
+    differ = unequal(
+        [each.first.said for each in contest.entries], [each.label for each in contest.entries]
+    )
     left = f"Not compared, for lack of a seed, tested round or data in common: {', '.join(contest.left_out)}."
     return {
         "scenario": contest.said["scenario"],
@@ -71,10 +81,11 @@ def table(contest: Contest) -> dict[str, Any] | None:
         contest: The comparison.
 
     Returns:
-        round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's column, or None), means
-        (of each method, over the clients), pooled (whether these are of all test rows together), and rows: client, tests
-        (number of test examples or None), values (of each method, or None), and gains (of each method over FedAvg:
-        ``[by, noise, sign]`` or None). None if no round was tested.
+        round, seeds, metric, better, methods (the labels, best first), over (the label of FedAvg's
+        column, or None), means (of each method, over the clients), pooled (whether these are of all
+        test rows together), and rows: client, tests (number of test examples or None), values (of
+        each method, or None), and gains (of each method over FedAvg: ``[by, noise, sign]`` or
+        None). None if no round was tested.
     """
     if contest.round is None:
         return None
@@ -94,7 +105,9 @@ def table(contest: Contest) -> dict[str, Any] | None:
 
 def _row(contest: Contest, client: ClientId, base: Entry | None) -> dict[str, Any]:
     values = [contest.values(one, client) for one in contest.entries]
-    gains = [base and one is not base and contest.gain(one, base, client) for one in contest.entries]
+    gains = [
+        base and one is not base and contest.gain(one, base, client) for one in contest.entries
+    ]
     return {
         "client": client,
         "tests": contest.tests(client),
@@ -107,7 +120,9 @@ def found(one: Entry) -> str:
     """Return how many groups a method found, and whether they are the true ones, as a sentence."""
     runs = one.trials.values()
     counts = sorted({len(each.said["groups"]) for each in runs})
-    groups = count(counts[0], "group") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups"
+    groups = (
+        count(counts[0], "group") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups"
+    )
     seeds = f" with each of {len(runs)} seeds" if len(runs) > 1 and len(counts) == 1 else ""
     seeds = f" over {len(runs)} seeds" if len(counts) > 1 else seeds
     known = [each.said["ari"] for each in runs]
@@ -116,14 +131,22 @@ def found(one: Entry) -> str:
     true = ""
     if known and None not in known:
         rand = f"adjusted Rand index {mean_value(known):.2f}"
-        true = ", the same as the true groups" if min(known) == 1 else f", not the same as the true groups ({rand})"
+        true = (
+            ", the same as the true groups"
+            if min(known) == 1
+            else f", not the same as the true groups ({rand})"
+        )
     return f"{one.label} found {groups}{seeds}{true}."
 
 
 def _why(one: Entry) -> str:
     if one.method in BASELINES:
         return ""
-    split = "The last decision that divided clients" if len(one.first.said["groups"]) > 1 else "Why it did not split"
+    split = (
+        "The last decision that divided clients"
+        if len(one.first.said["groups"]) > 1
+        else "Why it did not split"
+    )
     seed = f" with seed {min(one.trials)}" if len(one.trials) > 1 else ""
     return f"{split}{seed}. {one.first.reason}" if one.first.reason else "No reason was recorded."
 
@@ -134,7 +157,9 @@ def against(contest: Contest, one: Entry, other: Entry) -> str:
     if mean is None:
         return f"No client was tested with both {one.label} and {other.label} in round {contest.round}."
     seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
-    what = f"{BASELINES[other.method]} ({other.label})" if other.method in BASELINES else other.label
+    what = (
+        f"{BASELINES[other.method]} ({other.label})" if other.method in BASELINES else other.label
+    )
     side = "higher" if mean.of > mean.over else "lower"
     over = "over all test rows" if contest.pools else "on average"
     by = f"{side} by {number(abs(mean.by))} {over}" if mean.by else f"the same {over}"
@@ -146,7 +171,9 @@ def against(contest: Contest, one: Entry, other: Entry) -> str:
 
 
 def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
-    gains = {client: gain for client in contest.clients if (gain := contest.gain(one, other, client))}
+    gains = {
+        client: gain for client in contest.clients if (gain := contest.gain(one, other, client))
+    }
     if any(gain.sign is None for gain in gains.values()):
         higher, lower = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
         clients = count(len(gains), "client")
@@ -176,8 +203,13 @@ def _use(contest: Contest) -> str:
     else:
         why = f"its {contest.mean_words} is the best, beyond noise"
     rivals = [one for one in others if one.method in BASELINES or one is contest.focus]
-    better = {one.label: [c for c in contest.clients if (g := contest.gain(one, best, c)) and g.sign == 1] for one in rivals}
-    but = "; ".join(f"{label} is better beyond noise for {who(ids)}" for label, ids in better.items() if ids)
+    better = {
+        one.label: [c for c in contest.clients if (g := contest.gain(one, best, c)) and g.sign == 1]
+        for one in rivals
+    }
+    but = "; ".join(
+        f"{label} is better beyond noise for {who(ids)}" for label, ids in better.items() if ids
+    )
     below = [one.client for one in left_below(contest, best)]
     whom = "" if but else " for all clients"
     whom = f" except for {who(below)}, below always predicting the same" if below else whom
@@ -200,9 +232,15 @@ def _noise(contest: Contest) -> str:
         single = f"That of one client is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0."
         data = {each.data for each in contest.entries[0].trials.values()}
         if len(data) == 1 and data != {""}:
-            single += " All seeds have the same test examples; noise of their choice is not included."
+            single += (
+                " All seeds have the same test examples; noise of their choice is not included."
+            )
         return f"{mean}. {single}"
-    why = "the sizes of test sets are not recorded" if contest.metric in SHARES else f"{contest.metric} has no standard error"
+    why = (
+        "the sizes of test sets are not recorded"
+        if contest.metric in SHARES
+        else f"{contest.metric} has no standard error"
+    )
     return f"{mean}. For single clients noise is not known: {why}, and there is one seed."
 
 
@@ -214,12 +252,18 @@ def _shared_tests(contest: Contest) -> str:
     if None in known:
         return " Whether clients share test examples is not recorded; the mean over clients is noisier if they do."
     shared = any(value > 1 for table in known if table is not None for value in table.values())
-    return " In the mean over clients, a test example that several of them have counts once." if shared else ""
+    return (
+        " In the mean over clients, a test example that several of them have counts once."
+        if shared
+        else ""
+    )
 
 
 def _missing(contest: Contest) -> tuple[str, str]:
     """Return which baselines are not there, as a sentence, and the command that records them."""
-    there = {one.method for one in contest.entries} | {label.partition(" ")[0] for label in contest.left_out}
+    there = {one.method for one in contest.entries} | {
+        label.partition(" ")[0] for label in contest.left_out
+    }
     names = [name for name in BASELINES if name not in there]
     if not names:
         return "", ""
@@ -233,9 +277,15 @@ def _missing(contest: Contest) -> tuple[str, str]:
     more = ["--set", f"seeds={seeds}".replace(" ", "")] if len(seeds) > 1 else []
     words = ["coterie", "run", str(run / RUN), *methods, *more, "--out", str(to)]
     it = "it" if len(names) == 1 else "them"
-    code = any(":" in str(name) for name in (contest.said["scenario"], contest.said["scenario_settings"].get("model", "")))
+    code = any(
+        ":" in str(name)
+        for name in (contest.said["scenario"], contest.said["scenario_settings"].get("model", ""))
+    )
     trust = " It imports code, so add --trust-code if you trust it." if code else ""
-    return f"{said} The command below adds {it}; then report both folders together.{trust}", shlex.join(words)
+    return (
+        f"{said} The command below adds {it}; then report both folders together.{trust}",
+        shlex.join(words),
+    )
 
 
 def sentences(said: Mapping[str, Any]) -> list[str]:
@@ -249,7 +299,14 @@ def sentences(said: Mapping[str, Any]) -> list[str]:
     names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
     compared = [said["constant"], *said["better"]] if said["better"] or said["warnings"] else []
     return [
-        text for text in (*said["warnings"], f"{said['found'].removesuffix('.')}{names}", said["by_time"], *compared) if text
+        text
+        for text in (
+            *said["warnings"],
+            f"{said['found'].removesuffix('.')}{names}",
+            said["by_time"],
+            *compared,
+        )
+        if text
     ]
 
 
@@ -260,8 +317,17 @@ def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
     said = [f"{number(mean_value(mine.values()))} with {one.label}"]
     for other in contest.entries:
         if other is not one and (gain := contest.gain(one, other, client)):
-            words = {None: "noise is not known", 0: "within noise", 1: "worse beyond noise", -1: "better beyond noise"}
+            words = {
+                None: "noise is not known",
+                0: "within noise",
+                1: "worse beyond noise",
+                -1: "better beyond noise",
+            }
             said.append(f"{number(gain.over)} with {other.label} ({words[gain.sign]})")
     size = contest.tests(client)
-    tests = f" on {size:g} {contest.unit.removesuffix('s') if size == 1 else contest.unit}" if size else ""
+    tests = (
+        f" on {size:g} {contest.unit.removesuffix('s') if size == 1 else contest.unit}"
+        if size
+        else ""
+    )
     return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."

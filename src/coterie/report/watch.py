@@ -1,12 +1,13 @@
 """The report of a running experiment, served to this machine alone.
 
-``/`` is the page, and ``/document.json`` the document that it draws. The page requests the document every two seconds, and
-receives it if it has changed. Nothing of the file system is served. A request with another host name is refused: otherwise
-a page elsewhere, whose name was made to resolve to this machine, could read the answers.
+``/`` is the page, and ``/document.json`` the document that it draws. The page requests the document
+every two seconds, and receives it if it has changed. Nothing of the file system is served. A
+request with another host name is refused: otherwise a page elsewhere, whose name was made to
+resolve to this machine, could read the answers.
 
-Other users of this machine can also send requests to 127.0.0.1. So a request must contain a token, which is new for each
-server. The token is in the printed address and stays there: a browser sends a cookie to every port of a machine, also
-to that of another user's server.
+Other users of this machine can also send requests to 127.0.0.1. So a request must contain a token,
+which is new for each server. The token is in the printed address and stays there: a browser sends a
+cookie to every port of a machine, also to that of another user's server.
 """
 
 from __future__ import annotations
@@ -83,11 +84,14 @@ class Server(ThreadingHTTPServer):
         port: The port, or 0 for any that is free.
 
     Raises:
-        UserError: If ``folder`` is not the directory of a run or an experiment, or the port is not available.
+        UserError: If ``folder`` is not the directory of a run or an experiment, or the port is not
+            available.
     """
 
     daemon_threads = True
-    allow_reuse_address = os.name != "nt"  # frees a released port at once; on Windows it would take ports in use
+    allow_reuse_address = (
+        os.name != "nt"
+    )  # frees a released port at once; on Windows it would take ports in use
 
     def __init__(self, folder: Path, port: int) -> None:
         if not 0 <= port <= 65535:
@@ -97,7 +101,9 @@ class Server(ThreadingHTTPServer):
             super().__init__((HOST, port), RequestHandler)
         except OSError as error:
             why = reason(error)
-            raise UserError(f"port {port} is not available ({why}); --port 0 picks a free one") from error
+            raise UserError(
+                f"port {port} is not available ({why}); --port 0 picks a free one"
+            ) from error
 
     def server_bind(self) -> None:
         """Bind as :class:`http.server.HTTPServer` does, but without requesting this machine's name from the network."""
@@ -133,12 +139,18 @@ class RequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page, the document, or a refusal."""
         if self.headers.get("Host", "").lower() not in hosts(self.server.server_port):
-            return self._say(403, b"Open this page on the same machine, with the address that coterie watch printed.\n")
+            return self._say(
+                403,
+                b"Open this page on the same machine, with the address that coterie watch printed.\n",
+            )
         path, _, query = self.path.partition("?")
         if path == "/favicon.ico":  # which browsers request on their own
             return self._say(204)
         if not self.server.knows(query):
-            return self._say(403, b"The token is missing or wrong: open the full address that coterie watch printed.\n")
+            return self._say(
+                403,
+                b"The token is missing or wrong: open the full address that coterie watch printed.\n",
+            )
         if path not in ("/", "/document.json"):
             return self._say(404, b"Only / and /document.json exist.\n")
         try:
@@ -155,11 +167,16 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _document(self, shown: Shown | None) -> None:
         if shown is None:
             return self._say(204)
-        if shown.tag in [tag.strip().removeprefix("W/") for tag in self.headers.get("If-None-Match", "").split(",")]:
+        if shown.tag in [
+            tag.strip().removeprefix("W/")
+            for tag in self.headers.get("If-None-Match", "").split(",")
+        ]:
             return self._say(304, tag=shown.tag)
         return self._say(200, shown.document, "application/json", shown.tag)
 
-    def _say(self, status: int, body: bytes = b"", kind: str = "text/plain", tag: str | None = None) -> None:
+    def _say(
+        self, status: int, body: bytes = b"", kind: str = "text/plain", tag: str | None = None
+    ) -> None:
         self.send_response(status)
         if tag:
             self.send_header("ETag", tag)
@@ -189,7 +206,8 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 REST = 4
-"""The pause before a page is made again, as a multiple of the time that making it took: for large runs it takes seconds."""
+"""The pause before a page is made again, as a multiple of the time that making it took: for large
+runs it takes seconds."""
 
 Stamp = tuple[tuple[int, int], ...]
 """(time of change, bytes) of each file of a run's records."""
@@ -268,6 +286,9 @@ def stamped(run: Path) -> Stamp | None:
         with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
             if not file.readline().endswith(b"\n"):
                 return None
-        return tuple((stat.st_mtime_ns, stat.st_size) for stat in ((run / name).stat() for name in (RUN, ROUNDS)))
+        return tuple(
+            (stat.st_mtime_ns, stat.st_size)
+            for stat in ((run / name).stat() for name in (RUN, ROUNDS))
+        )
     except FileNotFoundError:
         return None

@@ -76,7 +76,11 @@ def by_time(world: Mapping[str, Any]) -> str:
         return ""
     gap = f", with a gap of {order['gap']}" if "gap" in order else ""
     left = order.get("left_out")
-    lost = f"; {count(left, 'example')} before the cuts {'is' if left == 1 else 'are'} left out" if left else ""
+    lost = (
+        f"; {count(left, 'example')} before the cuts {'is' if left == 1 else 'are'} left out"
+        if left
+        else ""
+    )
     return f"Tested on the last {order['test']:.0%} of each client's examples by {order.get('by', 'time')}{gap}{lost}."
 
 

@@ -1,7 +1,8 @@
 """Integrity checks for run directories and exported models: :func:`check`.
 
-A check finds damage and careless edits. It does not prove who wrote the files: a person who can write a file can also write
-its checksum. For a proof, sign the digest, which covers the bytes of all checked files.
+A check finds damage and careless edits. It does not prove who wrote the files: a person who can
+write a file can also write its checksum. For a proof, sign the digest, which covers the bytes of
+all checked files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from coterie.settings import UserError
 from coterie.settings.calls import public
 
 LOOKS = 3
-"""Number of looks at a run in progress before a mismatch counts as damage: a process may be changing the files."""
+"""Number of looks at a run in progress before a mismatch counts as damage: a process may be
+changing the files."""
 
 WAIT = 0.3
 """Seconds between two looks."""
@@ -62,7 +64,8 @@ WRITTEN = {
 """Names that commands write into a run directory."""
 
 MOST_DAMAGED = 100
-"""Most damaged lines of one file that are listed. The rest is not read, since a hostile file could fill the memory."""
+"""Most damaged lines of one file that are listed. The rest is not read, since a hostile file could
+fill the memory."""
 
 
 @dataclass
@@ -73,7 +76,8 @@ class Checked:
         folder: The folder that was checked.
         intact: Files that are unchanged since they were written.
         damaged: Files that have been changed or damaged.
-        unchecked: What cannot be checked: files that Coterie did not write, and what an interrupted run left.
+        unchecked: What cannot be checked: files that Coterie did not write, and what an interrupted
+            run left.
         digest: Digest of the bytes of all checked files.
     """
 
@@ -101,7 +105,11 @@ def check(folder: Path | str) -> Checked:
     for look in range(1, LOOKS + 1):
         goes_on = _goes_on(folder)
         found = _look(folder)
-        if not (found.damaged or found.unchecked) or look == LOOKS or not (goes_on or _goes_on(folder)):
+        if (
+            not (found.damaged or found.unchecked)
+            or look == LOOKS
+            or not (goes_on or _goes_on(folder))
+        ):
             break
         time.sleep(WAIT)
     return found
@@ -109,7 +117,9 @@ def check(folder: Path | str) -> Checked:
 
 def _goes_on(folder: Path) -> bool:
     """Whether a process is writing in this folder."""
-    return folder.is_dir() and any(os.path.lexists(one / LOCK) for one in (folder, *folder.iterdir()))
+    return folder.is_dir() and any(
+        os.path.lexists(one / LOCK) for one in (folder, *folder.iterdir())
+    )
 
 
 def _look(folder: Path) -> Checked:
@@ -128,7 +138,9 @@ def _look(folder: Path) -> Checked:
                     within(folder, one.name)
                 checked.run(one) if is_run else checked.export(one)
     if not checked.files and not checked.found.damaged:
-        raise UserError(f"{folder} is not a run directory, and contains neither runs nor exported models")
+        raise UserError(
+            f"{folder} is not a run directory, and contains neither runs nor exported models"
+        )
     checked.found.digest = checked.digest()
     return checked.found
 
@@ -144,12 +156,14 @@ def accept(folder: Path | str) -> list[Path]:
         The accepted files.
 
     Raises:
-        UserError: There is no such file, or the records of a run do not belong to what its file describes now. In these
-            cases no file is changed.
+        UserError: There is no such file, or the records of a run do not belong to what its file
+            describes now. In these cases no file is changed.
     """
     folder = Path(folder)
     inside = sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{RUN}"))
-    files = [path for name in (EXPERIMENT, RUN, *inside) if (path := within(folder, name)).is_file()]
+    files = [
+        path for name in (EXPERIMENT, RUN, *inside) if (path := within(folder, name)).is_file()
+    ]
     if not files:
         raise UserError(f"{folder} has no {RUN} and no {EXPERIMENT}")
     before = {path: read_within(path.parent, path.name) for path in files}
@@ -198,7 +212,10 @@ class _Checking:
 
     def digest(self) -> str:
         """The digest of all files that were read."""
-        rows = [f"{path.relative_to(self.folder)} {known}\n" for path, known in sorted(self.files.items())]
+        rows = [
+            f"{path.relative_to(self.folder)} {known}\n"
+            for path, known in sorted(self.files.items())
+        ]
         return checksum.digest("".join(rows).encode())
 
     def keep(self, path: Path) -> None:
@@ -217,7 +234,9 @@ class _Checking:
         rounds: list[int] = []
         entries: list[Entry] = []
         with self.step():
-            rounds = record.checkpoints.rounds()  # read first: a round is recorded before its checkpoint is stored
+            rounds = (
+                record.checkpoints.rounds()
+            )  # read first: a round is recorded before its checkpoint is stored
         with self.step():
             self.read(folder, RUN)
             record.description()
@@ -227,10 +246,16 @@ class _Checking:
         matrices = [name for entry in entries for name in self.matrices(folder, entry)]
         with self.step():
             blobs = self.checkpoints(record, rounds, entries, len(self.found.damaged) == before)
-            names = self.planted(folder, matrices, blobs) if len(self.found.damaged) == before else []
+            names = (
+                self.planted(folder, matrices, blobs) if len(self.found.damaged) == before else []
+            )
             self.others(folder, WRITTEN, names)
         if len(self.found.damaged) == before:
-            kept = f"checkpoints of rounds {', '.join(map(str, rounds))}" if rounds else "no checkpoint"
+            kept = (
+                f"checkpoints of rounds {', '.join(map(str, rounds))}"
+                if rounds
+                else "no checkpoint"
+            )
             self.found.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept}")
 
     def records(self, record: Record) -> list[Entry]:
@@ -238,7 +263,9 @@ class _Checking:
         entries: list[Entry] = []
         with self.step():
             path, damaged = within(record.folder, ROUNDS), 0
-            size = path.stat().st_size if path.exists() else 0  # taken before the file is read: a running process adds lines
+            size = (
+                path.stat().st_size if path.exists() else 0
+            )  # taken before the file is read: a running process adds lines
             for entry in record.entries():
                 entries.append(entry)
                 if entry.problem is not None:
@@ -275,7 +302,9 @@ class _Checking:
                 self.keep(folder / note["similarity"])
         return [note["similarity"] for note in notes]
 
-    def checkpoints(self, record: Record, rounds: list[int], entries: list[Entry], sound: bool) -> list[str]:
+    def checkpoints(
+        self, record: Record, rounds: list[int], entries: list[Entry], sound: bool
+    ) -> list[str]:
         """Check the checkpoints of some rounds.
 
         Args:
@@ -299,7 +328,9 @@ class _Checking:
             except (UserError, FileNotFoundError) as error:
                 if round in record.checkpoints.rounds():  # if not, a running process has removed it
                     more = (
-                        f"; that of round {whole} is intact, so {path.name} is not needed and may be deleted" if whole else ""
+                        f"; that of round {whole} is intact, so {path.name} is not needed and may be deleted"
+                        if whole
+                        else ""
                     )
                     self.found.damaged.append(f"{path} cannot be read: {error}{more}")
         if sound and entries:
@@ -321,8 +352,16 @@ class _Checking:
         checkpoints = Checkpoints(folder / "state")
         known = {*matrices, "state/blobs", *(f"state/blobs/{name}.safetensors" for name in blobs)}
         known |= {f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()}
-        inside = [path for name in (SIMILARITY, "state", "state/blobs") for path in _listed(within(folder, name))]
-        return [name for path in inside if (name := str(path.relative_to(folder)).removesuffix(PART)) not in known]
+        inside = [
+            path
+            for name in (SIMILARITY, "state", "state/blobs")
+            for path in _listed(within(folder, name))
+        ]
+        return [
+            name
+            for path in inside
+            if (name := str(path.relative_to(folder)).removesuffix(PART)) not in known
+        ]
 
     def federation(self, record: Record, recorded: bool) -> None:
         """Check the files that only the server of a federation writes; ``recorded``: whether it has completed a round."""
@@ -350,11 +389,15 @@ class _Checking:
 
     def others(self, folder: Path, known: Collection[str], more: Collection[str] = ()) -> None:
         """Report the unknown files in a folder, and the files ``more`` inside its subfolders."""
-        names = [name for path in _listed(folder) if (name := path.name.removesuffix(PART)) not in known]
+        names = [
+            name for path in _listed(folder) if (name := path.name.removesuffix(PART)) not in known
+        ]
         names = sorted(names) + sorted(more)
         if names:
             extra = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
-            hint = f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
+            hint = (
+                f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
+            )
             self.found.unchecked.append(extra + (hint if more and _goes_on(folder) else ""))
 
 

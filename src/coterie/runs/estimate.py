@@ -1,12 +1,13 @@
 """Estimates of the time, memory and disk space that each method of an experiment will need, before it begins.
 
-One block of clients trains for a few steps, which shows the speed of this machine. Then the engine makes the first rounds of
-each method in this process, but each task is one short step of training. They show what the method asks of its clients, what
-its own steps cost, and what is stored. The other rounds count like these. No file is written, and no random number of the run
-is drawn.
+One block of clients trains for a few steps, which shows the speed of this machine. Then the engine
+makes the first rounds of each method in this process, but each task is one short step of training.
+They show what the method asks of its clients, what its own steps cost, and what is stored. The
+other rounds count like these. No file is written, and no random number of the run is drawn.
 
-So changes in later rounds are not seen: methods that split groups then hold and store more models, and more clients may join.
-If only some clients take part, the server's work counts as proportional to the number of clients; it may grow faster.
+So changes in later rounds are not seen: methods that split groups then hold and store more models,
+and more clients may join. If only some clients take part, the server's work counts as proportional
+to the number of clients; it may grow faster.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ LEAST, NUMBERS = 10, 1 << 25
 SHORT, LONG = 8, 0.2
 """Examples of each client in the first rounds; seconds that are enough for a measurement."""
 TESTED, SCORE = 64, 0.123456789012345678
-"""Examples of a client with which a test is timed; a score that is as long as others when it is recorded."""
+"""Examples of a client with which a test is timed; a score that is as long as others when it is
+recorded."""
 PROCESS, WORKER = 280e6, 40e6
 """Bytes that Python and PyTorch need in the first process, and in each worker."""
 
@@ -80,9 +82,14 @@ def estimate(experiment: Experiment, patience: float = PATIENCE) -> tuple[Estima
         One estimate per method.
     """
     world = experiment.world(experiment.seeds[0])
-    wire, _ = inprocess.setup(experiment.methods[0], world, experiment.seeds[0], experiment.boundary)
+    wire, _ = inprocess.setup(
+        experiment.methods[0], world, experiment.seeds[0], experiment.boundary
+    )
     costs, each = _probe(world, wire, experiment.hardware()), patience / len(experiment.methods)
-    return tuple(_FirstRounds(experiment, method, world, costs, each).estimate() for method in experiment.methods)
+    return tuple(
+        _FirstRounds(experiment, method, world, costs, each).estimate()
+        for method in experiment.methods
+    )
 
 
 def together(estimates: Sequence[Estimate], seeds: int) -> Estimate:
@@ -101,7 +108,11 @@ def _seen(how: Training, size: int, epochs: int | None = None) -> int:
 
 def _update(task: Task, how: Training, size: int) -> int:
     """Examples in the steps that give one update, in all stages."""
-    return sum(_seen(how, size, stage.epochs) for stage in task.stages) if task.stages else _seen(how, size)
+    return (
+        sum(_seen(how, size, stage.epochs) for stage in task.stages)
+        if task.stages
+        else _seen(how, size)
+    )
 
 
 def _second(task: Task, how: Training, size: int) -> int:
@@ -115,7 +126,9 @@ def _one_step(task: Task, how: Training) -> Task:
     """The task with one step in each stage, and one for a personal model."""
     personal = task.personal and replace(task.personal, epochs=None)
     stages = tuple(replace(stage, epochs=None) for stage in task.stages)
-    return replace(task, training=replace(how, steps=1), epochs=None, stages=stages, personal=personal)
+    return replace(
+        task, training=replace(how, steps=1), epochs=None, stages=stages, personal=personal
+    )
 
 
 class _Costs(NamedTuple):
@@ -152,9 +165,13 @@ def _probe(world: World, wire: Wire, hardware: Hardware) -> _Costs:
             steps = max(2, min(20, int(LONG / once)))
             step = max(train(steps) - once, 0.0) / (steps - 1)
         test = min(_timed(lambda: pool.evaluate(served, nobody)) for _ in range(2))
-    examples = sum(min(world.training.batch or len(one.train), len(one.train)) for one in data.values())
+    examples = sum(
+        min(world.training.batch or len(one.train), len(one.train)) for one in data.values()
+    )
     tried = sum(len(one.test) for one in data.values())
-    return _Costs(max(once - step, 0.0) / len(block), step / max(examples, 1), test / max(tried, 1), width)
+    return _Costs(
+        max(once - step, 0.0) / len(block), step / max(examples, 1), test / max(tried, 1), width
+    )
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -166,8 +183,21 @@ def _timed(work: Callable[[], object]) -> float:
 class _FirstRounds:
     """The first rounds of a method with some of the clients: as many as the time allows, at least two."""
 
-    def __init__(self, experiment: Experiment, method: Method[Any], world: World, costs: _Costs, patience: float) -> None:
-        self.experiment, self.method, self.world, self.costs, self.numbers = experiment, method, world, costs, 0.0
+    def __init__(
+        self,
+        experiment: Experiment,
+        method: Method[Any],
+        world: World,
+        costs: _Costs,
+        patience: float,
+    ) -> None:
+        self.experiment, self.method, self.world, self.costs, self.numbers = (
+            experiment,
+            method,
+            world,
+            costs,
+            0.0,
+        )
         self.work: list[Mapping[str, float]] = []  # of each round, for all clients
         self.newest: list[Position] = []
         with seeded(0):
@@ -178,14 +208,26 @@ class _FirstRounds:
         self._play(time.perf_counter() + patience)
 
     def _play(self, end: float) -> None:
-        seed, hardware = self.experiment.seeds[0], replace(self.experiment.hardware(), workers=1, width=self.costs.width)
+        seed, hardware = (
+            self.experiment.seeds[0],
+            replace(self.experiment.hardware(), workers=1, width=self.costs.width),
+        )
         wire, federation = inprocess.setup(self.method, self.few, seed, self.experiment.boundary)
-        position = Position(round=0, exchange=0, state=self.method.init(federation), members=federation.clients)
+        position = Position(
+            round=0, exchange=0, state=self.method.init(federation), members=federation.clients
+        )
         with ClientPool(self.few, wire, hardware, self.experiment.robust) as pool:
-            while position.round < self.experiment.rounds and (len(self.work) < 2 or time.perf_counter() < end):
-                clock, tasks = inprocess.Clock(), dict.fromkeys(("tasks", "passes", "measured"), 0.0)
+            while position.round < self.experiment.rounds and (
+                len(self.work) < 2 or time.perf_counter() < end
+            ):
+                clock, tasks = (
+                    inprocess.Clock(),
+                    dict.fromkeys(("tasks", "passes", "measured"), 0.0),
+                )
                 steps = inprocess.round_steps(self.method, self.few, wire, position, seed, clock)
-                done = inprocess.carry(steps, partial(self._exchange, pool=pool, seed=seed, clock=clock, sums=tasks))
+                done = inprocess.carry(
+                    steps, partial(self._exchange, pool=pool, seed=seed, clock=clock, sums=tasks)
+                )
                 position = done.position
                 self.newest = [*self.newest, position][-self.experiment.checkpoints_kept :]
                 self.work.append({**tasks, **self._ended(done)})
@@ -194,31 +236,54 @@ class _FirstRounds:
         """Estimate the whole run: further rounds count as the mean of the later half of the first rounds."""
         one, rounds, later = self.costs, self.experiment.rounds, self.work[len(self.work) // 2 :]
         more = (rounds - len(self.work)) / len(later)
-        total = {n: sum(w[n] for w in self.work) + more * sum(w[n] for w in later) for n in self.work[0]}
+        total = {
+            n: sum(w[n] for w in self.work) + more * sum(w[n] for w in later) for n in self.work[0]
+        }
         workers = self.experiment.hardware().processes(len(self.world.clients))
         blocks = math.ceil(total["tasks"] / max(total["exchanges"], 1) / one.width)
-        training = total["tasks"] * one.task + total["passes"] * one.trained + total["measured"] * one.tried
+        training = (
+            total["tasks"] * one.task
+            + total["passes"] * one.trained
+            + total["measured"] * one.tried
+        )
         state = self._stored()
         return Estimate(
             method=self.method.name,
-            seconds=training / max(1, min(workers, blocks)) + total["tested"] * one.tried / workers + total["server"],
-            memory=PROCESS + workers * WORKER + _data_bytes(self.world) + 4 * self.numbers + 2 * state,
+            seconds=training / max(1, min(workers, blocks))
+            + total["tested"] * one.tried / workers
+            + total["server"],
+            memory=PROCESS
+            + workers * WORKER
+            + _data_bytes(self.world)
+            + 4 * self.numbers
+            + 2 * state,
             disk=total["written"] + min(self.experiment.checkpoints_kept, rounds) * state,
             **{name: total[name] for name in ("exchanges", "asked", "evaluations")},
         )
 
     def _exchange(
-        self, plan: Plan, position: Position, *, pool: ClientPool, seed: int, clock: inprocess.Clock, sums: dict[str, float]
+        self,
+        plan: Plan,
+        position: Position,
+        *,
+        pool: ClientPool,
+        seed: int,
+        clock: inprocess.Clock,
+        sums: dict[str, float],
     ) -> inprocess.ExchangeResult:
         """Carry out a plan with one step per task, and add to ``sums`` the work of its real tasks."""
         out = inprocess.exchange(pool, self._shortened(plan, sums), position, seed, clock)
         for _, part in plan.leaves():
             models = float(len(pool.hand.models))
-            replies = self.share * sum(1 + task.halves + (task.personal is not None) for task in part.tasks.values())
+            replies = self.share * sum(
+                1 + task.halves + (task.personal is not None) for task in part.tasks.values()
+            )
             if models >= len(self.few.clients):  # one for each client
                 models *= self.share
             window = inprocess.window(part, pool.layout.size, pool.robust.needs_all)
-            replies = replies if window == len(part.tasks) else min(window, replies)  # held all together, or some at a time
+            replies = (
+                replies if window == len(part.tasks) else min(window, replies)
+            )  # held all together, or some at a time
             self.numbers = max(self.numbers, (models + replies) * pool.layout.size)
         return out
 
@@ -226,23 +291,39 @@ class _FirstRounds:
         """The plan with one step per task; the work of its real tasks is added to ``sums``."""
         tasks = dict(plan.tasks)
         for client, task in plan.tasks.items():
-            data, how, parts = self.world.clients[client], task.how(self.world.training), 1 + task.halves
+            data, how, parts = (
+                self.world.clients[client],
+                task.how(self.world.training),
+                1 + task.halves,
+            )
             held = len(data.validation) or task.holdout * len(data.train)
-            measured = {None: 0, "train": len(data.train), "validation": len(data.validation)}[task.measure]
+            measured = {None: 0, "train": len(data.train), "validation": len(data.validation)}[
+                task.measure
+            ]
             models = task.held_out * (1 + (task.personal is not None))
             sums["measured"] += self.share * (len(task.offered) * measured + models * held)
             if task.trains:
                 part = len(data.train) // parts
                 more = _second(task, how, len(data.train))
                 sums["tasks"] += self.share * (parts + (more > 0))
-                sums["passes"] += self.share * ((part if task.gradient else parts * _update(task, how, part)) + more)
+                sums["passes"] += self.share * (
+                    (part if task.gradient else parts * _update(task, how, part)) + more
+                )
                 tasks[client] = _one_step(task, how)
-        return replace(plan, tasks=tasks, parts={name: self._shortened(part, sums) for name, part in plan.parts.items()})
+        return replace(
+            plan,
+            tasks=tasks,
+            parts={name: self._shortened(part, sums) for name, part in plan.parts.items()},
+        )
 
     def _ended(self, done: Round) -> dict[str, float]:
         """The work of a round besides its tasks, and what it writes."""
-        scores = dict.fromkeys(done.assignment.row, dict.fromkeys(["loss", *self.world.objective.named], SCORE))
-        plain, scored = (len(to_json(line(replace(done, scores=some))).encode()) for some in (None, scores))
+        scores = dict.fromkeys(
+            done.assignment.row, dict.fromkeys(["loss", *self.world.objective.named], SCORE)
+        )
+        plain, scored = (
+            len(to_json(line(replace(done, scores=some))).encode()) for some in (None, scores)
+        )
         matrices = sum(matrix.nbytes for note in done.notes for matrix in note.similarity.values())
         often = 1 / self.experiment.eval_every
         return {
@@ -261,7 +342,9 @@ class _FirstRounds:
             rows = served.path.get(client, (row,)) if served.ensemble else (row,)
             data, alone = self.world.clients[client], done.position.own(served, client) is not None
             test, near = data.test, served.neighbours is not None
-            more = len(data.train) + len(data.validation) if near else 0  # whose features are computed as well
+            more = (
+                len(data.train) + len(data.validation) if near else 0
+            )  # whose features are computed as well
             own = client if alone or near else None
             distinct[rows, own, id(test.inputs), id(test.index)] = len(test) * len(rows) + more
         return sum(distinct.values()) * (self.share if len(distinct) == len(served.row) else 1)
@@ -302,6 +385,12 @@ def _short(data: ClientData, count: int) -> ClientData:
 
 def _data_bytes(world: World) -> float:
     """Bytes of all clients' examples; examples that several clients share are counted once."""
-    splits = [split for data in world.clients.values() for split in (data.train, data.validation, data.test)]
+    splits = [
+        split
+        for data in world.clients.values()
+        for split in (data.train, data.validation, data.test)
+    ]
     found = [one for split in splits for one in tensors((split.inputs, split.index, split.targets))]
-    return float(sum({id(one): one.nbytes for one in found if isinstance(one, torch.Tensor)}.values()))
+    return float(
+        sum({id(one): one.nbytes for one in found if isinstance(one, torch.Tensor)}.values())
+    )

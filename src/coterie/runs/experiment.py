@@ -2,21 +2,19 @@
 
 In TOML, everything may be left out, but the file must not be empty::
 
-    scenario = "digits/label-permutation"    # or a table: [scenario] name = "...", and settings of it
-    methods = ["fedavg", "cfl"]              # or tables: [[methods]] name = "cfl", and settings of it
-    rounds = 40
-    seeds = [0, 1, 2]                        # or a number of seeds, 3; or seed = 0
-    target = 0.95                            # stop a run when its mean accuracy reaches this
-    eval_every = 1                           # rounds between tests
-    checkpoint_every = 1                     # rounds between checkpoints
-    checkpoints_kept = 2                     # number of newest checkpoints kept; older ones are removed
-    workers = 2                              # processes that train; the results do not depend on it
-    width = 16                               # clients trained in one block; by default what suits model and device
-    device = "cpu"                           # or cuda
-    precision = "fp32"                       # or bf16
-    engine = "inprocess"                     # or flower, for its simulation; or ray, for a Ray cluster
-    address = "10.0.0.1:6379"                # of the Ray cluster; by default Ray's own rules, see docs/cluster.md
-    data = "data"                            # folder of the data set's files
+    scenario = "digits/label-permutation"    # or a table: [scenario] name = "...", and settings of
+    it methods = ["fedavg", "cfl"]              # or tables: [[methods]] name = "cfl", and settings
+    of it rounds = 40 seeds = [0, 1, 2]                        # or a number of seeds, 3; or seed =
+    0 target = 0.95                            # stop a run when its mean accuracy reaches this
+    eval_every = 1                           # rounds between tests checkpoint_every = 1
+    # rounds between checkpoints checkpoints_kept = 2                     # number of newest
+    checkpoints kept; older ones are removed workers = 2                              # processes
+    that train; the results do not depend on it width = 16                               # clients
+    trained in one block; by default what suits model and device device = "cpu"
+    # or cuda precision = "fp32"                       # or bf16 engine = "inprocess"
+    # or flower, for its simulation; or ray, for a Ray cluster address = "10.0.0.1:6379"
+    # of the Ray cluster; by default Ray's own rules, see docs/cluster.md data = "data"
+    # folder of the data set's files
 
     [training]                               # local training; other settings are the scenario's
     lr = 0.05
@@ -24,12 +22,12 @@ In TOML, everything may be left out, but the file must not be empty::
     [boundary]                               # changes to updates on their way, see docs/boundary.md
     rotation = "permute"
 
-    [robust]                                 # bounds on the influence of one client, see docs/adversaries.md
-    mean = "trimmed-mean"
+    [robust]                                 # bounds on the influence of one client, see
+    docs/adversaries.md mean = "trimmed-mean"
 
-The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come from another person, so
-three things are not taken from it: code (a model ``package.module:Name``), and a boundary's secret and the address of a
-cluster, which are not in it.
+The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come
+from another person, so three things are not taken from it: code (a model ``package.module:Name``),
+and a boundary's secret and the address of a cluster, which are not in it.
 """
 
 from __future__ import annotations
@@ -84,7 +82,8 @@ DEMO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "auto")
 
 Spec = dict[str, Any]
-"""An experiment as plain tables in normal form: ``scenario`` is a table with ``name``, ``methods`` a list of such tables."""
+"""An experiment as plain tables in normal form: ``scenario`` is a table with ``name``, ``methods``
+a list of such tables."""
 
 
 @public
@@ -137,9 +136,10 @@ class Experiment:
         width: Clients trained in one block; None for a number that suits model and device.
         device: The device on which clients train: cpu, cuda, cuda:1, ...
         precision: fp32, or bf16 (autocast) for training and tests.
-        engine: The engine that runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster.
-        address: Address of the Ray cluster: ``HOST:PORT``, ``auto`` or ``local``. None for Ray's own rules, see
-            ``coterie.engines.ray.connected``. It is not recorded.
+        engine: The engine that runs the clients: Coterie's own processes, Flower's simulation, or a
+            Ray cluster.
+        address: Address of the Ray cluster: ``HOST:PORT``, ``auto`` or ``local``. None for Ray's
+            own rules, see ``coterie.engines.ray.connected``. It is not recorded.
         data: Folder of the data set's files, or your table.
         origin: The file from which it was read, if Coterie recorded that file.
     """
@@ -152,18 +152,30 @@ class Experiment:
     robust: Robust = Robust()  # noqa: RUF009  (frozen)
     rounds: int = setting(40, "communication rounds", ge=1)
     seeds: tuple[int, ...] = setting((0,), "one run of each method per seed", ge=0)
-    target: float | None = setting(None, "stop a run when the mean of its main metric reaches this", gt=0)
+    target: float | None = setting(
+        None, "stop a run when the mean of its main metric reaches this", gt=0
+    )
     eval_every: int = setting(1, "rounds between tests; the last round is always tested", ge=1)
-    checkpoint_every: int = setting(1, "rounds between checkpoints; the last round always has one", ge=1)
+    checkpoint_every: int = setting(
+        1, "rounds between checkpoints; the last round always has one", ge=1
+    )
     checkpoints_kept: int = setting(KEPT, "number of newest checkpoints that are kept", ge=1)
     workers: int | None = setting(None, "training processes; none: one per core", ge=1)
-    width: int | None = setting(None, "clients trained in one block; none: chosen for model and device", ge=1)
-    device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
-    precision: str = setting("fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS)
-    engine: str = setting(
-        "inprocess", "what runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster", choices=ENGINES
+    width: int | None = setting(
+        None, "clients trained in one block; none: chosen for model and device", ge=1
     )
-    address: str | None = setting(None, "address of the Ray cluster: HOST:PORT, auto or local; none: found by Ray")
+    device: str = setting("cpu", "where clients train: cpu, cuda, cuda:1, ...")
+    precision: str = setting(
+        "fp32", "fp32, or bf16 (autocast) for training and tests", choices=PRECISIONS
+    )
+    engine: str = setting(
+        "inprocess",
+        "what runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster",
+        choices=ENGINES,
+    )
+    address: str | None = setting(
+        None, "address of the Ray cluster: HOST:PORT, auto or local; none: found by Ray"
+    )
     data: str | None = setting(None, "folder of the data set's files, or your table")
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
@@ -174,12 +186,16 @@ class Experiment:
     def __post_init__(self) -> None:
         check(self)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise SettingError(f"Experiment.seeds must be at least one, all different, got {list(self.seeds)}")
+            raise SettingError(
+                f"Experiment.seeds must be at least one, all different, got {list(self.seeds)}"
+            )
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
         self.hardware()
         if self.address is not None and self.engine != "ray":
-            raise SettingError(f"Experiment.address needs engine ray, got {self.address!r} with engine {self.engine}")
+            raise SettingError(
+                f"Experiment.address needs engine ray, got {self.address!r} with engine {self.engine}"
+            )
         if self.engine == "flower":
             self._check_flower()
         if self.engine == "ray":
@@ -190,13 +206,17 @@ class Experiment:
         if importlib.util.find_spec("ray") is None:
             raise UserError("engine ray needs Ray: pip install 'coterie[ray]'")
         if self.device != "cpu":
-            raise SettingError(f"Experiment.device needs engine inprocess, got {self.device} with engine ray")
+            raise SettingError(
+                f"Experiment.device needs engine inprocess, got {self.device} with engine ray"
+            )
         if isinstance(self.setup, OwnWorld) and not self.setup.source:
             raise SettingError(
                 "engine ray needs a function that makes the world, in a module that can be imported on every node"
             )
         if self.address is not None and "://" in self.address:
-            raise SettingError(f"Experiment.address must be HOST:PORT, auto or local, got {self.address!r}")
+            raise SettingError(
+                f"Experiment.address must be HOST:PORT, auto or local, got {self.address!r}"
+            )
 
     def _check_flower(self) -> None:
         """Raise an error if Flower is not installed, or if a setting is one that its clients do not support."""
@@ -204,9 +224,13 @@ class Experiment:
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
         for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
             if getattr(self, name) not in (None, only):
-                raise SettingError(f"Experiment.{name} needs engine inprocess, got {getattr(self, name)} with engine flower")
+                raise SettingError(
+                    f"Experiment.{name} needs engine inprocess, got {getattr(self, name)} with engine flower"
+                )
         if isinstance(self.setup, OwnWorld) and not self.setup.source:
-            raise SettingError("engine flower needs a function that makes the world, in a module that can be imported")
+            raise SettingError(
+                "engine flower needs a function that makes the world, in a module that can be imported"
+            )
         if isinstance(self.setup, Scenario) and self.setup.drift != "none":
             raise SettingError(
                 f"Scenario.drift {self.setup.drift} needs engine inprocess, got flower, whose clients keep their data"
@@ -218,7 +242,12 @@ class Experiment:
 
     def hardware(self, workers: int | None = None) -> Hardware:
         """The hardware settings of the runs, with ``workers`` in place of the experiment's if it is given."""
-        return Hardware(workers=workers or self.workers, width=self.width, device=self.device, precision=self.precision)
+        return Hardware(
+            workers=workers or self.workers,
+            width=self.width,
+            device=self.device,
+            precision=self.precision,
+        )
 
     def check_calendar(self) -> None:
         """Check that newcomers join and leavers leave before the run ends.
@@ -279,10 +308,16 @@ class Experiment:
 
         If there are none, :func:`make` gives this experiment again.
         """
-        settings = {} if isinstance(self.setup, OwnWorld) else plain(self.setup, without=("training",))
+        settings = (
+            {} if isinstance(self.setup, OwnWorld) else plain(self.setup, without=("training",))
+        )
         out: Spec = {"scenario": {"name": self.scenario, **settings}}
         out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
-        out |= {name: value for name in PLAIN if name != "address" and (value := getattr(self, name)) is not None}
+        out |= {
+            name: value
+            for name in PLAIN
+            if name != "address" and (value := getattr(self, name)) is not None
+        }
         out["seeds"] = list(self.seeds)
         hidden = ("secret",) if self.boundary.secret is not None else ()
         out |= {"training": plain(self.training), "boundary": plain(self.boundary, without=hidden)}
@@ -304,7 +339,17 @@ PLAIN = (
     "address",
     "data",
 )
-KNOWN = ("scenario", "methods", "rounds", "seed", "seeds", *PLAIN[1:], "training", "boundary", "robust")
+KNOWN = (
+    "scenario",
+    "methods",
+    "rounds",
+    "seed",
+    "seeds",
+    *PLAIN[1:],
+    "training",
+    "boundary",
+    "robust",
+)
 
 
 @public
@@ -313,8 +358,10 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
 
     Args:
         path: An experiment file, or a ``run.toml`` or ``experiment.toml`` that Coterie recorded.
-        trust_code: Whether a model that a recorded file names as ``package.module:Name`` may be imported.
-        secret: The boundary's secret, if a recorded file had one; None for the environment's COTERIE_SECRET.
+        trust_code: Whether a model that a recorded file names as ``package.module:Name`` may be
+            imported.
+        secret: The boundary's secret, if a recorded file had one; None for the environment's
+            COTERIE_SECRET.
 
     Returns:
         The experiment as tables, for :func:`make`. They may be changed before.
@@ -329,15 +376,23 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
     recorded: dict[str, Any] = {}
     if "schema" in document:  # a recorded file, which has other entries besides
         if "address" in document:  # whoever answers there could run code here
-            raise UserError(f"{path} has an address of a Ray cluster, which Coterie does not record: it was changed")
-        document = {key: value for key, value in document.items() if key not in ("schema", "world", "versions")}
+            raise UserError(
+                f"{path} has an address of a Ray cluster, which Coterie does not record: it was changed"
+            )
+        document = {
+            key: value
+            for key, value in document.items()
+            if key not in ("schema", "world", "versions")
+        }
         known = document.pop("secret", None)
         if known is not None:
             given = secret_of_environment() if secret is None else secret
             if given is not None:
                 document["boundary"] = {**document["boundary"], "secret": given}
         recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
-    elif path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path):  # it may be another person's
+    elif (
+        path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path)
+    ):  # it may be another person's
         hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
@@ -362,7 +417,8 @@ def normal(document: Mapping[str, Any]) -> Spec:
         The tables in the form :data:`Spec`.
 
     Raises:
-        SettingError: A key is unknown (the message names the most similar key), or a value is of the wrong kind.
+        SettingError: A key is unknown (the message names the most similar key), or a value is of
+            the wrong kind.
     """
     for key in document:
         if key not in KNOWN and not (key == "origin" and isinstance(document[key], Origin)):
@@ -376,7 +432,11 @@ def normal(document: Mapping[str, Any]) -> Spec:
     for table in ("training", "boundary", "robust"):
         spec[table] = document.get(table, {})
         if not isinstance(spec[table], Mapping):
-            got = "; the value is not shown: it may be a secret" if table == "boundary" else f", got {spec[table]!r}"
+            got = (
+                "; the value is not shown: it may be a secret"
+                if table == "boundary"
+                else f", got {spec[table]!r}"
+            )
             raise SettingError(f"{table} must be a table of settings{got}")
         spec[table] = dict(spec[table])
     if "seed" in spec and "seeds" in spec:
@@ -393,7 +453,9 @@ def listed_seeds(seeds: Any) -> Any:
     if not isinstance(seeds, int) or isinstance(seeds, bool):
         return seeds
     if seeds > MOST_SEEDS:
-        raise SettingError(f"seeds must be a list, or a number of at most {MOST_SEEDS:,}, got {seeds}")
+        raise SettingError(
+            f"seeds must be a list, or a number of at most {MOST_SEEDS:,}, got {seeds}"
+        )
     return list(range(seeds))
 
 
@@ -406,14 +468,16 @@ def _named(key: str, value: Any) -> dict[str, Any]:
 
 
 @public
-def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **settings: Any) -> Experiment:
+def own(
+    made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **settings: Any
+) -> Experiment:
     """Make an experiment over your own world.
 
     Args:
         made: The world, a function that makes the world of a seed, or a scenario's name.
         methods: Names of methods, or methods with their settings; one or several.
-        **settings: Further fields of :class:`Experiment`: rounds, seeds, ...; training, boundary and robust as objects or as
-            tables of their settings.
+        **settings: Further fields of :class:`Experiment`: rounds, seeds, ...; training, boundary
+            and robust as objects or as tables of their settings.
 
     Returns:
         The experiment. Its local training is the world's own, unless ``training`` is given.
@@ -430,26 +494,40 @@ def own(made: Any, methods: Sequence[str | Method[Any]] | str | Method[Any], **s
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
     scenario = setup.name if isinstance(setup, OwnWorld) else made
     known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
-    several = list(methods) if isinstance(methods, Iterable) and not isinstance(methods, str | Mapping) else [methods]
+    several = (
+        list(methods)
+        if isinstance(methods, Iterable) and not isinstance(methods, str | Mapping)
+        else [methods]
+    )
     for key in settings:
         if key not in known:
-            raise no_setting("an experiment", key, ("methods", *known), settings[key], beside=several)
+            raise no_setting(
+                "an experiment", key, ("methods", *known), settings[key], beside=several
+            )
     chosen = tuple(map(made_method, several))
     for name, table in (("boundary", Boundary), ("robust", Robust)):
         if name in settings:
             settings[name] = table_of(name, settings[name], table())
     seeds = listed_seeds(settings.pop("seeds", (0,)))
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
-        raise SettingError(f"seeds must be a list of whole numbers, or a number of seeds, got {seeds!r:.60}")
+        raise SettingError(
+            f"seeds must be a list of whole numbers, or a number of seeds, got {seeds!r:.60}"
+        )
     seeds = tuple(seeds)
     training = settings.pop("training", {})
     if not isinstance(training, Training):
-        training = table_of("training", training, setup.training or setup.build(seeds[0] if seeds else 0).training)
-    return Experiment(scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings)
+        training = table_of(
+            "training", training, setup.training or setup.build(seeds[0] if seeds else 0).training
+        )
+    return Experiment(
+        scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings
+    )
 
 
 @public
-def make(spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]] = MappingProxyType({})) -> Experiment:
+def make(
+    spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]] = MappingProxyType({})
+) -> Experiment:
     """Make an experiment and check every setting.
 
     Args:
@@ -543,19 +621,25 @@ def assign(spec: Spec, text: str) -> Spec:
 
     Args:
         spec: The experiment's tables; they stay as they are.
-        text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY`` for one method,
-            ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY`` or ``robust.KEY``; or KEY alone, if only
-            one of method, training, scenario and experiment has it. ``target`` alone is the column of a scenario of a table.
+        text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY``
+            for one method, ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY``
+            or ``robust.KEY``; or KEY alone, if only one of method, training, scenario and
+            experiment has it. ``target`` alone is the column of a scenario of a table.
 
     Returns:
         The changed tables.
 
     Raises:
-        SettingError: The key is unknown (the message names the most similar key) or ambiguous, or the value cannot be read.
+        SettingError: The key is unknown (the message names the most similar key) or ambiguous, or
+            the value cannot be read.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not _KEY.fullmatch(key):
-        got = "; the value is not shown: it may be a secret" if "secret" in text.lower() else f", got {text!r}"
+        got = (
+            "; the value is not shown: it may be a secret"
+            if "secret" in text.lower()
+            else f", got {text!r}"
+        )
         raise SettingError(f"--set takes key=value{got}")
     spec = {
         **spec,
@@ -569,9 +653,13 @@ def assign(spec: Spec, text: str) -> Spec:
         parsed = parse(value)
     except ValueError as error:
         if key.rpartition(".")[2] == "secret" and value.isdecimal():
-            raise SettingError(f"--set {key}: a secret of more than 64 bits must be given with --secret-file FILE") from None
+            raise SettingError(
+                f"--set {key}: a secret of more than 64 bits must be given with --secret-file FILE"
+            ) from None
         raise SettingError(f"--set {key}: the value cannot be read: {error}") from error
-    if parsed is None:  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
+    if (
+        parsed is None
+    ):  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
     places = list(_places(spec))
     of_table = getattr(find(spec["scenario"]["name"]), "dataset", "") == "table"
@@ -603,19 +691,25 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
         tables = dict.fromkeys([*(p.table for p in places), "method"])
         if table in METHODS:
             raise SettingError(f"--set {key}: {table} is not among the methods of this run")
-        raise SettingError(f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})")
+        raise SettingError(
+            f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})"
+        )
     found = [place for place in there if place.key == name]
     if not found:
         known = list(dict.fromkeys(place.key for place in there))
         likely = meant(name, known)
         said = f"; did you mean {likely}?" if likely else ""
-        raise SettingError(f"--set {key}: {table} has no setting {name!r}{said} (known: {', '.join(known)})")
+        raise SettingError(
+            f"--set {key}: {table} has no setting {name!r}{said} (known: {', '.join(known)})"
+        )
     return found
 
 
 def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingPlace]:
     found = [place for place in places if place.key == key and place.kind not in DOTTED]
-    if key == "target":  # in a table the column to predict, otherwise the accuracy, which --target sets in any case
+    if (
+        key == "target"
+    ):  # in a table the column to predict, otherwise the accuracy, which --target sets in any case
         found = [place for place in found if (place.kind == "scenario") == of_table]
     if not found:
         if table := next((place.table for place in places if place.key == key), None):
@@ -631,11 +725,18 @@ def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingP
 
 def _hint(places: list[SettingPlace], key: str) -> str:
     """The end of a sentence that says which setting may be meant by a key that is none."""
-    for name in (key, *called_here(key)):  # its names elsewhere; settings of the run's methods come first
+    for name in (
+        key,
+        *called_here(key),
+    ):  # its names elsewhere; settings of the run's methods come first
         likely = next((place for place in places if place.key == name), None)
         if likely is not None:
             return f"; did you mean {_written(places, likely)}?"
-    others = [name for name, cls in METHODS.items() if any(one in settings_of(cls) for one in (key, *called_here(key)))]
+    others = [
+        name
+        for name, cls in METHODS.items()
+        if any(one in settings_of(cls) for one in (key, *called_here(key)))
+    ]
     if others:
         return f"; it is a setting of {', '.join(others)}, and this run has none of these"
     slip = meant(key, dict.fromkeys(place.key for place in places))
@@ -647,7 +748,11 @@ def _hint(places: list[SettingPlace], key: str) -> str:
 def _written(places: list[SettingPlace], meant_place: SettingPlace) -> str:
     """A setting as --set takes it: the key alone where that is clear."""
     kinds = {place.kind for place in places if place.key == meant_place.key}
-    return meant_place.key if len(kinds) == 1 and meant_place.kind not in DOTTED else meant_place.dotted
+    return (
+        meant_place.key
+        if len(kinds) == 1 and meant_place.kind not in DOTTED
+        else meant_place.dotted
+    )
 
 
 @public
@@ -664,9 +769,15 @@ def option_hint(option: str, value: str) -> str:
     scenario = type(find(DEMO))
     tables = {"training": Training, "scenario": scenario, "boundary": Boundary, "robust": Robust}
     places = [
-        SettingPlace(name, name, key, {}) for name, cls in tables.items() for key in settings_of(cls, hidden=("training",))
+        SettingPlace(name, name, key, {})
+        for name, cls in tables.items()
+        for key in settings_of(cls, hidden=("training",))
     ]
-    places += [SettingPlace("method", name, key, {}) for name, cls in METHODS.items() for key in settings_of(cls)]
+    places += [
+        SettingPlace("method", name, key, {})
+        for name, cls in METHODS.items()
+        for key in settings_of(cls)
+    ]
     key = option.lstrip("-").replace("-", "_")
     names = [key, *called_here(key)]
     if key == "metric":  # a distance to FL+HC; an option of this name is a metric of models

@@ -1,7 +1,7 @@
 """Export of a run's models to safetensors files, which can be read without Coterie, and loading them again.
 
-An export is a folder with ``models.json`` and one file per model: the ``state_dict`` of the clients' module. Nothing is ever
-unpickled.
+An export is a folder with ``models.json`` and one file per model: the ``state_dict`` of the
+clients' module. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ class Net:
     """A run's net.
 
     Attributes:
-        about: Its name, input shape and number of classes; None for a net that Coterie has no name for.
+        about: Its name, input shape and number of classes; None for a net that Coterie has no name
+            for.
         sealed: The map of the models, if only the clients know its secret.
         stays: Layers that stay at the clients. The server does not have them.
         layers: All layers that are trained.
-        untrained: Names of tensors that are not part of a row: frozen parameters and integer buffers.
+        untrained: Names of tensors that are not part of a row: frozen parameters and integer
+            buffers.
         named: Function from a row ``(d,)`` to all tensors by name, as copies.
     """
 
@@ -80,7 +82,11 @@ class Net:
         """The tensors that go into the file of a model ``row`` ``(d,)``; empty if all layers stay at the clients."""
         if set(self.stays) == set(self.layers):
             return {}
-        return {name: value for name, value in self.named(row).items() if name.rpartition(".")[0] not in self.stays}
+        return {
+            name: value
+            for name, value in self.named(row).items()
+            if name.rpartition(".")[0] not in self.stays
+        }
 
     def shared(self, tensors: Tensors) -> Tensors:
         """Those of a model's tensors that all models share and that are large, so that a file of their own has them."""
@@ -104,7 +110,11 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     """
     world, boundary = run.record.description()["world"], run.experiment.boundary
     elsewhere = of_federation(run)
-    sealed = {"rotation": boundary.rotation, "block": boundary.block} if elsewhere and boundary.rotation != "none" else None
+    sealed = (
+        {"rotation": boundary.rotation, "block": boundary.block}
+        if elsewhere and boundary.rotation != "none"
+        else None
+    )
     stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
     about = world.get("model")
     if about is not None:
@@ -121,10 +131,14 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     def named(row: Tensor) -> Tensors:
         layout.load(module, plain(row))
         # Copies: safetensors does not accept two names for the same memory, which tied layers have.
-        return {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+        return {
+            name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
+        }
 
     sent = {piece.name for piece in layout.pieces}
-    whole = module.state_dict(keep_vars=True)  # the parameters themselves: tied ones are the same object
+    whole = module.state_dict(
+        keep_vars=True
+    )  # the parameters themselves: tied ones are the same object
     trained = {id(whole[name]) for name in sent}
     untrained = tuple(name for name, value in whole.items() if id(value) not in trained)
     return Net(about, sealed, stays, tuple(layout.columns), untrained, named)
@@ -158,7 +172,8 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
     Args:
         about: The name, shape and classes.
         file: The file in which they stand, for error messages.
-        numbers: The numbers that are available for the net. A larger net is refused before memory is allocated.
+        numbers: The numbers that are available for the net. A larger net is refused before memory
+            is allocated.
 
     Returns:
         The net.
@@ -173,7 +188,10 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
             raise ValueError(f"inputs of shape {list(shape)} and {classes} classes")
         if str(about["name"]) in nets.MODELS:
             with torch.device("meta"):
-                needed = sum(one.numel() for one in nets.make(str(about["name"]), shape, classes).parameters())
+                needed = sum(
+                    one.numel()
+                    for one in nets.make(str(about["name"]), shape, classes).parameters()
+                )
             if needed > numbers:
                 raise ValueError(f"a net of {needed:,} numbers, but its models have {numbers:,}")
         buffers = [str(name) for name in about.get("buffers", ["*"])]
@@ -191,7 +209,9 @@ def _stays(run: Run, position: Position) -> tuple[str, ...]:
 
 def _personal(run: Run, position: Position, assignment: Assignment) -> bool:
     """Whether clients are served by personal models, which stay with them."""
-    return set(assignment.plain) < set(assignment.row) and any(task.personal is not None for task in _tasks(run, position))
+    return set(assignment.plain) < set(assignment.row) and any(
+        task.personal is not None for task in _tasks(run, position)
+    )
 
 
 def _tasks(run: Run, position: Position) -> list[Task]:
@@ -201,26 +221,37 @@ def _tasks(run: Run, position: Position) -> list[Task]:
     def tasks_of(method: Any, state: Any) -> list[Task]:
         if isinstance(method, Auto):
             return tasks_of(method.race, state)
-        if isinstance(method, Race):  # the next plan may be without the leader, which waits for other arms
+        if isinstance(
+            method, Race
+        ):  # the next plan may be without the leader, which waits for other arms
             return tasks_of(method.named[state.leader], state.arms[state.leader])
         if isinstance(method, Tuned):
             return [method.tuned(task) for task in tasks_of(method.method, state.inner)]
         served = method.assignment(state).part
-        return [task for name, part in method.plan(state, cohort).leaves() if name == served for task in part.tasks.values()]
+        return [
+            task
+            for name, part in method.plan(state, cohort).leaves()
+            if name == served
+            for task in part.tasks.values()
+        ]
 
     return tasks_of(run.method, position.state)
 
 
-def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], tuple[str, ...], Callable[[Tensor], Tensors]]:
+def _described(
+    run: Run, whole: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], Callable[[Tensor], Tensors]]:
     """The fields ``layers``, ``untrained`` and ``named`` of a federation's net, from its server's description.
 
-    ``tensors``: in the order of a row. ``trainable``: how many of them are trainable. ``tied``: the further names of tensors
-    that have several. ``others``: the file of the tensors that have no place in a row. With ``whole``, all tensors stay
-    float32, so that a row keeps all its digits.
+    ``tensors``: in the order of a row. ``trainable``: how many of them are trainable. ``tied``: the
+    further names of tensors that have several. ``others``: the file of the tensors that have no
+    place in a row. With ``whole``, all tensors stay float32, so that a row keeps all its digits.
     """
     try:
         net = run.record.description()["world"]["net"]
-        pieces = [(one["name"], tuple(one["shape"]), _dtype(one["dtype"])) for one in net["tensors"]]
+        pieces = [
+            (one["name"], tuple(one["shape"]), _dtype(one["dtype"])) for one in net["tensors"]
+        ]
         layers = tuple({name.rpartition(".")[0]: None for name, _, _ in pieces[: net["trainable"]]})
         tied, others = dict(net.get("tied", {})), {}
         if "others" in net:
@@ -229,13 +260,17 @@ def _described(run: Run, whole: bool) -> tuple[tuple[str, ...], tuple[str, ...],
             checksum.check(data, run.folder / name, net.get("others_checksum"))
             others = safetensors.torch.load(data)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
-        raise DamagedError(f"{run.folder} has no valid list of its net's tensors ({error}); it is damaged") from error
+        raise DamagedError(
+            f"{run.folder} has no valid list of its net's tensors ({error}); it is damaged"
+        ) from error
 
     def named(row: Tensor) -> Tensors:
         out, start = dict(others), 0
         for name, shape, dtype in pieces:
             stop = start + math.prod(shape)
-            out[name] = row[start:stop].reshape(shape).to(torch.float32 if whole else dtype, copy=True)
+            out[name] = (
+                row[start:stop].reshape(shape).to(torch.float32 if whole else dtype, copy=True)
+            )
             start = stop
         return {**out, **{name: out[other].clone() for name, other in tied.items()}}
 
@@ -256,14 +291,16 @@ def _dtype(name: str) -> torch.dtype:
 MODELS = "models.json"
 
 SHARED = "shared.safetensors"
-"""File of the tensors that no client trains, such as a frozen backbone, if they are large; all models share it."""
+"""File of the tensors that no client trains, such as a frozen backbone, if they are large; all
+models share it."""
 
 SMALL = 2**20
 """Bytes of such tensors up to which each model's file has them, so that it is complete."""
 
 _PLAIN = Shown()
 Key = tuple[int, Client | None]
-"""A model that serves clients: its row in the assignment and, if a client keeps own layers, the client."""
+"""A model that serves clients: its row in the assignment and, if a client keeps own layers, the
+client."""
 
 
 @public
@@ -278,25 +315,28 @@ def save(
 ) -> Path:
     """Write every model that serves a client of a run into a new folder.
 
-    If this fails, no files are left. A model that the server has only in part, or only as a sealed row, is written in that
-    form.
+    If this fails, no files are left. A model that the server has only in part, or only as a sealed
+    row, is written in that form.
 
     Args:
-        run: A run directory, whose newest checkpoint is exported, or a folder of several runs, each of which gets a
-            subfolder with its name.
+        run: A run directory, whose newest checkpoint is exported, or a folder of several runs, each
+            of which gets a subfolder with its name.
         to: The new folder.
         progress: Called after each run.
-        trust_code: Whether a model that a run directory names as ``package.module:Name`` may be imported.
-        secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
-        warn: Called with a sentence if there are records after the newest checkpoint, or if personal models stay at the
-            clients of a federation; issues a warning by default.
+        trust_code: Whether a model that a run directory names as ``package.module:Name`` may be
+            imported.
+        secret: The boundary's secret, if the run had one; None for the environment's
+            COTERIE_SECRET.
+        warn: Called with a sentence if there are records after the newest checkpoint, or if
+            personal models stay at the clients of a federation; issues a warning by default.
 
     Returns:
         The new folder, as an absolute path.
 
     Raises:
-        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay at the clients, clients are
-            also served by their training examples, or code or a secret is needed and was not given.
+        UserError: ``to`` is not empty, a run has no checkpoint yet or is damaged, all layers stay
+            at the clients, clients are also served by their training examples, or code or a secret
+            is needed and was not given.
     """
     to = Path(to).absolute()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
@@ -317,7 +357,9 @@ def save(
         if part in made:
             shutil.rmtree(part, ignore_errors=True)
         for parent in made if not to.exists() else ():
-            with contextlib.suppress(OSError):  # it was never made, or another process has written into it
+            with contextlib.suppress(
+                OSError
+            ):  # it was never made, or another process has written into it
                 parent.rmdir()
     return to
 
@@ -328,14 +370,22 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
         raise UserError(f"{run.folder} has no run: {hint}")
     stored = run.record.stored(Position, fallback=False)
-    _, lines = run.record.shown()  # read after the checkpoint: a process records a round before it stores its checkpoint
+    _, lines = (
+        run.record.shown()
+    )  # read after the checkpoint: a process records a round before it stores its checkpoint
     if stored is None or not lines:
-        how = "start its ServerApp again" if of_federation(run) else f"run coterie resume {run.folder}"
+        how = (
+            "start its ServerApp again"
+            if of_federation(run)
+            else f"run coterie resume {run.folder}"
+        )
         raise UserError(f"{run.folder} has no completed round yet; to continue, {how}")
     round, position = stored
     if lines[-1]["round"] > round:
         last = lines[-1]["round"]
-        warn(f"{run.folder} has records up to round {last}, but models only of round {round}, its newest checkpoint")
+        warn(
+            f"{run.folder} has records up to round {last}, but models only of round {round}, its newest checkpoint"
+        )
     path = run.record.checkpoints.path(round)
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
@@ -352,18 +402,27 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     if run.experiment.engine == "flower" or of_federation(run):
         with from_stored(path):
             if _personal(run, position, assignment):
-                warn(f"personal models of {run.folder} stay at its clients; the export has only the models that they share")
+                warn(
+                    f"personal models of {run.folder} stay at its clients; the export has only the models that they share"
+                )
     folder.mkdir(exist_ok=True)
     checksums = {}
     for (row, client), name in files.items():
         with from_stored(path):
             tensors = net.tensors(
-                own_layers(assignment.models[row], None if client is None else position.own(assignment, client))
+                own_layers(
+                    assignment.models[row],
+                    None if client is None else position.own(assignment, client),
+                )
             )
             shared = net.shared(tensors)
-            data = safetensors.torch.save({key: value for key, value in tensors.items() if key not in shared})
+            data = safetensors.torch.save(
+                {key: value for key, value in tensors.items() if key not in shared}
+            )
         if not tensors:
-            raise UserError(f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them")
+            raise UserError(
+                f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them"
+            )
         (folder / name).write_bytes(data)
         checksums[name] = digest(data)
         if shared and SHARED not in checksums:
@@ -393,7 +452,9 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     (folder / MODELS).write_bytes(sealed_json(("{\n" + ",\n".join(rows) + "\n}").encode()) + b"\n")
 
 
-def _taken(assignment: Assignment, line: Mapping[str, Any], warn: Callable[[str], None]) -> Assignment:
+def _taken(
+    assignment: Assignment, line: Mapping[str, Any], warn: Callable[[str], None]
+) -> Assignment:
     """An assignment of which the server does not know who takes which model, as far as the record of the round shows it.
 
     The record of a federation does not; each client then has all models on its path.
@@ -419,10 +480,14 @@ def _files(
 ) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
     """(model -> file, client -> its entry). Each model has one file, named by a group, a client or its number in a path.
 
-    A file has a group's name only if its model serves the whole group. A client that keeps layers has a separate model. The
-    models of its path have these layers too, unless it keeps all: its path then has the models that it shares with others.
+    A file has a group's name only if its model serves the whole group. A client that keeps layers
+    has a separate model. The models of its path have these layers too, unless it keeps all: its
+    path then has the models that it shares with others.
     """
-    keys = {c: (row, None if position.own(assignment, c) is None else c) for c, row in sorted(assignment.row.items())}
+    keys = {
+        c: (row, None if position.own(assignment, c) is None else c)
+        for c, row in sorted(assignment.row.items())
+    }
     files: dict[Key, str] = {}
     for number, group in enumerate(assignment.groups):
         served = {keys[c] for c in group}
@@ -431,7 +496,11 @@ def _files(
     for client, key in keys.items():
         files.setdefault(key, f"client-{client}.safetensors")
     paths, number = {}, 0
-    alone = set() if assignment.ensemble else {c for c in keys if _keeps_all(position.own(assignment, c))}
+    alone = (
+        set()
+        if assignment.ensemble
+        else {c for c in keys if _keeps_all(position.own(assignment, c))}
+    )
     for client, rows in sorted(assignment.path.items()):
         paths[client] = [(row, None if client in alone else keys[client][1]) for row in rows]
         for key in paths[client]:
@@ -441,7 +510,10 @@ def _files(
     group_of = {c: number for number, group in enumerate(assignment.groups) for c in group}
     clients: dict[str, dict[str, Any]] = {}
     for client, key in keys.items():
-        entry = clients[str(names.client(client))] = {"group": group_of.get(client), "file": files[key]}
+        entry = clients[str(names.client(client))] = {
+            "group": group_of.get(client),
+            "file": files[key],
+        }
         if client in paths:
             entry["path"] = [files[key] for key in paths[client]]
     return files, clients
@@ -467,14 +539,17 @@ def load(
 ) -> nn.Module:
     """Load the net that serves a client, as :func:`coterie.save` has written it.
 
-    If the method serves clients by ensembles, the net is the ensemble of the models on the client's path.
+    If the method serves clients by ensembles, the net is the ensemble of the models on the client's
+    path.
 
     Args:
         folder: The export. It may come from another person: no code that it names is imported.
         client: The client's name, or its number if clients have no names.
-        model: Makes the net, if Coterie has no name for it (as in a federation), or if the name stands for code.
+        model: Makes the net, if Coterie has no name for it (as in a federation), or if the name
+            stands for code.
         secret: The clients' secret, if the models are sealed by a boundary's rotation.
-        trust_code: Whether a model that the folder names as ``package.module:Name`` may be imported.
+        trust_code: Whether a model that the folder names as ``package.module:Name`` may be
+            imported.
 
     Returns:
         The net, in evaluation mode.
@@ -486,7 +561,9 @@ def load(
     document = read_document(folder)
     entry = document["clients"].get(str(client))
     if entry is None:
-        raise UserError(f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}")
+        raise UserError(
+            f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}"
+        )
     files = _listed_files(folder, document, entry)
     if document["stays"]:
         raise UserError(
@@ -498,7 +575,13 @@ def load(
     shared = read_model(folder, SHARED, document) if SHARED in document["files"] else {}
     for name in files:
         tensors = {**shared, **read_model(folder, name, document)}
-        net, called = _made(folder, document["model"], model, trust_code, sum(one.numel() for one in tensors.values()))
+        net, called = _made(
+            folder,
+            document["model"],
+            model,
+            trust_code,
+            sum(one.numel() for one in tensors.values()),
+        )
         nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
     served = nets[0] if len(nets) == 1 else Ensemble(nets, COMBINED[document["combine"]])
     return predicting(served, of_record(document["target_scale"])).eval()
@@ -535,7 +618,9 @@ def read_document(folder: Path) -> dict[str, Any]:
         if found["target_scale"] is not None and not sound(found["target_scale"]):
             raise ValueError("'target_scale' has no means and deviations")
         if found["ensemble"] and found["combine"] not in COMBINED:
-            raise UserError(f"{path} combines an ensemble's outputs by code of its own; load its files one by one")
+            raise UserError(
+                f"{path} combines an ensemble's outputs by code of its own; load its files one by one"
+            )
         if found["sealed"] is not None:
             Boundary(rotation=found["sealed"]["rotation"], block=found["sealed"]["block"])
         return found
@@ -610,7 +695,9 @@ def _made(
             models.check_consent(str(about.get("name")), str(folder / MODELS))
         return fresh(about, folder / MODELS, numbers), str(about.get("name"))
     if isinstance(model, nn.Module):
-        raise UserError("model must be a class or function that makes the net, got a net; leave out the parentheses")
+        raise UserError(
+            "model must be a class or function that makes the net, got a net; leave out the parentheses"
+        )
     with seeded(0):
         net = model()
     if not isinstance(net, nn.Module):
@@ -618,7 +705,14 @@ def _made(
     return net, type(net).__name__
 
 
-def _filled(net: nn.Module, called: str, path: Path, tensors: dict[str, Tensor], sealed: Any, secret: int | None) -> nn.Module:
+def _filled(
+    net: nn.Module,
+    called: str,
+    path: Path,
+    tensors: dict[str, Tensor],
+    sealed: Any,
+    secret: int | None,
+) -> nn.Module:
     """``net`` with the tensors of a file, unsealed if they are sealed."""
     try:
         net.load_state_dict(tensors)

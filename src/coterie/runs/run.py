@@ -1,7 +1,7 @@
 """Runs: a method over a scenario as a generator of rounds, and whole experiments in folders that can be resumed.
 
-A run has its own directory. An experiment of several methods or seeds is a folder with ``experiment.toml`` and one run
-directory for each method and seed, ``<method>-seed<N>``.
+A run has its own directory. An experiment of several methods or seeds is a folder with
+``experiment.toml`` and one run directory for each method and seed, ``<method>-seed<N>``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,18 @@ _LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
 """Files that a process may leave if it is killed before there is anything to resume."""
 
 
-_SAME = ("scenario", "setup", "methods", "training", "robust", "seeds", "width", "device", "precision", "engine")
+_SAME = (
+    "scenario",
+    "setup",
+    "methods",
+    "training",
+    "robust",
+    "seeds",
+    "width",
+    "device",
+    "precision",
+    "engine",
+)
 """Settings that must be equal in an experiment's file and in the file of each of its runs.
 
 So must be the boundary, except for its secret.
@@ -94,8 +105,8 @@ def run(
 
     Args:
         method: A name of :data:`coterie.METHODS`, or a method with its settings.
-        scenario: A name of :data:`coterie.SCENARIOS`, a scenario, your own world, or a function that makes the world of a
-            seed.
+        scenario: A name of :data:`coterie.SCENARIOS`, a scenario, your own world, or a function
+            that makes the world of a seed.
         rounds: Communication rounds, at least 1.
         seed: Seed of all random numbers, at least 0.
         workers: Processes that train, see :class:`~coterie.engines.workers.Hardware`.
@@ -103,12 +114,15 @@ def run(
         device: The device that trains, see :class:`~coterie.engines.workers.Hardware`.
         precision: The number format, see :class:`~coterie.engines.workers.Hardware`.
         data: Folder of the data set's files.
-        training: Local training settings in place of the scenario's, or a table of changes to these.
+        training: Local training settings in place of the scenario's, or a table of changes to
+            these.
         eval_every: Rounds between tests, at least 1.
         start: The ``position`` of an earlier round, from which the run continues.
-        boundary: Changes that are made to updates on their way to the server, or a table of their settings.
+        boundary: Changes that are made to updates on their way to the server, or a table of their
+            settings.
         robust: Bounds on the influence of one client on the others, or a table of their settings.
-        progress: Whether to show the progress: a bar if tqdm is installed, otherwise a line per round on stderr.
+        progress: Whether to show the progress: a bar if tqdm is installed, otherwise a line per
+            round on stderr.
 
     Yields:
         Each communication round when it ends.
@@ -116,15 +130,23 @@ def run(
     Raises:
         UserError: An argument is wrong. It is raised before the first round.
     """
-    for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("eval_every", eval_every, 1)):
+    for name, value, least in (
+        ("rounds", rounds, 1),
+        ("seed", seed, 0),
+        ("eval_every", eval_every, 1),
+    ):
         if not isinstance(value, int) or value < least:
             raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
     if start is not None and not isinstance(start, Position):
-        raise SettingError(f"start must be the position of an earlier round, such as round.position, got {start!r:.60}")
+        raise SettingError(
+            f"start must be the position of an earlier round, such as round.position, got {start!r:.60}"
+        )
     chosen: Method[Any] = made_method(method)
     given: Any = scenario
     if not isinstance(given, str | Scenario | OwnWorld | World) and not callable(given):
-        taken = "a scenario's name, a Scenario, a World, or a function that makes the world of a seed"
+        taken = (
+            "a scenario's name, a Scenario, a World, or a function that makes the world of a seed"
+        )
         raise SettingError(f"scenario must be {taken}, got {brief(given)}")
     setup = find(scenario) if isinstance(scenario, str) else scenario
     setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
@@ -180,7 +202,11 @@ class Run:
             return table(f"{title}: no round has been made yet", [])
         last, tested = lines[-1], next((line for line in reversed(lines) if line["tested"]), None)
         metric = shown_as(last).main
-        rows = by_group(last["groups"], metric, lambda group: None if tested is None else mean_of(tested, group, metric))
+        rows = by_group(
+            last["groups"],
+            metric,
+            lambda group: None if tested is None else mean_of(tested, group, metric),
+        )
         score = "" if tested is None else f", {metric} {spread(tested)['mean']:.3f}"
         return table(f"{title}: round {last['round']} of {self.experiment.rounds}{score}", rows)
 
@@ -207,7 +233,11 @@ class Run:
     def finished(self) -> bool:
         """Whether the last round (or the round that reached the target) is recorded, and its checkpoint can be read."""
         lines = self.record.lines()
-        if not lines or not self._last(lines[-1]) or lines[-1]["round"] not in self.record.checkpoints.rounds():
+        if (
+            not lines
+            or not self._last(lines[-1])
+            or lines[-1]["round"] not in self.record.checkpoints.rounds()
+        ):
             return False
         try:
             self.record.checkpoints.check(lines[-1]["round"], self.record.fits())
@@ -219,8 +249,8 @@ class Run:
         """Return the recorded rounds as a pandas data frame.
 
         Returns:
-            One row per round and client: round, client, group, and loss and metrics, which only tested rounds have. If
-            there are hostile clients, ``adversary`` marks them.
+            One row per round and client: round, client, group, and loss and metrics, which only
+            tested rounds have. If there are hostile clients, ``adversary`` marks them.
 
         Raises:
             UserError: pandas is not installed, no round has begun, or the records are damaged.
@@ -245,15 +275,17 @@ class Run:
 
         Raises:
             BusyError: Another process writes this run.
-            UserError: The run cannot be resumed: a file is damaged or of a newer Coterie, the data have changed, or code or
-                a secret is needed and was not given.
+            UserError: The run cannot be resumed: a file is damaged or of a newer Coterie, the data
+                have changed, or code or a secret is needed and was not given.
         """
         made = self._rounds(workers)
         return followed(made, self.name, self.experiment.rounds) if progress else made
 
     def _rounds(self, workers: int | None) -> Generator[Round, None, None]:
         if self.finished():
-            self.record.checkpoints.prune(self.experiment.checkpoints_kept)  # the process may have been killed before this
+            self.record.checkpoints.prune(
+                self.experiment.checkpoints_kept
+            )  # the process may have been killed before this
             return
         self.experiment.check_secret()
         world = self.experiment.world(self.seed)
@@ -282,11 +314,15 @@ class Run:
         }
         if experiment.engine == "flower":
             if world.drift is not None:
-                raise SettingError("a world whose data drift needs engine inprocess, got flower, whose clients keep their data")
+                raise SettingError(
+                    "a world whose data drift needs engine inprocess, got flower, whose clients keep their data"
+                )
             from coterie.engines.flower import simulation  # Flower is an extra
 
             maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
-            return simulation.rounds(self.method, maker, workers=workers or experiment.workers, **common)
+            return simulation.rounds(
+                self.method, maker, workers=workers or experiment.workers, **common
+            )
         if experiment.engine == "ray":
             from coterie.engines import ray  # Ray is an extra
 
@@ -295,8 +331,17 @@ class Run:
                 "width": experiment.width,
                 "precision": experiment.precision,
             }
-            return ray.rounds(self.method, world, self._elsewhere(world), address=experiment.address, **common, **how)
-        return inprocess.rounds(self.method, world, **common, **asdict(experiment.hardware(workers)))
+            return ray.rounds(
+                self.method,
+                world,
+                self._elsewhere(world),
+                address=experiment.address,
+                **common,
+                **how,
+            )
+        return inprocess.rounds(
+            self.method, world, **common, **asdict(experiment.hardware(workers))
+        )
 
     def _elsewhere(self, world: World) -> Callable[[], World]:
         """A function that makes the world on other machines, which have no object of this process."""
@@ -308,7 +353,13 @@ class Run:
         if experiment.engine == "ray":
             from coterie.engines import ray
 
-            ray.try_nodes(self._elsewhere(world), experiment.address, experiment.boundary, self.seed, experiment.hardware())
+            ray.try_nodes(
+                self._elsewhere(world),
+                experiment.address,
+                experiment.boundary,
+                self.seed,
+                experiment.hardware(),
+            )
 
     def _going_on(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
@@ -325,13 +376,19 @@ class Run:
         if not record.begun:
             known = self.experiment.origin and self.experiment.origin.secret
             secret = {"secret": known} if known else _secret_of(self.experiment)
-            record.describe({**self.experiment.spec(), **secret, "world": facts, "versions": versions()})
+            record.describe(
+                {**self.experiment.spec(), **secret, "world": facts, "versions": versions()}
+            )
         elif not same_world(facts, record.description()["world"]):
-            raise UserError(f"{self.folder} cannot be resumed: the scenario's clients or data have changed")
+            raise UserError(
+                f"{self.folder} cannot be resumed: the scenario's clients or data have changed"
+            )
         try:
             stored = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
-            raise DamagedError(f"{error}; to repeat the run, use coterie run {self.folder / RUN} --out DIR") from error
+            raise DamagedError(
+                f"{error}; to repeat the run, use coterie run {self.folder / RUN} --out DIR"
+            ) from error
         return stored[1] if stored else None
 
     def _store(self, done: Round) -> bool:
@@ -432,12 +489,14 @@ def world_facts(world: World) -> dict[str, Any]:
         world: The clients and their data.
 
     Returns:
-        The client ids, the sizes of their training and test sets in that order, a digest of all data, and where they apply:
-        the numbers of the subjects of their test sets, the names of the clients in that order, a main metric other than the
-        accuracy, the true groups, who has which concept in each time step of a drift (a row per time step, in the order of
-        the clients), the hostile clients, a description from which a net like the clients' can be made, and facts about the
-        data (the names of features and classes, the constants of a standardization). Sizes are those of the first time step.
-        For the verdict: how many clients test each example, what a constant prediction scores, and what the data warn of.
+        The client ids, the sizes of their training and test sets in that order, a digest of all
+        data, and where they apply: the numbers of the subjects of their test sets, the names of the
+        clients in that order, a main metric other than the accuracy, the true groups, who has which
+        concept in each time step of a drift (a row per time step, in the order of the clients), the
+        hostile clients, a description from which a net like the clients' can be made, and facts
+        about the data (the names of features and classes, the constants of a standardization).
+        Sizes are those of the first time step. For the verdict: how many clients test each example,
+        what a constant prediction scores, and what the data warn of.
     """
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
@@ -455,7 +514,9 @@ def world_facts(world: World) -> dict[str, Any]:
     if world.objective.target_scale is not None:
         facts["target_scale"] = recorded(world.objective.target_scale)
     facts |= _facts_of_tests(world, clients)
-    if (combine := getattr(world.objective.combine, "__name__", "custom")) != mean_probability.__name__:
+    if (
+        combine := getattr(world.objective.combine, "__name__", "custom")
+    ) != mean_probability.__name__:
         facts["combine"] = combine
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
@@ -472,13 +533,16 @@ def world_facts(world: World) -> dict[str, Any]:
 
 
 DERIVED = ("constant", "testers", "cautions")
-"""Facts about a world that follow from its data, and are for the verdict. Older runs do not have them."""
+"""Facts about a world that follow from its data, and are for the verdict. Older runs do not have
+them."""
 
 
 def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
     """What a verdict needs to know about the clients' tests, see :data:`DERIVED`."""
     shared = times_tested(world)
-    facts: dict[str, Any] = {"testers": [round(shared.get(client, 1.0), 6) for client in clients]}  # 1 for a hostile one
+    facts: dict[str, Any] = {
+        "testers": [round(shared.get(client, 1.0), 6) for client in clients]
+    }  # 1 for a hostile one
     if (reference := constant(world)) is not None:
         facts["constant"] = {
             "predicts": reference.predicts,
@@ -486,7 +550,10 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
             "own": [round(reference.own[client], 6) for client in clients],
         }
         if reference.sums:
-            sums = [{part: list(each) for part, each in reference.sums.get(client, {}).items()} for client in clients]
+            sums = [
+                {part: list(each) for part, each in reference.sums.get(client, {}).items()}
+                for client in clients
+            ]
             facts["constant"]["sums"] = sums
     if said := cautions(world):
         facts["cautions"] = said
@@ -510,8 +577,9 @@ def _without(facts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]
 def digest(world: World) -> str:
     """A hash of the examples and targets of all clients; a pool that clients share is read once.
 
-    Of a data set that is read item by item, :data:`PROBED` items of each split are hashed, evenly spaced. If an item is not
-    the same when it is read again, as with random augmentation, only the numbers of items are.
+    Of a data set that is read item by item, :data:`PROBED` items of each split are hashed, evenly
+    spaced. If an item is not the same when it is read again, as with random augmentation, only the
+    numbers of items are.
     """
     state = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
@@ -519,8 +587,14 @@ def digest(world: World) -> str:
         for split in (data.train, data.validation, data.test):
             new = () if id(split.inputs) in seen else (split.inputs,)
             seen.add(id(split.inputs))
-            parts = (_probed(split), split.index) if isinstance(split.inputs, Items) else (*new, split.index, split.targets)
-            for tensor in tensors((*parts, *(one for one in (split.subjects, split.spans) if one is not None))):
+            parts = (
+                (_probed(split), split.index)
+                if isinstance(split.inputs, Items)
+                else (*new, split.index, split.targets)
+            )
+            for tensor in tensors(
+                (*parts, *(one for one in (split.subjects, split.spans) if one is not None))
+            ):
                 state.update(tensor.contiguous().numpy())
     return state.hexdigest()
 
@@ -533,7 +607,9 @@ def _probed(split: Split) -> list[Batch]:
     """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
     at = torch.linspace(0, len(split) - 1, min(PROBED, len(split))).long()
     first, again = (split.batch(at[:1]) for _ in range(2)) if len(split) else ((), ())
-    same = all(torch.equal(one, two) for one, two in zip(tensors(first), tensors(again), strict=True))
+    same = all(
+        torch.equal(one, two) for one, two in zip(tensors(first), tensors(again), strict=True)
+    )
     return [split.batch(at[i : i + 1]) for i in range(len(at))] if same else []
 
 
@@ -556,21 +632,25 @@ def begin(
 ) -> Runs:
     """Create the runs of an experiment, or of methods over your own world, in a new folder.
 
-    Before any file is written, the world of the first seed is built and each method makes its first plan. So a mistake
-    leaves no files.
+    Before any file is written, the world of the first seed is built and each method makes its first
+    plan. So a mistake leaves no files.
 
     Args:
-        experiment: The experiment; or a scenario's name, a world, or a function that is called with a seed and returns a
-            world. A function that can be imported by its name is recorded by this name, so that commands can continue the
-            run. Other functions, and worlds, must be passed again, to :func:`reopen`.
-        folder: The new folder. If it has the runs of a call with the same settings and data, as when a notebook's cell is run
-            twice, these are returned and can be continued, and a line on stderr says so.
-        methods: Names of methods, or methods with their settings; FedAvg and auto by default. An Experiment has its own.
-        **settings: Further fields of :class:`~coterie.runs.experiment.Experiment`, such as ``rounds``,
-            ``seeds`` and ``training``.
+        experiment: The experiment; or a scenario's name, a world, or a function that is called with
+            a seed and returns a world. A function that can be imported by its name is recorded by
+            this name, so that commands can continue the run. Other functions, and worlds, must be
+            passed again, to :func:`reopen`.
+        folder: The new folder. If it has the runs of a call with the same settings and data, as
+            when a notebook's cell is run twice, these are returned and can be continued, and a line
+            on stderr says so.
+        methods: Names of methods, or methods with their settings; FedAvg and auto by default. An
+            Experiment has its own.
+        **settings: Further fields of :class:`~coterie.runs.experiment.Experiment`, such as
+            ``rounds``, ``seeds`` and ``training``.
 
     Returns:
-        The runs, in which no round has been made yet. ``finish()`` makes all rounds; each run has ``rounds()`` for a loop.
+        The runs, in which no round has been made yet. ``finish()`` makes all rounds; each run has
+        ``rounds()`` for a loop.
 
     Raises:
         UserError: The folder has other runs or files, or a setting is wrong.
@@ -585,7 +665,9 @@ def begin(
     if not isinstance(experiment, Experiment):
         experiment = own(experiment, DEMO_METHODS if methods is None else methods, **settings)
     elif settings or methods is not None:
-        raise SettingError(f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there")
+        raise SettingError(
+            f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there"
+        )
     if folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT)):
         return _again(experiment, folder)
     return begin_new(experiment, folder)
@@ -607,7 +689,9 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     there = read(path)  # tables alone: nothing that they name is imported
     difference = _difference(there, json.loads(json.dumps(experiment.spec())))
     if difference:
-        raise UserError(f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew")
+        raise UserError(
+            f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew"
+        )
     runs = _runs(experiment, folder)
     for run in runs if path.name == EXPERIMENT else ():
         _check_place(run, folder, {method.name: type(method) for method in experiment.methods})
@@ -616,10 +700,18 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
         facts = world_facts(experiment.world(seed)) if begun else {}
         for run in begun:
             if not same_world(facts, run.record.description()["world"]):
-                raise UserError(f"{folder} has runs of other clients or data: choose another folder, or remove this one")
+                raise UserError(
+                    f"{folder} has runs of other clients or data: choose another folder, or remove this one"
+                )
     rounds = sum(len(run.record.lines()) for run in runs if run.record.begun)
-    done = "finished" if all(run.finished() for run in runs) else f"continued after {count(rounds, 'recorded round')}"
-    tell(f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {done}")
+    done = (
+        "finished"
+        if all(run.finished() for run in runs)
+        else f"continued after {count(rounds, 'recorded round')}"
+    )
+    tell(
+        f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {done}"
+    )
     return runs
 
 
@@ -637,7 +729,12 @@ def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: st
             inner = _difference(there, here, f"{table}{name}.")
             if inner:
                 return inner
-        elif name == "methods" and isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        elif (
+            name == "methods"
+            and isinstance(there, list)
+            and isinstance(here, list)
+            and len(there) == len(here)
+        ):
             for one, two in zip(there, here, strict=True):
                 inner = _difference(one, two, f"{one.get('name')}.")
                 if inner:
@@ -662,7 +759,9 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     """
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT):
+    if folder.exists() and (
+        not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT
+    ):
         runs = folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT))
         hint = f"; to continue its runs, use coterie resume {folder}" if runs else ""
         raise UserError(f"{folder} exists and is not an empty folder; choose another{hint}")
@@ -671,7 +770,14 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     warn_of(world, depth=5)
     experiment.check_calendar()
     for method in experiment.methods:
-        inprocess.rehearse(method, world, experiment.seeds[0], experiment.boundary, experiment.hardware(), experiment.robust)
+        inprocess.rehearse(
+            method,
+            world,
+            experiment.seeds[0],
+            experiment.boundary,
+            experiment.hardware(),
+            experiment.robust,
+        )
     runs_ = _runs(experiment, folder)
     runs_[0]._try(world)
     folder.mkdir(parents=True, exist_ok=True)
@@ -707,9 +813,16 @@ def _runs(experiment: Experiment, folder: Path) -> Runs:
     runs = []
     for method in experiment.methods:
         seen[method.name] += 1
-        label = method.name if names.count(method.name) == 1 else f"{method.name}-{seen[method.name]}"
+        label = (
+            method.name if names.count(method.name) == 1 else f"{method.name}-{seen[method.name]}"
+        )
         for seed in experiment.seeds:
-            runs.append(Run(folder / f"{label}-seed{seed}", replace(experiment, methods=(method,), seeds=(seed,))))
+            runs.append(
+                Run(
+                    folder / f"{label}-seed{seed}",
+                    replace(experiment, methods=(method,), seeds=(seed,)),
+                )
+            )
     return Runs(runs)
 
 
@@ -730,12 +843,13 @@ def reopen(
     """The runs of a run directory or an experiment's folder, finished or not.
 
     Args:
-        folder: The folder. It may come from another person: no code that it names is imported, no link in it is followed.
-            A :class:`Run` brings the world that was given in Python, and your own methods.
-        trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be imported, if the run needs
-            it.
-        secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET. Without it, such a run
-            cannot continue.
+        folder: The folder. It may come from another person: no code that it names is imported, no
+            link in it is followed. A :class:`Run` brings the world that was given in Python, and
+            your own methods.
+        trust_code: Whether a model or a scenario that it names as ``package.module:Name`` may be
+            imported, if the run needs it.
+        secret: The boundary's secret, if there was one; None for the environment's COTERIE_SECRET.
+            Without it, such a run cannot continue.
         world: The world, or the function that makes it, of a run that began with one.
         methods: Your own methods, with any settings; those of the run are recorded.
         address: The address of the Ray cluster, for a run with engine ray. It is not recorded.
@@ -744,8 +858,8 @@ def reopen(
         The runs.
 
     Raises:
-        UserError: The folder is neither a run directory nor an experiment's folder, is of a newer Coterie, has been changed
-            or damaged, or has a method of your own that was not given.
+        UserError: The folder is neither a run directory nor an experiment's folder, is of a newer
+            Coterie, has been changed or damaged, or has a method of your own that was not given.
     """
     if isinstance(folder, Run):
         methods = (*folder.experiment.methods, *methods)
@@ -753,10 +867,14 @@ def reopen(
             world = folder.experiment.setup.made
     given_methods: Any = methods
     if isinstance(given_methods, str) or not isinstance(given_methods, Iterable):
-        raise SettingError(f"methods must be a list of your own methods, got {brief(given_methods)}")
+        raise SettingError(
+            f"methods must be a list of your own methods, got {brief(given_methods)}"
+        )
     given_world: Any = world
     if world is not None and not isinstance(given_world, World) and not callable(given_world):
-        raise SettingError(f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}")
+        raise SettingError(
+            f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}"
+        )
     own = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):
@@ -799,13 +917,23 @@ def _check_place(one: Run, folder: Path, own: Mapping[str, type[Any]]) -> None:
     if one.record.begun:
         one.record.description()
         there = make(read(one.folder / RUN), own)
-        boundaries = [replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)]
-        if boundaries[0] != boundaries[1] or any(getattr(there, name) != getattr(one.experiment, name) for name in _SAME):
-            raise DamagedError(f"{one.folder} does not have the run that {folder / EXPERIMENT} describes")
+        boundaries = [
+            replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)
+        ]
+        if boundaries[0] != boundaries[1] or any(
+            getattr(there, name) != getattr(one.experiment, name) for name in _SAME
+        ):
+            raise DamagedError(
+                f"{one.folder} does not have the run that {folder / EXPERIMENT} describes"
+            )
 
 
-def _with_world(experiment: Experiment, world: World | Callable[[int], World], folder: Path) -> Experiment:
+def _with_world(
+    experiment: Experiment, world: World | Callable[[int], World], folder: Path
+) -> Experiment:
     """The experiment of a folder with the world that it began with; its data are checked when a run continues."""
     if not isinstance(experiment.setup, OwnWorld):
-        raise UserError(f"{folder} was recorded with the scenario {experiment.scenario}: leave out world")
+        raise UserError(
+            f"{folder} was recorded with the scenario {experiment.scenario}: leave out world"
+        )
     return replace(experiment, setup=replace(experiment.setup, made=world))

@@ -27,7 +27,17 @@ from coterie.clustering import (
     same_partition,
 )
 from coterie.clustering.halves import centred, halves
-from coterie.core import Assignment, Client, Federation, Groups, Plan, Position, Replies, Task, as_groups
+from coterie.core import (
+    Assignment,
+    Client,
+    Federation,
+    Groups,
+    Plan,
+    Position,
+    Replies,
+    Task,
+    as_groups,
+)
 from coterie.engines import rounds
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange, setup
@@ -37,7 +47,15 @@ from coterie.methods._cluster_tree import CFLState, Leaf, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.acfl import Rule, layers_compared
 from coterie.methods.cfl import GroupUpdates
-from coterie.methods.split_half import Evidence, SplitHalfState, confirmed, evidence_of, members_of, several, together
+from coterie.methods.split_half import (
+    Evidence,
+    SplitHalfState,
+    confirmed,
+    evidence_of,
+    members_of,
+    several,
+    together,
+)
 from coterie.models.layout import own_layers
 from coterie.notebook.tables import partition, some
 from coterie.printable import printable
@@ -49,20 +67,23 @@ from coterie.settings import SettingError, UserError
 from coterie.settings.calls import public
 
 # ----------------------------------------------------------------------------------------------------
-# The contents of a suggestion: the groups found, and for each method the settings that would have found them.
+# The contents of a suggestion: the groups found, and for each method the settings that would have
+# found them.
 
 
 CLEAR, NARROW, NONE = "clear", "narrow", "none"
 """The confidence in an advice, see :func:`sureness`."""
 
 ROOM = 1.5
-"""The least margin of a clear advice: a value in the middle may then be off by a fifth in either direction."""
+"""The least margin of a clear advice: a value in the middle may then be off by a fifth in either
+direction."""
 
 DOUBT = 0.05
 """A p-value below this does not support that clients are alike."""
 
 AWAY = 1.5
-"""Ratio between a value and the one known end of its range: a single group does not show how far apart two would be."""
+"""Ratio between a value and the one known end of its range: a single group does not show how far
+apart two would be."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +94,8 @@ class Range:
         setting: The name of the setting.
         low: The lower end; where there is no bound, infinite or the setting's own limit.
         high: The upper end; where there is no bound, infinite or the setting's own limit.
-        value: The suggested value; None if there is no room between the ends. For CFL's eps2 and gamma_max it may be below
-            ``low``, since one of the two is enough to keep a group whole.
+        value: The suggested value; None if there is no room between the ends. For CFL's eps2 and
+            gamma_max it may be below ``low``, since one of the two is enough to keep a group whole.
         margin: The ratio of ``high`` to ``low``, as distances or norms.
     """
 
@@ -96,7 +117,8 @@ class Advice:
         ranges: The ranges of the settings that were searched for.
         margin: The room for the settings, as a ratio; 1 or less is none.
         sure: ``clear``, ``narrow`` or ``none``.
-        ari: Adjusted Rand index of the most similar groups that the method could make; 1 if it can make the groups found.
+        ari: Adjusted Rand index of the most similar groups that the method could make; 1 if it can
+            make the groups found.
         text: The numbers that were compared, in a sentence.
     """
 
@@ -115,17 +137,21 @@ class Finding:
     """The result of the split-half test for the clients, from two probes with independently drawn halves.
 
     Attributes:
-        clients: The clients in ``groups``, ``(n,)``: those on which both probes agree, or those that the run has placed.
+        clients: The clients in ``groups``, ``(n,)``: those on which both probes agree, or those
+            that the run has placed.
         level: The level of the test.
         p: The p-value that all clients are alike, from both probes together.
-        groups: The groups that both probes confirm. In a run that split-half has split they may only divide its groups
-            further; if they do anything else, these are the groups of the run.
+        groups: The groups that both probes confirm. In a run that split-half has split they may
+            only divide its groups further; if they do anything else, these are the groups of the
+            run.
         alone: The groups that each probe finds by itself.
         agreement: Adjusted Rand index of the two partitions ``alone``.
         alike: For each group, the p-value that its members are alike, from both probes together.
-        reliability: For each client, the share of signal in its difference from the others, mean of both probes, ``(n,)``.
-        of_run: Whether these are the groups into which split-half has split the run. They were found at the same level, and
-            one more model at which a difference does not show is no evidence against it.
+        reliability: For each client, the share of signal in its difference from the others, mean of
+            both probes, ``(n,)``.
+        of_run: Whether these are the groups into which split-half has split the run. They were
+            found at the same level, and one more model at which a difference does not show is no
+            evidence against it.
     """
 
     clients: tuple[Client, ...]
@@ -168,10 +194,10 @@ class OwnProbes:
     """How split-half, which probes by itself, comes to the groups of a suggestion.
 
     Attributes:
-        settings: All settings with which its first probe starts from the model that was probed here; empty if there is
-            nothing to set.
-        rounds: The number of rounds in which it then probes three times, each with the next round for confirmation; None
-            without ``settings``.
+        settings: All settings with which its first probe starts from the model that was probed
+            here; empty if there is nothing to set.
+        rounds: The number of rounds in which it then probes three times, each with the next round
+            for confirmation; None without ``settings``.
         text: Which groups are the advice if split-half finds others, and why it may, in a sentence.
     """
 
@@ -226,7 +252,8 @@ class Suggestion:
             method: The name of the method.
 
         Returns:
-            The advice for its default quantities if that is clear, else the advice with the widest margin.
+            The advice for its default quantities if that is clear, else the advice with the widest
+            margin.
 
         Raises:
             KeyError: There is no advice for the method.
@@ -245,7 +272,8 @@ def sureness(margin: float, firm: bool) -> str:
         firm: Whether the groups are firm, see :attr:`Finding.firm`.
 
     Returns:
-        ``none`` if no value is right, ``clear`` from a margin of :data:`ROOM` on if the groups are firm, else ``narrow``.
+        ``none`` if no value is right, ``clear`` from a margin of :data:`ROOM` on if the groups are
+        firm, else ``narrow``.
     """
     if not margin > 1:
         return NONE
@@ -254,7 +282,14 @@ def sureness(margin: float, firm: bool) -> str:
 
 def labels(groups: Groups) -> np.ndarray:
     """The number of each client's group ``(n,)``, with the clients in ascending order."""
-    return np.array([number for _, number in sorted((client, i) for i, group in enumerate(groups) for client in group)])
+    return np.array(
+        [
+            number
+            for _, number in sorted(
+                (client, i) for i, group in enumerate(groups) for client in group
+            )
+        ]
+    )
 
 
 def without(method: str, compared: str, text: str, ari: float = 0.0) -> Advice:
@@ -285,7 +320,8 @@ def middle(low: float, high: float) -> float:
         high: The upper end; infinite for none.
 
     Returns:
-        The geometric mean of the ends; with one end only, a value at the ratio :data:`AWAY` from it.
+        The geometric mean of the ends; with one end only, a value at the ratio :data:`AWAY` from
+        it.
 
     Example:
         >>> middle(1.0, 4.0), middle(2.0, math.inf), middle(0.0, 3.0)
@@ -305,14 +341,22 @@ def shortest(value: float, low: float, high: float) -> float:
         high: The upper end.
 
     Returns:
-        The value with the fewest digits, at least two, that differs by at most a fifth of the distance to the nearer end.
+        The value with the fewest digits, at least two, that differs by at most a fifth of the
+        distance to the nearer end.
 
     Example:
         >>> shortest(1.6449, 1.137, 2.382), shortest(0.99052, 0.9899, 0.9911)
         (1.6, 0.9905)
     """
     room = min(value - low, high - value) / 5
-    return next((short for digits in range(2, 17) if abs((short := float(f"{value:.{digits}g}")) - value) <= room), value)
+    return next(
+        (
+            short
+            for digits in range(2, 17)
+            if abs((short := float(f"{value:.{digits}g}")) - value) <= room
+        ),
+        value,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -360,13 +404,19 @@ def cut_of(apart: np.ndarray, linkage: str, labels: np.ndarray) -> Cut:
     if same_partition(cut_dendrogram(tree, groups=groups), labels):
         heights = [0.0, *tree[:, 2].tolist(), math.inf]
         return Cut(heights[n - groups], heights[n - groups + 1], 1.0)
-    return Cut(math.inf, 0.0, max(adjusted_rand(cut_dendrogram(tree, groups=k), labels) for k in range(1, n + 1)))
+    return Cut(
+        math.inf,
+        0.0,
+        max(adjusted_rand(cut_dendrogram(tree, groups=k), labels) for k in range(1, n + 1)),
+    )
 
 
 def common(cuts: Iterable[Cut]) -> Cut:
     """The thresholds that are right in each of several dendrograms of the same clients."""
     several = list(cuts)
-    return Cut(max(c.low for c in several), min(c.high for c in several), min(c.ari for c in several))
+    return Cut(
+        max(c.low for c in several), min(c.high for c in several), min(c.ari for c in several)
+    )
 
 
 @dataclass(frozen=True)
@@ -402,14 +452,27 @@ class Geometry:
         cut = common(cut_of(apart, self.linkage, labels) for apart in self.apart)
         if not cut.room():
             why = "they are not in its tree" if cut.ari < 1 else "none is right in both probes"
-            return without(self.method, self.compared, f"no threshold gives these groups: {why}", cut.ari)
+            return without(
+                self.method, self.compared, f"no threshold gives these groups: {why}", cut.ari
+            )
         margin = ratio(cut.low, cut.high)
         found = _similarities(cut) if self.similarity else _distances(cut)
-        across = "no merge across" if math.isinf(cut.high) else f"lowest merge across {cut.high:.3g}"
+        across = (
+            "no merge across" if math.isinf(cut.high) else f"lowest merge across {cut.high:.3g}"
+        )
         what = "distance 1 - cos, " if self.similarity else ""
         text = f"{what}{self.linkage} linkage: highest merge within a group {cut.low:.3g}, {across}"
         settings = {**self.settings, "threshold": found.value}
-        return Advice(self.method, self.compared, settings, (found,), margin, sureness(margin, firm), 1.0, text)
+        return Advice(
+            self.method,
+            self.compared,
+            settings,
+            (found,),
+            margin,
+            sureness(margin, firm),
+            1.0,
+            text,
+        )
 
 
 def _distances(cut: Cut) -> Range:
@@ -425,11 +488,13 @@ def _similarities(cut: Cut) -> Range:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Probing: exchanges with a run's clients that are not recorded in the run, and the model from which they train.
+# Probing: exchanges with a run's clients that are not recorded in the run, and the model from which
+#     they train.
 
 
 FAR = 10**9
-"""First number of the exchanges made here. No run reaches it, so their random numbers differ from those of the run."""
+"""First number of the exchanges made here. No run reaches it, so their random numbers differ from
+those of the run."""
 
 
 @dataclass(frozen=True)
@@ -463,7 +528,9 @@ def stored(run: Run) -> Position:
     """
     found = run.record.stored(Position, fallback=False)
     if found is None:
-        raise UserError(f"{run.folder} has no completed round yet; to continue, run coterie resume {run.folder}")
+        raise UserError(
+            f"{run.folder} has no completed round yet; to continue, run coterie resume {run.folder}"
+        )
     return found[1]
 
 
@@ -476,21 +543,36 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
         lines: The records of the run.
 
     Returns:
-        The model that serves all clients; else the last model that all clients shared before they were divided into groups;
-        else the mean of the models that serve clients.
+        The model that serves all clients; else the last model that all clients shared before they
+        were divided into groups; else the mean of the models that serve clients.
     """
     paths = [assignment.path.get(client, (row,)) for client, row in assignment.row.items()]
     shared = [row for row in paths[0] if all(row in path for path in paths)]
-    if shared and not any(position.own(assignment, client) is not None for client in assignment.row):
+    if shared and not any(
+        position.own(assignment, client) is not None for client in assignment.row
+    ):
         model = assignment.models[shared[-1]]
         if all(row == shared[-1] for row in assignment.row.values()):
             return StartingPoint(model, position.round, "the model that serves all clients", True)
-        apart = next((line["round"] for line in lines if len(line["groups"]) > 1), position.round + 1)
+        apart = next(
+            (line["round"] for line in lines if len(line["groups"]) > 1), position.round + 1
+        )
         return StartingPoint(model, apart - 1, "the last model shared by all clients", True)
-    each = {(row, None if position.own(assignment, client) is None else client) for client, row in assignment.row.items()}
-    total = sum(own_layers(assignment.models[row], None if c is None else position.own(assignment, c)) for row, c in each)
+    each = {
+        (row, None if position.own(assignment, client) is None else client)
+        for client, row in assignment.row.items()
+    }
+    total = sum(
+        own_layers(assignment.models[row], None if c is None else position.own(assignment, c))
+        for row, c in each
+    )
     assert isinstance(total, Tensor)
-    return StartingPoint(total / len(each), position.round, f"the mean of the {len(each)} models that serve clients", False)
+    return StartingPoint(
+        total / len(each),
+        position.round,
+        f"the mean of the {len(each)} models that serve clients",
+        False,
+    )
 
 
 class ProbedClients:
@@ -505,7 +587,12 @@ class ProbedClients:
     """
 
     def __init__(
-        self, pool: ClientPool, parameters: slice, position: Position, seed: int, progress: Callable[[], None] | None = None
+        self,
+        pool: ClientPool,
+        parameters: slice,
+        position: Position,
+        seed: int,
+        progress: Callable[[], None] | None = None,
     ) -> None:
         self.progress = progress
         self.pool, self.world, self.parameters, self.seed = pool, pool.world, parameters, seed
@@ -527,17 +614,29 @@ class ProbedClients:
         Raises:
             UserError: Fewer than two clients have data that can be halved.
         """
-        sizes = [self.pool.wire.examples(len(self.world.clients[client].train)) for client in self.there]
+        sizes = [
+            self.pool.wire.examples(len(self.world.clients[client].train)) for client in self.there
+        ]
         task = Task(offered=(0,), halves=True, training=of_equal_steps(self.world.training, sizes))
         tasks = dict.fromkeys(self.there, task)
-        replies = self._ask(Plan(models=start.model[None], tasks=tasks, need="mean", columns=self.parameters), start.round)
+        replies = self._ask(
+            Plan(models=start.model[None], tasks=tasks, need="mean", columns=self.parameters),
+            start.round,
+        )
         evidence = evidence_of(replies)
         if evidence is None:
             client, why = min(replies.refused.items(), default=(None, ""))
             refused = f"; client {client} was refused: {why}" if why else ""
-            raise UserError(f"a probe needs two clients with enough training examples (or subjects) for two halves{refused}")
+            raise UserError(
+                f"a probe needs two clients with enough training examples (or subjects) for two halves{refused}"
+            )
         few = [client for client in replies.clients if client not in evidence.clients]
-        self.leave_out({**replies.refused, **dict.fromkeys(few, "too few training examples (or subjects) for two halves")})
+        self.leave_out(
+            {
+                **replies.refused,
+                **dict.fromkeys(few, "too few training examples (or subjects) for two halves"),
+            }
+        )
         return evidence
 
     def leave_out(self, reasons: Mapping[Client, str]) -> None:
@@ -563,7 +662,9 @@ class ProbedClients:
         if replies.refused:
             client, why = next(iter(replies.refused.items()))
             raise UserError(f"the probe failed: client {client} was refused: {why}")
-        return replace(replies, updates=replies.all_updates.clone())  # the pool reuses this memory for the next replies
+        return replace(
+            replies, updates=replies.all_updates.clone()
+        )  # the pool reuses this memory for the next replies
 
     def _ask(self, plan: Plan, round: int) -> Replies:
         self.pool.wire.check(plan, "suggest")
@@ -576,22 +677,26 @@ class ProbedClients:
 
 
 # ----------------------------------------------------------------------------------------------------
-# CFL's three criteria, from a probe: their values for each group that must be split, and for each that must stay whole.
+# CFL's three criteria, from a probe: their values for each group that must be split, and for each
+# that must stay whole.
 #
-# CFL examines a group at a stationary point, where its updates sum to zero. A probe is seldom made exactly there. So the
-# mean of the members' updates is subtracted from each update, which gives the updates at the stationary point if all members
-# have the same curvature. CFL's own criteria are then tested on these updates.
+# CFL examines a group at a stationary point, where its updates sum to zero. A probe is seldom made
+# exactly there. So the mean of the members' updates is subtracted from each update, which gives the
+# updates at the stationary point if all members have the same curvature. CFL's own criteria are
+# then tested on these updates.
 
 
 LOWER = {"eps2": 1.4, "gamma_max": 1.15}
-"""Factor by which these settings are put below the value that the least cut needs, if the middle is not lower.
+"""Factor by which these settings are put below the value that the least cut needs, if the middle is
+not lower.
 
-The greatest norm so far, of which eps2 is a share, grows during a run, while the norms of clients that agree shrink. And a
-group never reaches its stationary point exactly, which lowers the bound on gamma. The factors were chosen on digits, see
-docs/suggest.md."""
+The greatest norm so far, of which eps2 is a share, grows during a run, while the norms of clients
+that agree shrink. And a group never reaches its stationary point exactly, which lowers the bound on
+gamma. The factors were chosen on digits, see docs/suggest.md."""
 
 LOWEST = 1.25
-"""Upper limit of this factor if the bound on gamma is even lower in the original updates, away from the stationary point."""
+"""Upper limit of this factor if the bound on gamma is even lower in the original updates, away from
+the stationary point."""
 
 
 @dataclass(frozen=True)
@@ -601,7 +706,8 @@ class Sight:
     Attributes:
         clients: The clients of the group.
         parts: The two sides of its cut.
-        floor: The norm of the mean update that noise alone would give, as a share of the greatest norm of a client.
+        floor: The norm of the mean update that noise alone would give, as a share of the greatest
+            norm of a client.
         norm: The greatest norm of a client's update, as a share of the greatest norm so far.
         bound: The greatest value that gamma may have.
     """
@@ -638,7 +744,8 @@ class ProbeCourse:
         splits: CFL's quantities for each group that it must cut, in order.
         kept: CFL's quantities for each group that must stay whole.
         groups: The groups at the end.
-        start: The norm of the mean update at the first model of the run, as a share of the greatest norm of a client.
+        start: The norm of the mean update at the first model of the run, as a share of the greatest
+            norm of a client.
         moving: The same at the probed model.
         bound: The greatest value that gamma may have for the original updates of all clients.
     """
@@ -672,7 +779,11 @@ def course(probe: Probe, groups: Groups) -> ProbeCourse:
         seen = sight(probe, clients, peak) if len(clients) > 1 else None
         if seen and len(inside) > 1:
             splits.append(seen)
-        if seen and len(inside) > 1 and all(any(set(group) <= set(part) for part in seen.parts) for group in inside):
+        if (
+            seen
+            and len(inside) > 1
+            and all(any(set(group) <= set(part) for part in seen.parts) for group in inside)
+        ):
             waiting += seen.parts
             continue
         reached.append(clients)
@@ -700,18 +811,24 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
         The quantities.
     """
     own = probe.now.of(clients)
-    at_rest = heard(replace(own, updates=own.all_updates - own.all_updates.mean(0)), probe.parameters, peak)
+    at_rest = heard(
+        replace(own, updates=own.all_updates - own.all_updates.mean(0)), probe.parameters, peak
+    )
     compared = values(at_rest)
     at = probe.now.positions(clients)
     greatest = float(np.sqrt(np.diagonal(centred(halves(probe.halves, at).mean)).max()))
     noise = float(np.sqrt(noise_levels(probe.halves, at).sum())) / len(at)
     floor = noise / greatest if greatest > 0 else 0.0
-    return Sight(clients, at_rest.parts(), floor, compared["largest update"], compared["noise allowed"])
+    return Sight(
+        clients, at_rest.parts(), floor, compared["largest update"], compared["noise allowed"]
+    )
 
 
 def values(group: GroupUpdates) -> dict[str, float]:
     """The numbers that CFL compares with its settings, by the names of its criteria."""
-    return {one.name: one.value for one in (*CFL().norm_criteria(group), *CFL().cut_criteria(group))}
+    return {
+        one.name: one.value for one in (*CFL().norm_criteria(group), *CFL().cut_criteria(group))
+    }
 
 
 def heard(replies: Replies, parameters: int, peak: float = 0.0) -> GroupUpdates:
@@ -745,44 +862,82 @@ def advise(courses: Sequence[ProbeCourse], groups: Groups, rho: np.ndarray, firm
         The advice.
     """
     ari = min(adjusted_rand(labels(one.groups), labels(groups)) for one in courses)
-    splits, kept = ([sight for one in courses for sight in getattr(one, name)] for name in ("splits", "kept"))
+    splits, kept = (
+        [sight for one in courses for sight in getattr(one, name)] for name in ("splits", "kept")
+    )
     if ari < 1:
         return without(CFL.name, "relative scale", "CFL's cut goes through a group", ari)
     ranges = [
         _below("eps2", [s.norm for s in kept], [s.norm for s in splits]),
-        _below("gamma_max", [s.bound for s in kept], [s.bound for s in splits], min(one.bound for one in courses)),
+        _below(
+            "gamma_max",
+            [s.bound for s in kept],
+            [s.bound for s in splits],
+            min(one.bound for one in courses),
+        ),
     ]
     # A group is cut only if all criteria are met, so one of these is enough to keep a group whole.
     margin = max(one.margin for one in ranges)
     if splits:
-        ranges.insert(0, _eps1([*(s.floor for s in splits), *(one.moving for one in courses)], [one.start for one in courses]))
+        ranges.insert(
+            0,
+            _eps1(
+                [*(s.floor for s in splits), *(one.moving for one in courses)],
+                [one.start for one in courses],
+            ),
+        )
         margin = min(margin, ranges[0].margin)
     text = _words(courses, splits, kept, rho)
     settings = {one.setting: one.value for one in ranges} if margin > 1 else {}
-    return Advice(CFL.name, "relative scale", settings, tuple(ranges), margin, sureness(margin, firm), 1.0, text)
+    return Advice(
+        CFL.name,
+        "relative scale",
+        settings,
+        tuple(ranges),
+        margin,
+        sureness(margin, firm),
+        1.0,
+        text,
+    )
 
 
 def _eps1(rest: Iterable[float], starts: Iterable[float]) -> Range:
     """The range of eps1.
 
-    It is above the norm of the mean update at the probed model, and above the norm that noise alone leaves in a group to be
-    cut. It is below the norm at the first model, which is far from a stationary point.
+    It is above the norm of the mean update at the probed model, and above the norm that noise alone
+    leaves in a group to be cut. It is below the norm at the first model, which is far from a
+    stationary point.
     """
     low, high = max(rest), min(starts)
-    return Range("eps1", low, high, shortest(middle(low, high), low, high) if low < high else None, ratio(low, high))
+    return Range(
+        "eps1",
+        low,
+        high,
+        shortest(middle(low, high), low, high) if low < high else None,
+        ratio(low, high),
+    )
 
 
-def _below(setting: str, kept: Sequence[float], splits: Sequence[float], seen: float = math.inf) -> Range:
+def _below(
+    setting: str, kept: Sequence[float], splits: Sequence[float], seen: float = math.inf
+) -> Range:
     """The range above the values of groups that must stay whole and below those of groups that must be cut (1 if none must).
 
-    ``seen``: the value of all clients together away from the stationary point, which counts if it is lower.
+    ``seen``: the value of all clients together away from the stationary point, which counts if it
+        is lower.
     """
     low, high = max(kept, default=0.0), min(splits, default=1.0)
-    value = min(middle(low, high), high / LOWER[setting], max(seen, high / LOWEST)) if splits else middle(low, high)
+    value = (
+        min(middle(low, high), high / LOWER[setting], max(seen, high / LOWEST))
+        if splits
+        else middle(low, high)
+    )
     return Range(setting, low, high, float(f"{value:.2g}"), ratio(low, high))
 
 
-def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequence[Sight], rho: np.ndarray) -> str:
+def _words(
+    courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequence[Sight], rho: np.ndarray
+) -> str:
     """The numbers that were compared, besides the ranges."""
     moving, start = max(one.moving for one in courses), min(one.start for one in courses)
     bounds = [f"{max(s.bound for s in kept):.2f} within a group"] if kept else []
@@ -792,7 +947,11 @@ def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequen
         gamma = [math.sqrt(1 / one - 1) if one > 0 else math.inf for one in rho.tolist()]
         text += f"; measured gamma: median {float(np.median(gamma)):.2f}, maximum {max(gamma):.2f}"
         text += f"; the mean update's norm is {moving:.2f} of the greatest at this model, {start:.2f} at the first"
-        text += ": this is not near a stationary point, so probe a later round" if moving >= start else ""
+        text += (
+            ": this is not near a stationary point, so probe a later round"
+            if moving >= start
+            else ""
+        )
     return text
 
 
@@ -801,14 +960,16 @@ def _words(courses: Sequence[ProbeCourse], splits: Sequence[Sight], kept: Sequen
 
 
 FLHC_TRIED = (("l2", "ward"), ("l1", "complete"), ("cosine", "average"))
-"""Metrics and linkages: FL+HC's default, its paper's advice, and one that does not depend on the length of updates."""
+"""Metrics and linkages: FL+HC's default, its paper's advice, and one that does not depend on the
+length of updates."""
 
 EPOCHS = (ACFL().pretrain_epochs, 10)
 """Epochs of ACFL's first training: its default, and more if that leaves no clear threshold."""
 
 
 EXCHANGES = 9
-"""Most exchanges of a suggestion; the last two are made only if ACFL's default epochs leave no clear threshold."""
+"""Most exchanges of a suggestion; the last two are made only if ACFL's default epochs leave no
+clear threshold."""
 
 
 @public
@@ -823,24 +984,26 @@ def suggest(
 ) -> Suggestion:
     """Suggest settings with which FL+HC, ACFL and CFL would find the groups that the split-half test finds in a run.
 
-    The run's clients are asked for a few exchanges, from the model of its newest checkpoint and from its first model. The
-    run is not changed, and a second call gives the same result.
+    The run's clients are asked for a few exchanges, from the model of its newest checkpoint and
+    from its first model. The run is not changed, and a second call gives the same result.
 
     Args:
         run: A run directory, of any method, with a completed round.
         data: Folder of the data set's files, if it is no longer the run's folder.
         workers: Processes that train; the result does not depend on it.
         progress: Called after each exchange, of which there are at most ``EXCHANGES``.
-        trust_code: Whether a model that the run directory names as ``package.module:Name`` may be imported.
-        secret: The boundary's secret, if the run had one; None for the environment's COTERIE_SECRET.
+        trust_code: Whether a model that the run directory names as ``package.module:Name`` may be
+            imported.
+        secret: The boundary's secret, if the run had one; None for the environment's
+            COTERIE_SECRET.
 
     Returns:
         The suggestion.
 
     Raises:
-        UserError: The folder is not a run directory, holds several runs, is of a federation, is damaged, or has no completed
-            round; the data have changed; fewer than two clients have data that can be halved; or code or a secret is needed
-            and was not given.
+        UserError: The folder is not a run directory, holds several runs, is of a federation, is
+            damaged, or has no completed round; the data have changed; fewer than two clients have
+            data that can be halved; or code or a secret is needed and was not given.
     """
     one = _only(run, trust_code, secret)
     one.experiment.check_secret()
@@ -854,7 +1017,12 @@ def suggest(
         if start.model.shape != (size := pool.wire.layout.size,):
             raise ValueError(f"a model must have shape ({size},), got {tuple(start.model.shape)}")
     with pool:
-        asked = _Asked(one, ProbedClients(pool, federation.parameters, position, one.seed, progress), federation, start)
+        asked = _Asked(
+            one,
+            ProbedClients(pool, federation.parameters, position, one.seed, progress),
+            federation,
+            start,
+        )
         finding, probes = asked.found(proven(position.state))
         advice = tuple(asked.advice(finding, probes))
     return Suggestion(
@@ -878,7 +1046,9 @@ def _only(folder: Folder, trust_code: bool, secret: int | None) -> Run:
     """The run in ``folder``, which must be the only one."""
     runs = reopen(folder, trust_code=trust_code, secret=secret)
     if len(runs) > 1:
-        raise UserError(f"{folder} holds {len(runs)} runs, and a suggestion is for one; give one, for example {runs[0].folder}")
+        raise UserError(
+            f"{folder} holds {len(runs)} runs, and a suggestion is for one; give one, for example {runs[0].folder}"
+        )
     one = runs[0]
     if one.record.begun and "data" not in one.record.description()["world"]:
         raise UserError(
@@ -893,7 +1063,9 @@ def _meet(run: Run, data: Path | str | None, workers: int | None) -> tuple[Feder
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
     if not same_world(world_facts(world), run.record.description()["world"]):
-        raise UserError(f"{run.folder} cannot be probed: the scenario's clients or data have changed")
+        raise UserError(
+            f"{run.folder} cannot be probed: the scenario's clients or data have changed"
+        )
     hardware = experiment.hardware(workers)
     hardware.check(world)
     wire, federation = setup(run.method, world, run.seed, experiment.boundary)
@@ -914,14 +1086,19 @@ def proven(state: Any) -> Groups:
     return as_groups(members_of(state).values())
 
 
-def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...], level: float, known: Groups) -> Finding:
+def _found(
+    first: Evidence, second: Evidence, clients: tuple[Client, ...], level: float, known: Groups
+) -> Finding:
     """The groups of ``clients``, which took part in both probes: those that both confirm.
 
-    If some of these are not within one of the ``known`` groups, which split-half has found in the run, those are taken.
+    If some of these are not within one of the ``known`` groups, which split-half has found in the
+    run, those are taken.
     """
     probes = [first.of(clients), second.of(clients)]
     groups = confirmed(level, *probes)
-    known = as_groups(part for group in known if (part := tuple(c for c in group if c in set(clients))))
+    known = as_groups(
+        part for group in known if (part := tuple(c for c in group if c in set(clients)))
+    )
     if known and not all(any(set(group) <= set(one) for one in known) for group in groups):
         groups = known
     decided = tuple(sorted(client for group in groups for client in group))
@@ -935,21 +1112,28 @@ def _found(first: Evidence, second: Evidence, clients: tuple[Client, ...], level
         alone=(one, other),
         agreement=adjusted_rand(*(labels_of(each.groups) for each in found)),
         alike=tuple(together(first.of(group), second.of(group)) for group in groups),
-        reliability=tuple(np.mean([reliability(each.of(decided).products.numpy()) for each in probes], axis=0).tolist()),
+        reliability=tuple(
+            np.mean(
+                [reliability(each.of(decided).products.numpy()) for each in probes], axis=0
+            ).tolist()
+        ),
         of_run=groups == known,
     )
 
 
 LOOKS = 3
-"""Probes, each with one for its confirmation, that a suggested run of split-half has time for: draws differ, and one alone
-may miss what the probes here showed narrowly."""
+"""Probes, each with one for its confirmation, that a suggested run of split-half has time for:
+draws differ, and one alone may miss what the probes here showed narrowly."""
 
 
-def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Sequence[Line]) -> OwnProbes:
+def own_probes(
+    method: Any, start: StartingPoint, finding: Finding, lines: Sequence[Line]
+) -> OwnProbes:
     """How split-half comes to the groups found, and which groups are the advice if it finds others.
 
-    Its test and level are the same. But it probes in rounds of its own, so from other models, and a difference that does not
-    show at one model may show at another. So several groups count, whoever found them, and one group is no proof.
+    Its test and level are the same. But it probes in rounds of its own, so from other models, and a
+    difference that does not show at one model may show at another. So several groups count, whoever
+    found them, and one group is no proof.
 
     Args:
         method: The method of the run.
@@ -971,7 +1155,11 @@ def own_probes(method: Any, start: StartingPoint, finding: Finding, lines: Seque
     if ran:
         notes = [(line["round"], note) for line in lines for note in line["notes"]]
         seen = {number: note["numbers"]["p"] for number, note in notes if "p" in note["numbers"]}
-        text += f", here in {len(seen)} rounds, the last {max(seen)} (least p {min(seen.values()):.2g})" if seen else ""
+        text += (
+            f", here in {len(seen)} rounds, the last {max(seen)} (least p {min(seen.values()):.2g})"
+            if seen
+            else ""
+        )
     if not start.shared:
         return OwnProbes({}, None, text)
     own = method if ran else SplitHalf(fraction=getattr(method, "fraction", 1.0))
@@ -995,10 +1183,16 @@ class _Asked:
         ``known``: the groups of the run, if split-half has split it.
         """
         first, second = self.clients.halves(self.start), self.clients.halves(self.start)
-        level = self.run.method.level if isinstance(self.run.method, SplitHalf) else SplitHalf().level
+        level = (
+            self.run.method.level if isinstance(self.run.method, SplitHalf) else SplitHalf().level
+        )
         finding = _found(first, second, self.clients.there, level, known)
         undecided = set(self.clients.there) - set(finding.clients)
-        why = "the run has not placed it in a group" if known else "the two probes place it in different groups"
+        why = (
+            "the run has not placed it in a group"
+            if known
+            else "the two probes place it in different groups"
+        )
         self.clients.leave_out(dict.fromkeys(sorted(undecided), why))
         return finding, [first.of(finding.clients), second.of(finding.clients)]
 
@@ -1008,7 +1202,10 @@ class _Asked:
         yield from self._flhc(now, found, finding.firm)
         yield from self._acfl(found, finding.firm)
         first, parameters = self.clients.updates(self._first), self.federation.parameters.stop
-        seen = [Probe(one.products.numpy(), updates, first, parameters) for one, updates in zip(probes, now, strict=True)]
+        seen = [
+            Probe(one.products.numpy(), updates, first, parameters)
+            for one, updates in zip(probes, now, strict=True)
+        ]
         courses = [course(probe, finding.groups) for probe in seen]
         yield advise(courses, finding.groups, np.array(finding.reliability), finding.firm)
 
@@ -1017,17 +1214,31 @@ class _Asked:
         return StartingPoint(self.federation.draw(0), 0, "the first model", True)
 
     def _flhc(self, now: Sequence[Replies], labels: np.ndarray, firm: bool) -> Iterator[Advice]:
-        fraction = getattr(self.run.method, "fraction", 1.0)  # the model from which clients are clustered depends on it
+        fraction = getattr(
+            self.run.method, "fraction", 1.0
+        )  # the model from which clients are clustered depends on it
         for metric, linkage in FLHC_TRIED:
             compared = f"{metric}, {linkage}"
-            settings = {"warmup": self.start.round, "fraction": fraction, "metric": metric, "linkage": linkage}
+            settings = {
+                "warmup": self.start.round,
+                "fraction": fraction,
+                "metric": metric,
+                "linkage": linkage,
+            }
             try:
                 self.run.experiment.boundary.check_method(FLHC(metric=metric, linkage=linkage))
             except SettingError as error:
                 yield without(FLHC.name, compared, str(error))
                 continue
-            rows = [replies.updates[:, self.federation.parameters] for replies in now if replies.updates is not None]
-            apart = [manhattan(row) if metric == "l1" else distances(gram(row), metric=metric) for row in rows]
+            rows = [
+                replies.updates[:, self.federation.parameters]
+                for replies in now
+                if replies.updates is not None
+            ]
+            apart = [
+                manhattan(row) if metric == "l1" else distances(gram(row), metric=metric)
+                for row in rows
+            ]
             yield Geometry(FLHC.name, settings, compared, linkage, apart).advice(labels, firm)
 
     def _acfl(self, labels: np.ndarray, firm: bool) -> Iterator[Advice]:
@@ -1058,9 +1269,22 @@ class _Asked:
                 columns=spans,
                 compared=compared,
             )
-            apart = [1 - cosine(gram(rule.vectors(self._first.model, rows))) for rows in drawn if rows is not None]
+            apart = [
+                1 - cosine(gram(rule.vectors(self._first.model, rows)))
+                for rows in drawn
+                if rows is not None
+            ]
             settings: dict[str, Any] = {"pretrain_epochs": epochs, "similarity": similarity}
-            out.append(Geometry(ACFL.name, settings, f"{similarity}, {epochs} epochs", rule.linkage, apart, similarity=True))
+            out.append(
+                Geometry(
+                    ACFL.name,
+                    settings,
+                    f"{similarity}, {epochs} epochs",
+                    rule.linkage,
+                    apart,
+                    similarity=True,
+                )
+            )
         return out
 
 

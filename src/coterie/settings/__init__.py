@@ -22,8 +22,8 @@ from coterie.settings.field_names import called_here, closest, meant
 class UserError(Exception):
     """A mistake of the caller, described in one sentence: the setting, its value, the allowed values and the likely mistake.
 
-    The message may quote text from an untrusted source. As a string it is therefore one line without control characters, cut
-    in the middle if it is too long to read.
+    The message may quote text from an untrusted source. As a string it is therefore one line
+    without control characters, cut in the middle if it is too long to read.
     """
 
     def __str__(self) -> str:
@@ -69,9 +69,20 @@ def setting(
     Raises:
         TypeError: The default is a dict or a list.
     """
-    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "choices": None if choices is None else tuple(choices)}
+    limits = {
+        "ge": ge,
+        "gt": gt,
+        "le": le,
+        "lt": lt,
+        "choices": None if choices is None else tuple(choices),
+    }
     limits["multiple"] = multiple
-    metadata = {"doc": doc, "limits": {k: v for k, v in limits.items() if v is not None}, "bits": bits, "advanced": advanced}
+    metadata = {
+        "doc": doc,
+        "limits": {k: v for k, v in limits.items() if v is not None},
+        "bits": bits,
+        "advanced": advanced,
+    }
     if method:
         del metadata["limits"]
     if isinstance(default, (dict, list)):
@@ -103,7 +114,9 @@ def check(settings: Any) -> None:
         if "limits" not in field.metadata:
             continue
         name = f"{type(settings).__name__}.{field.name}"
-        value = coerced(name, getattr(settings, field.name), hints[field.name], field.metadata["bits"])
+        value = coerced(
+            name, getattr(settings, field.name), hints[field.name], field.metadata["bits"]
+        )
         object.__setattr__(settings, field.name, value)
         for single in value if isinstance(value, tuple) else (value,):
             _check_limits(name, single, field.metadata["limits"])
@@ -116,7 +129,8 @@ MOST_SEEDS = 10_000
 def _is_text(value: str) -> bool:
     """Whether a file can hold it, and the system accept it as a path.
 
-    Bytes of a file name that are not UTF-8 become halves of surrogate pairs, which no file can hold.
+    Bytes of a file name that are not UTF-8 become halves of surrogate pairs, which no file can
+    hold.
     """
     return not any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in value)
 
@@ -143,7 +157,9 @@ def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
         "multiple": lambda b: value > 0 and value % b == 0,
     }
     if math.isnan(value) or any(not tests[k](bound) for k, bound in limits.items()):
-        allowed = " and ".join(f"{SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
+        allowed = (
+            " and ".join(f"{SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
+        )
         raise SettingError(f"{name} must be {allowed}, got {value!r}")
 
 
@@ -162,35 +178,65 @@ def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
     Raises:
         SettingError: It is of another type.
     """
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
     for option in sorted(options, key=lambda o: o is not type(None)):
         origin = typing.get_origin(option) or option
         origin = str if origin is typing.Literal else origin  # its values are the setting's choices
         if option is type(None) and (value is None or (isinstance(value, str) and value == "none")):
             return None
-        if origin in (float, int) and isinstance(value, numbers.Integral) and not fits(int(value), bits):
-            raise SettingError(f"{name} must be below 2^{bits - 1}, got a number of {int(value).bit_length():,} bits")
-        if origin is float and isinstance(value, numbers.Real) and value is not True and value is not False:
+        if (
+            origin in (float, int)
+            and isinstance(value, numbers.Integral)
+            and not fits(int(value), bits)
+        ):
+            raise SettingError(
+                f"{name} must be below 2^{bits - 1}, got a number of {int(value).bit_length():,} bits"
+            )
+        if (
+            origin is float
+            and isinstance(value, numbers.Real)
+            and value is not True
+            and value is not False
+        ):
             return float(value)
-        if origin is int and isinstance(value, numbers.Integral) and value is not True and value is not False:
+        if (
+            origin is int
+            and isinstance(value, numbers.Integral)
+            and value is not True
+            and value is not False
+        ):
             return int(value)
         if origin is tuple and isinstance(value, (list, tuple)):
             inner = typing.get_args(option)[0]
             return tuple(coerced(f"{name}[{i}]", v, inner, bits) for i, v in enumerate(value))
         if origin is str and isinstance(value, str) and not _is_text(value):
-            raise SettingError(f"{name} must be a UTF-8 string without control characters, got {value!r}")
+            raise SettingError(
+                f"{name} must be a UTF-8 string without control characters, got {value!r}"
+            )
         if origin is bool and _is_truth_value(value):
             return bool(value)
         if origin is str and isinstance(value, str):
             return value
-        if isinstance(origin, type) and origin not in (float, int, bool, str) and isinstance(value, origin):
+        if (
+            isinstance(origin, type)
+            and origin not in (float, int, bool, str)
+            and isinstance(value, origin)
+        ):
             return value
-    raise SettingError(f"{name} must be {describe(hint)}, got {value!r:.200}{_as_number(value, options)}")
+    raise SettingError(
+        f"{name} must be {describe(hint)}, got {value!r:.200}{_as_number(value, options)}"
+    )
 
 
 def _is_truth_value(value: Any) -> bool:
     """Whether a value is true or false, also NumPy's."""
-    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
+    return isinstance(value, bool) or (
+        type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    )
 
 
 def _as_number(value: Any, options: Sequence[Any]) -> str:
@@ -232,7 +278,13 @@ def describe(hint: Any) -> str:
         return str(values[0]) if len(values) == 1 else "a string"
     if typing.get_origin(hint) is tuple:
         return f"a list ({describe(typing.get_args(hint)[0])} each)"
-    words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "none"}
+    words = {
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        str: "a string",
+        type(None): "none",
+    }
     words[Any] = "a method: its name, or a table of its name and settings"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
@@ -259,7 +311,8 @@ def no_setting(
         name: The name.
         known: The names of the settings.
         value: The value that was given; it is not shown where a setting is secret.
-        beside: The values of the other settings; a method's name among them is the method that is meant.
+        beside: The values of the other settings; a method's name among them is the method that is
+            meant.
 
     Returns:
         The error.
@@ -272,10 +325,21 @@ def no_setting(
     hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known
     got = "" if hidden else f"; got {brief(value)}"
     said = hint(str(name), known, [one for one in beside if isinstance(one, str)])
-    return SettingError(f"{owner} has no setting {name!r}{said} (known: {', '.join(known) or 'none'}{got})")
+    return SettingError(
+        f"{owner} has no setting {name!r}{said} (known: {', '.join(known) or 'none'}{got})"
+    )
 
 
-OF_USERS = ("Training", "Boundary", "Robust", "Objective", "Attendance", "World", "Scenario", "Experiment")
+OF_USERS = (
+    "Training",
+    "Boundary",
+    "Robust",
+    "Objective",
+    "Attendance",
+    "World",
+    "Scenario",
+    "Experiment",
+)
 """Classes of settings that users make, besides those of methods."""
 
 
@@ -332,9 +396,11 @@ DEEPEST = 16
 """The maximum depth of nested tables and lists in TOML."""
 
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_DEEP_KEY = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}[ \t]*+\.[ \t]*+){{{4 * DEEPEST}}}", re.MULTILINE)
-"""A key of too many parts at a place where a key can begin. It is checked before parsing, because for 80,000 parts the
-parser needs minutes and all memory."""
+_DEEP_KEY = re.compile(
+    rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}[ \t]*+\.[ \t]*+){{{4 * DEEPEST}}}", re.MULTILINE
+)
+"""A key of too many parts at a place where a key can begin. It is checked before parsing, because
+for 80,000 parts the parser needs minutes and all memory."""
 
 
 def toml(text: str) -> dict[str, Any]:
@@ -347,7 +413,8 @@ def toml(text: str) -> dict[str, Any]:
         The document.
 
     Raises:
-        ValueError: The text is not valid TOML, or is not accepted here; the message gives the reason in a few words.
+        ValueError: The text is not valid TOML, or is not accepted here; the message gives the
+            reason in a few words.
 
     Example:
         >>> toml("a = [1, {b = 2}]")
@@ -372,7 +439,9 @@ def toml(text: str) -> dict[str, Any]:
         if isinstance(value, int) and not fits(value):
             table = document.get("boundary")
             if isinstance(table, dict) and table.get("secret") is value:
-                raise ValueError("its boundary.secret has more than 64 bits; give a longer secret with --secret-file FILE")
+                raise ValueError(
+                    "its boundary.secret has more than 64 bits; give a longer secret with --secret-file FILE"
+                )
             raise ValueError("it has an integer of more than 64 bits")
     return document
 
@@ -384,7 +453,13 @@ def _within(document: Any, too_deep: str) -> Iterator[Any]:
         level = [
             inner
             for value in level
-            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+            for inner in (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, list)
+                else ()
+            )
         ]
         yield from level
         if not level:
@@ -429,14 +504,19 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
         The settings.
 
     Raises:
-        SettingError: A name is unknown (the message suggests the nearest known one), or a value is not allowed.
+        SettingError: A name is unknown (the message suggests the nearest known one), or a value is
+            not allowed.
     """
     known = [f.name for f in dataclasses.fields(cls) if f.init]
     hints = _hints(cls)
     for name in values:
         if name not in known:
             raise no_setting(cls.__name__, name, known, values[name])
-    nested = {k: v for k, v in values.items() if isinstance(v, Mapping) and dataclasses.is_dataclass(hints[k])}
+    nested = {
+        k: v
+        for k, v in values.items()
+        if isinstance(v, Mapping) and dataclasses.is_dataclass(hints[k])
+    }
     return cls(**{**values, **{k: build(hints[k], v) for k, v in nested.items()}})
 
 
@@ -445,7 +525,12 @@ def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     hints = _hints(cls)
     found = [field for field in dataclasses.fields(cls) if "doc" in field.metadata]
     return [
-        (f.name, describe(hints[f.name]), f.default, f.metadata["doc"] + (" (advanced)" if f.metadata["advanced"] else ""))
+        (
+            f.name,
+            describe(hints[f.name]),
+            f.default,
+            f.metadata["doc"] + (" (advanced)" if f.metadata["advanced"] else ""),
+        )
         for f in sorted(found, key=lambda field: bool(field.metadata["advanced"]))
     ]
 
@@ -475,7 +560,9 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
         if key not in known:
             if key in hidden:
                 known_ = ", ".join(known)
-                raise SettingError(f"{table} has no setting {key!r}; write it as its own table, [{key}] (known: {known_})")
+                raise SettingError(
+                    f"{table} has no setting {key!r}; write it as its own table, [{key}] (known: {known_})"
+                )
             raise no_setting(table, key, known, values[key])
     return dataclasses.replace(base, **values)
 
@@ -498,7 +585,9 @@ def table_of(name: str, given: Any, base: Any) -> Any:
         return changed(base, given, name)
     if not isinstance(given, type(base)):
         got = "" if name == "boundary" else f", got {given!r:.60}"  # a boundary may have a secret
-        raise SettingError(f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}")
+        raise SettingError(
+            f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}"
+        )
     return given
 
 

@@ -1,7 +1,8 @@
 """Public functions and classes: a wrong call is one sentence, as on the command line.
 
-:func:`public` marks what users call. Without it, a misspelled argument is Python's ``TypeError``, which neither names the
-value nor the arguments that there are, and often comes from a function that the user has never seen.
+:func:`public` marks what users call. Without it, a misspelled argument is Python's ``TypeError``,
+which neither names the value nor the arguments that there are, and often comes from a function that
+the user has never seen.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def public(*, more: Iterable[str] = ()) -> Callable[[F], F]: ...
 def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
     """Mark a function or a class that users call; a decorator.
 
-    A call with an unknown, a missing or one value too many raises a ``CallError`` of one sentence. Values of arguments
-    that are annotated as numbers, texts or paths are checked, and NumPy's numbers become Python's. Signature, help and types
-    stay those of the function.
+    A call with an unknown, a missing or one value too many raises a ``CallError`` of one sentence.
+    Values of arguments that are annotated as numbers, texts or paths are checked, and NumPy's
+    numbers become Python's. Signature, help and types stay those of the function.
 
     Args:
         given: The function or the class.
@@ -52,7 +53,8 @@ def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
         ...     return width * height
         >>> area(widht=3)
         Traceback (most recent call last):
-        coterie.settings.calls.CallError: area has no setting 'widht'; did you mean width? (known: width, height; got 3)
+        coterie.settings.calls.CallError: area has no setting 'widht'; did you mean width? (known:
+            width, height; got 3)
     """
     if given is None:
         return functools.partial(_marked, more=tuple(more))
@@ -104,11 +106,18 @@ def _checked_function(function: Callable[..., Any], more: Sequence[str]) -> Call
             usual.update((name, _usual_types(hint)) for name, hint in simple.items())
         if more:
             _check_call(owner, signature, values, named, more=more)
-        # Most values have exactly the annotated types: they are as they should be, without a closer look.
+        # Most values have exactly the annotated types: they are as they should be, without a closer
+        # look.
         odd = [
-            name for name, value in zip(parameters, values, strict=False) if name in usual and type(value) not in usual[name]
+            name
+            for name, value in zip(parameters, values, strict=False)
+            if name in usual and type(value) not in usual[name]
         ]
-        odd += [name for name, value in named.items() if name in usual and type(value) not in usual[name]]
+        odd += [
+            name
+            for name, value in named.items()
+            if name in usual and type(value) not in usual[name]
+        ]
         try:
             if not odd:
                 return function(*values, **named)
@@ -153,7 +162,9 @@ def _check_call(
         more: Names that the function takes by ``**``; empty if it takes any, or none.
     """
     parameters = list(signature.parameters.values())[skipped:]
-    by_position = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     by_name = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     known = [*by_name, *more]
     takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters) and not more
@@ -172,8 +183,14 @@ def _check_call(
     twice = [name for name in by_position[: max(places, 0)] if name in named]
     if twice:
         raise CallError(f"{owner} got {twice[0]} twice: once by its place and once by its name")
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    lacking = [name for name in needed if name not in named and name not in by_position[: max(places, 0)]]
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    lacking = [
+        name for name in needed if name not in named and name not in by_position[: max(places, 0)]
+    ]
     if lacking:
         raise CallError(f"{owner} needs {' and '.join(lacking)} (known: {', '.join(known)})")
 
@@ -186,11 +203,17 @@ def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
     kinds = {p.name: p.kind for p in inspect.signature(function).parameters.values()}
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: hint for name, hint in hints.items() if kinds.get(name) in plain and _is_simple(hint)}
+    return {
+        name: hint for name, hint in hints.items() if kinds.get(name) in plain and _is_simple(hint)
+    }
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    return (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
 
 
 def _is_path(hint: Any) -> bool:
@@ -216,7 +239,9 @@ def _checked_value(name: str, value: Any, hint: Any) -> Any:
     if any(map(_is_path, options)):
         if not isinstance(value, str | os.PathLike):
             several = isinstance(value, list | tuple) and len(value) > 0
-            raise CallError(f"{name} must be a path, got {brief(value)}{'; give one of them, such as [0]' if several else ''}")
+            raise CallError(
+                f"{name} must be a path, got {brief(value)}{'; give one of them, such as [0]' if several else ''}"
+            )
         return value if str in options else Path(value)
     try:
         return coerced(name, value, hint)

@@ -1,7 +1,7 @@
 """Names of settings in other libraries and papers, and the nearest known name, for messages about a name that is not known.
 
-Federated learning has many names for one setting: the number of models is ``k``, ``n_clusters`` or ``num_models`` elsewhere,
-and ``models`` here.
+Federated learning has many names for one setting: the number of models is ``k``, ``n_clusters`` or
+``num_models`` elsewhere, and ``models`` here.
 """
 
 from __future__ import annotations
@@ -131,7 +131,11 @@ def closest(name: Any, known: Iterable[Any], least: float = CUTOFF) -> str | Non
     by_spelling: dict[str, str] = {}
     for one in known:
         by_spelling.setdefault(spelled(one), str(one))
-    alike = difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=least) if spelled(name) else []
+    alike = (
+        difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=least)
+        if spelled(name)
+        else []
+    )
     return by_spelling[alike[0]] if alike else None
 
 
@@ -162,7 +166,8 @@ def edits(one: str, other: str) -> int:
         >>> edits("fedagv", "fedavg"), edits("fedprox", "fedper")
         (1, 3)
     """
-    # A row i has the distances of the first i letters to every beginning of the other text; a swap looks two rows back.
+    # A row i has the distances of the first i letters to every beginning of the other text; a swap
+    # looks two rows back.
     rows = [list(range(len(other) + 1))]
     for i, letter in enumerate(one, 1):
         above, row = rows[-1], [i]

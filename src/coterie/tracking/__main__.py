@@ -13,15 +13,16 @@ from typing import BinaryIO, cast
 from coterie.tracking.trackers import TRACKERS, Tracker
 
 EVERY = 1.0
-"""Seconds between two reads of a growing record. The run does not say when it has recorded a round, so it never waits."""
+"""Seconds between two reads of a growing record. The run does not say when it has recorded a round,
+so it never waits."""
 
 
 def follow(stream: BinaryIO, make: Callable[[Path], Tracker]) -> None:
     """Track runs one after the other.
 
     Args:
-        stream: Unbuffered input: run directories, one per line, each after the run before has ended. An empty line, or the
-            end of the input, is the end of the last run.
+        stream: Unbuffered input: run directories, one per line, each after the run before has
+            ended. An empty line, or the end of the input, is the end of the last run.
         make: Makes the tracker for a run directory.
     """
     while folder := stream.readline().rstrip(b"\n"):

@@ -27,7 +27,8 @@ from coterie.tracking.metrics import MOST
 from coterie.tracking.trackers import TRACK, TRACKERS
 
 PATIENCE = 60.0
-"""Seconds to wait for a tracker at the end; the count starts again whenever it has tracked another round."""
+"""Seconds to wait for a tracker at the end; the count starts again whenever it has tracked another
+round."""
 
 WHILE = 5.0
 """Seconds after which a message about the waiting is shown."""
@@ -48,11 +49,17 @@ def check(names: Iterable[str]) -> list[str]:
     chosen = list(dict.fromkeys(names))
     for name in chosen:
         if name not in TRACKERS:
-            raise UserError(f"there is no tracker {name!r}{nearest(name, TRACKERS)} (known: {', '.join(TRACKERS)})")
+            raise UserError(
+                f"there is no tracker {name!r}{nearest(name, TRACKERS)} (known: {', '.join(TRACKERS)})"
+            )
         for module in TRACKERS[name].needs:
             found = importlib.util.find_spec(module)
-            if found is None or found.origin is None:  # a plain folder, such as wandb leaves where it is run
-                raise UserError(f"tracking with {name} needs the module {module}: pip install 'coterie[track]'")
+            if (
+                found is None or found.origin is None
+            ):  # a plain folder, such as wandb leaves where it is run
+                raise UserError(
+                    f"tracking with {name} needs the module {module}: pip install 'coterie[track]'"
+                )
     return chosen
 
 
@@ -62,15 +69,17 @@ class Tracking:
 
     Args:
         names: Names of :data:`~coterie.tracking.TRACKERS`.
-        tell: Called with a sentence when a tracker has failed and is switched off, or leaves something out; issues a warning
-            by default. The runs continue.
+        tell: Called with a sentence when a tracker has failed and is switched off, or leaves
+            something out; issues a warning by default. The runs continue.
         wait: Called with a sentence when the end has to wait for a tracker.
 
     Raises:
         UserError: A name is unknown, or a module that a tracker needs is not installed.
     """
 
-    def __init__(self, names: Iterable[str] | str, tell: Tell = warnings.warn, wait: Tell | None = None) -> None:
+    def __init__(
+        self, names: Iterable[str] | str, tell: Tell = warnings.warn, wait: Tell | None = None
+    ) -> None:
         self.names = check([names] if isinstance(names, str) else names)
         self.tell, self.wait, self.told = tell, wait, False
         self.folders: list[Path] = []
@@ -79,17 +88,24 @@ class Tracking:
     def __enter__(self) -> Tracking:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for process in self.processes:
-            process.say(b"")  # closing the pipe is not enough, since forked workers may keep it open
+            process.say(
+                b""
+            )  # closing the pipe is not enough, since forked workers may keep it open
         for process in list(self.processes):
             self._drop(process, process.wait(self.folders, self.wait))
 
     def follow(self, folder: Path | str) -> None:
         """Track a run, from its first round that is not tracked yet to the rounds still to come.
 
-        Call it when a round has been recorded; more calls do no harm. For a resumed run, do not call it before the first
-        round: the run may have removed records.
+        Call it when a round has been recorded; more calls do no harm. For a resumed run, do not
+        call it before the first round: the run may have removed records.
 
         Args:
             folder: The run directory.
@@ -108,10 +124,16 @@ class Tracking:
 
     def _tell_of_many(self, folder: Path) -> None:
         """Report once that single clients are not tracked, if there are too many."""
-        many = len(Record(folder).description()["world"]["clients"]) if self.processes and not self.told else 0
+        many = (
+            len(Record(folder).description()["world"]["clients"])
+            if self.processes and not self.told
+            else 0
+        )
         if many > MOST:
             self.told = True
-            self.tell(f"of {many} clients, which are more than {MOST}, only the clusters are tracked and not each client")
+            self.tell(
+                f"of {many} clients, which are more than {MOST}, only the clusters are tracked and not each client"
+            )
 
     def _drop(self, process: _Process, failure: str | None) -> None:
         process.close()
@@ -141,10 +163,16 @@ class _Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.output = tempfile.TemporaryFile()  # noqa: SIM115
-        # -P: nothing is imported from the current folder, which may be a run directory from another person.
+        # -P: nothing is imported from the current folder, which may be a run directory from another
+        # person.
         command = [sys.executable, "-P", "-m", __package__, name]
         self.child = subprocess.Popen(
-            command, bufsize=0, stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=self.output,
+            stderr=self.output,
+            start_new_session=True,
         )
         self.input = cast(IO[bytes], self.child.stdin)
 
@@ -162,7 +190,10 @@ class _Process:
             if tell:
                 tell(f"waiting for {self.name} to track the last rounds")
                 tell = None
-            before, newest = newest, max(state.stat().st_mtime if state.exists() else 0.0 for state in states)
+            before, newest = (
+                newest,
+                max(state.stat().st_mtime if state.exists() else 0.0 for state in states),
+            )
             if newest != before:  # it has tracked another round
                 since = time.monotonic()
         self.child.kill()
@@ -173,7 +204,9 @@ class _Process:
         """The last line of the process's output; the whole output is saved in the run directory."""
         self.output.seek(0)
         text = printable(self.output.read().decode(errors="replace").strip(), keep="\n")
-        last = re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2]) or "it ended without a message"  # the exception's class
+        last = (
+            re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2]) or "it ended without a message"
+        )  # the exception's class
         last = textwrap.shorten(last, 160, placeholder=" ...")
         try:
             log = within(folder, f"{TRACK}/{self.name}.log")

@@ -12,10 +12,12 @@ from coterie.records.shown import ClientId, mean_of, spread
 from coterie.report.summary import ABOUT, agreement_at, isolated
 
 MOST = 100
-"""Most clients that are tracked one by one; if there are more, only the clusters and the whole are tracked."""
+"""Most clients that are tracked one by one; if there are more, only the clusters and the whole are
+tracked."""
 
 EVENTS = ("join", "walk", "move", "merge")
-"""Kinds of notes about events. They may be about a group with the same smallest member as a group examined in this round."""
+"""Kinds of notes about events. They may be about a group with the same smallest member as a group
+examined in this round."""
 
 
 class Metrics:
@@ -46,7 +48,11 @@ class Metrics:
             **dict(_of_notes(line["notes"])),
             **dict(_of_clients(line)),
         }
-        return {name: float(value) for name, value in found.items() if value is not None and value == value}
+        return {
+            name: float(value)
+            for name, value in found.items()
+            if value is not None and value == value
+        }
 
 
 def _of_notes(notes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float | None]]:
@@ -68,12 +74,20 @@ def _of_clients(line: Line) -> Iterator[tuple[str, float | None]]:
     yield from ((f"cluster/{name_of(group)}/size", len(group)) for group in line["groups"])
     if not line["tested"]:
         return
-    for metric in dict.fromkeys(name for entry in clients.values() for name in entry if name not in ABOUT):
+    for metric in dict.fromkeys(
+        name for entry in clients.values() for name in entry if name not in ABOUT
+    ):
         whole = spread(line, metric)
         yield from ((f"{metric}/{part}", whole[part]) for part in ("mean", "std", "worst"))
-        yield from ((f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric)) for group in line["groups"])
+        yield from (
+            (f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric))
+            for group in line["groups"]
+        )
         if len(clients) <= MOST:
-            yield from ((f"client/{_safe(client)}/{metric}", value) for client, value in whole["per_client"].items())
+            yield from (
+                (f"client/{_safe(client)}/{metric}", value)
+                for client, value in whole["per_client"].items()
+            )
 
 
 def name_of(group: Sequence[ClientId]) -> str:
@@ -89,7 +103,9 @@ def _safe(name: ClientId) -> str:
 
 def words(line: Line) -> str:
     """The notes of a round as text, one line each; empty if there are none."""
-    return "\n".join(f"round {line['round']} {note['kind']}: {printable(note['text'])}" for note in line["notes"])
+    return "\n".join(
+        f"round {line['round']} {note['kind']}: {printable(note['text'])}" for note in line["notes"]
+    )
 
 
 def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
@@ -99,12 +115,27 @@ def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bo
         description: The document of ``run.toml``.
 
     Returns:
-        Name -> value. Lists and tables in tables are strings. From the world, only the number of clients is included.
+        Name -> value. Lists and tables in tables are strings. From the world, only the number of
+        clients is included.
     """
-    rest = {k: v for k, v in description.items() if k not in ("methods", "seeds", "world", "schema")}
+    rest = {
+        k: v for k, v in description.items() if k not in ("methods", "seeds", "world", "schema")
+    }
     world = {"clients": len(description["world"]["clients"])}
-    table = {"method": description["methods"][0], "seed": description["seeds"][0], **rest, "world": world}
+    table = {
+        "method": description["methods"][0],
+        "seed": description["seeds"][0],
+        **rest,
+        "world": world,
+    }
     flat: dict[str, Any] = {}
     for name, value in table.items():
-        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, Mapping) else {name: value}
-    return {name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in flat.items()}
+        flat |= (
+            {f"{name}.{key}": one for key, one in value.items()}
+            if isinstance(value, Mapping)
+            else {name: value}
+        )
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value)
+        for name, value in flat.items()
+    }

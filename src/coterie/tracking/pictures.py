@@ -39,10 +39,14 @@ def pictures(folder: Path, line: Line) -> Iterator[Picture]:
         order = list(dict.fromkeys([*parted, *row.values()]))
         for layer, values in sorted(matrices.items()):
             matrix = values[np.ix_(order, order)]
-            known = matrix[~np.eye(len(order), dtype=bool) & np.isfinite(matrix)]  # the diagonal carries no information
+            known = matrix[
+                ~np.eye(len(order), dtype=bool) & np.isfinite(matrix)
+            ]  # the diagonal carries no information
             low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
             caption = f"round {line['round']}, {note['kind']}: {len(order)} clients; black {low:.3g}, white {high:.3g}"
-            yield Picture(f"similarity/{name_of(note['clients'])}/{layer}", shaded(matrix, low, high), caption)
+            yield Picture(
+                f"similarity/{name_of(note['clients'])}/{layer}", shaded(matrix, low, high), caption
+            )
 
 
 def shaded(matrix: np.ndarray, low: float, high: float) -> np.ndarray:

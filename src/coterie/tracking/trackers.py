@@ -28,10 +28,12 @@ TRACK = "track"
 """Folder of trackers' files inside a run directory, or inside the folder of several runs."""
 
 NAME = "coterie"
-"""The name of the experiment in MLflow, and of the project in Weights & Biases, unless the environment gives another."""
+"""The name of the experiment in MLflow, and of the project in Weights & Biases, unless the
+environment gives another."""
 
 LOG = "debug-core.log"
-"""Weights & Biases makes links of this name to its logs in other folders; it does not write through an existing link."""
+"""Weights & Biases makes links of this name to its logs in other folders; it does not write through
+an existing link."""
 
 
 class Tracker(ABC):
@@ -39,12 +41,14 @@ class Tracker(ABC):
 
     Args:
         folder: The run directory.
-        where: Identifies the tracker's store. In another store, a run is tracked again from its first round.
+        where: Identifies the tracker's store. In another store, a run is tracked again from its
+            first round.
 
     Attributes:
         name: The name of the tracker.
         needs: The modules that it needs.
-        home: The folder that holds the tracker's store: the run directory, or that of all runs if there are several.
+        home: The folder that holds the tracker's store: the run directory, or that of all runs if
+            there are several.
         settings: The settings of the run by name.
         known: Whether the run has been tracked in this store before.
         identity: The id of the run in the tracker, the same after a resume.
@@ -52,7 +56,8 @@ class Tracker(ABC):
         finished: Whether no more rounds will ever come.
 
     Raises:
-        UserError: A link in ``track/`` leads out of it, or the state was written by a newer Coterie.
+        UserError: A link in ``track/`` leads out of it, or the state was written by a newer
+            Coterie.
     """
 
     name: ClassVar[str]
@@ -60,14 +65,22 @@ class Tracker(ABC):
 
     def __init__(self, folder: Path, where: str = "") -> None:
         self.folder, self.where = folder.absolute(), where
-        self.home = self.folder.parent if (self.folder.parent / EXPERIMENT).is_file() else self.folder
+        self.home = (
+            self.folder.parent if (self.folder.parent / EXPERIMENT).is_file() else self.folder
+        )
         self._record, self._recorded = Record(folder), Record(folder).description()
         self._shown = self._record.naming(self._recorded)
         self._description = shown(self._shown, self._recorded, ())[0]
-        self.settings, self._metrics = settings(self._description), Metrics(self._description["world"])
+        self.settings, self._metrics = (
+            settings(self._description),
+            Metrics(self._description["world"]),
+        )
         self._at, self.finished = 0, False
         self._path = within(self.folder, f"{TRACK}/{self.name}.json")
-        for place in {self.folder, self.home}:  # trackers write there, and make links to their own files
+        for place in {
+            self.folder,
+            self.home,
+        }:  # trackers write there, and make links to their own files
             check_links(place / TRACK, but=LOG)
         stored = {}
         if self._path.exists():
@@ -89,7 +102,9 @@ class Tracker(ABC):
         if not path.exists():
             return
         if path.stat().st_size > self._at:
-            self._shown = self._record.naming(self._recorded)  # a federation's clients may join later
+            self._shown = self._record.naming(
+                self._recorded
+            )  # a federation's clients may join later
         with open(descriptor(path, os.O_RDONLY), "rb") as file:
             file.seek(self._at)
             for raw in file:
@@ -107,7 +122,9 @@ class Tracker(ABC):
         self.finished = ends(line, self._description["rounds"], self._description.get("target"))
 
     @abstractmethod
-    def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
+    def write(
+        self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
+    ) -> None:
         """Write a round: its numbers by name, its notes (empty if there are none), and its pictures."""
 
     @abstractmethod
@@ -131,17 +148,23 @@ class TensorBoard(Tracker):
         to = self.home / TRACK / "tensorboard" / self.folder.name
         self.writer = SummaryWriter(str(to), purge_step=self.round + 1)
         if not self.round:
-            for summary in hparams(self.settings, {f"{self._shown.main}/mean": 0.0}):  # shown beside the settings
+            for summary in hparams(
+                self.settings, {f"{self._shown.main}/mean": 0.0}
+            ):  # shown beside the settings
                 self.writer._get_file_writer().add_summary(summary)
 
-    def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
+    def write(
+        self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
+    ) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, round)
         for picture in pictures:
             self.writer.add_image(picture.name, picture.pixels, round, dataformats="HWC")
             self.writer.add_text(f"{picture.name}/caption", picture.caption, round)
         if text:
-            self.writer.add_text("notes", text.replace("\n", "  \n"), round)  # Markdown's line break
+            self.writer.add_text(
+                "notes", text.replace("\n", "  \n"), round
+            )  # Markdown's line break
         self.writer.flush()
 
     def close(self) -> None:
@@ -157,7 +180,8 @@ class MLflow(Tracker):
     """The number that is written last in every round: a round that has it is complete."""
 
     METRICS, PARAMS, LETTERS = 1000, 100, 500
-    """Most metrics and most parameters in one call of MLflow, and most characters of a parameter's value."""
+    """Most metrics and most parameters in one call of MLflow, and most characters of a parameter's
+    value."""
 
     def __init__(self, folder: Path) -> None:
         from mlflow import MlflowClient
@@ -172,8 +196,13 @@ class MLflow(Tracker):
             self._begin(None if uri else (own / "artifacts").as_uri())
         if not uri:
             self._check_artifacts(own / "artifacts")
-        written = max((metric.step for metric in self.client.get_metric_history(self.identity, self.LAST)), default=0)
-        self.round = max(self.round, written)  # a process may have been killed before it could store this
+        written = max(
+            (metric.step for metric in self.client.get_metric_history(self.identity, self.LAST)),
+            default=0,
+        )
+        self.round = max(
+            self.round, written
+        )  # a process may have been killed before it could store this
         self.client.update_run(self.identity, status="RUNNING")
 
     def _begin(self, artifacts: str | None) -> None:
@@ -182,8 +211,14 @@ class MLflow(Tracker):
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or NAME
         known = self.client.get_experiment_by_name(name)
-        experiment = known.experiment_id if known else self.client.create_experiment(name, artifact_location=artifacts)
-        run = self.client.create_run(experiment, run_name=self.folder.name, tags={"mlflow.source.name": "coterie"})
+        experiment = (
+            known.experiment_id
+            if known
+            else self.client.create_experiment(name, artifact_location=artifacts)
+        )
+        run = self.client.create_run(
+            experiment, run_name=self.folder.name, tags={"mlflow.source.name": "coterie"}
+        )
         params = [Param(name, str(value)[: self.LETTERS]) for name, value in self.settings.items()]
         for i in range(0, len(params), self.PARAMS):
             self.client.log_batch(run.info.run_id, params=params[i : i + self.PARAMS])
@@ -193,19 +228,31 @@ class MLflow(Tracker):
     def _check_artifacts(self, own: Path) -> None:
         """Refuse another place of the run's files: the database names it, and may be moved or come from another person."""
         where = self.client.get_run(self.identity).info.artifact_uri
-        if not re.fullmatch("[0-9a-f]{32}", self.identity) or where != f"{own.as_uri()}/{self.identity}/artifacts":
+        if (
+            not re.fullmatch("[0-9a-f]{32}", self.identity)
+            or where != f"{own.as_uri()}/{self.identity}/artifacts"
+        ):
             store = f"{own.parent} and {self.folder / TRACK / 'mlflow.json'}"
-            raise UserError(f"the database in {own.parent} keeps the run's files elsewhere; remove {store} to track it anew")
+            raise UserError(
+                f"the database in {own.parent} keeps the run's files elsewhere; remove {store} to track it anew"
+            )
 
-    def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
+    def write(
+        self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
+    ) -> None:
         from mlflow.entities import Metric
 
         for picture in pictures:
-            self.client.log_image(self.identity, picture.pixels, key=picture.name.replace("/", "-"), step=round)
+            self.client.log_image(
+                self.identity, picture.pixels, key=picture.name.replace("/", "-"), step=round
+            )
         if text:
             self.client.log_text(self.identity, text, f"notes/round-{round}.txt")
         now = int(time.time() * 1000)
-        metrics = [Metric(name, numbers[name], now, round) for name in sorted(numbers, key=lambda name: name == self.LAST)]
+        metrics = [
+            Metric(name, numbers[name], now, round)
+            for name in sorted(numbers, key=lambda name: name == self.LAST)
+        ]
         for i in range(0, len(metrics), self.METRICS):
             self.client.log_batch(self.identity, metrics=metrics[i : i + self.METRICS])
 
@@ -224,10 +271,17 @@ class Wandb(Tracker):
         mode: Any = os.environ.get("WANDB_MODE", "offline")
         super().__init__(folder, where=mode)
         self._check_settings()
-        home = Path(os.environ.get("WANDB_DIR") or self.home / TRACK)  # wandb makes its folder in it
+        home = Path(
+            os.environ.get("WANDB_DIR") or self.home / TRACK
+        )  # wandb makes its folder in it
         home.mkdir(parents=True, exist_ok=True)
         quiet = wandb.Settings(
-            silent=True, console="off", save_code=False, disable_git=True, x_disable_stats=True, x_disable_meta=True
+            silent=True,
+            console="off",
+            save_code=False,
+            disable_git=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
         )
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", NAME),
@@ -246,17 +300,26 @@ class Wandb(Tracker):
         """Refuse settings that came with the run: they could name the server that receives the user's key."""
         path = Path.cwd() / "wandb" / "settings"
         if os.path.lexists(path) and Path.cwd().is_relative_to(self.home.resolve()):
-            raise UserError(f"{path} came with the run and would be settings of Weights & Biases; call from another folder")
+            raise UserError(
+                f"{path} came with the run and would be settings of Weights & Biases; call from another folder"
+            )
 
-    def write(self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]) -> None:
+    def write(
+        self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
+    ) -> None:
         import wandb
 
-        seen = {picture.name: wandb.Image(picture.pixels, caption=picture.caption) for picture in pictures}
+        seen = {
+            picture.name: wandb.Image(picture.pixels, caption=picture.caption)
+            for picture in pictures
+        }
         self.run.log({**numbers, **seen, **({"notes": text} if text else {})}, step=round)
 
     def close(self) -> None:
         self.run.finish()
 
 
-TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[Wandb]] = {one.name: one for one in (TensorBoard, MLflow, Wandb)}
+TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[Wandb]] = {
+    one.name: one for one in (TensorBoard, MLflow, Wandb)
+}
 """The trackers by name."""

@@ -1,11 +1,11 @@
 """Local training of a block of clients at once: each step is one step of all clients, under ``torch.func.vmap``.
 
-This is faster where the step of one client is so small that calls to torch take most of the time: small dense networks on a
-CPU, and all networks on a GPU. Each client has its own examples, order and model. The results are equal to those of the
-plain loop up to rounding.
+This is faster where the step of one client is so small that calls to torch take most of the time:
+small dense networks on a CPU, and all networks on a GPU. Each client has its own examples, order
+and model. The results are equal to those of the plain loop up to rounding.
 
-Small dense networks are most of what is trained in blocks. Their gradients are written out (:class:`DenseStack`): autograd
-and vmap would take more time than the products.
+Small dense networks are most of what is trained in blocks. Their gradients are written out
+(:class:`DenseStack`): autograd and vmap would take more time than the products.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from coterie.training.precision import computing
 def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hashable:
     """Return a key; clients with equal keys can be trained in one block.
 
-    They make the same number of steps, with batches of nearly the same sizes. A shorter last batch is padded, and the loss
-    leaves the padding out.
+    They make the same number of steps, with batches of nearly the same sizes. A shorter last batch
+    is padded, and the loss leaves the padding out.
 
     Args:
         data: The client's training examples.
@@ -65,9 +65,13 @@ class Block:
         trainable = {p.name for p in self.layout.pieces[: len(learner.parameters)]}
         rounded = {id(parameter) for parameter, _ in learner.master.rounded}
         own = dict(learner.module.named_parameters())
-        self.values: list[Tensor] = []  # float32 views of ``flat``, in the order of the row, trainable ones first
+        self.values: list[
+            Tensor
+        ] = []  # float32 views of ``flat``, in the order of the row, trainable ones first
         self.tensors: dict[str, Tensor] = {}  # the tensors with which the module computes
-        self.apart: list[tuple[Tensor, Tensor]] = []  # (values, tensor) of tensors that are not trained
+        self.apart: list[
+            tuple[Tensor, Tensor]
+        ] = []  # (values, tensor) of tensors that are not trained
         for piece in self.layout.pieces:
             values = self.flat[:, piece.start : piece.stop].view(len(rows), *piece.shape)
             low = id(own.get(piece.name)) in rounded
@@ -77,10 +81,16 @@ class Block:
             else:  # BatchNorm writes its statistics, under vmap only to contiguous tensors
                 self.tensors[piece.name] = values.contiguous()
                 self.apart.append((values, self.tensors[piece.name]))
-        self.leaves = [self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable]
+        self.leaves = [
+            self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable
+        ]
         self.stack = DenseStack.of(learner)
-        self.known: TorchLoss | None = None  # which loss of torch the loss is, found in the first batch
-        self.of_classes = False  # whether the loss is the cross entropy of classes, which the targets tell, too
+        self.known: TorchLoss | None = (
+            None  # which loss of torch the loss is, found in the first batch
+        )
+        self.of_classes = (
+            False  # whether the loss is the cross entropy of classes, which the targets tell, too
+        )
 
     def train(
         self,
@@ -123,7 +133,9 @@ class Block:
             buffer.copy_(tensor)
         return self.flat
 
-    def _stepper(self, at: Sequence[int], how: Training, lr: float, pull: Pull | None, whole: bool) -> Callable[..., None]:
+    def _stepper(
+        self, at: Sequence[int], how: Training, lr: float, pull: Pull | None, whole: bool
+    ) -> Callable[..., None]:
         """Return a function of a batch, its targets and what of it is no padding, which makes a step of the tensors ``at``."""
         learner = self.learner
         pulled = None if pull is None else pull.of(self.layout, at, learner.device)
@@ -137,20 +149,33 @@ class Block:
                 step(self._gradients(x, y, present, at))
                 self._round()
 
-        return Recorded(make, learner.device) if self.of_classes and recordable(learner, how) else make
+        return (
+            Recorded(make, learner.device) if self.of_classes and recordable(learner, how) else make
+        )
 
-    def _shuffled(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+    def _shuffled(
+        self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]
+    ) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
         if self.learner.augment is not None:
             return self._augmented(splits, length, gens)
         device, here = self.learner.device, self.learner.here
-        x, y = (self._scratch(name, length, getattr(splits[0], name)) for name in ("inputs", "targets"))
-        orders = [_padded(torch.randperm(len(split), generator=gen), length) for split, gen in zip(splits, gens, strict=True)]
+        x, y = (
+            self._scratch(name, length, getattr(splits[0], name)) for name in ("inputs", "targets")
+        )
+        orders = [
+            _padded(torch.randperm(len(split), generator=gen), length)
+            for split, gen in zip(splits, gens, strict=True)
+        ]
         for split, order, own in zip(splits, orders, y, strict=True):
             torch.index_select(here(split.targets), 0, order.to(device), out=own)
-        index = [split.index.index_select(0, order) for split, order in zip(splits, orders, strict=True)]
+        index = [
+            split.index.index_select(0, order) for split, order in zip(splits, orders, strict=True)
+        ]
         start = 0
-        for _, run in groupby(splits, key=lambda split: id(split.inputs)):  # one gather for all clients of a pool
+        for _, run in groupby(
+            splits, key=lambda split: id(split.inputs)
+        ):  # one gather for all clients of a pool
             pool, stop = here(splits[start].inputs), start + len(list(run))
             at, own = torch.cat(index[start:stop]).to(device), x[start:stop].flatten(0, 1)
             if pool.dtype == torch.uint8:
@@ -166,27 +191,40 @@ class Block:
         dtype = torch.float32 if images else like.dtype
         return self.learner.scratch(name, len(self.flat), length, *like.shape[1:], dtype=dtype)
 
-    def _augmented(self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
+    def _augmented(
+        self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]
+    ) -> tuple[Tensor, Tensor]:
         whole: list[Tensor] = []
         for i, (split, gen) in enumerate(zip(splits, gens, strict=True)):
             own = self.learner.shuffled(split, gen)
-            whole = whole or [self._scratch(name, length, t) for name, t in zip(("inputs", "targets"), own, strict=True)]
+            whole = whole or [
+                self._scratch(name, length, t)
+                for name, t in zip(("inputs", "targets"), own, strict=True)
+            ]
             for all_of_them, t in zip(whole, own, strict=True):
                 all_of_them[i, : len(split)], all_of_them[i, len(split) :] = t, t[:1]
         return whole[0], whole[1]
 
-    def _gradients(self, x: Tensor, y: Tensor, present: Tensor, at: Sequence[int]) -> Sequence[Tensor]:
+    def _gradients(
+        self, x: Tensor, y: Tensor, present: Tensor, at: Sequence[int]
+    ) -> Sequence[Tensor]:
         """Gradients of each client's mean loss by the trainable tensors ``at``; ``present`` ``(w, b)`` is False for padding."""
         if self.stack is not None and self.stack.takes(x, y, self.of_classes):
             every = self.stack.gradients(self.tensors, x, y, present, self._derivative())
             return [every[i] for i in at]
         low = self.learner.precision != "fp32"
-        with computing(self.learner.precision, self.learner.device), SameTypes() if low else nullcontext():
+        with (
+            computing(self.learner.precision, self.learner.device),
+            SameTypes() if low else nullcontext(),
+        ):
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
         if self.of_classes:
-            losses = nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
-            # The sum of the clients' means over predictions that count: each mean depends on one model only.
+            losses = nn.functional.cross_entropy(
+                outputs.flatten(0, -2), y.flatten(), reduction="none"
+            )
+            # The sum of the clients' means over predictions that count: each mean depends on one
+            # model only.
             counts = (counted(y).view(*present.shape, -1) & present[..., None]).flatten(1)
             # A batch in which none counts changes nothing, as in the plain loop.
             total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1).clamp(min=1)).sum()
@@ -206,7 +244,10 @@ class Block:
 
     def _losses(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor:
         """Sum of the clients' losses; those with equally many examples in this batch are computed together."""
-        if is_torchs(self.learner.objective.loss) and (total := self._of_torch(outputs, y, present)) is not None:
+        if (
+            is_torchs(self.learner.objective.loss)
+            and (total := self._of_torch(outputs, y, present)) is not None
+        ):
             return total
         loss, counts = torch.func.vmap(self.learner.objective.loss), present.sum(1)
         total = outputs.new_zeros(())
@@ -224,7 +265,9 @@ class Block:
             self.known = torch_loss(self.learner.objective.loss, outputs[0], y[0])
         if self.known is None or self.known.reduction != "mean":
             return None
-        every = replace(self.known, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)).each(present.numel())
+        every = replace(self.known, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)).each(
+            present.numel()
+        )
         if every is None:
             return None
         shares = present if every.weights is None else every.weights.view_as(present) * present
@@ -245,7 +288,9 @@ class Block:
 
 def _padded(order: Tensor, length: int) -> Tensor:
     """An order of positions, with the first one again and again up to a length."""
-    return order if len(order) == length else torch.cat([order, order[:1].expand(length - len(order))])
+    return (
+        order if len(order) == length else torch.cat([order, order[:1].expand(length - len(order))])
+    )
 
 
 def _present(lengths: Sequence[int], length: int) -> Tensor:
@@ -264,9 +309,18 @@ class SameTypes(TorchFunctionMode):
         | {torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d}
     )
     """Functions whose second argument is a weight."""
-    NORMS = frozenset({functional.batch_norm, functional.group_norm, functional.layer_norm, functional.instance_norm})
+    NORMS = frozenset(
+        {
+            functional.batch_norm,
+            functional.group_norm,
+            functional.layer_norm,
+            functional.instance_norm,
+        }
+    )
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Call a function of torch."""
         kwargs = kwargs or {}
         if func in self.WEIGHTED:
@@ -286,16 +340,20 @@ def _as_type(value: Any, dtype: torch.dtype) -> Any:
 # Stacks of dense layers: gradients without autograd.
 
 
-_ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+_ACTIVATIONS: dict[
+    type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+] = {
     nn.ReLU: (torch.relu_, lambda g, out: torch.ops.aten.threshold_backward(g, out, 0)),
     nn.Tanh: (torch.tanh_, torch.ops.aten.tanh_backward),
     nn.Sigmoid: (torch.sigmoid_, torch.ops.aten.sigmoid_backward),
 }
-"""Activation -> itself in place; and the loss's derivative by its inputs, from the derivative by its outputs and these."""
+"""Activation -> itself in place; and the loss's derivative by its inputs, from the derivative by
+its outputs and these."""
 
 
 FEW_CLASSES = 16
-"""With fewer classes, a softmax over the first dimension takes a quarter of the time of one over the last; with many, more."""
+"""With fewer classes, a softmax over the first dimension takes a quarter of the time of one over
+the last; with many, more."""
 
 
 class Dense(NamedTuple):
@@ -307,7 +365,8 @@ class Dense(NamedTuple):
 
 
 Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Function of outputs ``(w, b, m)``, targets and what is no padding ``(w, b)``: the loss's derivatives ``(w, b, m)``."""
+"""Function of outputs ``(w, b, m)``, targets and what is no padding ``(w, b)``: the loss's
+derivatives ``(w, b, m)``."""
 
 
 def of_cross_entropy(out: Tensor, y: Tensor, present: Tensor) -> Tensor:
@@ -328,7 +387,8 @@ class DenseStack:
 
     Attributes:
         layers: The layers, from the first to the last.
-        order: Names of the trainable tensors, in the order of a row: the weights and biases of the layers.
+        order: Names of the trainable tensors, in the order of a row: the weights and biases of the
+            layers.
         flattens: Whether the network flattens its inputs.
     """
 
@@ -342,11 +402,17 @@ class DenseStack:
         if learner.precision != "fp32":
             return None
         layers: list[Dense] = []
-        parts = [(name, part) for name, part in learner.module.named_modules() if type(part) is not nn.Sequential]
+        parts = [
+            (name, part)
+            for name, part in learner.module.named_modules()
+            if type(part) is not nn.Sequential
+        ]
         for i, (name, part) in enumerate(parts):
             prefix = f"{name}." if name else ""
             if type(part) is nn.Linear:
-                layers.append(Dense(f"{prefix}weight", None if part.bias is None else f"{prefix}bias"))
+                layers.append(
+                    Dense(f"{prefix}weight", None if part.bias is None else f"{prefix}bias")
+                )
             elif type(part) in _ACTIVATIONS and layers and layers[-1].activation is None:
                 layers[-1] = layers[-1]._replace(activation=type(part))
             elif type(part) is not nn.Flatten or i or (part.start_dim, part.end_dim) != (1, -1):
@@ -360,11 +426,20 @@ class DenseStack:
     def takes(self, x: Tensor, y: Tensor, of_classes: bool) -> bool:
         """Return whether these are inputs ``(w, b, f)``, or others that are flattened, with targets of the loss."""
         one_class_each = y.dim() == 2 and not y.is_floating_point()
-        return (one_class_each or not of_classes) and x.is_floating_point() and (self.flattens or x.dim() == 3)
+        return (
+            (one_class_each or not of_classes)
+            and x.is_floating_point()
+            and (self.flattens or x.dim() == 3)
+        )
 
     @torch.no_grad()
     def gradients(
-        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, derivative: Derivative
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        present: Tensor,
+        derivative: Derivative,
     ) -> list[Tensor]:
         """Compute the gradients of each client's mean loss.
 
@@ -387,7 +462,13 @@ class DenseStack:
 
     @torch.no_grad()
     def descend(
-        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, lr: float, derivative: Derivative
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        present: Tensor,
+        lr: float,
+        derivative: Derivative,
     ) -> None:
         """Make one step of plain SGD in place: the products of :meth:`gradients` are added to the weights directly.
 
@@ -405,7 +486,12 @@ class DenseStack:
                 tensors[layer.bias].add_(g.sum(1), alpha=-lr)
 
     def _backward(
-        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor, derivative: Derivative
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        present: Tensor,
+        derivative: Derivative,
     ) -> Iterator[tuple[Dense, Tensor, Tensor]]:
         """Yield, from the last layer to the first: the layer, the loss's derivatives by its outputs, and its inputs.
 
@@ -417,7 +503,9 @@ class DenseStack:
             weight = tensors[layer.weight].transpose(1, 2)
             bias = tensors[layer.bias].unsqueeze(1) if layer.bias else None
             out = torch.bmm(out, weight) if bias is None else torch.baddbmm(bias, out, weight)
-            passed.append(out if layer.activation is None else _ACTIVATIONS[layer.activation][0](out))
+            passed.append(
+                out if layer.activation is None else _ACTIVATIONS[layer.activation][0](out)
+            )
             out = passed[-1]
         g = derivative(out, y, present)
         for i, layer in reversed(list(enumerate(self.layers))):

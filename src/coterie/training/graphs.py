@@ -15,23 +15,42 @@ from coterie.training.learner import Learner
 def recordable(learner: Learner, training: Training) -> bool:
     """Return whether a step can be recorded as a CUDA graph.
 
-    A replay repeats what the GPU did, not what Python did. So the network must be made of layers of which all that changes is
-    on the GPU. Adam counts its steps elsewhere.
+    A replay repeats what the GPU did, not what Python did. So the network must be made of layers of
+    which all that changes is on the GPU. Adam counts its steps elsewhere.
 
     Args:
         learner: The network, its loss and the device.
         training: Settings of local training.
     """
-    if learner.device.type != "cuda" or training.optimizer != "sgd" or not learner.objective.plain_classes:
+    if (
+        learner.device.type != "cuda"
+        or training.optimizer != "sgd"
+        or not learner.objective.plain_classes
+    ):
         return False
     parts = list(learner.module.modules())
-    counting = any(getattr(part, "momentum", 0.0) is None for part in parts)  # such a BatchNorm reads its count of batches
-    return all(type(part) in _ON_THE_GPU for part in parts) and not counting and used_once(learner.module)
+    counting = any(
+        getattr(part, "momentum", 0.0) is None for part in parts
+    )  # such a BatchNorm reads its count of batches
+    return (
+        all(type(part) in _ON_THE_GPU for part in parts)
+        and not counting
+        and used_once(learner.module)
+    )
 
 
 _ON_THE_GPU = frozenset(
     {nn.Sequential, nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Embedding, nn.Dropout}
-    | {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm}
+    | {
+        nn.Conv1d,
+        nn.Conv2d,
+        nn.Conv3d,
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
+        nn.BatchNorm3d,
+        nn.LayerNorm,
+        nn.GroupNorm,
+    }
     | {nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d}
     | {nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d}
     | {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.PReLU}
@@ -41,7 +60,8 @@ _ON_THE_GPU = frozenset(
 class Recorded:
     """A function of tensors that is recorded as a CUDA graph and replayed, with what it reads and changes at the same place.
 
-    The calls to torch of one step take longer than the GPU's own work. A graph needs one call for all of it.
+    The calls to torch of one step take longer than the GPU's own work. A graph needs one call for
+    all of it.
 
     Args:
         function: The function.
@@ -49,7 +69,8 @@ class Recorded:
     """
 
     BEFORE = 3
-    """Calls before the recording, in which torch makes what it makes only once. Shorter training gains nothing."""
+    """Calls before the recording, in which torch makes what it makes only once. Shorter training
+    gains nothing."""
 
     def __init__(self, function: Callable[..., None], device: torch.device) -> None:
         self.function, self.device = function, device
@@ -80,7 +101,9 @@ class Recorded:
             The graph, and the tensors that it reads.
         """
         graph, own = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in tensors]
-        stream = torch.cuda.Stream(self.device)  # by default that of the first GPU that recorded anything
+        stream = torch.cuda.Stream(
+            self.device
+        )  # by default that of the first GPU that recorded anything
         with torch.cuda.device(self.device), torch.cuda.graph(graph, stream=stream):
             self.function(*own)
         return graph, own
@@ -94,4 +117,6 @@ def used_once(module: nn.Module) -> bool:
     """
     parts = [part for _, part in module.named_modules(remove_duplicate=False)]
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return len(parts) == len(set(map(id, parts))) and not any(getattr(part, kind) for part in parts for kind in hooks)
+    return len(parts) == len(set(map(id, parts))) and not any(
+        getattr(part, kind) for part in parts for kind in hooks
+    )

@@ -24,12 +24,14 @@ class Reply:
     Attributes:
         chosen: The offered models that the client chose.
         losses: Its loss under each offered model; empty if it did not measure.
-        accuracies: Its main metric under each offered model, NaN if this is no share; empty if it did not measure.
+        accuracies: Its main metric under each offered model, NaN if this is no share; empty if it
+            did not measure.
         row: The update ``(d,)``, or None if nothing was trained.
         own: The client's personal model ``(d,)``, if the task trains one.
         weight: The weight of ``own`` in a mixture with the offered model; None without a mixture.
-        held: Losses of the model from which training started, and of the personal one, on each held-out example,
-            ``(m, examples)``, or in the mean of each subject; None if the task does not ask for them.
+        held: Losses of the model from which training started, and of the personal one, on each
+            held-out example, ``(m, examples)``, or in the mean of each subject; None if the task
+            does not ask for them.
     """
 
     chosen: tuple[int, ...]
@@ -74,7 +76,8 @@ def answer(learner: Learner, job: Job) -> Reply:
         job: The task.
 
     Returns:
-        The reply. Its row is the trained model minus the start, or the gradient if the task asks for it.
+        The reply. Its row is the trained model minus the start, or the gradient if the task asks
+        for it.
     """
     # A separate key: dropout and the order of batches are independent.
     with learner.scope((*job.key, 1), job.data.train, job.data.validation):
@@ -87,7 +90,12 @@ def answer(learner: Learner, job: Job) -> Reply:
             return _mixed(learner, job, begun)
         elif job.task.trains:
             gen = generator(*job.key)
-            update = learner.train(start, job.data.train, job.training, job.lr, gen, stages=job.task.stages) - start
+            update = (
+                learner.train(
+                    start, job.data.train, job.training, job.lr, gen, stages=job.task.stages
+                )
+                - start
+            )
         if personal is not None:
             begin, how, pull = _second(job, personal, start, update)
             gen, stages = generator(*job.key, 3), _stages(personal)
@@ -95,11 +103,19 @@ def answer(learner: Learner, job: Job) -> Reply:
     return _reply(learner, job, begun, update, own)
 
 
-def _second(job: Job, personal: Personal, start: Tensor, update: Tensor | None) -> tuple[Tensor, Training, Pull | None]:
+def _second(
+    job: Job, personal: Personal, start: Tensor, update: Tensor | None
+) -> tuple[Tensor, Training, Pull | None]:
     """The row from which a personal model is trained, its settings of local training, and the pull."""
     own = start if job.own is None else job.own
-    begin = {"trained": start if update is None else start + update, "offered": start, "own": own}[personal.start]
-    how = job.training if personal.epochs is None else replace(job.training, epochs=personal.epochs, steps=None)
+    begin = {"trained": start if update is None else start + update, "offered": start, "own": own}[
+        personal.start
+    ]
+    how = (
+        job.training
+        if personal.epochs is None
+        else replace(job.training, epochs=personal.epochs, steps=None)
+    )
     return begin, how, Pull(personal.pull, start) if personal.pull else None
 
 
@@ -114,8 +130,14 @@ def _mixed(learner: Learner, job: Job, begun: Begun) -> Reply:
     personal, gen = job.task.personal, generator(*job.key)
     assert personal is not None
     assert personal.mixture is not None
-    own, weight = (start, personal.mixture) if job.own is None or job.weight is None else (job.own, job.weight)
-    trained, own, weight = learner.train_mixture(start, own, weight, job.data.train, job.training, job.lr, gen, personal.adapt)
+    own, weight = (
+        (start, personal.mixture)
+        if job.own is None or job.weight is None
+        else (job.own, job.weight)
+    )
+    trained, own, weight = learner.train_mixture(
+        start, own, weight, job.data.train, job.training, job.lr, gen, personal.adapt
+    )
     return _reply(learner, job, begun, trained - start, own, weight)
 
 
@@ -136,15 +158,22 @@ def parts(job: Job, least: int) -> tuple[Job, ...]:
 
 def halvable(data: Split, least: int) -> bool:
     """Whether a client can train on both halves of these examples, however they are drawn."""
-    greatest = 1 if data.subjects is None or not len(data) else int(data.subjects.unique(return_counts=True)[1].max())
-    return len(data) - greatest >= 2 * least - 1  # the smaller half has at least half of what is left of it
+    greatest = (
+        1
+        if data.subjects is None or not len(data)
+        else int(data.subjects.unique(return_counts=True)[1].max())
+    )
+    return (
+        len(data) - greatest >= 2 * least - 1
+    )  # the smaller half has at least half of what is left of it
 
 
 def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Divide examples into two disjoint random halves.
 
-    Of an odd number of examples, one is left out. Where examples have subjects, those of a subject are in the same half, none
-    is left out, and the sizes differ by the greatest number of examples of a subject at most.
+    Of an odd number of examples, one is left out. Where examples have subjects, those of a subject
+    are in the same half, none is left out, and the sizes differ by the greatest number of examples
+    of a subject at most.
 
     Args:
         data: The examples.
@@ -158,7 +187,9 @@ def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """
     if not halvable(data, 1):
         of_one = "" if data.subjects is None else " of too few subjects"
-        raise ValueError(f"{len(data)} training example{'s' if len(data) != 1 else ''}{of_one} cannot be halved")
+        raise ValueError(
+            f"{len(data)} training example{'s' if len(data) != 1 else ''}{of_one} cannot be halved"
+        )
     gen = generator(*key, 2)
     if data.subjects is None:
         order, size = torch.randperm(len(data), generator=gen), len(data) // 2
@@ -167,7 +198,9 @@ def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     subjects = torch.randperm(len(counts), generator=gen)
     ends = counts[subjects].cumsum(0)[:-1]
     mine = torch.isin(which, subjects[: 1 + int((2 * ends - len(data)).abs().argmin())])
-    either = bool(torch.randint(2, (), generator=gen))  # of two cuts as near, argmin always takes the first
+    either = bool(
+        torch.randint(2, (), generator=gen)
+    )  # of two cuts as near, argmin always takes the first
     return (mine == either).nonzero().squeeze(1), (mine != either).nonzero().squeeze(1)
 
 
@@ -200,7 +233,8 @@ def beside_halves(task: Task) -> Task | None:
         task: A task with ``halves``.
 
     Returns:
-        The task, on all data; its update does not count. None if the halves are all that is asked for.
+        The task, on all data; its update does not count. None if the halves are all that is asked
+        for.
     """
     if task.personal is None and not task.held_out:
         return None
@@ -214,9 +248,10 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
 
     Args:
         data: The client's data.
-        share: The share of its training examples that become validation examples if it has none, at least one and at most
-            half; always the same ones, and all of a subject. Of examples in order of time they are the latest, and those
-            that reach into them are left out. 0 for none.
+        share: The share of its training examples that become validation examples if it has none, at
+            least one and at most half; always the same ones, and all of a subject. Of examples in
+            order of time they are the latest, and those that reach into them are left out. 0 for
+            none.
         seed: The seed of the run.
         client: The client.
     """
@@ -236,7 +271,11 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
         kept, shown = order[:count].sort().values, order[count:].sort().values
     else:
         kept, shown = _whole_subjects(data.train.subjects, count, gen)
-    return replace(data, train=data.train.at(shown), validation=data.train.at(kept)) if len(kept) else data
+    return (
+        replace(data, train=data.train.at(shown), validation=data.train.at(kept))
+        if len(kept)
+        else data
+    )
 
 
 def _whole_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -274,15 +313,18 @@ def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[Reply]:
 
     Args:
         learner: Measures and trains.
-        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`, equal stages and personal models; or tasks that
-            only measure the same models.
+        jobs: Tasks that train, with equal keys of :func:`.blocks.goes_with`, equal stages and
+            personal models; or tasks that only measure the same models.
 
     Yields:
         The reply to each task, as of :func:`answer`.
     """
-    # A block draws nothing. If the user's own code does, its numbers would depend on which clients share the block.
+    # A block draws nothing. If the user's own code does, its numbers would depend on which clients
+    # share the block.
     with learner.scope((*jobs[0].key, 1), *(job.data.validation for job in jobs)) as scope:
-        begun = [_start(job, scores) for job, scores in zip(jobs, _measured(learner, jobs), strict=True)]
+        begun = [
+            _start(job, scores) for job, scores in zip(jobs, _measured(learner, jobs), strict=True)
+        ]
         alone = learner.own_code and scope.moved
     if alone:
         yield from (answer(learner, job) for job in jobs)
@@ -316,37 +358,59 @@ def _trained_together(
     splits, personal = [job.data.train for job in jobs], jobs[0].task.personal
     trained = block.train(splits, jobs[0].training, jobs[0].lr, gens, stages=jobs[0].task.stages)
     updates = [row.cpu() - start for row, start in zip(trained, starts, strict=True)]
-    return updates, [None] * len(jobs) if personal is None else _personal_together(learner, jobs, personal, starts, updates)
+    return updates, [None] * len(jobs) if personal is None else _personal_together(
+        learner, jobs, personal, starts, updates
+    )
 
 
 def _personal_together(
-    learner: Learner, jobs: Sequence[Job], personal: Personal, starts: list[Tensor], updates: Sequence[Tensor]
+    learner: Learner,
+    jobs: Sequence[Job],
+    personal: Personal,
+    starts: list[Tensor],
+    updates: Sequence[Tensor],
 ) -> Sequence[Tensor]:
     """Train the personal models ``(d,)`` of the clients of a block."""
-    second = [_second(job, personal, start, update) for job, start, update in zip(jobs, starts, updates, strict=True)]
+    second = [
+        _second(job, personal, start, update)
+        for job, start, update in zip(jobs, starts, updates, strict=True)
+    ]
     block = Block(learner, [begin for begin, _, _ in second])
     gens = [generator(*job.key, 3) for job in jobs]
     pull = Pull(personal.pull, torch.stack(starts)) if personal.pull else None
     splits = [job.data.train for job in jobs]
-    trained = block.train(splits, second[0][1], jobs[0].lr, gens, stages=_stages(personal), pull=pull)
+    trained = block.train(
+        splits, second[0][1], jobs[0].lr, gens, stages=_stages(personal), pull=pull
+    )
     return list(trained.cpu().clone())
 
 
 Begun = tuple[Tensor, list[Scores], list[int]]
-"""The row from which a client trains, its measurements, and the positions of the models it chose."""
+"""The row from which a client trains, its measurements, and the positions of the models it chose.
+"""
 
 
 def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
     """The measurements of each client; of a model that several clients were offered, in the same batches."""
-    found: list[list[Scores]] = [[{}] * len(job.offered) if job.task.measure else [] for job in jobs]
-    same: dict[int, list[tuple[int, int]]] = {}  # where a model is in memory -> clients, and its place in their offers
+    found: list[list[Scores]] = [
+        [{}] * len(job.offered) if job.task.measure else [] for job in jobs
+    ]
+    same: dict[
+        int, list[tuple[int, int]]
+    ] = {}  # where a model is in memory -> clients, and its place in their offers
     for i, job in enumerate(jobs):
         for place, row in enumerate(job.offered if job.task.measure else ()):
             same.setdefault(row.data_ptr(), []).append((i, place))
     for at in same.values():
         first, where = at[0]
-        data = [jobs[i].data.train if jobs[i].task.measure == "train" else jobs[i].data.validation for i, _ in at]
-        totals = learner.sums([jobs[first].offered[where]], [(part.inputs, part.index, [part.targets]) for part in data])
+        data = [
+            jobs[i].data.train if jobs[i].task.measure == "train" else jobs[i].data.validation
+            for i, _ in at
+        ]
+        totals = learner.sums(
+            [jobs[first].offered[where]],
+            [(part.inputs, part.index, [part.targets]) for part in data],
+        )
         for (i, place), of_part in zip(at, totals, strict=True):
             found[i][place] = learner.objective.scores(of_part[0])
     return found
@@ -356,7 +420,11 @@ def _start(job: Job, scores: list[Scores]) -> Begun:
     """The row from which a client trains, its measurements, and the positions of the models it chose."""
     count = len(job.offered)
     best = _least(scores, job.task.choose) if job.task.choose < count else list(range(count))
-    start = job.offered[best[0]] if len(best) == 1 else torch.stack([job.offered[i] for i in best]).mean(0)
+    start = (
+        job.offered[best[0]]
+        if len(best) == 1
+        else torch.stack([job.offered[i] for i in best]).mean(0)
+    )
     return start, scores, best
 
 
@@ -390,4 +458,6 @@ def _reply(
 
 def _least(scores: Sequence[Scores], count: int) -> list[int]:
     """Positions of the ``count`` smallest losses; the first of equal ones, and NaN after all numbers."""
-    return sorted(range(len(scores)), key=lambda i: (math.isnan(scores[i]["loss"]), scores[i]["loss"]))[:count]
+    return sorted(
+        range(len(scores)), key=lambda i: (math.isnan(scores[i]["loss"]), scores[i]["loss"])
+    )[:count]

@@ -1,6 +1,7 @@
 """Work of one client with a model: measure it, train from it, compute its gradient.
 
-This is the plain loop, one client and one mini-batch at a time. It is the reference for all faster methods.
+This is the plain loop, one client and one mini-batch at a time. It is the reference for all faster
+methods.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Learner:
         self.own_code = runs_own_code(module, objective, augment)
         self.master = Master(module, self.layout, self.device, precision)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.dense = DenseUpdates(module, list(zip(self.parameters, self.master.trainable, strict=True)))
+        self.dense = DenseUpdates(
+            module, list(zip(self.parameters, self.master.trainable, strict=True))
+        )
         in_row = {piece.name for piece in self.layout.pieces}
         self.others = [
             (owner, name, buffer.clone())
@@ -80,7 +83,9 @@ class Learner:
             key: The seed.
             *splits: The examples, whose data set may have code of its own.
         """
-        return seeded(*key, own_code=self.own_code or any(isinstance(split.inputs, Items) for split in splits))
+        return seeded(
+            *key, own_code=self.own_code or any(isinstance(split.inputs, Items) for split in splits)
+        )
 
     def load(self, row: Tensor) -> None:
         """Load a model ``(d,)``; buffers that are not part of a row (such as integers) get their first values again."""
@@ -92,10 +97,14 @@ class Learner:
         for owner, name, first in self.others:
             owner._buffers[name] = first.clone()
 
-    def gradients(self, x: Batch, y: Batch, parameters: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+    def gradients(
+        self, x: Batch, y: Batch, parameters: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
         """Gradient of the batch's mean loss for each parameter, or for some; zero if the loss does not depend on it."""
         loss = self.objective.loss(self.outputs(x), y)
-        return torch.autograd.grad(loss, self.parameters if parameters is None else parameters, materialize_grads=True)
+        return torch.autograd.grad(
+            loss, self.parameters if parameters is None else parameters, materialize_grads=True
+        )
 
     def outputs(self, x: Batch) -> Any:
         """The module's outputs in float32."""
@@ -109,7 +118,10 @@ class Learner:
         if tensor.device == self.device:
             return tensor
         if id(tensor) not in self._resident:
-            self._resident[id(tensor)] = tensor, tensor.to(self.device)  # with the key's owner, whose id stays in use
+            self._resident[id(tensor)] = (
+                tensor,
+                tensor.to(self.device),
+            )  # with the key's owner, whose id stays in use
         return self._resident[id(tensor)][1]
 
     def batch(self, data: Split, positions: Tensor) -> tuple[Batch, Batch]:
@@ -128,7 +140,9 @@ class Learner:
     def selected(self, batch: Batch, at: Tensor) -> Batch:
         """The examples of a batch at some positions, on this device."""
         at = at.to(self.device)
-        return mapped(lambda one: self.here(one).index_select(0, at), batch)  # a fifth of the time of ordinary indexing
+        return mapped(
+            lambda one: self.here(one).index_select(0, at), batch
+        )  # a fifth of the time of ordinary indexing
 
     def scratch(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return uninitialised memory, which is kept because new memory is slow to access.
@@ -150,16 +164,21 @@ class Learner:
         """A batch with the channels last in memory if the module has convolutions and the inputs are images."""
         if not self.images:
             return x
-        # Not contiguous(): it does not change images of one channel, and the next layers would compute with channels first.
-        return mapped(lambda one: one.to(memory_format=torch.channels_last) if one.dim() == 4 else one, x)
+        # Not contiguous(): it does not change images of one channel, and the next layers would
+        # compute with channels first.
+        return mapped(
+            lambda one: one.to(memory_format=torch.channels_last) if one.dim() == 4 else one, x
+        )
 
-    # -- measuring ----------------------------------------------------------------------------------------------------
+    # -- measuring
+    # ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def sums(self, models: Sequence[Tensor], parts: Sequence[Part]) -> list[list[Sums]]:
         """Measure a model, or the ensemble of several models, on parts of pools.
 
-        Successive parts of one pool share batches, and examples that they have in common are computed once.
+        Successive parts of one pool share batches, and examples that they have in common are
+        computed once.
 
         Args:
             models: The models ``(d,)``.
@@ -180,12 +199,19 @@ class Learner:
                 for i, own in zip(at, each, strict=True):
                     of_part = ((start <= own) & (own < stop)).nonzero().squeeze(1)
                     of_batch = own[of_part] - start
-                    for tally, targets in zip(tallies[i], parts[i][2], strict=True) if len(of_part) else ():
+                    for tally, targets in (
+                        zip(tallies[i], parts[i][2], strict=True) if len(of_part) else ()
+                    ):
                         of_these = rows(y, of_batch) if targets is None else rows(targets, of_part)
-                        tally.add(rows(outputs, of_batch), mapped(partial(Tensor.to, device=self.device), of_these))
+                        tally.add(
+                            rows(outputs, of_batch),
+                            mapped(partial(Tensor.to, device=self.device), of_these),
+                        )
         return [[tally.result() for tally in of_part] for of_part in tallies]
 
-    def _outputs_of(self, models: Sequence[Tensor], pool: Batch, index: Tensor) -> Iterator[tuple[int, int, Batch, Any]]:
+    def _outputs_of(
+        self, models: Sequence[Tensor], pool: Batch, index: Tensor
+    ) -> Iterator[tuple[int, int, Batch, Any]]:
         """(start, stop, targets that the pool has, outputs) of examples of a pool, of as many as :data:`HELD` allows."""
         held: list[tuple[Batch, Any]] = []
         first = entries = 0
@@ -193,8 +219,16 @@ class Learner:
         for start in range(0, len(index), self.at_once):
             x, y = self.examples(pool, index[start : start + self.at_once])
             outputs = self._voices(models, self.arranged(x))
-            before, shapes = shapes, [None if one is None else one.shape[1:] for one in (*tensors(y), *tensors(outputs))]
-            if held and (shapes != before or (entries >= HELD and not self.objective.whole)):  # sequences may be padded
+            before, shapes = (
+                shapes,
+                [
+                    None if one is None else one.shape[1:]
+                    for one in (*tensors(y), *tensors(outputs))
+                ],
+            )
+            if held and (
+                shapes != before or (entries >= HELD and not self.objective.whole)
+            ):  # sequences may be padded
                 yield first, start, *_joined(held)
                 held, first, entries = [], start, 0
             held.append((y, outputs))
@@ -215,7 +249,9 @@ class Learner:
 
     def measure(self, row: Tensor, data: Split) -> Scores:
         """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
-        return self.objective.scores(self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0])
+        return self.objective.scores(
+            self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0]
+        )
 
     def _in_order(self, data: Split) -> Iterator[tuple[Batch, Batch, int]]:
         """(inputs, targets, number of examples) of batches of a client's examples, in order and without augmentation."""
@@ -228,11 +264,13 @@ class Learner:
     def losses(self, row: Tensor, data: Split) -> Tensor:
         """Loss of a model ``(d,)`` for each of a client's examples ``(n,)``, at the temperature that makes their sum least.
 
-        A net that has overfitted is too sure of its errors: its loss rises while its accuracy still does. Temperature scaling
-        (C. Guo et al., "On Calibration of Modern Neural Networks", arXiv 1706.04599) mends this and changes no prediction. So
-        models are compared by what they know. No temperature is below 1: few examples that are all right would ask for 0.
+        A net that has overfitted is too sure of its errors: its loss rises while its accuracy still
+        does. Temperature scaling (C. Guo et al., "On Calibration of Modern Neural Networks", arXiv
+        1706.04599) mends this and changes no prediction. So models are compared by what they know.
+        No temperature is below 1: few examples that are all right would ask for 0.
 
-        With class weights, each loss is multiplied by its weight over the mean weight: the mean of all is the weighted mean.
+        With class weights, each loss is multiplied by its weight over the mean weight: the mean of
+        all is the weighted mean.
         """
         self.load(row)
         self.module.eval()
@@ -241,7 +279,11 @@ class Learner:
         for x, y, _ in self._in_order(data):
             each = self.objective.at_temperatures(self.outputs(x), y)
             found.append(each.losses.float().cpu())
-            weights.append(torch.ones(found[-1].shape[1]) if each.weights is None else each.weights.float().cpu())
+            weights.append(
+                torch.ones(found[-1].shape[1])
+                if each.weights is None
+                else each.weights.float().cpu()
+            )
         if not found:
             return torch.zeros(0)
         losses = weighted(torch.cat(found, 1), torch.cat(weights))
@@ -258,8 +300,8 @@ class Learner:
             layer: A layer that the model uses once.
 
         Yields:
-            Outputs ``(b, ..., classes)``, inputs of the layer in float32 ``(b, ..., f)``, and targets ``(b, ...)``, batch by
-            batch.
+            Outputs ``(b, ..., classes)``, inputs of the layer in float32 ``(b, ..., f)``, and
+            targets ``(b, ...)``, batch by batch.
 
         Raises:
             ValueError: The layer has no input for each target, or the targets are not class labels.
@@ -269,12 +311,20 @@ class Learner:
         with inputs_of(self.module, layer) as found:
             for x, y, _ in self._in_order(data):
                 outputs = self.outputs(x)
-                if not isinstance(y, Tensor) or y.is_floating_point() or not found or found[-1].shape[:-1] != y.shape:
-                    raise ValueError(f"the nearest examples need a class label for each input of the layer {layer!r}")
+                if (
+                    not isinstance(y, Tensor)
+                    or y.is_floating_point()
+                    or not found
+                    or found[-1].shape[:-1] != y.shape
+                ):
+                    raise ValueError(
+                        f"the nearest examples need a class label for each input of the layer {layer!r}"
+                    )
                 yield outputs, found.pop().float(), y
                 found.clear()
 
-    # -- training -----------------------------------------------------------------------------------------------------
+    # -- training
+    # -----------------------------------------------------------------------------------------------------
 
     def train(
         self,
@@ -307,8 +357,15 @@ class Learner:
             self._train_dense(self._batches(data, training, gen), lr)
             return self.master.row().to("cpu", copy=True)
         for part, how in staged(self.layout, training, stages):
-            parameters, values = ([every[i] for i in part] for every in (self.parameters, self.master.trainable))
-            step = stepper(values, how, lr, pull=None if pull is None else pull.of(self.layout, part, self.device))
+            parameters, values = (
+                [every[i] for i in part] for every in (self.parameters, self.master.trainable)
+            )
+            step = stepper(
+                values,
+                how,
+                lr,
+                pull=None if pull is None else pull.of(self.layout, part, self.device),
+            )
             for x, y in self._batches(data, how, gen):
                 step(self.gradients(x, y, parameters))
                 self.master.round()
@@ -327,9 +384,9 @@ class Learner:
     ) -> tuple[Tensor, Tensor, float]:
         """Train a model, and with the same batches the client's own part of a mixture with it (APFL, Algorithm 1).
 
-        In each step, w moves along the gradient of its own loss. v moves along the gradient by v of the loss of the mixture
-        ``α v + (1 - α) w`` before this step, which is α times the gradient at the mixture. Buffers of v are those of the
-        mixture.
+        In each step, w moves along the gradient of its own loss. v moves along the gradient by v of
+        the loss of the mixture ``α v + (1 - α) w`` before this step, which is α times the gradient
+        at the mixture. Buffers of v are those of the mixture.
 
         Args:
             row: The model w ``(d,)``.
@@ -339,7 +396,8 @@ class Learner:
             training: Settings of local training.
             lr: Learning rate.
             gen: Draws the order of the examples.
-            adapt: Whether α makes a step of gradient descent before training (equation 10), on the first batch.
+            adapt: Whether α makes a step of gradient descent before training (equation 10), on the
+                first batch.
 
         Returns:
             The trained w and v, ``(d,)`` each, and α.
@@ -378,16 +436,24 @@ class Learner:
                 descend(self.master.trainable, lr, gradients)
                 self.master.round()
 
-    def _batches(self, data: Split, training: Training, gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(
+        self, data: Split, training: Training, gen: torch.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or of as many passes as ``steps`` need; one gather per pass."""
         size, gather = training.batch or len(data), _fits(data)
         for starts in passes(batch_starts(len(data), training, self.least), training):
             if gather:
                 x, y = self.shuffled(data, gen)
-                yield from ((rows(x, slice(start, start + size)), rows(y, slice(start, start + size))) for start in starts)
+                yield from (
+                    (rows(x, slice(start, start + size)), rows(y, slice(start, start + size)))
+                    for start in starts
+                )
             else:
                 order = torch.randperm(len(data), generator=gen)
-                yield from (self._augmented(*self.batch(data, order[start : start + size]), gen) for start in starts)
+                yield from (
+                    self._augmented(*self.batch(data, order[start : start + size]), gen)
+                    for start in starts
+                )
 
     @property
     def least(self) -> int:
@@ -417,7 +483,9 @@ class Learner:
                 continue  # nothing counts, and torch's mean is no number
             loss = self.objective.loss(outputs, y)
             gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-            total[: self.layout.trainable].add_(torch.cat([g.reshape(-1) for g in gradients]), alpha=share)
+            total[: self.layout.trainable].add_(
+                torch.cat([g.reshape(-1) for g in gradients]), alpha=share
+            )
             weights += weight or 0.0
         return (total / weights if weights else total).cpu()
 
@@ -426,7 +494,9 @@ class Learner:
 def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
     """Context in which the inputs of a layer are appended to the list that it returns, one for each use."""
     found: list[Tensor] = []
-    handle = module.get_submodule(layer).register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    handle = module.get_submodule(layer).register_forward_pre_hook(
+        lambda _, inputs: found.append(inputs[0])
+    )
     try:
         yield found
     finally:
@@ -438,7 +508,8 @@ def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
 
 
 WHOLE_PASS = 2**28
-"""Bytes of a client's examples from which batches are gathered one by one, and not for a whole pass at once."""
+"""Bytes of a client's examples from which batches are gathered one by one, and not for a whole pass
+at once."""
 
 
 def _fits(data: Split) -> bool:
@@ -463,14 +534,20 @@ class Pull:
     weight: float
     toward: Tensor
 
-    def of(self, layout: Layout, part: Sequence[int], device: torch.device) -> tuple[float, list[Tensor]]:
+    def of(
+        self, layout: Layout, part: Sequence[int], device: torch.device
+    ) -> tuple[float, list[Tensor]]:
         """The weight, and the tensors of ``toward`` for some of the trainable parameters."""
         lead = self.toward.shape[:-1]
         pieces = [layout.pieces[i] for i in part]
-        return self.weight, [self.toward[..., p.start : p.stop].view(*lead, *p.shape).to(device) for p in pieces]
+        return self.weight, [
+            self.toward[..., p.start : p.stop].view(*lead, *p.shape).to(device) for p in pieces
+        ]
 
 
-def staged(layout: Layout, training: Training, stages: Sequence[Stage]) -> Iterator[tuple[list[int], Training]]:
+def staged(
+    layout: Layout, training: Training, stages: Sequence[Stage]
+) -> Iterator[tuple[list[int], Training]]:
     """Yield for each stage the positions of the trainable parameters that it trains, and its settings of local training.
 
     Args:
@@ -487,14 +564,18 @@ def staged(layout: Layout, training: Training, stages: Sequence[Stage]) -> Itera
     for stage in stages:
         layout.mask(stage.layers)  # raises an error for an unknown layer
         part = [i for i in range(count) if layout.pieces[i].name.rpartition(".")[0] in stage.layers]
-        how = training if stage.epochs is None else replace(training, epochs=stage.epochs, steps=None)
+        how = (
+            training if stage.epochs is None else replace(training, epochs=stage.epochs, steps=None)
+        )
         if part:
             yield part, how
 
 
 def plain(training: Training) -> bool:
     """Return whether a step only adds ``-lr`` times the gradient of the loss to the parameters."""
-    more = training.momentum or training.weight_decay or training.proximal or training.clip is not None
+    more = (
+        training.momentum or training.weight_decay or training.proximal or training.clip is not None
+    )
     return training.optimizer == "sgd" and not more
 
 
@@ -512,7 +593,8 @@ def stepper(
         values: The tensors to train, which each step changes in place.
         training: Settings of local training.
         lr: Learning rate.
-        stacked: Whether the first dimension of the tensors is that of clients; then each client is clipped separately.
+        stacked: Whether the first dimension of the tensors is that of clients; then each client is
+            clipped separately.
         pull: Weight of a term that pulls the tensors to other ones, and these.
 
     Returns:
@@ -522,12 +604,17 @@ def stepper(
     move = _optimiser(values, training, lr)
 
     @torch.no_grad()
-    def step(gradients: Sequence[Tensor]) -> None:  # not in place: two parameters may share a gradient
+    def step(
+        gradients: Sequence[Tensor],
+    ) -> None:  # not in place: two parameters may share a gradient
         if offered is not None:
             pulls = zip(gradients, values, offered, strict=True)
             gradients = [g.float().add(v - first, alpha=training.proximal) for g, v, first in pulls]
         if pull is not None:
-            gradients = [g.float().add(v - to, alpha=pull[0]) for g, v, to in zip(gradients, values, pull[1], strict=True)]
+            gradients = [
+                g.float().add(v - to, alpha=pull[0])
+                for g, v, to in zip(gradients, values, pull[1], strict=True)
+            ]
         if training.clip is not None:
             gradients = _clipped([g.float() for g in gradients], training.clip, stacked)
         move(gradients)
@@ -604,17 +691,19 @@ def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]
 # ----------------------------------------------------------------------------------------------------
 # Large dense layers under plain SGD on a CPU: one product updates the weights.
 #
-# With few examples in a batch, memory limits the speed of such a layer, not arithmetic: its gradient is as large as its
-# weights and is written once, read once and dropped. Here a backward pass keeps only the layer's inputs X and the
-# derivatives G of the loss by its outputs, which are both small. Then ``W -= lr G^T X`` passes over the weights once. The
-# numbers are those of SGD up to float rounding; in bf16 they are more exact, since the product itself is not rounded.
+# With few examples in a batch, memory limits the speed of such a layer, not arithmetic: its
+# gradient is as large as its weights and is written once, read once and dropped. Here a backward
+# pass keeps only the layer's inputs X and the derivatives G of the loss by its outputs, which are
+# both small. Then ``W -= lr G^T X`` passes over the weights once. The numbers are those of SGD up
+# to float rounding; in bf16 they are more exact, since the product itself is not rounded.
 
 
 LARGE = 2**18
 """Number of weights from which a layer becomes faster."""
 
 FEW = 64
-"""Most rows of a batch of which the product of a bf16 layer is computed in float32: of more, arithmetic limits the speed."""
+"""Most rows of a batch of which the product of a bf16 layer is computed in float32: of more,
+arithmetic limits the speed."""
 
 Held = list[tuple[Tensor, Tensor, Tensor]]
 """(float32 values of the weight, X, G) of each use of a layer in a backward pass."""
@@ -625,7 +714,8 @@ class DenseUpdates:
 
     Args:
         module: The module.
-        weights: Its trainable parameters, each with its float32 values: itself, or what it is rounded from.
+        weights: Its trainable parameters, each with its float32 values: itself, or what it is
+            rounded from.
     """
 
     def __init__(self, module: nn.Module, weights: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -634,7 +724,12 @@ class DenseUpdates:
         self.layers: list[tuple[nn.Linear, Tensor, Tensor]] = []
         for layer in module.modules():
             weight = layer._parameters.get("weight")  # None if a hook computes it
-            if type(layer) is nn.Linear and weight is not None and weight.numel() >= LARGE and id(weight) in own:
+            if (
+                type(layer) is nn.Linear
+                and weight is not None
+                and weight.numel() >= LARGE
+                and id(weight) in own
+            ):
                 self.layers.append((layer, weight, own[id(weight)]))
         self.held: Held = []
 
@@ -685,12 +780,20 @@ class _Dense(torch.autograd.Function):
     def backward(ctx, g):  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
         for_x, _, for_bias, *_ = ctx.needs_input_grad
-        rows, inputs = (t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x))  # half precision under autocast
+        rows, inputs = (
+            t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x)
+        )  # half precision under autocast
         bias = rows.sum(0) if for_bias else None
         if torch.is_grad_enabled() or (weight.dtype != torch.float32 and len(rows) > FEW):
             return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None, None
         ctx.held.append((ctx.values, inputs, rows))
-        return _times(rows, weight).view_as(x).to(x.dtype) if for_x else None, None, bias, None, None
+        return (
+            _times(rows, weight).view_as(x).to(x.dtype) if for_x else None,
+            None,
+            bias,
+            None,
+            None,
+        )
 
 
 def _times(g: Tensor, weight: Tensor) -> Tensor:
@@ -702,22 +805,27 @@ def _times(g: Tensor, weight: Tensor) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Loss and metrics of a model: each output is computed once, in batches that examples of several clients share.
+# Loss and metrics of a model: each output is computed once, in batches that examples of several
+# clients share.
 
 
 BATCH_TO_MEASURE = 256
-"""Examples per batch without training; the activations of a batch should fit into the cache of a core."""
+"""Examples per batch without training; the activations of a batch should fit into the cache of a
+core."""
 
 LARGE_MODEL = 2**25
-"""Parameters, frozen ones included, from which such a batch has an eighth of these examples: activations take memory."""
+"""Parameters, frozen ones included, from which such a batch has an eighth of these examples:
+activations take memory."""
 
 Scores = dict[str, float]
 
 Part = tuple[Batch, Tensor, Sequence[Batch]]
-"""A pool, an index into it, and any number of targets for these examples; None for targets that the pool has."""
+"""A pool, an index into it, and any number of targets for these examples; None for targets that the
+pool has."""
 
 HELD = 2**24
-"""Numbers in outputs that are held until they are counted for every part that has these examples."""
+"""Numbers in outputs that are held until they are counted for every part that has these examples.
+"""
 
 
 def batchnorm(module: nn.Module) -> tuple[bool, bool]:

@@ -1,7 +1,8 @@
 """Class probabilities from a client's nearest training examples, mixed with those of a model: the tests of kNN-Per.
 
-O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
-2111.09360. The search compares all pairs of examples, in blocks, so that it needs little memory besides the features.
+O. Marfoq, G. Neglia, L. Kameni, R. Vidal, "Personalized Federated Learning through Local
+Memorization", ICML 2022, arXiv 2111.09360. The search compares all pairs of examples, in blocks, so
+that it needs little memory besides the features.
 """
 
 from __future__ import annotations
@@ -61,9 +62,14 @@ class Memory:
         found, at = features.new_zeros(len(features), 0), self.labels.new_zeros(len(features), 0)
         for start in range(0, len(self.features), KNOWN):
             known = self.features[start : start + KNOWN]
-            places = torch.arange(start, start + len(known), device=at.device).expand(len(features), -1)
-            # Products of matrices are fast, and rounding can only exchange neighbours at almost the same distance.
-            found = torch.cat([found, torch.cdist(features, known, compute_mode="use_mm_for_euclid_dist")], 1)
+            places = torch.arange(start, start + len(known), device=at.device).expand(
+                len(features), -1
+            )
+            # Products of matrices are fast, and rounding can only exchange neighbours at almost the
+            # same distance.
+            found = torch.cat(
+                [found, torch.cdist(features, known, compute_mode="use_mm_for_euclid_dist")], 1
+            )
             found, best = found.topk(min(self.k, found.shape[1]), largest=False)
             at = torch.cat([at, places], 1).gather(1, best)
         distances = (features[:, None] - self.features[at]).norm(dim=2)
@@ -83,13 +89,17 @@ class Memory:
         """
         if not weight or not len(self.features):
             return outputs
-        near = self.probabilities(features.flatten(0, -2), outputs.shape[-1]).view_as(outputs).log() + math.log(weight)
+        near = self.probabilities(features.flatten(0, -2), outputs.shape[-1]).view_as(
+            outputs
+        ).log() + math.log(weight)
         if weight == 1:
             return near.clamp(min=LEAST)
         return torch.logaddexp(near, outputs.log_softmax(-1) + math.log1p(-weight)).clamp(min=LEAST)
 
 
-def remembered(learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours) -> tuple[Memory, float]:
+def remembered(
+    learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours
+) -> tuple[Memory, float]:
     """Return a client's memory, and the weight of its neighbours.
 
     Args:
@@ -102,10 +112,14 @@ def remembered(learner: Learner, row: Tensor, data: ClientData, neighbours: Neig
     if len(neighbours.weights) == 1:
         return memory, neighbours.weights[0]
     right = [torch.zeros(2, 0)]
-    for outputs, features, targets in learner.seen(row, data.validation, neighbours.layer) if len(memory.labels) else ():
+    for outputs, features, targets in (
+        learner.seen(row, data.validation, neighbours.layer) if len(memory.labels) else ()
+    ):
         here = counted(targets)
         chances = memory.probabilities(features[here], outputs.shape[-1]), outputs[here].softmax(-1)
-        right.append(torch.stack([one.gather(1, targets[here][:, None])[:, 0] for one in chances]).cpu())
+        right.append(
+            torch.stack([one.gather(1, targets[here][:, None])[:, 0] for one in chances]).cpu()
+        )
     near, far = torch.cat(right, 1).double().numpy()
     return memory, chosen(near, far, neighbours.weights)
 
@@ -128,11 +142,15 @@ def chosen(near: np.ndarray, far: np.ndarray, weights: Sequence[float]) -> float
     if not len(near):
         return 0.0
     least = np.finfo(np.float64).tiny
-    losses = [-np.log(np.maximum(weight * near + (1 - weight) * far, least)).mean() for weight in weights]
+    losses = [
+        -np.log(np.maximum(weight * near + (1 - weight) * far, least)).mean() for weight in weights
+    ]
     return 0.0 if np.isnan(losses).any() else weights[int(np.argmin(losses))]
 
 
-def sums_with_neighbours(learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours) -> Sums:
+def sums_with_neighbours(
+    learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours
+) -> Sums:
     """Test a model ``(d,)`` together with a client's nearest training examples on its test examples.
 
     Args:
@@ -164,7 +182,13 @@ class WithNeighbours(nn.Module):
 
     def __init__(self, net: nn.Module, layer: str, memory: Memory, weight: float) -> None:
         super().__init__()
-        self.net, self.layer, self.weight, self.k, self.scale = net, layer, weight, memory.k, memory.scale
+        self.net, self.layer, self.weight, self.k, self.scale = (
+            net,
+            layer,
+            weight,
+            memory.k,
+            memory.scale,
+        )
         self.register_buffer("features", memory.features)
         self.register_buffer("labels", memory.labels)
 

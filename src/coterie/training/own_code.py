@@ -1,8 +1,9 @@
 """What of a client's work is code of the user's own, and the random generators that such code made itself.
 
-Coterie seeds the global generators of torch, NumPy and Python for each task (:func:`coterie.randomness.seeded`). Code of
-torch and of Coterie draws from torch's alone. A generator that the user's code made itself is in the state in which the last
-task of its process left it, so its numbers would depend on the number of workers.
+Coterie seeds the global generators of torch, NumPy and Python for each task
+(:func:`coterie.randomness.seeded`). Code of torch and of Coterie draws from torch's alone. A
+generator that the user's code made itself is in the state in which the last task of its process
+left it, so its numbers would depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ KNOWN = ("torch", "coterie")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 DEPTH = 4
-"""How deep generators are searched for: the data set, its data set, a transform of it, and a part of this."""
+"""How deep generators are searched for: the data set, its data set, a transform of it, and a part
+of this."""
 
 
-def runs_own_code(module: nn.Module, objective: Objective, augment: Callable[..., Any] | None) -> bool:
+def runs_own_code(
+    module: nn.Module, objective: Objective, augment: Callable[..., Any] | None
+) -> bool:
     """Return whether training or testing a module calls code that is neither torch's nor Coterie's.
 
     Args:
@@ -42,7 +46,11 @@ def runs_own_code(module: nn.Module, objective: Objective, augment: Callable[...
     if any(id(metric) not in metrics for metric in objective.named.values()):
         return True
     combined = any(objective.combine is known for known in COMBINED.values())
-    return not (combined and _known_function(objective.loss) and (augment is None or _known_function(augment)))
+    return not (
+        combined
+        and _known_function(objective.loss)
+        and (augment is None or _known_function(augment))
+    )
 
 
 def _known(of: Any) -> bool:
@@ -56,7 +64,8 @@ def _known_function(function: Any) -> bool:
         return _known_function(function.func)
     if isinstance(function, nn.Module):
         return all(_known(type(part)) for part in function.modules())
-    # Functions that torch compiles have no module, and those of its C++ part call themselves torch or torch._C.
+    # Functions that torch compiles have no module, and those of its C++ part call themselves torch
+    # or torch._C.
     return (
         _known(function)
         or _known(type(function))
@@ -76,7 +85,8 @@ def own_generators(holder: Any) -> Generators:
     """Find the random generators that an object holds.
 
     Args:
-        holder: A data set, a module, or a function with its closure, its defaults and the global names that it uses.
+        holder: A data set, a module, or a function with its closure, its defaults and the global
+            names that it uses.
 
     Returns:
         Name of the attribute or variable -> generator of NumPy, Python or torch.
@@ -104,19 +114,31 @@ def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(holder, list | tuple):
         yield from ((str(i), value) for i, value in enumerate(holder[:100]) if not _plain(value))
     elif isinstance(holder, partial):
-        yield from (("function", holder.func), ("arguments", holder.args), ("arguments", holder.keywords))
+        yield from (
+            ("function", holder.func),
+            ("arguments", holder.args),
+            ("arguments", holder.keywords),
+        )
     elif hasattr(holder, "__code__"):  # a function
         code = holder.__code__
         cells = zip(code.co_freevars, holder.__closure__ or (), strict=False)
         yield from ((name, cell.cell_contents) for name, cell in cells if cell != type(cell)())
-        yield from ((name, holder.__globals__[name]) for name in code.co_names if name in holder.__globals__)
+        yield from (
+            (name, holder.__globals__[name]) for name in code.co_names if name in holder.__globals__
+        )
         yield "default", holder.__defaults__
     elif hasattr(holder, "__func__"):  # a method of an object
         yield from (("", holder.__self__), ("", holder.__func__))
-    elif isinstance(getattr(holder, "__dict__", None), dict) and not isinstance(holder, type) and not _is_module(holder):
+    elif (
+        isinstance(getattr(holder, "__dict__", None), dict)
+        and not isinstance(holder, type)
+        and not _is_module(holder)
+    ):
         yield from ((name, value) for name, value in vars(holder).items() if not _plain(value))
         for method in ("__getitem__", "__call__", "forward"):  # variables that its code uses
-            if not _known(type(holder)) and hasattr(getattr(type(holder), method, None), "__code__"):
+            if not _known(type(holder)) and hasattr(
+                getattr(type(holder), method, None), "__code__"
+            ):
                 yield "", getattr(type(holder), method)
 
 
@@ -126,7 +148,9 @@ def _is_module(holder: Any) -> bool:
 
 def _plain(value: Any) -> bool:
     """Whether a value can hold no generator: numbers, text and arrays."""
-    return value is None or isinstance(value, bool | int | float | str | bytes | np.ndarray | torch.Tensor)
+    return value is None or isinstance(
+        value, bool | int | float | str | bytes | np.ndarray | torch.Tensor
+    )
 
 
 def states(generators: Generators) -> dict[str, Any]:
@@ -136,4 +160,7 @@ def states(generators: Generators) -> dict[str, Any]:
 
 def moved(generators: Generators, before: Mapping[str, Any]) -> str | None:
     """Return the name of the first generator that has drawn a number since :func:`states`; None if none has."""
-    return next((name for name, generator in generators.items() if state_of(generator) != before[name]), None)
+    return next(
+        (name for name, generator in generators.items() if state_of(generator) != before[name]),
+        None,
+    )

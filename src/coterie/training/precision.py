@@ -1,9 +1,10 @@
 """A module over one flat row of float32 numbers.
 
-In bf16, convolutions and dense layers compute with rounded copies of the weights. Training in bf16 is autocast: torch's
-lists determine the precision of each operation. Autocast rounds the weights again in every step, which takes a fifth of a
-step of a small network. Here the module keeps the rounded weights. They are made once per step, when the float32 weights
-change, and the numbers are the same.
+In bf16, convolutions and dense layers compute with rounded copies of the weights. Training in bf16
+is autocast: torch's lists determine the precision of each operation. Autocast rounds the weights
+again in every step, which takes a fifth of a step of a small network. Here the module keeps the
+rounded weights. They are made once per step, when the float32 weights change, and the numbers are
+the same.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ _ROUNDED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class Master:
     """The float32 row ``(d,)`` of a module.
 
-    Float32 parameters are views of the row, so one copy loads a model and one copy reads it. Buffers, which a module may
-    replace, and tensors of other types are copied in and out.
+    Float32 parameters are views of the row, so one copy loads a model and one copy reads it.
+    Buffers, which a module may replace, and tensors of other types are copied in and out.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device | str, precision: str) -> None:
+    def __init__(
+        self, module: nn.Module, layout: Layout, device: torch.device | str, precision: str
+    ) -> None:
         self.module, self.layout = module, layout
         self.flat = torch.empty(layout.size, device=device)
         self.trainable: list[Tensor] = []
-        self.rounded: list[tuple[Tensor, Tensor]] = []  # (the module's parameter in bf16, its values in float32)
+        self.rounded: list[
+            tuple[Tensor, Tensor]
+        ] = []  # (the module's parameter in bf16, its values in float32)
         self.apart: list[Piece] = []
         parameters = dict(module.named_parameters())
         shared = _owned_twice(module)
@@ -85,13 +90,18 @@ class Master:
 
 def _owned_twice(module: nn.Module) -> set[int]:
     """Ids of parameters of several modules: an embedding may share its weight with a dense layer, so it is not rounded."""
-    owners = Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
+    owners = Counter(
+        id(p) for part in module.modules() for p in part._parameters.values() if p is not None
+    )
     return {parameter for parameter, count in owners.items() if count > 1}
 
 
 def _rounds(module: nn.Module, name: str) -> bool:
     owner, _, last = name.rpartition(".")
-    return type(module.get_submodule(owner)) in _ROUNDED and last in ("weight", "bias")  # not a hook's weight_g, weight_orig
+    return type(module.get_submodule(owner)) in _ROUNDED and last in (
+        "weight",
+        "bias",
+    )  # not a hook's weight_g, weight_orig
 
 
 def computing(precision: str, device: torch.device | str) -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
 """A trial before the first round: real steps and tests with a few examples of some clients.
 
-Mistakes in a user's own data, model, loss or metrics show here, before any file is written, and not as a traceback of PyTorch
-in the first round.
+Mistakes in a user's own data, model, loss or metrics show here, before any file is written, and not
+as a traceback of PyTorch in the first round.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def trial(world: World, seed: int = 0) -> None:
             "the model is a TorchScript module, which cannot be trained here: return the module that it was made of"
         )
     if any(is_lazy(parameter) for parameter in module.parameters()):
-        raise UserError("the model has layers without a size, such as LazyLinear: give them their sizes")
+        raise UserError(
+            "the model has layers without a size, such as LazyLinear: give them their sizes"
+        )
     try:
         learner = Learner(module, world.objective)
     except ValueError as error:  # nothing to train, or parameters of another kind
@@ -70,7 +72,11 @@ def trial(world: World, seed: int = 0) -> None:
         for one in trials:
             one.run()
             one.check_keys(trials[0])
-        diverged = [client for client in tried if not learner.large and _diverges(world, learner, client, start)]
+        diverged = [
+            client
+            for client in tried
+            if not learner.large and _diverges(world, learner, client, start)
+        ]
         if diverged == tried:
             raise UserError(
                 f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
@@ -81,9 +87,13 @@ def trial(world: World, seed: int = 0) -> None:
 def _check_contexts() -> None:
     """Check that no context of the caller changes what training computes."""
     if not torch.is_grad_enabled():  # inference_mode turns gradients off, too
-        raise UserError("gradients are off here, by torch.no_grad or torch.inference_mode: call this outside of it")
+        raise UserError(
+            "gradients are off here, by torch.no_grad or torch.inference_mode: call this outside of it"
+        )
     if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
-        raise UserError('torch.autocast is on here: call this outside of it; precision="bf16" trains with autocast')
+        raise UserError(
+            'torch.autocast is on here: call this outside of it; precision="bf16" trains with autocast'
+        )
 
 
 def _made(world: World) -> torch.nn.Module:
@@ -94,9 +104,13 @@ def _made(world: World) -> torch.nn.Module:
         raise
     except Exception as error:  # the user's code can raise anything
         said = " ".join(str(error).split())[:200]
-        raise UserError(f"the function that makes the model fails: {type(error).__name__}: {said}") from error
+        raise UserError(
+            f"the function that makes the model fails: {type(error).__name__}: {said}"
+        ) from error
     if not isinstance(module, torch.nn.Module):
-        raise UserError(f"the function that makes the model must return a torch.nn.Module, got {type(module).__name__}")
+        raise UserError(
+            f"the function that makes the model must return a torch.nn.Module, got {type(module).__name__}"
+        )
     return module
 
 
@@ -107,7 +121,9 @@ def _check_batches(world: World, learner: Learner) -> None:
             batch_starts(len(world.clients[client].train), world.training, learner.least)
         except ValueError as error:
             hint = "set batch to 2 or more" if world.training.batch == 1 else "leave the client out"
-            raise UserError(f"client {world.name(client)}: {error}: {hint}, or use another normalization") from None
+            raise UserError(
+                f"client {world.name(client)}: {error}: {hint}, or use another normalization"
+            ) from None
 
 
 class _Trial:
@@ -128,7 +144,10 @@ class _Trial:
         with self.step(f"the model fails for inputs of {_form(x)}", self.hint):
             outputs = learner.outputs(learner.arranged(x))
         self.check_labels(outputs, y)
-        with self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"), self.no_broadcast():
+        with (
+            self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"),
+            self.no_broadcast(),
+        ):
             loss = learner.objective.loss(outputs, y)
         self.check_mean(outputs, y)
         self.check_loss(loss, data, counts=learner.objective.weight(outputs, y) != 0)
@@ -149,12 +168,19 @@ class _Trial:
     def generators(self) -> dict[str, Generators]:
         """The random generators that the user's code made itself, by what holds them."""
         world, inputs = self.world, self.data.train.inputs
-        holders: dict[str, Any] = {"the model": self.learner.module, "the loss": world.objective.loss}
-        holders |= {f"the metric {name}": metric.function for name, metric in world.objective.named.items()}
+        holders: dict[str, Any] = {
+            "the model": self.learner.module,
+            "the loss": world.objective.loss,
+        }
+        holders |= {
+            f"the metric {name}": metric.function for name, metric in world.objective.named.items()
+        }
         holders["the augmentation"] = world.augment
         if isinstance(inputs, Items):
             holders |= {"the data set": inputs.dataset, "collate": inputs.collate}
-        return {what: own_generators(holder) for what, holder in holders.items() if holder is not None}
+        return {
+            what: own_generators(holder) for what, holder in holders.items() if holder is not None
+        }
 
     def check_keys(self, first: _Trial) -> None:
         """Check that the model receives the same arguments of this client and the first: some may have a default."""
@@ -167,7 +193,9 @@ class _Trial:
     @property
     def hint(self) -> str:
         """What to change if the model does not take its inputs."""
-        others = {str(p.dtype) for p in self.learner.module.parameters() if p.is_floating_point()} - {"torch.float32"}
+        others = {
+            str(p.dtype) for p in self.learner.module.parameters() if p.is_floating_point()
+        } - {"torch.float32"}
         if not others:
             return "its first layer must take such inputs"
         return f"inputs are torch.float32, and the model has parameters of {', '.join(sorted(others))}: make it with .float()"
@@ -181,7 +209,9 @@ class _Trial:
             raise
         except Exception as error:  # the user's code can raise anything
             said = " ".join(str(error).split())[:200]
-            raise UserError(f"{self.name}: {what}: {type(error).__name__}: {said}{f'; {hint}' if hint else ''}") from error
+            raise UserError(
+                f"{self.name}: {what}: {type(error).__name__}: {said}{f'; {hint}' if hint else ''}"
+            ) from error
 
     @contextmanager
     def no_broadcast(self) -> Iterator[None]:
@@ -191,8 +221,12 @@ class _Trial:
             try:
                 yield
             except UserWarning as warning:
-                hint = "give the targets the shape (N, 1), or use coterie.data.objective.squared_error"
-                raise UserError(f"{self.name}: outputs and targets of the loss have different shapes: {hint}") from warning
+                hint = (
+                    "give the targets the shape (N, 1), or use coterie.data.objective.squared_error"
+                )
+                raise UserError(
+                    f"{self.name}: outputs and targets of the loss have different shapes: {hint}"
+                ) from warning
 
     def check_labels(self, outputs: Any, y: Batch) -> None:
         """Check that class labels fit the outputs, if the loss is that of classes."""
@@ -224,7 +258,9 @@ class _Trial:
 
     def check_mean(self, outputs: Any, y: Batch) -> None:
         """Check that the loss is a mean, and no sum: steps and losses would grow with the number of examples."""
-        if isinstance(outputs, torch.Tensor) and is_sum(self.learner.objective.loss, outputs.detach(), y):
+        if isinstance(outputs, torch.Tensor) and is_sum(
+            self.learner.objective.loss, outputs.detach(), y
+        ):
             raise UserError(
                 "the loss must be a mean over the examples of a batch, and it is a sum, which grows with their number: "
                 'use reduction="mean", or divide by the number of examples'
@@ -233,12 +269,22 @@ class _Trial:
     def check_loss(self, loss: Any, data: Split, counts: bool) -> None:
         """Check that the loss is one finite number that depends on the model."""
         if not isinstance(loss, torch.Tensor) or loss.dim():
-            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise UserError(f"the loss must be a tensor with one number, the mean over a batch, got {got}")
+            got = (
+                f"a tensor of shape {tuple(loss.shape)}"
+                if isinstance(loss, torch.Tensor)
+                else type(loss).__name__
+            )
+            raise UserError(
+                f"the loss must be a tensor with one number, the mean over a batch, got {got}"
+            )
         if not loss.requires_grad:
-            raise UserError("the loss does not depend on a trainable parameter of the model: did its forward pass detach?")
+            raise UserError(
+                "the loss does not depend on a trainable parameter of the model: did its forward pass detach?"
+            )
         if counts and not torch.isfinite(loss):  # torch's mean over nothing is no number
-            raise UserError(f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(data, self.learner)}")
+            raise UserError(
+                f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(data, self.learner)}"
+            )
 
     def check_metrics(self, outputs: Any, y: Batch) -> None:
         """Check that each metric can be computed, and that the main one is one number."""
@@ -250,7 +296,9 @@ class _Trial:
             scores = objective.scores(tally.result())
         with self.step(f"the test with {', '.join(objective.named)} fails"):
             if len(test):
-                scores = self.learner.measure(self.learner.master.row().clone(), test.at(slice(self.learner.at_once)))
+                scores = self.learner.measure(
+                    self.learner.master.row().clone(), test.at(slice(self.learner.at_once))
+                )
         if objective.main not in scores:
             raise SettingError(
                 f"the main metric {objective.main} gives several numbers ({', '.join(list(scores)[:4])}): choose another "
@@ -262,7 +310,9 @@ def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor)
     """Whether a few steps of local training from ``row`` ``(d,)`` lead to numbers that are not finite."""
     data, training = world.clients[client].train, world.training
     steps = min(STEPS, training.steps or STEPS)
-    trained = learner.train(row, data, replace(training, steps=steps), training.lr, generator(0, Purpose.TRAIN, client))
+    trained = learner.train(
+        row, data, replace(training, steps=steps), training.lr, generator(0, Purpose.TRAIN, client)
+    )
     return not math.isfinite(float(trained.dot(trained)))
 
 
@@ -289,6 +339,10 @@ def _form(batch: Batch) -> str:
     if isinstance(batch, torch.Tensor):
         return f"shape {tuple(batch.shape[1:])} {str(batch.dtype).removeprefix('torch.')}"
     try:
-        return str(mapped(lambda one: f"{tuple(one.shape[1:])} {str(one.dtype).removeprefix('torch.')}", batch))
+        return str(
+            mapped(
+                lambda one: f"{tuple(one.shape[1:])} {str(one.dtype).removeprefix('torch.')}", batch
+            )
+        )
     except AttributeError:
         return type(batch).__name__

@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from coterie.engines.flower.mods import boundary_mod as boundary_mod
     from coterie.engines.flower.strategy import MethodStrategy as MethodStrategy
 
-_PUBLIC = {"MethodStrategy": "strategy", "Participant": "client", "boundary_mod": "mods", "client_app": "client"}
-"""Public name -> module. A module is imported when it is first used, because a node starts a process for every message."""
+_PUBLIC = {
+    "MethodStrategy": "strategy",
+    "Participant": "client",
+    "boundary_mod": "mods",
+    "client_app": "client",
+}
+"""Public name -> module. A module is imported when it is first used, because a node starts a
+process for every message."""
 
 __all__ = list(_PUBLIC)
 

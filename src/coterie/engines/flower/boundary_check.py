@@ -19,7 +19,8 @@ from coterie.engines.flower.messages import ARRAYS, Unfit
 from coterie.engines.workers import EngineError
 
 SHORT = 1 << 64
-"""A real node refuses a smaller secret: the server has a digest of it and could try out all smaller ones."""
+"""A real node refuses a smaller secret: the server has a digest of it and could try out all smaller
+ones."""
 
 BOUNDARY, SETTINGS, SECRET = "coterie.boundary", "settings", "secret"
 
@@ -27,7 +28,8 @@ BOUNDARY, SETTINGS, SECRET = "coterie.boundary", "settings", "secret"
 def stated(boundary: Boundary) -> ConfigRecord:
     """Describe a node's boundary for its replies: the settings, and a digest of the secret for comparisons.
 
-    With the digest, anyone can check a guess of the secret. So the secret must be long, see :data:`SHORT`.
+    With the digest, anyone can check a guess of the secret. So the secret must be long, see
+    :data:`SHORT`.
 
     Args:
         boundary: The node's boundary.
@@ -36,7 +38,9 @@ def stated(boundary: Boundary) -> ConfigRecord:
         The record.
     """
     digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
-    return ConfigRecord({SETTINGS: _settings(boundary), SECRET: digest if boundary.secret is not None else ""})
+    return ConfigRecord(
+        {SETTINGS: _settings(boundary), SECRET: digest if boundary.secret is not None else ""}
+    )
 
 
 def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str | None:
@@ -92,26 +96,36 @@ def _short(text: Any) -> str:
     """The settings that differ from the defaults."""
     try:
         found, usual = json.loads(str(text)[:10_000]), asdict(Boundary())
-        return ", ".join(f"{name} {value}" for name, value in found.items() if usual.get(name) != value) or "none"
+        return (
+            ", ".join(
+                f"{name} {value}" for name, value in found.items() if usual.get(name) != value
+            )
+            or "none"
+        )
     except (ValueError, AttributeError, RecursionError):
         return "unreadable"
 
 
 # ----------------------------------------------------------------------------------------------------
-# First models under a rotation: several clients draw and seal the same model, and the majority decides.
+# First models under a rotation: several clients draw and seal the same model, and the majority
+# decides.
 #
-# The server cannot make such a model for comparison. But a rotation does not change norms, and the norms of an initialiser
-# vary little. So the norms of nets that the server makes itself show which norms are plausible.
+# The server cannot make such a model for comparison. But a rotation does not change norms, and the
+# norms of an initialiser vary little. So the norms of nets that the server makes itself show which
+# norms are plausible.
 
 
 DRAWS = 3
 """Nets that the server makes to find the range of plausible norms."""
 
 FACTOR = 4.0
-"""A norm is not plausible if it is greater than the largest of theirs by this factor, or smaller than the least by it."""
+"""A norm is not plausible if it is greater than the largest of theirs by this factor, or smaller
+than the least by it."""
 
 
-def agreed(replies: Iterable[Message], wire: Wire, model: Callable[[], nn.Module]) -> tuple[Tensor, str] | None:
+def agreed(
+    replies: Iterable[Message], wire: Wire, model: Callable[[], nn.Module]
+) -> tuple[Tensor, str] | None:
     """Return the first model on which more than half of the clients that offer a usable one agree.
 
     Args:
@@ -120,7 +134,8 @@ def agreed(replies: Iterable[Message], wire: Wire, model: Callable[[], nn.Module
         model: Function that makes the net.
 
     Returns:
-        The model as a row ``(d,)`` and the digest of these clients' secret. None if no client offers a usable model.
+        The model as a row ``(d,)`` and the digest of these clients' secret. None if no client
+        offers a usable model.
 
     Raises:
         EngineError: No more than half of these clients have the same model.
@@ -162,7 +177,9 @@ def norms(row: Tensor, wire: Wire) -> Tensor:
 def _offer(reply: Message, wire: Wire, least: Tensor, most: Tensor) -> tuple[Tensor, str]:
     if why := unlike(reply.content, wire.boundary, None):
         raise Unfit(why)
-    row = messages.unpacked(messages.only(reply.content.array_records, ARRAYS, "array records"), wire.layout)
+    row = messages.unpacked(
+        messages.only(reply.content.array_records, ARRAYS, "array records"), wire.layout
+    )
     found = norms(row, wire)
     if not bool(((found >= least) & (found <= most)).all()):  # NaN fails, too
         raise Unfit("its first model is not plausible for a newly initialised net")

@@ -2,11 +2,13 @@
 
     app = client_app(model=Net, data=load)
 
-``load(context)`` returns this node's :class:`~coterie.data.world.ClientData`. The server sends the training settings.
+``load(context)`` returns this node's :class:`~coterie.data.world.ClientData`. The server sends the
+training settings.
 
     app = client_app(model=Net, data=load, train=train, test=test)
 
-An app with functions of its own, as in Flower's quickstart; ``load(context)`` then returns two PyTorch data sets.
+An app with functions of its own, as in Flower's quickstart; ``load(context)`` then returns two
+PyTorch data sets.
 """
 
 from __future__ import annotations
@@ -78,8 +80,10 @@ class Participant:
         objective: Loss and metrics.
         augment: Augmentation of training batches. None means none.
         attack: The node's attack if it simulates an adversary.
-        functions: The app's own functions, in place of Coterie's training and tests. None means Coterie's.
-        schema: What the node's numbers mean, in place of what the data show; see :class:`~coterie.data.schema.Schema`.
+        functions: The app's own functions, in place of Coterie's training and tests. None means
+            Coterie's.
+        schema: What the node's numbers mean, in place of what the data show; see
+            :class:`~coterie.data.schema.Schema`.
         compared: Whether the node states its schema. In a simulation, all clients are of one world.
     """
 
@@ -94,7 +98,11 @@ class Participant:
 
     def described(self) -> Schema:
         """The schema of the node's data, as far as it is known."""
-        found = described(self.data, self.objective) if self.functions is None else self.functions.described()
+        found = (
+            described(self.data, self.objective)
+            if self.functions is None
+            else self.functions.described()
+        )
         return found if self.schema is None else found.overridden(self.schema)
 
     def learner(self) -> training.Learner:
@@ -125,28 +133,34 @@ def client_app(
 
     Args:
         model: Function that makes the net.
-        data: Function that returns this node's examples as :class:`~coterie.data.world.ClientData`. With ``train`` and
-            ``test`` it returns two PyTorch data sets, for training and for tests, which can be indexed.
-        train: Function of (net, data set, config) that trains the net in place, instead of Coterie's training. The data set
-            is the client's, or half of it. The config has ``lr``, ``epochs``, ``batch`` and the other settings of
-            :class:`~coterie.core.Training`, ``server-round``, and what the ServerApp passes as ``train_config``.
-        test: Function of (net, data set) that returns the mean loss and the accuracy. The loss also serves to choose a model.
+        data: Function that returns this node's examples as :class:`~coterie.data.world.ClientData`.
+            With ``train`` and ``test`` it returns two PyTorch data sets, for training and for
+            tests, which can be indexed.
+        train: Function of (net, data set, config) that trains the net in place, instead of
+            Coterie's training. The data set is the client's, or half of it. The config has ``lr``,
+            ``epochs``, ``batch`` and the other settings of :class:`~coterie.core.Training`,
+            ``server-round``, and what the ServerApp passes as ``train_config``.
+        test: Function of (net, data set) that returns the mean loss and the accuracy. The loss also
+            serves to choose a model.
         objective: Loss and metrics. None means cross entropy and accuracy.
-        participant: Function that returns all of this, in place of ``model``, ``data`` and ``objective``.
-        client: Function that returns the client's name, or its id, an integer; it stays the same when a node returns. None
-            takes ``client-id`` or ``partition-id`` of the node's config; without these the server assigns an id.
-        schema: What the node's numbers mean, such as ``Schema(columns=("age", "bp"), classes=("no", "yes"))``, or a function
-            that returns it. Its known fields take precedence over what the data show. The server refuses a node whose
-            schema differs from the federation's. How much of it a node states is ``schema`` in its node config: ``words``
-            (the default), ``digest`` or ``none``.
+        participant: Function that returns all of this, in place of ``model``, ``data`` and
+            ``objective``.
+        client: Function that returns the client's name, or its id, an integer; it stays the same
+            when a node returns. None takes ``client-id`` or ``partition-id`` of the node's config;
+            without these the server assigns an id.
+        schema: What the node's numbers mean, such as ``Schema(columns=("age", "bp"), classes=("no",
+            "yes"))``, or a function that returns it. Its known fields take precedence over what the
+            data show. The server refuses a node whose schema differs from the federation's. How
+            much of it a node states is ``schema`` in its node config: ``words`` (the default),
+            ``digest`` or ``none``.
         mods: Flower's client mods, such as :func:`~coterie.engines.flower.boundary_mod`.
 
     Returns:
         The app.
 
     Raises:
-        TypeError: Neither ``model`` and ``data`` nor ``participant`` are given, or both; or only one of ``train`` and
-            ``test``.
+        TypeError: Neither ``model`` and ``data`` nor ``participant`` are given, or both; or only
+            one of ``train`` and ``test``.
     """
     if (participant is None) == (model is None or data is None):
         raise TypeError("client_app takes model and data, or participant")
@@ -161,7 +175,9 @@ def client_app(
             _PARTS.clear()
             claim = name(context)
             node = abs(context.node_id) if claim is None else claim.client
-            with seeded(Purpose.OWN_CODE, node):  # each time the same data for a node, and others than for another one
+            with seeded(
+                Purpose.OWN_CODE, node
+            ):  # each time the same data for a node, and others than for another one
                 made = participant(context) if participant is not None else own(context)
             if (more := stated(context)) is not None:
                 made = replace(made, schema=more)
@@ -180,12 +196,18 @@ def client_app(
         if train is None or test is None:
             return Participant(data(context), model, objective or Objective())
         described, pool = client_data(data(context))
-        return Participant(described, model, objective or Objective(), functions=Functions(train, test, pool))
+        return Participant(
+            described, model, objective or Objective(), functions=Functions(train, test, pool)
+        )
 
     app = ClientApp(mods=list(mods))
 
     def name(context: Context) -> Claim | None:
-        return claim_of(client(context), "client") if client is not None else named(context.node_config)
+        return (
+            claim_of(client(context), "client")
+            if client is not None
+            else named(context.node_config)
+        )
 
     @app.train()
     def train_task(message: Message, context: Context) -> Message:
@@ -206,7 +228,9 @@ def client_app(
 
 
 def introduced(
-    part: Callable[[Context], tuple[Participant, training.Learner]], query: RecordDict, context: Context
+    part: Callable[[Context], tuple[Participant, training.Learner]],
+    query: RecordDict,
+    context: Context,
 ) -> ConfigRecord | None:
     """Return what a node states about its data, and log it if the server refuses the node.
 
@@ -216,7 +240,8 @@ def introduced(
         context: Flower's context of the node.
 
     Returns:
-        The record; None if the node states nothing, or its data cannot be loaded. Training then fails with the reason.
+        The record; None if the node states nothing, or its data cannot be loaded. Training then
+        fails with the reason.
 
     Raises:
         SettingError: The node's config says something else than how much to state.
@@ -229,22 +254,30 @@ def introduced(
         with seeded(0):  # to read an example may draw random numbers
             schema = me.described()
     except Exception:  # the user's code can raise anything
-        log.exception("this node's data cannot be described, so the server cannot compare them with the other nodes'")
+        log.exception(
+            "this node's data cannot be described, so the server cannot compare them with the other nodes'"
+        )
         return None
     if refusal:
         own = json.dumps(schema.to_json())
-        log.warning(printable(f"the server refuses this node: {refusal}; this node's schema is {own}"))
+        log.warning(
+            printable(f"the server refuses this node: {refusal}; this node's schema is {own}")
+        )
     if sharing == schemas.NOTHING or not me.compared:
         return None
     served = query.get(ARRAYS)
     model = ""
     if isinstance(served, ArrayRecord):
         names = {name: tuple(tensor.shape) for name, tensor in learner.module.state_dict().items()}
-        model = schemas.model_difference(names, {name: tuple(array.shape) for name, array in served.items()})
+        model = schemas.model_difference(
+            names, {name: tuple(array.shape) for name, array in served.items()}
+        )
     return schemas.record_of(schemas.Stated.of(schema, sharing, model, versions()))
 
 
-def trained(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:
+def trained(
+    me: Participant, learner: training.Learner, content: RecordDict, context: Context
+) -> RecordDict:
     """Carry out a task.
 
     Args:
@@ -265,7 +298,9 @@ def trained(me: Participant, learner: training.Learner, content: RecordDict, con
     for name, before in orders[0].ended.items():
         forget(context, orders[0], name, before)
     examples, first = len(me.data.train), 0
-    metrics: dict[str, Any] = {"num-examples": me.attack.claimed(examples) if me.attack else examples}
+    metrics: dict[str, Any] = {
+        "num-examples": me.attack.claimed(examples) if me.attack else examples
+    }
     records: dict[str, Any] = {}
     done, losses = [], {}
     for place, order in enumerate(orders):
@@ -301,7 +336,8 @@ class Work:
         keeping: Stores the client's own values.
         own: The own values after the task; None if they do not change.
         answer: The answer to the task's question; None if it has none.
-        halves: New sketches ``(2, k)``, or an empty array if the client could not make them; None if they do not change.
+        halves: New sketches ``(2, k)``, or an empty array if the client could not make them; None
+            if they do not change.
         sketches: Stores them.
     """
 
@@ -316,7 +352,13 @@ class Work:
     sketches: Sketches | None = None
 
 
-def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequence[Any], context: Context) -> Work:
+def _work(
+    me: Participant,
+    learner: training.Learner,
+    order: Order,
+    arrays: Sequence[Any],
+    context: Context,
+) -> Work:
     """Carry out one task."""
     layout, (seed, exchange, _) = learner.layout, order.key
     asked, sketches = order.task, Sketches(context, order)
@@ -325,7 +367,9 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     keep = layout.mask(task.keep) if task.keep else None
     keeping = Keeping(context, layout, order.run, order.client, order.part, order.since)
     kept = keeping.before(exchange) if keep is not None or task.personal is not None else None
-    layers = None if keep is None or kept is None else torch.where(keep, kept[: layout.size], torch.nan)
+    layers = (
+        None if keep is None or kept is None else torch.where(keep, kept[: layout.size], torch.nan)
+    )
     offered = _models(layout, [arrays[asked.offered.index(row)] for row in task.offered], layers)
     mine = kept if task.personal is not None and task.personal.start == "own" else None
     replies = _answers(me, learner, order, offered, mine)
@@ -338,7 +382,9 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     if me.attack is not None:
         there = torch.arange(layout.size) < layout.trainable
         there = there if keep is None else there & ~keep
-        updates = [me.attack.tampered(update, there, seed, exchange, order.client) for update in updates]
+        updates = [
+            me.attack.tampered(update, there, seed, exchange, order.client) for update in updates
+        ]
     own = None
     if not all(torch.isfinite(row.dot(row)) for row in updates):
         pass  # the server refuses them
@@ -347,7 +393,9 @@ def _work(me: Participant, learner: training.Learner, order: Order, arrays: Sequ
     elif updates and keep is not None and not task.gradient:
         rows = [offered[i] for i in chosen]
         after = torch.stack(rows).mean(0) + torch.stack(updates).mean(0)
-        own = torch.where(keep, after, torch.full_like(after, torch.nan) if kept is None else kept[: layout.size])
+        own = torch.where(
+            keep, after, torch.full_like(after, torch.nan) if kept is None else kept[: layout.size]
+        )
     if own is not None:
         metrics[KEPT] = -1 if (tag := keeping.last(exchange)) is None else tag
     if task.personal is not None:
@@ -364,12 +412,18 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
     if task.halves:
         halves = np.zeros((0, 0), dtype=np.float32)
         if len(work.updates) == 2 and order.sketch:
-            made = unchecked_sketch(torch.stack(work.updates)[:, slice(*order.columns)], order.sketch).numpy()
+            made = unchecked_sketch(
+                torch.stack(work.updates)[:, slice(*order.columns)], order.sketch
+            ).numpy()
             halves = made if np.isfinite(made).all() else halves
     elif question is not None and question.ask not in ("sizes", "norms"):
         halves = sketches.before(order.key[1])
     update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
-    known, metrics, answer = halves if halves is not None and len(halves) else None, dict(work.metrics), None
+    known, metrics, answer = (
+        halves if halves is not None and len(halves) else None,
+        dict(work.metrics),
+        None,
+    )
     if question is not None and question.ask == "cell":
         metrics |= {} if known is None else {CELL: question.cell(known)}
     elif question is not None:
@@ -387,7 +441,11 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
 
 
 def _answers(
-    me: Participant, learner: training.Learner, order: Order, offered: Sequence[Tensor], own: Tensor | None
+    me: Participant,
+    learner: training.Learner,
+    order: Order,
+    offered: Sequence[Tensor],
+    own: Tensor | None,
 ) -> list[training.Reply]:
     """The reply to a task, or to it on both halves of the data, and a third one if halves have not all that is asked for."""
     seed, exchange, _ = order.key
@@ -409,7 +467,9 @@ def _personal(reply: training.Reply) -> Tensor | None:
     return with_weight(reply.own, reply.weight)
 
 
-def tested(me: Participant, learner: training.Learner, content: RecordDict, context: Context) -> RecordDict:
+def tested(
+    me: Participant, learner: training.Learner, content: RecordDict, context: Context
+) -> RecordDict:
     """Test the model in a message, or the ensemble, on this node's test data.
 
     Args:
@@ -453,21 +513,25 @@ def _models(layout: Layout, arrays: Sequence[Any], own: Tensor | None) -> list[T
     try:
         rows = [messages.unpacked(each, layout, may_lack=has) for each in arrays]
     except messages.Unfit as error:
-        raise ValueError(f"invalid offered model: {error}; or this client has lost its personal layers") from None
+        raise ValueError(
+            f"invalid offered model: {error}; or this client has lost its personal layers"
+        ) from None
     return [own_layers(row, own) for row in rows]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Own values: the layers or the personal model that stay at a client, stored after each of its last exchanges.
+# Own values: the layers or the personal model that stay at a client, stored after each of its last
+# exchanges.
 #
-# They are stored by run, part of the plan, and exchange. So a server that returns to an earlier round finds the values of that
-# round.
+# They are stored by run, part of the plan, and exchange. So a server that returns to an earlier
+# round finds the values of that round.
 
 
 FOLDER = "keep-dir"
 """Key of the node config with a folder for them.
 
-Without it they are in the node's state. Flower deletes this state when the node stops or ``flwr run`` is called again.
+Without it they are in the node's state. Flower deletes this state when the node stops or ``flwr
+run`` is called again.
 """
 
 
@@ -476,7 +540,8 @@ VERSIONS = 8
 
 
 MIXTURE = ".mixture"
-"""Name of the array with the weight of a personal model in a mixture. No tensor of a state dict begins with a point."""
+"""Name of the array with the weight of a personal model in a mixture. No tensor of a state dict
+begins with a point."""
 
 
 class Shelf(Protocol):
@@ -508,7 +573,9 @@ def digests(part: str) -> list[str]:
 
     The names of parts come from the server. So they are hashed before they become parts of paths.
     """
-    return [hashlib.sha256(name.encode()).hexdigest()[:32] for name in part.split("/")] if part else []
+    return (
+        [hashlib.sha256(name.encode()).hexdigest()[:32] for name in part.split("/")] if part else []
+    )
 
 
 class InState:
@@ -538,7 +605,9 @@ class InState:
     def forget(self, before: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
         its = (f"{self.name}-", *([f"{self.name}."] if self.deep else []))
-        for name in [n for n in self.state if n.startswith(its) and int(n.rpartition("-")[2]) < before]:
+        for name in [
+            n for n in self.state if n.startswith(its) and int(n.rpartition("-")[2]) < before
+        ]:
             del self.state[name]
 
 
@@ -546,12 +615,16 @@ class InFolder:
     """A store in files ``<run>/<client>/<exchange>.safetensors``; the client is followed by the digests of a part."""
 
     def __init__(self, folder: Path, run: str, client: int, part: str = "") -> None:
-        self.folder = within(folder, "/".join([*([run] if run else []), str(client), *digests(part)]))
+        self.folder = within(
+            folder, "/".join([*([run] if run else []), str(client), *digests(part)])
+        )
         self.deep = bool(part)  # what has no part's name is only itself
 
     def tags(self) -> list[int]:
         """The exchanges with stored values."""
-        return [tag for path in self.folder.glob("*.safetensors") if (tag := _tag(path)) is not None]
+        return [
+            tag for path in self.folder.glob("*.safetensors") if (tag := _tag(path)) is not None
+        ]
 
     def take(self, tag: int) -> Any:
         """Return the values of an exchange."""
@@ -570,7 +643,9 @@ class InFolder:
 
     def forget(self, before: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
-        places = [Path(place) for place, _, _ in os.walk(self.folder, topdown=False)]  # it does not follow links
+        places = [
+            Path(place) for place, _, _ in os.walk(self.folder, topdown=False)
+        ]  # it does not follow links
         for place in places if self.deep else [self.folder]:
             for path in place.glob("*.safetensors"):
                 if (tag := _tag(path)) is not None and tag < before:
@@ -600,7 +675,15 @@ class Keeping:
         ValueError: The name of the run is not of this form.
     """
 
-    def __init__(self, context: Context, layout: Layout, run: str, client: int, part: str = "", since: int = 0) -> None:
+    def __init__(
+        self,
+        context: Context,
+        layout: Layout,
+        run: str,
+        client: int,
+        part: str = "",
+        since: int = 0,
+    ) -> None:
         self.layout, self.shelf, self.since = layout, shelf(context, run, client, part), since
 
     def last(self, exchange: int) -> int | None:
@@ -614,7 +697,8 @@ class Keeping:
             exchange: The exchange.
 
         Returns:
-            The values ``(d,)``, NaN in the other columns; with one more entry if they are of a mixture, its weight.
+            The values ``(d,)``, NaN in the other columns; with one more entry if they are of a
+            mixture, its weight.
 
         Raises:
             Unfit: The stored values are of another model, or damaged.
@@ -623,18 +707,23 @@ class Keeping:
         if tag is None:
             return None
         record = self.shelf.take(tag)
-        row = messages.unpacked(record, self.layout, may_lack=torch.ones(self.layout.size, dtype=torch.bool))
+        row = messages.unpacked(
+            record, self.layout, may_lack=torch.ones(self.layout.size, dtype=torch.bool)
+        )
         if MIXTURE not in record:
             return row
         weight = torch.from_numpy(messages.array_of(record, MIXTURE, (1,)).astype(np.float32))
         if not 0 <= float(weight) <= 1:
-            raise messages.Unfit(f"the stored weight of a mixture must be from 0 to 1, got {float(weight):g}")
+            raise messages.Unfit(
+                f"the stored weight of a mixture must be from 0 to 1, got {float(weight):g}"
+            )
         return torch.cat([row, weight])
 
     def keep(self, exchange: int, row: Tensor) -> None:
         """Store the client's own values after an exchange.
 
-        Values of later exchanges are deleted: the server has returned to an earlier round, so they are no longer valid.
+        Values of later exchanges are deleted: the server has returned to an earlier round, so they
+        are no longer valid.
 
         Args:
             exchange: The exchange.
@@ -656,12 +745,19 @@ class Sketches:
     """
 
     def __init__(self, context: Context, order: Order) -> None:
-        self.shelf, self.since = shelf(context, order.run, order.client, order.part + HALVES), order.since
+        self.shelf, self.since = (
+            shelf(context, order.run, order.client, order.part + HALVES),
+            order.since,
+        )
 
     def before(self, exchange: int) -> np.ndarray | None:
         """Return the sketches ``(2, k)`` of the last halves before ``exchange``; None if there are none."""
         tag = _last(self.shelf, self.since, exchange)
-        return None if tag is None else messages.array_of(self.shelf.take(tag), ANSWER).astype(np.float32)
+        return (
+            None
+            if tag is None
+            else messages.array_of(self.shelf.take(tag), ANSWER).astype(np.float32)
+        )
 
     def put(self, exchange: int, halves: np.ndarray) -> None:
         """Store sketches, as :meth:`Keeping.keep` stores values."""
@@ -684,10 +780,14 @@ def _put(shelf: Shelf, exchange: int, record: ArrayRecord) -> None:
 
 def shelf(context: Context, run: str, client: int, part: str = "") -> Shelf:
     """Return the store for a client's own values, see :class:`Keeping`."""
-    if not re.fullmatch("[0-9a-f]{0,32}", run):  # it comes from the server and becomes part of a path
+    if not re.fullmatch(
+        "[0-9a-f]{0,32}", run
+    ):  # it comes from the server and becomes part of a path
         raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
     folder = str(context.node_config.get(FOLDER, ""))
-    return InFolder(Path(folder), run, client, part) if folder else InState(context.state, run, part)
+    return (
+        InFolder(Path(folder), run, client, part) if folder else InState(context.state, run, part)
+    )
 
 
 def forget(context: Context, order: Order, part: str, before: int) -> None:

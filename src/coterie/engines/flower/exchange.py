@@ -15,7 +15,20 @@ from torch import Tensor, nn
 
 from coterie.boundary import Wire
 from coterie.clustering.sketch import unchecked_sketch
-from coterie.core import Assignment, Candidate, Client, Held, Means, Note, Plan, Position, Replies, Task, Training, amounts
+from coterie.core import (
+    Assignment,
+    Candidate,
+    Client,
+    Held,
+    Means,
+    Note,
+    Plan,
+    Position,
+    Replies,
+    Task,
+    Training,
+    amounts,
+)
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.masking import MASKS, MaskedExchange
 from coterie.engines.flower.messages import (
@@ -63,13 +76,16 @@ class Carrier:
         digests: Client -> the digest that it reported, used if ``secret`` is None.
         run: Name of the run, see :class:`.nodes.NodeMemory`.
         layers: Name of a part of the plan -> client -> exchange, see :class:`.nodes.NodeMemory`.
-        kept: Node -> name of a part -> the own layers that it is known to have, which need not be sent.
+        kept: Node -> name of a part -> the own layers that it is known to have, which need not be
+            sent.
         ended: Name of a part -> exchange, see :class:`.nodes.NodeMemory`.
-        ending: The same for parts that ended in this round. Clients delete their values only when the round is stored.
+        ending: The same for parts that ended in this round. Clients delete their values only when
+            the round is stored.
         unasked: Client -> why it gets no task: its app would ignore a part of it.
         passed: Nodes and kinds of request that are sent without waiting for the answer.
         masking: The masked sums of the current exchange, if the boundary has masks.
-        measured: What is known of the numbers that clients measure. None takes what the federation's schema says.
+        measured: What is known of the numbers that clients measure. None takes what the
+            federation's schema says.
     """
 
     post: Post
@@ -104,7 +120,11 @@ class Carrier:
         if self.measured is not None:
             return self.measured
         words = None if self.nodes.schema is None else self.nodes.schema.words
-        return Plausible() if words is None else Plausible.of(words.loss, next(iter(words.metrics), ""))
+        return (
+            Plausible()
+            if words is None
+            else Plausible.of(words.loss, next(iter(words.metrics), ""))
+        )
 
     @property
     def clients(self) -> dict[Client, int]:
@@ -121,7 +141,8 @@ class Carrier:
         """The clients that can be asked now: the connected ones."""
         return Present(online=self.online, patience=self.patience)
 
-    # -- an exchange ----------------------------------------------------------------------------------------------------
+    # -- an exchange
+    # ----------------------------------------------------------------------------------------------------
 
     def outgoing(self, plan: Plan, position: Position) -> list[Message]:
         """Make the messages for a plan.
@@ -134,33 +155,47 @@ class Carrier:
             One message for each client of the plan whose app can do the task.
 
         Raises:
-            SettingError: No client's app can do its task, the rule of averaging needs more than the plan asks for, or the
-                noise of masked sums would be rounded away.
+            SettingError: No client's app can do its task, the rule of averaging needs more than the
+                plan asks for, or the noise of masked sums would be rounded away.
         """
         self.robust.check_plan(plan, self.wire.boundary.masks)
         aware, functions = self.nodes.aware, self.nodes.functions
         asked = plan.asked
         limited = {c: messages.tasks_of(plan, c) for c in asked if c not in aware or c in functions}
-        why = {c: messages.sentence(self.method, tasks, c, c in functions) for c, tasks in limited.items()}
+        why = {
+            c: messages.sentence(self.method, tasks, c, c in functions)
+            for c, tasks in limited.items()
+        }
         self.unasked = {client: text for client, text in why.items() if text}
         if self.unasked and len(self.unasked) == len(asked):
             raise SettingError(self.nodes.shown.text(next(iter(self.unasked.values()))))
         records: dict[Any, ArrayRecord] = {}
         there = [client for client in asked if client not in self.unasked]
         if self.wire.boundary.masks:
-            self.masking = MaskedExchange(plan, there, self.run, position.exchange, self.wire, self._ask_each)
+            self.masking = MaskedExchange(
+                plan, there, self.run, position.exchange, self.wire, self._ask_each
+            )
             self.masking.begin()
             there = [client for client in there if not self.masking.silent(client)]
         return [self._tasks(plan, client, position, records) for client in there]
 
     def _ask_each(self, contents: Mapping[Client, RecordDict]) -> dict[Client, RecordDict]:
         """Send a message to each client; the contents of the answers."""
-        out = [Message(each, dst_node_id=self.nodes.node(client), message_type="train") for client, each in contents.items()]
+        out = [
+            Message(each, dst_node_id=self.nodes.node(client), message_type="train")
+            for client, each in contents.items()
+        ]
         replies = self.ask(out)
-        found = {self.nodes.client.get(reply.metadata.src_node_id, -1): reply for reply in replies if reply.has_content()}
+        found = {
+            self.nodes.client.get(reply.metadata.src_node_id, -1): reply
+            for reply in replies
+            if reply.has_content()
+        }
         return {client: found[client].content for client in contents if client in found}
 
-    def _tasks(self, plan: Plan, client: Client, position: Position, records: dict[Any, ArrayRecord]) -> Message:
+    def _tasks(
+        self, plan: Plan, client: Client, position: Position, records: dict[Any, ArrayRecord]
+    ) -> Message:
         """The message with a client's tasks of all parts of a plan."""
         offered: list[ArrayRecord] = []
         orders: list[Order] = []
@@ -169,14 +204,23 @@ class Carrier:
             if (task := part.tasks.get(client)) is not None:
                 own = task.keep if has.get(name) == task.keep else ()
                 offered += self._offered(part.models, task, own, records, number)
-                orders.append(self._order(task, client, position, part=name, number=number, **self._summed(part)))
+                orders.append(
+                    self._order(
+                        task, client, position, part=name, number=number, **self._summed(part)
+                    )
+                )
         message = self._message("train", offered, orders)
         if self.masking is not None:
             message.content.config_records[CONFIG][MASKS] = json.dumps(self.masking.config(client))
         return message
 
     def _offered(
-        self, models: Tensor, task: Task, has: tuple[str, ...], known: dict[Any, ArrayRecord], number: int = 0
+        self,
+        models: Tensor,
+        task: Task,
+        has: tuple[str, ...],
+        known: dict[Any, ArrayRecord],
+        number: int = 0,
     ) -> list[ArrayRecord]:
         """Arrays of the offered models without the layers that the client has; clients with equal arrays share one copy."""
         layout = self.wire.layout
@@ -186,12 +230,15 @@ class Carrier:
                 known[number, row, has] = messages.packed(models[row], layout, self.rest, without)
         return [known[number, row, has] for row in task.offered]
 
-    def _order(self, task: Task, client: Client, position: Position, part: str, **more: Any) -> Order:
+    def _order(
+        self, task: Task, client: Client, position: Position, part: str, **more: Any
+    ) -> Order:
         training = task.how(self.training)
         return Order(
             task=task,
             training=training,
-            lr=training.lr * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round),
+            lr=training.lr
+            * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round),
             key=(self.seed, position.exchange, position.round),
             client=client,
             run=self.run,
@@ -211,15 +258,29 @@ class Carrier:
 
     def _since(self, part: str) -> int:
         """The exchange from which on own values of a part count: the one after it last ended."""
-        ends = {name: max(self.ended.get(name, 0), self.ending.get(name, 0)) for name in {*self.ended, *self.ending}}
-        return max((exchange for name, exchange in ends.items() if f"{part}/".startswith(f"{name}/")), default=0)
+        ends = {
+            name: max(self.ended.get(name, 0), self.ending.get(name, 0))
+            for name in {*self.ended, *self.ending}
+        }
+        return max(
+            (exchange for name, exchange in ends.items() if f"{part}/".startswith(f"{name}/")),
+            default=0,
+        )
 
-    def _message(self, kind: str, models: Iterable[ArrayRecord], orders: Sequence[Order]) -> Message:
+    def _message(
+        self, kind: str, models: Iterable[ArrayRecord], orders: Sequence[Order]
+    ) -> Message:
         first = replace(orders[0], ended=dict(self.ended)) if kind == "train" else orders[0]
         config = messages.config_of(first, *orders[1:])
-        config.update({key: value for key, value in self.configs.get(kind, {}).items() if key not in config})
+        config.update(
+            {key: value for key, value in self.configs.get(kind, {}).items() if key not in config}
+        )
         named = {messages.name_of(i): record for i, record in enumerate(models)}
-        return Message(RecordDict({**named, CONFIG: config}), dst_node_id=self.nodes.node(first.client), message_type=kind)
+        return Message(
+            RecordDict({**named, CONFIG: config}),
+            dst_node_id=self.nodes.node(first.client),
+            message_type=kind,
+        )
 
     def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
         """Convert the replies to the form that a method's step needs. Unusable ones are refused with a reason.
@@ -238,12 +299,26 @@ class Carrier:
         secret = self._common_secret(replies)
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
-            if client is None or client not in asked or client in heard or client in refused or gone(reply):
+            if (
+                client is None
+                or client not in asked
+                or client in heard
+                or client in refused
+                or gone(reply)
+            ):
                 continue  # if a node has gone, Flower itself replies: the client is silent
             if self.nodes.node(client) != reply.metadata.src_node_id:
                 continue  # another node, which was this client before
             try:
-                heard[client] = read(reply, plan, client, self.wire, secret, self.robust.most_examples, self.plausible)
+                heard[client] = read(
+                    reply,
+                    plan,
+                    client,
+                    self.wire,
+                    secret,
+                    self.robust.most_examples,
+                    self.plausible,
+                )
                 if self.masking is not None:
                     self.masking.take(client, reply.content)
             except Unfit as error:
@@ -257,34 +332,48 @@ class Carrier:
             why |= {c: text for c, text in refused.items() if c in part.tasks}
             if name in masked:
                 found[name] = in_sums(
-                    usable, why, *masked[name], deviation=self.masking.deviation(name) if self.masking else 0.0
+                    usable,
+                    why,
+                    *masked[name],
+                    deviation=self.masking.deviation(name) if self.masking else 0.0,
                 )
             elif part.need == "sums":
                 found[name] = added_up(part, usable, why, self.wire)
             else:
                 found[name] = gathered(part, usable, why, self.wire, self.robust, self.training)
-            self._remember(name, part, {client: usable[client] for client in found[name].clients}, exchange)
+            self._remember(
+                name, part, {client: usable[client] for client in found[name].clients}, exchange
+            )
         self._end(plan.all_ended, exchange)
         held = {
-            client: one.held_of({n for n, each in found.items() if client in each.clients}) for client, one in heard.items()
+            client: one.held_of({n for n, each in found.items() if client in each.clients})
+            for client, one in heard.items()
         }
-        return together(plan, found, {client: each for client, each in held.items() if each is not None})
+        return together(
+            plan, found, {client: each for client, each in held.items() if each is not None}
+        )
 
     def _common_secret(self, replies: Iterable[Message]) -> str | None:
         """The digest of the secret with which clients drew the first model.
 
-        In a run that continues, it is the digest that most clients have reported in all exchanges so far. So the client that
-        answers first does not decide for the others.
+        In a run that continues, it is the digest that most clients have reported in all exchanges
+        so far. So the client that answers first does not decide for the others.
         """
         if self.secret is not None:
             return self.secret
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
-            if client is not None and reply.has_content() and boundary_check.agrees(reply.content, self.wire.boundary):
+            if (
+                client is not None
+                and reply.has_content()
+                and boundary_check.agrees(reply.content, self.wire.boundary)
+            ):
                 self.digests[client] = boundary_check.secret_of(reply.content)
         return boundary_check.most(self.digests.values())
 
-    def _remember(self, name: str, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int) -> None:
+    def _remember(
+        self, name: str, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int
+    ) -> None:
         """Update which clients have stored own values; add a note if these are not the values that the server expects."""
         for client, task in plan.tasks.items():
             node, personal = self.nodes.node(client), task.personal
@@ -293,9 +382,15 @@ class Carrier:
             elif personal is not None or (task.keep and task.trains and not task.gradient):
                 found, expected = heard[client].kept, self.layers.get(name, {}).get(client, -1)
                 uses = bool(task.keep) or (personal is not None and personal.start == "own")
-                if uses and found != expected and self.wire.counts:  # with noise a client does not report it
+                if (
+                    uses and found != expected and self.wire.counts
+                ):  # with noise a client does not report it
                     what = "layers" if task.keep else "personal model"
-                    had = f"its {what} of exchange {expected}" if expected >= 0 else f"no {what} of its own"
+                    had = (
+                        f"its {what} of exchange {expected}"
+                        if expected >= 0
+                        else f"no {what} of its own"
+                    )
                     has = f"that of exchange {found}" if found >= 0 else "none, and starts anew"
                     has = has.replace("that", "those") if task.keep else has
                     text = f"client {client} should have {had}, but has {has}"
@@ -346,11 +441,14 @@ class Carrier:
             out: The messages.
 
         Returns:
-            All answers that have arrived at the end of the wait, also those of nodes that are not waited for.
+            All answers that have arrived at the end of the wait, also those of nodes that are not
+            waited for.
         """
         if not out:
             return []
-        replies = self.post.ask(out, self.waiting, [self.nodes.node(client) for client in self.online])
+        replies = self.post.ask(
+            out, self.waiting, [self.nodes.node(client) for client in self.online]
+        )
         for kind in sorted({Kind.of(message) for message in out}):
             behind, client = self.post.behind(kind), self.nodes.client[kind.node]
             if behind != (kind in self.passed):
@@ -361,7 +459,9 @@ class Carrier:
                 self.passed ^= {kind}
         return replies
 
-    def first_model(self, replies: Iterable[Message], model: Callable[[], nn.Module]) -> Tensor | None:
+    def first_model(
+        self, replies: Iterable[Message], model: Callable[[], nn.Module]
+    ) -> Tensor | None:
         """Return the first model on which more than half of the clients that offer a usable one agree.
 
         All of them must have drawn and sealed it with the same secret, whose digest is stored.
@@ -382,9 +482,12 @@ class Carrier:
         row, self.secret = found
         return row
 
-    # -- tests ----------------------------------------------------------------------------------------------------------
+    # -- tests
+    # ----------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, assignment: Assignment, position: Position) -> dict[Client, dict[str, float]]:
+    def evaluate(
+        self, assignment: Assignment, position: Position
+    ) -> dict[Client, dict[str, float]]:
         """Test the model, or the ensemble, of each client on its own test data.
 
         Args:
@@ -415,20 +518,35 @@ class Carrier:
             if client not in self.nodes.aware:
                 rows = (served,)  # an app that does not know Coterie tests one model
             plain = client in assignment.plain
-            has = () if plain else self.kept.get(self.nodes.node(client), {}).get(assignment.part, ())
-            offered = self._offered(assignment.models, Task(offered=rows, choose=len(rows)), has, records)
+            has = (
+                () if plain else self.kept.get(self.nodes.node(client), {}).get(assignment.part, ())
+            )
+            offered = self._offered(
+                assignment.models, Task(offered=rows, choose=len(rows)), has, records
+            )
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
             near = assignment.neighbours
             if assignment.hidden:
                 rows = tuple(range(len(assignment.models)))
-                offered, task = self._offered(assignment.models, Task(offered=rows), has, records), Task(offered=rows, epochs=0)
+                offered, task = (
+                    self._offered(assignment.models, Task(offered=rows), has, records),
+                    Task(offered=rows, epochs=0),
+                )
             order = self._order(
-                task, client, position, part=assignment.part, plain=plain, neighbours=near, hidden=assignment.hidden
+                task,
+                client,
+                position,
+                part=assignment.part,
+                plain=plain,
+                neighbours=near,
+                hidden=assignment.hidden,
             )
             out.append(self._message("evaluate", offered, [order]))
         return out
 
-    def scores(self, assignment: Assignment, replies: Iterable[Message]) -> dict[Client, dict[str, float]]:
+    def scores(
+        self, assignment: Assignment, replies: Iterable[Message]
+    ) -> dict[Client, dict[str, float]]:
         """Return the results of the tests for all clients of an assignment.
 
         Args:
@@ -442,7 +560,11 @@ class Carrier:
         found: dict[Client, dict[str, float]] = {}
         for reply in replies:
             client = self.nodes.client.get(reply.metadata.src_node_id)
-            if client is None or client in found or self.nodes.node(client) != reply.metadata.src_node_id:
+            if (
+                client is None
+                or client in found
+                or self.nodes.node(client) != reply.metadata.src_node_id
+            ):
                 continue
             if reply.has_content():
                 found[client] = self._scores(reply)
@@ -464,7 +586,8 @@ class Carrier:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parsing and validation of replies: nothing in a reply is trusted, and a refusal has a reason in one sentence.
+# Parsing and validation of replies: nothing in a reply is trusted, and a refusal has a reason in
+# one sentence.
 
 
 @dataclass(frozen=True)
@@ -477,7 +600,8 @@ class ClientReply:
         chosen: The chosen models, as rows of the plan's models.
         losses: Measured losses, one per offered model, or empty.
         accuracies: Measured accuracies, one per offered model, or empty.
-        kept: The exchange after which the client stored the own layers that it trained from, -1 for none.
+        kept: The exchange after which the client stored the own layers that it trained from, -1 for
+            none.
         answer: The answer to the task's question, or None.
         cell: The client's cell, if it was asked for that and knows it.
     """
@@ -499,7 +623,8 @@ class Heard:
     Attributes:
         tasks: Name of a part -> the reply to its task.
         refused: Name of a part -> why the reply to its task cannot be used.
-        held: The sums of held-out losses over the models of all parts. None if no task asks for them.
+        held: The sums of held-out losses over the models of all parts. None if no task asks for
+            them.
     """
 
     tasks: Mapping[str, ClientReply]
@@ -508,11 +633,20 @@ class Heard:
 
     def held_of(self, parts: Collection[str]) -> Held | None:
         """Return the sums over the models of some parts; None if there are none."""
-        at = [] if self.held is None else [i for i, (name, _) in enumerate(self.held.models) if name in parts]
+        at = (
+            []
+            if self.held is None
+            else [i for i, (name, _) in enumerate(self.held.models) if name in parts]
+        )
         if self.held is None or not at:
             return None
         models, sums, products = (self.held.models, self.held.sums, self.held.products)
-        return replace(self.held, models=tuple(models[i] for i in at), sums=sums[at], products=products[np.ix_(at, at)])
+        return replace(
+            self.held,
+            models=tuple(models[i] for i in at),
+            sums=sums[at],
+            products=products[np.ix_(at, at)],
+        )
 
 
 def read(
@@ -564,7 +698,9 @@ def _read(
     if not reply.has_content():
         raise Unfit("its reply is empty")
     content, tasks = reply.content, {name: part.tasks[client] for name, part in parts.items()}
-    if any(task.trains for task in tasks.values()) and (why := boundary_check.unlike(content, wire.boundary, secret)):
+    if any(task.trains for task in tasks.values()) and (
+        why := boundary_check.unlike(content, wire.boundary, secret)
+    ):
         raise Unfit(why)
     metrics = messages.only(content.metric_records, METRICS, "metric records")
     examples = messages.count_of(metrics, "num-examples", "number of examples")
@@ -575,7 +711,9 @@ def _read(
     found, refused = {}, {}
     for place, (name, part) in enumerate(parts.items()):
         try:
-            found[name] = _read_task(content, metrics, place, part, tasks[name], wire, wire.examples(examples), plausible)
+            found[name] = _read_task(
+                content, metrics, place, part, tasks[name], wire, wire.examples(examples), plausible
+            )
         except Unfit as error:
             refused[name] = messages.brief(error)
     return Heard(found, refused, held)
@@ -598,9 +736,13 @@ def _read_task(
 ) -> ClientReply:
     """The reply to the task at a place among the client's tasks."""
     if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
-        raise Unfit("its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)")
+        raise Unfit(
+            "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
+        )
     places = [] if plan.hidden and wire.boundary.masks else _places(metrics, task, place)
-    losses, accuracies = _measured(metrics, task, place, plausible) if plan.need != "sums" else ((), ())
+    losses, accuracies = (
+        _measured(metrics, task, place, plausible) if plan.need != "sums" else ((), ())
+    )
     if flaw := plausible.flaw(losses, accuracies, str(task.measure)):
         raise Unfit(flaw)
     plain = task.trains and task.sent and not wire.boundary.masks
@@ -608,10 +750,14 @@ def _read_task(
     kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
     chosen = tuple(task.offered[each] for each in places)
     answer, cell = _answer(content, metrics, plan, task, wire.layout.size, place)
-    return ClientReply(updates, examples, chosen, losses, accuracies, -1 if kept is None else kept, answer, cell)
+    return ClientReply(
+        updates, examples, chosen, losses, accuracies, -1 if kept is None else kept, answer, cell
+    )
 
 
-def _answer(content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: int) -> tuple[np.ndarray | None, int | None]:
+def _answer(
+    content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: int
+) -> tuple[np.ndarray | None, int | None]:
     """The answer to a task's question, or the cell; None if the client does not know them."""
     question, name = task.question, messages.of_task(ANSWER, place)
     if question is None:
@@ -640,27 +786,40 @@ def _places(metrics: Any, task: Task, place: int) -> list[int]:
     stated, count = messages.numbers(metrics, messages.of_task("chosen", place)), len(task.offered)
     if not stated and task.choose == count:
         return list(range(count))
-    places = {one for value in stated[:count] if (one := messages.whole(value)) is not None and one < count}
+    places = {
+        one
+        for value in stated[:count]
+        if (one := messages.whole(value)) is not None and one < count
+    }
     if not len(stated) == len(places) == task.choose:
         raise Unfit(f"it chose {list(stated[:9])} of {count} models")
     return [int(value) for value in stated]
 
 
-def _measured(metrics: Any, task: Task, place: int, plausible: Plausible) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measured(
+    metrics: Any, task: Task, place: int, plausible: Plausible
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if not task.measure:
         return (), ()
-    losses, accuracies = (messages.numbers(metrics, messages.of_task(name, place)) for name in ("losses", "accuracies"))
+    losses, accuracies = (
+        messages.numbers(metrics, messages.of_task(name, place))
+        for name in ("losses", "accuracies")
+    )
     if len(losses) != len(task.offered) or len(accuracies) != len(task.offered):
         raise Unfit(f"it measured {len(losses)} of {len(task.offered)} models")
     # A client whose main metric is no share, such as R2 or an error, states NaN as its accuracy.
-    stated = accuracies if plausible.share else [value for value in accuracies if not math.isnan(value)]
+    stated = (
+        accuracies if plausible.share else [value for value in accuracies if not math.isnan(value)]
+    )
     if not all(abs(value) <= LARGEST for value in (*losses, *stated)):
         what = f"the losses or accuracies it measured on its {task.measure} data"
         raise Unfit(f"{what} must be finite single-precision numbers; it may have no such data")
     return tuple(map(float, losses)), tuple(map(float, accuracies))
 
 
-def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire, place: int = 0) -> tuple[Tensor, ...]:
+def _updates(
+    content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire, place: int = 0
+) -> tuple[Tensor, ...]:
     stay = wire.layout.mask(task.keep) if task.keep else None
     arrays, both = content.array_records, messages.updates_of(place)
     two = task.halves and plan.need != "sums" and both[1] in arrays
@@ -676,7 +835,9 @@ def _updates(content: Any, plan: Plan, task: Task, places: Sequence[int], wire: 
         rows = [trained - plan.models[[task.offered[place] for place in places]].mean(0)]
     rows = [row if stay is None else row.masked_fill(stay, 0.0) for row in rows]
     if not all(torch.isfinite(row.dot(row)) for row in _seen(rows, plan)):
-        raise Unfit("its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)")
+        raise Unfit(
+            "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
+        )
     for row in rows:
         if why := wire.unclipped(row, task):
             raise Unfit(why)
@@ -687,13 +848,18 @@ def _seen(rows: Sequence[Tensor], plan: Plan) -> list[Tensor]:
     """The rows, and their sketches if the Gram matrix is computed from these."""
     if plan.sketch is None:
         return list(rows)
-    return [*rows, *unchecked_sketch(torch.stack(tuple(rows))[:, plan.columns or slice(None)], plan.sketch)]
+    return [
+        *rows,
+        *unchecked_sketch(torch.stack(tuple(rows))[:, plan.columns or slice(None)], plan.sketch),
+    ]
 
 
 def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Tensor:
     record = arrays.get(name, {})
     try:
-        return wire.unpack({key: torch.from_numpy(messages.array_of(record, key)) for key in record}, stay)
+        return wire.unpack(
+            {key: torch.from_numpy(messages.array_of(record, key)) for key in record}, stay
+        )
     except Unfit:
         raise
     except (ValueError, TypeError) as error:  # TypeError: a type that PyTorch does not have
@@ -722,7 +888,10 @@ def gathered(
         The replies.
     """
     trained = {c: one for c, one in heard.items() if one.updates}
-    updates, chosen = {c: one.updates for c, one in trained.items()}, {c: one.chosen for c, one in trained.items()}
+    updates, chosen = (
+        {c: one.updates for c, one in trained.items()},
+        {c: one.chosen for c, one in trained.items()},
+    )
     claims = {c: heard[c].examples for c in sorted(heard)}
     counted = robust.counted(claims)
     steps = {client: steps_of(plan.tasks[client], training, counted[client]) for client in trained}
@@ -743,12 +912,16 @@ def gathered(
         updates=torch.stack([_mean(rows[c], size) for c in taken]) if any(rows.values()) else None,
         halves=products(plan, pairs),
         halved=tuple(pairs),
-        second_halves=second_halves({c: each[1] for c, each in pairs.items() if plan.second_halves}, taken),
+        second_halves=second_halves(
+            {c: each[1] for c, each in pairs.items() if plan.second_halves}, taken
+        ),
     )
     return needed(plan, stated if taken else replace(stated, updates=torch.empty(0, size)))
 
 
-def added_up(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire) -> Replies:
+def added_up(
+    plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire
+) -> Replies:
     """Combine the replies to a plan that needs only sums. They are kept as sums, and everything else is dropped.
 
     Args:
@@ -764,7 +937,11 @@ def added_up(plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[C
     trained = [c for c in clients if heard[c].updates]
     if trained:
         weigh = amounts(np.array([heard[c].examples for c in trained]), plan.weighting)
-        means.add(torch.stack([heard[c].updates[0] for c in trained]), weigh, [heard[c].chosen for c in trained])
+        means.add(
+            torch.stack([heard[c].updates[0] for c in trained]),
+            weigh,
+            [heard[c].chosen for c in trained],
+        )
     sums: dict[int, np.ndarray] = {}
     for client in clients:
         if (answer := heard[client].answer) is not None:

@@ -1,7 +1,8 @@
 """Training and testing by an app's own functions, as in Flower's quickstart, for most tasks.
 
-A function that trains a net on a data set, and one that tests it, are enough to train on halves of the data, to choose among
-models and to keep layers: the rest of a task is the same as with Coterie's own training.
+A function that trains a net on a data set, and one that tests it, are enough to train on halves of
+the data, to choose among models and to keep layers: the rest of a task is the same as with
+Coterie's own training.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def client_data(sets: Any) -> tuple[ClientData, Dataset[Any]]:
         sets: The training set and the test set. Each has a length and can be indexed.
 
     Returns:
-        The splits, which have positions instead of examples, and the pool to which the positions refer.
+        The splits, which have positions instead of examples, and the pool to which the positions
+        refer.
 
     Raises:
         TypeError: These are not two data sets.
@@ -79,9 +81,13 @@ def client_data(sets: Any) -> tuple[ClientData, Dataset[Any]]:
             "and can be indexed; of a DataLoader, pass its data set"
         )
     inputs = torch.empty(ends[2], 0)  # the examples are in the pool
-    positions = [torch.arange(start, end) for start, end in ((ends[0], ends[1]), (0, 0), (ends[1], ends[2]))]
+    positions = [
+        torch.arange(start, end) for start, end in ((ends[0], ends[1]), (0, 0), (ends[1], ends[2]))
+    ]
     splits = [Split(inputs, index, torch.zeros(len(index))) for index in positions]
-    return ClientData(train=splits[0], validation=splits[1], test=splits[2]), ConcatDataset([train, test])
+    return ClientData(train=splits[0], validation=splits[1], test=splits[2]), ConcatDataset(
+        [train, test]
+    )
 
 
 class FunctionLearner(training.Learner):
@@ -122,41 +128,59 @@ class FunctionLearner(training.Learner):
         """Train from ``row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
 
         Raises:
-            ValueError: The task trains in stages or with a pull, which the app's function does not do.
+            ValueError: The task trains in stages or with a pull, which the app's function does not
+                do.
         """
         if stages or pull is not None:
-            raise ValueError("this app trains by a function of its own, so it cannot train in stages or pull to another model")
+            raise ValueError(
+                "this app trains by a function of its own, so it cannot train in stages or pull to another model"
+            )
         self.load(row)
         self.module.train()
         settings = {name: value for name, value in asdict(training).items() if value is not None}
-        self.functions.train(self.module, self._examples(data.index), {**self.config, **settings, "lr": lr})
+        self.functions.train(
+            self.module, self._examples(data.index), {**self.config, **settings, "lr": lr}
+        )
         return self.layout.row(self.module.to("cpu"))
 
-    def sums(self, rows: Sequence[Tensor], parts: Sequence[training.Part]) -> list[list[training.Sums]]:
+    def sums(
+        self, rows: Sequence[Tensor], parts: Sequence[training.Part]
+    ) -> list[list[training.Sums]]:
         """Measure a model, or the ensemble of several models, by the app's function; see :meth:`.Learner.sums`."""
         return [[self._sum(rows, index)] * len(targets) for _, index, targets in parts]
 
     def gradient(self, row: Tensor, data: Split) -> Tensor:
         """Raise ``ValueError``: a function that trains computes no gradient of all examples."""
-        raise ValueError("this app trains by a function of its own, so it cannot compute a gradient")
+        raise ValueError(
+            "this app trains by a function of its own, so it cannot compute a gradient"
+        )
 
     def losses(self, row: Tensor, data: Split) -> Tensor:
         """Raise ``ValueError``: a function that tests returns the mean loss only."""
-        raise ValueError("this app tests by a function of its own, so it cannot report losses of single examples")
+        raise ValueError(
+            "this app tests by a function of its own, so it cannot report losses of single examples"
+        )
 
     def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Raise ``ValueError``: a function that tests shows no features."""
-        raise ValueError("this app tests by a function of its own, so it cannot compare examples with each other")
+        raise ValueError(
+            "this app tests by a function of its own, so it cannot compare examples with each other"
+        )
 
     def train_mixture(self, *task: Any) -> tuple[Tensor, Tensor, float]:
         """Raise ``ValueError``: a function that trains one net does not train a mixture of two."""
-        raise ValueError("this app trains by a function of its own, so it cannot mix a personal model with the shared one")
+        raise ValueError(
+            "this app trains by a function of its own, so it cannot mix a personal model with the shared one"
+        )
 
     def _sum(self, rows: Sequence[Tensor], index: Tensor) -> training.Sums:
         if not len(index):
             return {}
         loss, accuracy = self.functions.test(self._served(rows), self._examples(index))
-        return {name: (float(value) * len(index), len(index)) for name, value in (("loss", loss), ("accuracy", accuracy))}
+        return {
+            name: (float(value) * len(index), len(index))
+            for name, value in (("loss", loss), ("accuracy", accuracy))
+        }
 
     def _served(self, rows: Sequence[Tensor]) -> nn.Module:
         voices = []

@@ -13,7 +13,8 @@ class LimitLog:
     """What limits changed so far.
 
     Attributes:
-        rounds: (setting, client as it is shown) -> the number of rounds in which the setting changed its replies.
+        rounds: (setting, client as it is shown) -> the number of rounds in which the setting
+            changed its replies.
         completed: The number of completed rounds.
     """
 
@@ -32,18 +33,27 @@ class LimitLog:
         self.completed = done.number
         changes: dict[tuple[str, Client], str] = {}
         for client, factor in done.scaled.items():
-            changes["robust.norms", client] = f"scaled its update down to {factor:.3g} of its length"
+            changes["robust.norms", client] = (
+                f"scaled its update down to {factor:.3g} of its length"
+            )
         for client, claim in done.claimed.items():
             counted = done.counted.get(client, claim)
-            changes["robust.share", client] = f"counted {counted:,} of the {claim:,} examples that it reports"
+            changes["robust.share", client] = (
+                f"counted {counted:,} of the {claim:,} examples that it reports"
+            )
         for note in done.notes:
             if note.kind == BOUND:
-                changes |= {("robust.share", client): "limited what the method makes of its reports" for client in note.clients}
+                changes |= {
+                    ("robust.share", client): "limited what the method makes of its reports"
+                    for client in note.clients
+                }
         new = []
         for (setting, client), effect in sorted(changes.items()):
             key = setting, str(done.names.get(client, client))
             if key not in self.rounds:
-                new.append(f"client {key[1]}: {setting} {effect} (first in round {done.number}; {OFF[setting]} turns it off)")
+                new.append(
+                    f"client {key[1]}: {setting} {effect} (first in round {done.number}; {OFF[setting]} turns it off)"
+                )
             self.rounds[key] = self.rounds.get(key, 0) + 1
         return new
 

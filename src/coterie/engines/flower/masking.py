@@ -1,14 +1,16 @@
 """Masked sums over Flower: the server's side of an exchange in which no single update can be read, and the client's.
 
-The steps of :mod:`coterie.masks.protocol` as messages. Clients whose tasks offer the same model form one sum. Before the tasks
-are sent, its clients send public keys, and encrypted shares for their neighbours. The reply to a task has one array of integers
-modulo 2³²: the update times the client's weight, the weight, a 1 if the update was cut to the bound, and the answer to the
-task's question, all under masks. Afterwards the clients that are still there send the shares with which the sum is unmasked.
-In a hidden plan all clients form one sum, and the update and a 1 are in the slot of the model that the client took. With
-noise, each client adds its share of it to its numbers before they are rounded and masked.
+The steps of :mod:`coterie.masks.protocol` as messages. Clients whose tasks offer the same model
+form one sum. Before the tasks are sent, its clients send public keys, and encrypted shares for
+their neighbours. The reply to a task has one array of integers modulo 2³²: the update times the
+client's weight, the weight, a 1 if the update was cut to the bound, and the answer to the task's
+question, all under masks. Afterwards the clients that are still there send the shares with which
+the sum is unmasked. In a hidden plan all clients form one sum, and the update and a 1 are in the
+slot of the model that the client took. With noise, each client adds its share of it to its numbers
+before they are rounded and masked.
 
-What a reply has besides: the client's cell, or the model that it chose, if the task asks for that and the plan is not hidden;
-and whether the client has stored its own values.
+What a reply has besides: the client's cell, or the model that it chose, if the task asks for that
+and the plan is not hidden; and whether the client has stored its own values.
 """
 
 from __future__ import annotations
@@ -48,14 +50,16 @@ MASKED = "masked"
 """Record of a reply, and its only array: masked numbers."""
 
 EXAMPLES = 4096
-"""The number of training examples above which a client has no more weight: weights are fractions of it."""
+"""The number of training examples above which a client has no more weight: weights are fractions of
+it."""
 
 
 FINE = 2
 """The least standard deviation of a client's noise, in steps of the masked numbers."""
 
 TAILS = 8
-"""Standard deviations of noise for which masked numbers have room: a draw goes beyond once in 1e15 times."""
+"""Standard deviations of noise for which masked numbers have room: a draw goes beyond once in 1e15
+times."""
 
 DAY = 24 * 3600.0
 """Seconds after which the mark of a step is removed: the masked sum has long ended."""
@@ -93,8 +97,15 @@ class Form:
             return ""
         if self.d and self.noise.update < FINE * self._wide.step:
             return "bound"
-        fixed = (self.noise.count, self.noise.count, self._ones), (self.answer, self.noise.answer, self._unit)
-        return "noise" if any(there and deviation < FINE * code.step for there, deviation, code in fixed) else ""
+        fixed = (
+            (self.noise.count, self.noise.count, self._ones),
+            (self.answer, self.noise.answer, self._unit),
+        )
+        return (
+            "noise"
+            if any(there and deviation < FINE * code.step for there, deviation, code in fixed)
+            else ""
+        )
 
     @property
     def widest(self) -> float:
@@ -134,7 +145,11 @@ class Form:
             rows += noise if keep is None else np.where(keep, 0.0, noise)
             weights += self.noise.count * draw(self.slots)
             rest += self.noise.answer * draw(self.answer)
-        parts = self._wide.encode(rows.ravel()), self._ones.encode(np.append(weights, cut)), self._unit.encode(rest)
+        parts = (
+            self._wide.encode(rows.ravel()),
+            self._ones.encode(np.append(weights, cut)),
+            self._unit.encode(rest),
+        )
         return np.concatenate(parts)
 
     def decode(self, total: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
@@ -216,7 +231,9 @@ class MaskedExchange:
         SettingError: The noise would be rounded away.
     """
 
-    def __init__(self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask) -> None:
+    def __init__(
+        self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask
+    ) -> None:
         self.parts, self.d, self.wire, self.ask = dict(plan.leaves()), wire.layout.size, wire, ask
         self.notes: list[Note] = []
         groups: dict[tuple[str, int, bool, int, int], list[Client]] = {}
@@ -225,7 +242,9 @@ class MaskedExchange:
                 sent, answer = sends(task), _length(part, task, self.d)
                 cost = task.question.cost if task.question is not None else 1
                 if client in clients and (sent or answer):
-                    groups.setdefault((name, task.offered[0], sent, answer, cost), []).append(client)
+                    groups.setdefault((name, task.offered[0], sent, answer, cost), []).append(
+                        client
+                    )
         self.sums = [
             OneSum(
                 name,
@@ -266,22 +285,38 @@ class MaskedExchange:
 
     def begin(self) -> None:
         """Carry out the first two steps: keys, and encrypted shares."""
-        names = {c: [one.name.hex() for one in self.of(c)] for one in self.sums for c in one.clients}
-        heard = self.ask({c: _stepped({"step": "keys", "client": c, "sums": each}) for c, each in names.items()})
+        names = {
+            c: [one.name.hex() for one in self.of(c)] for one in self.sums for c in one.clients
+        }
+        heard = self.ask(
+            {c: _stepped({"step": "keys", "client": c, "sums": each}) for c, each in names.items()}
+        )
         told: dict[Client, dict[str, Any]] = {}
         for one in list(self.sums):
-            keys = {c: found for c in one.clients if (found := _keys(heard.get(c), one.name)) is not None}
+            keys = {
+                c: found
+                for c in one.clients
+                if (found := _keys(heard.get(c), one.name)) is not None
+            }
             try:
                 offered = one.server.keys(keys)
             except ProtocolError as error:
                 self._fail(one, str(error))
                 continue
             for client, near in offered.items():
-                shown = {other: [each.sealing.hex(), each.masking.hex()] for other, each in near.items()}
+                shown = {
+                    other: [each.sealing.hex(), each.masking.hex()] for other, each in near.items()
+                }
                 told.setdefault(client, {})[one.name.hex()] = [shown, one.server.graph.threshold]
-        heard = self.ask({c: _stepped({"step": "shares", "client": c, "sums": each}) for c, each in told.items()})
+        heard = self.ask(
+            {c: _stepped({"step": "shares", "client": c, "sums": each}) for c, each in told.items()}
+        )
         for one in self.sums:
-            shares = {c: each for c in one.clients if (each := _shares(heard.get(c), one.name)) is not None}
+            shares = {
+                c: each
+                for c in one.clients
+                if (each := _shares(heard.get(c), one.name)) is not None
+            }
             one.ready = one.server.shares(shares)
 
     def config(self, client: Client) -> dict[str, Any]:
@@ -321,24 +356,41 @@ class MaskedExchange:
         """Carry out the last step.
 
         Returns:
-            Name of a part -> the means ``(k, d)``, the numbers of clients in them, and row -> the sum of the answers.
+            Name of a part -> the means ``(k, d)``, the numbers of clients in them, and row -> the
+            sum of the answers.
         """
         asked: dict[Client, dict[str, list[Client]]] = {}
         for one in list(self.sums):
             if 0 < len(one.server.arrived) < least(self.wire.boundary, len(one.clients)):
-                self._fail(one, f"{len(one.server.arrived)} of {len(one.clients)} clients have added noise, which is too few")
+                self._fail(
+                    one,
+                    f"{len(one.server.arrived)} of {len(one.clients)} clients have added noise, which is too few",
+                )
                 one.server.arrived.clear()
             for client in sorted(one.server.arrived):
                 asked.setdefault(client, {})[one.name.hex()] = sorted(one.server.arrived)
-        heard = self.ask({c: _stepped({"step": "unmask", "client": c, "sums": each}) for c, each in asked.items()})
+        heard = self.ask(
+            {
+                c: _stepped({"step": "unmask", "client": c, "sums": each})
+                for c, each in asked.items()
+            }
+        )
         found: dict[str, tuple[Tensor, np.ndarray, dict[int, np.ndarray]]] = {
-            name: (torch.zeros(len(part.models), self.d), np.zeros(len(part.models), dtype=np.int64), {})
+            name: (
+                torch.zeros(len(part.models), self.d),
+                np.zeros(len(part.models), dtype=np.int64),
+                {},
+            )
             for name, part in self.parts.items()
         }
         for one in self.sums:
             if not one.server.arrived:
                 continue
-            shares = {c: each for c in one.clients if (each := _unmasking(heard.get(c), one.name)) is not None}
+            shares = {
+                c: each
+                for c in one.clients
+                if (each := _unmasking(heard.get(c), one.name)) is not None
+            }
             try:
                 rows, weights, cut, answer = one.form.decode(one.server.unmasked(shares))
             except ProtocolError as error:
@@ -348,15 +400,23 @@ class MaskedExchange:
             n = len(one.server.arrived)
             if one.form.d and self.parts[one.part].hidden:
                 means[:] = torch.from_numpy(rows / n).float()
-                found[one.part] = means, (weights.round().astype(np.int64) if one.form.noise is None else weights), answers
+                found[one.part] = (
+                    means,
+                    (weights.round().astype(np.int64) if one.form.noise is None else weights),
+                    answers,
+                )
             elif one.form.d and weights[0] > 0:
-                means[one.row] = torch.from_numpy(rows[0] / (weights[0] if one.form.noise is None else n)).float()
+                means[one.row] = torch.from_numpy(
+                    rows[0] / (weights[0] if one.form.noise is None else n)
+                ).float()
                 counts[one.row] = n
             if one.form.answer:
                 answers[one.row] = answers.get(one.row, 0.0) + answer
             if cut:
                 text = f"{cut} of {len(one.server.arrived)} updates had changes beyond boundary.bound {one.form.bound:g}"
-                self.notes.append(Note(kind="node", clients=tuple(sorted(one.server.arrived)), text=text))
+                self.notes.append(
+                    Note(kind="node", clients=tuple(sorted(one.server.arrived)), text=text)
+                )
         return found
 
     def deviation(self, part: str) -> float:
@@ -370,7 +430,9 @@ class MaskedExchange:
 
     def _fail(self, one: OneSum, why: str) -> None:
         self.sums.remove(one)
-        self.notes.append(Note(kind="node", clients=one.clients, text=f"a masked sum was not formed: {why}"))
+        self.notes.append(
+            Note(kind="node", clients=one.clients, text=f"a masked sum was not formed: {why}")
+        )
 
 
 def sends(task: Task) -> bool:
@@ -390,7 +452,9 @@ def _found(content: RecordDict | None, name: bytes) -> Any:
     """What a reply to a step says about a sum; None if it says nothing that can be read."""
     record = None if content is None else content.get(MASKS)
     try:
-        return json.loads(str(record[MASKS]))[name.hex()] if isinstance(record, ConfigRecord) else None
+        return (
+            json.loads(str(record[MASKS]))[name.hex()] if isinstance(record, ConfigRecord) else None
+        )
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -412,7 +476,10 @@ def _shares(content: RecordDict | None, name: bytes) -> dict[int, bytes] | None:
 
 def _unmasking(content: RecordDict | None, name: bytes) -> Unmasking | None:
     try:
-        seeds, keys = ({int(c): bytes.fromhex(text) for c, text in part.items()} for part in _found(content, name))
+        seeds, keys = (
+            {int(c): bytes.fromhex(text) for c, text in part.items()}
+            for part in _found(content, name)
+        )
     except (ValueError, TypeError, AttributeError):
         return None
     return Unmasking(seeds, keys)
@@ -431,7 +498,9 @@ def step_of(content: RecordDict) -> dict[str, Any] | None:
     return found
 
 
-def answered(step: Mapping[str, Any], context: Context, boundary: Boundary, once: bool = True) -> RecordDict:
+def answered(
+    step: Mapping[str, Any], context: Context, boundary: Boundary, once: bool = True
+) -> RecordDict:
     """Carry out a step besides that with the task.
 
     Args:
@@ -465,10 +534,14 @@ def answered(step: Mapping[str, Any], context: Context, boundary: Boundary, once
         else:
             masker = _stored(context, name, once)
             arrived = [int(c) for c in step["sums"][name]]
-            if boundary.noise and len(masker.holding.intersection(arrived)) < boundary.honest * len(masker.neighbours):
+            if boundary.noise and len(masker.holding.intersection(arrived)) < boundary.honest * len(
+                masker.neighbours
+            ):
                 raise ProtocolError("too few neighbours have added noise to this masked sum")
             shares = masker.unmask(arrived)
-            out[name] = [{c: text.hex() for c, text in part.items()} for part in (shares.seeds, shares.keys)]
+            out[name] = [
+                {c: text.hex() for c, text in part.items()} for part in (shares.seeds, shares.keys)
+            ]
         _store(context, name, masker)
     return RecordDict({MASKS: ConfigRecord({MASKS: json.dumps(out)})})
 
@@ -517,11 +590,14 @@ def masked(
         The records of the reply.
 
     Raises:
-        ProtocolError: A neighbour's shares were changed on their way, or too few neighbours are left. Or the sum is not that
-            of the task.
+        ProtocolError: A neighbour's shares were changed on their way, or too few neighbours are
+            left. Or the sum is not that of the task.
         Unfit: The app's reply has no update, or one that is not finite.
     """
-    metrics, boundary = messages.only(content.metric_records, METRICS, "metric records"), wire.boundary
+    metrics, boundary = (
+        messages.only(content.metric_records, METRICS, "metric records"),
+        wire.boundary,
+    )
     out: dict[str, Any] = {}
     stated: dict[str, Any] = {"num-examples": 1}
     for place, order in enumerate(orders):
@@ -531,8 +607,12 @@ def masked(
             if (name := messages.of_task(key, place)) in metrics:
                 stated[name] = metrics[name]
         if order.part not in told:
-            if sends(order.task) or (order.task.question is not None and order.task.question.ask != "cell"):
-                raise ProtocolError("this client sends masked numbers only, and was asked for plain ones")
+            if sends(order.task) or (
+                order.task.question is not None and order.task.question.ask != "cell"
+            ):
+                raise ProtocolError(
+                    "this client sends masked numbers only, and was asked for plain ones"
+                )
             continue
         about, limit = told[order.part], wire.limit(order.clip)
         form = _form(order, tuple(int(number) for number in about["form"]), wire, limit)
@@ -543,15 +623,27 @@ def masked(
         if update is not None:
             update = limited(update if keep is None else update.masked_fill(keep, 0.0), limit, wire)
         answer = messages.of_task(ANSWER, place)
-        numbers = messages.array_of(content[answer], ANSWER) if form.answer and answer in content else None
-        if numbers is not None and not (numbers.shape == (form.answer,) and np.isfinite(numbers).all()):
+        numbers = (
+            messages.array_of(content[answer], ANSWER)
+            if form.answer and answer in content
+            else None
+        )
+        if numbers is not None and not (
+            numbers.shape == (form.answer,) and np.isfinite(numbers).all()
+        ):
             numbers = None  # a failure would say that this client's numbers are odd
         slot = int(metrics[messages.of_task("chosen", place)][0]) if form.slots > 1 else 0
-        weight = 1.0 if about["uniform"] or boundary.noise else min(int(metrics["num-examples"]), EXAMPLES) / EXAMPLES
+        weight = (
+            1.0
+            if about["uniform"] or boundary.noise
+            else min(int(metrics["num-examples"]), EXAMPLES) / EXAMPLES
+        )
         masker = _stored(context, about["name"], once)
         shares = {int(c): bytes.fromhex(text) for c, text in about["shares"].items()}
         still = None if keep is None or not form.d else keep.numpy()
-        hidden = masker.masked(shares, form.encode(update, weight, numbers, slot, rng.standard_normal, still))
+        hidden = masker.masked(
+            shares, form.encode(update, weight, numbers, slot, rng.standard_normal, still)
+        )
         _store(context, about["name"], masker)
         out[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(hidden)})
     return {**out, METRICS: MetricRecord(stated)}
@@ -569,10 +661,14 @@ def _form(order: Order, stated: tuple[int, ...], wire: Wire, limit: float | None
     places = len(task.offered) if order.hidden and sends(task) else 1
     if (d, answer, slots) != (wire.layout.size * sends(task), length, places):
         raise ProtocolError("the masked sum is not that of the task")
-    noise = Noise.of(wire.boundary, clients, order.hidden, limit, 1 if question is None else question.cost)
+    noise = Noise.of(
+        wire.boundary, clients, order.hidden, limit, 1 if question is None else question.cost
+    )
     form = Form(d, answer, clients, wire.boundary.bound, slots, noise)
     if form.drowned:
-        raise ProtocolError(f"boundary.{form.drowned}: the noise is less than the steps of the masked numbers")
+        raise ProtocolError(
+            f"boundary.{form.drowned}: the noise is less than the steps of the masked numbers"
+        )
     return form
 
 
@@ -600,8 +696,9 @@ def _stored(context: Context, name: str, once: bool) -> Masker:
 def _once(context: Context, masker: Masker) -> None:
     """Mark the next step of a sum as answered.
 
-    Flower hands messages that arrive at the same time a copy of the node's state each, so the state does not tell that a step
-    was answered. Two answers differ by what no mask hides. The mark is a file that only one process can create.
+    Flower hands messages that arrive at the same time a copy of the node's state each, so the state
+    does not tell that a step was answered. Two answers differ by what no mask hides. The mark is a
+    file that only one process can create.
 
     Raises:
         ProtocolError: The step was answered before, or the mark cannot be saved.
@@ -624,7 +721,11 @@ def _once(context: Context, masker: Masker) -> None:
 def _marks(context: Context) -> Path:
     """The folder of the marks: in the node's folder, or in the system's folder for temporary files."""
     own = str(context.node_config.get(FOLDER, ""))
-    return Path(own) / "masked-sums" if own else Path(tempfile.gettempdir()) / f"coterie-masked-sums-{os.getuid()}"
+    return (
+        Path(own) / "masked-sums"
+        if own
+        else Path(tempfile.gettempdir()) / f"coterie-masked-sums-{os.getuid()}"
+    )
 
 
 def _clear(context: Context) -> None:

@@ -1,12 +1,14 @@
 """The format of tasks, models and replies in Flower's records.
 
-A model is sent as an ``ArrayRecord`` with the names of its state dict, so any app can load it. If several models are
-offered, the first one is ``arrays``, as everywhere in Flower, and the others are ``arrays-1``, ``arrays-2`` and so on. The
-rest of a task is one line of JSON in the ``config``. Apps that do not know Coterie ignore it.
+A model is sent as an ``ArrayRecord`` with the names of its state dict, so any app can load it. If
+several models are offered, the first one is ``arrays``, as everywhere in Flower, and the others are
+``arrays-1``, ``arrays-2`` and so on. The rest of a task is one line of JSON in the ``config``. Apps
+that do not know Coterie ignore it.
 
-A client gets its tasks of all parts of a plan in one message, and answers them in one reply. The models of its first task
-come first. In the reply, metrics of the second task have names with ``-1`` at the end, those of the third ``-2``. Its updates
-are ``update-2`` and, of a second half, ``update-3``, and so on. Held-out losses are those of all tasks.
+A client gets its tasks of all parts of a plan in one message, and answers them in one reply. The
+models of its first task come first. In the reply, metrics of the second task have names with ``-1``
+at the end, those of the third ``-2``. Its updates are ``update-2`` and, of a second half,
+``update-3``, and so on. Held-out losses are those of all tasks.
 """
 
 from __future__ import annotations
@@ -27,14 +29,27 @@ from torch import Tensor, nn
 
 from coterie.boundary import update_number
 from coterie.clustering.cells import Ask, Question
-from coterie.core import WORST_LOSS, Candidate, Client, Held, Method, Neighbours, Personal, Plan, Stage, Task, Training
+from coterie.core import (
+    WORST_LOSS,
+    Candidate,
+    Client,
+    Held,
+    Method,
+    Neighbours,
+    Personal,
+    Plan,
+    Stage,
+    Task,
+    Training,
+)
 from coterie.models.layout import Layout
 from coterie.pooling import SIGN, ErrorSums, parted, sound
 from coterie.settings import SettingError
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 UPDATE = "update"
-"""Record of a reply with the trained model minus the offered one; ``arrays`` contains the trained model itself."""
+"""Record of a reply with the trained model minus the offered one; ``arrays`` contains the trained
+model itself."""
 
 TASK = "coterie"
 """Key of the task in the config."""
@@ -42,13 +57,14 @@ TASK = "coterie"
 QUERY = "evaluate.default"
 """Type of the message that asks a node which client it is.
 
-For Flower this is the same as ``evaluate``: a test of the model in the message, which any app can do. An app that knows
-Coterie tests nothing, and replies with the record :data:`WHO`. An app without a function for a message would fail, with a
-traceback in its log.
+For Flower this is the same as ``evaluate``: a test of the model in the message, which any app can
+do. An app that knows Coterie tests nothing, and replies with the record :data:`WHO`. An app without
+a function for a message would fail, with a traceback in its log.
 """
 
 WHO = "coterie"
-"""Record of the reply to a query by an app that knows Coterie: ``client``, its client id if it has one, and ``functions``."""
+"""Record of the reply to a query by an app that knows Coterie: ``client``, its client id if it has
+one, and ``functions``."""
 
 NAME = "coterie-name"
 """Record of that reply with the client's ``name``, if it has one."""
@@ -72,14 +88,17 @@ CELL = "cell"
 """Key of the metrics: the client's cell."""
 
 KEPT = "kept"
-"""Key of the metrics: the exchange after which a client stored the own values that it trained from, -1 if it had none."""
+"""Key of the metrics: the exchange after which a client stored the own values that it trained from,
+-1 if it had none."""
 
 PERSONAL = "personal"
-"""Key of the metrics: 1 if a client has stored the personal model of a task, 0 if this model or the update is not finite."""
+"""Key of the metrics: 1 if a client has stored the personal model of a task, 0 if this model or the
+update is not finite."""
 
 COUNT, SUMS, PRODUCTS = "held-out", "held-out-sums", "held-out-products"
-"""Keys of the metrics for held-out losses: the number of examples, the sums of each model's losses, and the sums of products
-of two models' losses: row after row of the upper triangle of :attr:`~coterie.core.Held.products`."""
+"""Keys of the metrics for held-out losses: the number of examples, the sums of each model's losses,
+and the sums of products of two models' losses: row after row of the upper triangle of
+:attr:`~coterie.core.Held.products`."""
 
 FIRST = "first"
 """Key of the config in a message that asks a boundary's mod for the i-th first model, sealed."""
@@ -117,14 +136,16 @@ class Order:
         number: Position of the part in the plan.
         since: Own values that the client stored before this exchange do not count.
         plain: Whether a test is without own values.
-        neighbours: How the client's nearest training examples take part in a test; None if they do not.
-        ended: Name of a part -> an exchange: the client deletes the values of this part from before it, and those of its
-            parts.
-        sums: Whether the plan needs only sums: no losses are sent, one update even of two halves, and the answer to a question.
+        neighbours: How the client's nearest training examples take part in a test; None if they do
+            not.
+        ended: Name of a part -> an exchange: the client deletes the values of this part from before
+            it, and those of its parts.
+        sums: Whether the plan needs only sums: no losses are sent, one update even of two halves,
+            and the answer to a question.
         sketch: Numbers of the sketches that the client keeps of its halves; 0 for none.
         columns: First and last column of the sketches.
-        hidden: Whether the client must not say which model it takes; in a test, it takes the one of lowest loss on its
-            training data.
+        hidden: Whether the client must not say which model it takes; in a test, it takes the one of
+            lowest loss on its training data.
         clip: The maximum norm of an update in sums, if it is less than the boundary's.
 
     Raises:
@@ -152,9 +173,13 @@ class Order:
     def __post_init__(self) -> None:
         counts = (self.number, self.since, *self.ended.values(), self.sketch, *self.columns)
         if not all(0 <= number < 2**63 for number in counts):
-            raise ValueError("the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1")
+            raise ValueError(
+                "the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1"
+            )
         if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(f"the maximum norm of an update must be positive and finite, got {self.clip}")
+            raise ValueError(
+                f"the maximum norm of an update must be positive and finite, got {self.clip}"
+            )
         if any(len(name) > LONGEST_PART for name in (self.part, *self.ended)):
             raise ValueError(f"the name of a part must have at most {LONGEST_PART} characters")
 
@@ -162,7 +187,11 @@ class Order:
         """Return the order as a value for JSON."""
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         near = None if self.neighbours is None else asdict(self.neighbours)
-        task = {**asdict(replace(self.task, question=None)), "training": None, "question": _stated(self.task.question)}
+        task = {
+            **asdict(replace(self.task, question=None)),
+            "training": None,
+            "question": _stated(self.task.question),
+        }
         return {**shown, "task": task, "training": asdict(self.training), "neighbours": near}
 
     @classmethod
@@ -204,14 +233,18 @@ class Order:
 
 def _task(found: Mapping[str, Any]) -> Task:
     """Read a task from JSON. Raises :class:`ValueError` or :class:`TypeError` if a value is not allowed."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
+    }
     share, own = values["holdout"], values["personal"]
     if not _real(share) or not 0 <= share < 1:
         raise ValueError(f"Task.holdout must be a number from 0 to below 1, got {share!r}")
     if type(values["held_out"]) is not bool:
         raise ValueError(f"Task.held_out must be true or false, got {values['held_out']!r}")
     values["stages"] = tuple(_stage(stage) for stage in values["stages"])
-    values["personal"] = None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
+    values["personal"] = (
+        None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
+    )
     values["question"] = _question(values["question"])
     return Task(**values)
 
@@ -222,7 +255,10 @@ def _stated(question: Question | None) -> dict[str, Any] | None:
         return None
     values = {f.name: getattr(question, f.name) for f in fields(question)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    coded = {name: [list(a.shape), b64encode(a.astype("<f4").tobytes()).decode()] for name, a in arrays.items()}
+    coded = {
+        name: [list(a.shape), b64encode(a.astype("<f4").tobytes()).decode()]
+        for name, a in arrays.items()
+    }
     return {**values, "cells": list(question.cells), **coded}
 
 
@@ -236,15 +272,23 @@ def _question(found: Mapping[str, Any] | None) -> Question | None:
             shape, data = values[name]
             array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
             if array.ndim not in dimensions or not array.size or not np.isfinite(array).all():
-                raise ValueError(f"Question.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}")
+                raise ValueError(
+                    f"Question.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}"
+                )
             values[name] = array
     question = Question(**{**values, "cells": tuple(values["cells"])})
     real = all(map(_real, (question.scale, question.low, question.high)))
     cells = all(_count(cell) and cell < question.count for cell in question.cells)
-    of_axes = values["axis"] is None or question.ask != "places" or len(values["axis"]) == len(question.cells)
+    of_axes = (
+        values["axis"] is None
+        or question.ask != "places"
+        or len(values["axis"]) == len(question.cells)
+    )
     right = (
         real
-        and 1e-30 <= question.scale <= 1e30  # beyond, sketches divided by it overflow where their numbers are large
+        and 1e-30
+        <= question.scale
+        <= 1e30  # beyond, sketches divided by it overflow where their numbers are large
         and question.high - question.low >= 1e-30
         and cells
         and of_axes
@@ -252,22 +296,30 @@ def _question(found: Mapping[str, Any] | None) -> Question | None:
         and 1 <= question.cost <= 10**6
     )
     if question.ask not in get_args(Ask) or not right:
-        raise ValueError(f"Question needs something to ask, finite numbers and cells that exist, got {found!r:.200}")
+        raise ValueError(
+            f"Question needs something to ask, finite numbers and cells that exist, got {found!r:.200}"
+        )
     return question
 
 
 def _stage(found: Mapping[str, Any]) -> Stage:
     stage = Stage(layers=tuple(found["layers"]), epochs=found["epochs"])
-    if not all(isinstance(layer, str) for layer in stage.layers) or not (stage.epochs is None or _count(stage.epochs)):
+    if not all(isinstance(layer, str) for layer in stage.layers) or not (
+        stage.epochs is None or _count(stage.epochs)
+    ):
         raise ValueError(f"Stage needs names of layers and a number of epochs, got {stage}")
     return stage
 
 
 def _personal(own: Personal) -> Personal:
-    right = (own.epochs is None or _count(own.epochs)) and _real(own.pull) and 0 <= own.pull <= LARGEST
+    right = (
+        (own.epochs is None or _count(own.epochs)) and _real(own.pull) and 0 <= own.pull <= LARGEST
+    )
     right = right and (own.mixture is None or _real(own.mixture)) and type(own.adapt) is bool
     if not right or not all(isinstance(layer, str) for layer in own.layers):
-        raise ValueError(f"Personal needs numbers >= 0, a truth value as adapt and names of layers, got {own}")
+        raise ValueError(
+            f"Personal needs numbers >= 0, a truth value as adapt and names of layers, got {own}"
+        )
     return own
 
 
@@ -277,7 +329,9 @@ def _neighbours(found: Mapping[str, Any] | None) -> Neighbours | None:
     near = Neighbours(**{**found, "weights": tuple(found["weights"])})
     real = _count(near.k) and all(map(_real, (near.scale, near.holdout, *near.weights)))
     if not real or not isinstance(near.layer, str):
-        raise ValueError(f"Neighbours needs a layer's name, a whole number k, and numbers, got {near}")
+        raise ValueError(
+            f"Neighbours needs a layer's name, a whole number k, and numbers, got {near}"
+        )
     return near
 
 
@@ -319,14 +373,25 @@ class Rest:
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> Rest:
         """Return those parts of a net's state dict."""
-        whole = module.state_dict(keep_vars=True)  # the parameters themselves: tied ones are the same object
+        whole = module.state_dict(
+            keep_vars=True
+        )  # the parameters themselves: tied ones are the same object
         first = {id(whole[piece.name]): piece.name for piece in layout.pieces}
         more = {name: tensor for name, tensor in whole.items() if first.get(id(tensor)) != name}
         tied = {name: first[id(tensor)] for name, tensor in more.items() if id(tensor) in first}
-        return cls({name: tensor.detach().clone().contiguous() for name, tensor in more.items() if name not in tied}, tied)
+        return cls(
+            {
+                name: tensor.detach().clone().contiguous()
+                for name, tensor in more.items()
+                if name not in tied
+            },
+            tied,
+        )
 
 
-def packed(row: Tensor, layout: Layout, rest: Rest | None = None, without: Tensor | None = None) -> ArrayRecord:
+def packed(
+    row: Tensor, layout: Layout, rest: Rest | None = None, without: Tensor | None = None
+) -> ArrayRecord:
     """Convert a row to arrays.
 
     Args:
@@ -338,7 +403,9 @@ def packed(row: Tensor, layout: Layout, rest: Rest | None = None, without: Tenso
     Returns:
         The record.
     """
-    there = [p.name for p in layout.pieces if without is None or not without[p.start : p.stop].all()]
+    there = [
+        p.name for p in layout.pieces if without is None or not without[p.start : p.stop].all()
+    ]
     tensors, rest = layout.state_dict(row.detach().cpu()), rest or Rest()
     tied = {name: tensors[first] for name, first in rest.tied.items() if first in there}
     return ArrayRecord({**{name: tensors[name] for name in there}, **tied, **rest.others})
@@ -350,7 +417,8 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
     Args:
         record: The record, possibly from an unknown sender.
         layout: The layout of the model's parameters.
-        may_lack: Mask ``(d,)`` of columns whose arrays may be missing. None means that all must be there.
+        may_lack: Mask ``(d,)`` of columns whose arrays may be missing. None means that all must be
+            there.
 
     Returns:
         The row ``(d,)``, NaN in the columns of missing arrays.
@@ -362,8 +430,12 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
     for piece in layout.pieces:
         if piece.name in record:
             values = array_of(record, piece.name, piece.shape)
-            with np.errstate(over="ignore"):  # a value too large for single precision becomes infinite and is refused later
-                row[piece.start : piece.stop] = torch.from_numpy(values.astype(np.float32).reshape(-1))
+            with np.errstate(
+                over="ignore"
+            ):  # a value too large for single precision becomes infinite and is refused later
+                row[piece.start : piece.stop] = torch.from_numpy(
+                    values.astype(np.float32).reshape(-1)
+                )
         elif may_lack is None or not may_lack[piece.start : piece.stop].all():
             raise Unfit(f"its arrays lack {piece.name!r}; they are from another model")
     return row
@@ -372,13 +444,14 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
 def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """Read an array of a record.
 
-    The record may be from an unknown sender. The numbers are read only if the header fits, and nothing is ever unpickled.
+    The record may be from an unknown sender. The numbers are read only if the header fits, and
+    nothing is ever unpickled.
 
     Args:
         record: The record.
         name: Name of the array.
-        shape: The shape that the array must have; it must then contain floating-point numbers. None allows any shape and
-            any real numbers.
+        shape: The shape that the array must have; it must then contain floating-point numbers. None
+            allows any shape and any real numbers.
 
     Returns:
         The array in this machine's byte order.
@@ -396,7 +469,11 @@ def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np
     if shape is not None and dtype.kind != "f":
         raise Unfit(f"its array {name!r} is of {dtype}, not of floating-point numbers")
     held = len(data) - start
-    if dtype.kind not in "fiu" or min(found, default=0) < 0 or math.prod(found) * dtype.itemsize != held:
+    if (
+        dtype.kind not in "fiu"
+        or min(found, default=0) < 0
+        or math.prod(found) * dtype.itemsize != held
+    ):
         raise Unfit(f"its array {name!r} cannot be read: {found} of {dtype} in {held} bytes")
     try:
         values = np.frombuffer(data, dtype, offset=start).reshape(found, order=order)
@@ -409,9 +486,15 @@ def _header(data: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[A
     """Shape, order and type in the header of an ``.npy`` file, and the position of its numbers."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # an unknown sender's header must not print warnings on this terminal
+        warnings.simplefilter(
+            "error"
+        )  # an unknown sender's header must not print warnings on this terminal
         shape, fortran, dtype = read(stream)
     return tuple(int(size) for size in shape), "F" if fortran else "C", dtype, stream.tell()
 
@@ -459,7 +542,8 @@ def error_sums(metrics: MetricRecord, names: Iterable[str]) -> ErrorSums:
         names: The names of the metric to try, in order.
 
     Returns:
-        The sums; empty if the client sent none, or none of the form and size that a client can have measured.
+        The sums; empty if the client sent none, or none of the form and size that a client can have
+        measured.
     """
     name = next((name for name in names if name in metrics), "")
     given: dict[str, float] = {}
@@ -511,7 +595,9 @@ def count_of(metrics: MetricRecord, name: str, what: str, least: int = 1) -> int
         raise Unfit(f"its reply has no {what} ({name})")
     count = whole(metrics[name])
     if count is None or count < least:
-        raise Unfit(f"its {what} ({name}) must be a whole number from {least} to 2^63 - 1, got {brief(metrics[name])[:40]}")
+        raise Unfit(
+            f"its {what} ({name}) must be a whole number from {least} to 2^63 - 1, got {brief(metrics[name])[:40]}"
+        )
     return count
 
 
@@ -533,22 +619,33 @@ def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> He
         The sums.
 
     Raises:
-        Unfit: The numbers are missing, not finite or too large, or no losses have such sums and products.
+        Unfit: The numbers are missing, not finite or too large, or no losses have such sums and
+            products.
     """
     m = len(models)
     sums, upper = (np.array(numbers(metrics, name), dtype=np.float64) for name in (SUMS, PRODUCTS))
     if len(sums) != m or len(upper) != m * (m + 1) // 2:
-        raise Unfit(f"its held-out losses are {len(sums)} sums and {len(upper)} products for {m} models")
+        raise Unfit(
+            f"its held-out losses are {len(sums)} sums and {len(upper)} products for {m} models"
+        )
     count = count_of(metrics, COUNT, "number of held-out examples", least=0)
     if count > most:
-        raise Unfit(f"it claims {count:,} held-out examples, more than {most:,} (robust.most_examples)")
+        raise Unfit(
+            f"it claims {count:,} held-out examples, more than {most:,} (robust.most_examples)"
+        )
     products = np.zeros((m, m))
     products[np.triu_indices(m)] = upper
     products = np.triu(products) + np.triu(products, 1).T
     bounds = (1 + ROUNDED) * count * WORST_LOSS
-    if not (np.abs(sums) <= bounds).all() or not (np.abs(products) <= bounds * WORST_LOSS).all():  # NaN fails, too
-        raise Unfit(f"its held-out losses have sums that are not finite, or of more than {WORST_LOSS:g} for each example")
-    whole_matrix = np.block([[np.full((1, 1), float(count)), sums[None]], [sums[:, None], products]])
+    if (
+        not (np.abs(sums) <= bounds).all() or not (np.abs(products) <= bounds * WORST_LOSS).all()
+    ):  # NaN fails, too
+        raise Unfit(
+            f"its held-out losses have sums that are not finite, or of more than {WORST_LOSS:g} for each example"
+        )
+    whole_matrix = np.block(
+        [[np.full((1, 1), float(count)), sums[None]], [sums[:, None], products]]
+    )
     scale = np.sqrt(whole_matrix.diagonal().clip(min=0))
     with np.errstate(divide="ignore", invalid="ignore"):
         alike = np.nan_to_num(whole_matrix / np.outer(scale, scale), posinf=2.0, neginf=-2.0)
@@ -579,7 +676,11 @@ def config_of(*orders: Order) -> ConfigRecord:
 def told(content: RecordDict) -> dict[str, Any]:
     """Return the entries of a message's config besides the task, as an app without Coterie receives them."""
     config = content.get(CONFIG)
-    return {name: value for name, value in config.items() if name != TASK} if isinstance(config, ConfigRecord) else {}
+    return (
+        {name: value for name, value in config.items() if name != TASK}
+        if isinstance(config, ConfigRecord)
+        else {}
+    )
 
 
 def orders_of(content: RecordDict) -> tuple[Order, ...]:
@@ -598,10 +699,16 @@ def orders_of(content: RecordDict) -> tuple[Order, ...]:
     """
     config = content.get(CONFIG)
     if not isinstance(config, ConfigRecord) or TASK not in config:
-        raise ValueError("this app needs a task of Coterie's MethodStrategy, and the message has none")
+        raise ValueError(
+            "this app needs a task of Coterie's MethodStrategy, and the message has none"
+        )
     orders = tuple(Order.of(found) for found in json.loads(str(config[TASK])))
-    if len({(order.key, order.client, order.run) for order in orders}) != 1 or len({o.part for o in orders}) < len(orders):
-        raise ValueError("the tasks of a message must be of one client and exchange, and of different parts of a plan")
+    if len({(order.key, order.client, order.run) for order in orders}) != 1 or len(
+        {o.part for o in orders}
+    ) < len(orders):
+        raise ValueError(
+            "the tasks of a message must be of one client and exchange, and of different parts of a plan"
+        )
     return orders
 
 
@@ -611,7 +718,8 @@ def order_of(content: RecordDict) -> Order:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Apps that do not know Coterie: the tasks that they can do, and the errors for methods that need others.
+# Apps that do not know Coterie: the tasks that they can do, and the errors for methods that need
+# others.
 
 
 ABLE = ("fedavg", "cfl", "flhc", "hcct", "hcct-e")
@@ -683,7 +791,9 @@ def beyond(task: Task) -> str | None:
     )
 
 
-def sentence(method: str, tasks: Sequence[Task], client: Client | str, functions: bool = False) -> str | None:
+def sentence(
+    method: str, tasks: Sequence[Task], client: Client | str, functions: bool = False
+) -> str | None:
     """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do its tasks.
 
     Args:
@@ -699,7 +809,11 @@ def sentence(method: str, tasks: Sequence[Task], client: Client | str, functions
         lacks = next(filter(None, map(beyond, tasks)), None)
         why = f"which client {client}'s app does not support, because it trains by a function of its own"
         return lacks and f"{method} asks a client {lacks}, {why}"
-    wants = "to do several tasks at once" if len(tasks) > 1 else next(filter(None, map(ignored, tasks)), None)
+    wants = (
+        "to do several tasks at once"
+        if len(tasks) > 1
+        else next(filter(None, map(ignored, tasks)), None)
+    )
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
     return wants and (
         f"{method} asks a client {wants}, which client {client}'s app does not support; make the app with "
@@ -722,10 +836,11 @@ def check(
 ) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
-    If no client's app knows Coterie, or all that do train by functions of their own, the checked tasks are those of the
-    first plan, those in the method's ``asks``, measuring the loss if the method's ``measures`` is true, and several tasks
-    at once if its ``several`` is. If some apps can do every task, nothing is checked here: the other clients are then left
-    out of tasks that they cannot do.
+    If no client's app knows Coterie, or all that do train by functions of their own, the checked
+    tasks are those of the first plan, those in the method's ``asks``, measuring the loss if the
+    method's ``measures`` is true, and several tasks at once if its ``several`` is. If some apps can
+    do every task, nothing is checked here: the other clients are then left out of tasks that they
+    cannot do.
 
     Args:
         method: The method.
@@ -750,6 +865,10 @@ def check(
             "coterie.engines.flower.client_app, without train and test"
         )
     at_once = [[Task(offered=(0,))] * 2] if getattr(method, "several", False) else []
-    for tasks in (*(tasks_of(first, each) for each in first.asked), *([task] for task in later), *at_once):
+    for tasks in (
+        *(tasks_of(first, each) for each in first.asked),
+        *([task] for task in later),
+        *at_once,
+    ):
         if refusal := sentence(method.name, tasks, (names or {}).get(client, client), bool(aware)):
             raise SettingError(refusal)

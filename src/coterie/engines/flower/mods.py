@@ -15,14 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent, update_number
 from coterie.engines.flower import boundary_check, masking, messages, schemas
 from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.masking import MASKS
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, METRICS, NAME, NO_TEST, QUERY, SCHEMA, WHO
+from coterie.engines.flower.messages import (
+    ARRAYS,
+    CONFIG,
+    FIRST,
+    METRICS,
+    NAME,
+    NO_TEST,
+    QUERY,
+    SCHEMA,
+    WHO,
+)
 from coterie.engines.flower.names import named
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, numpy_generator, seeded
@@ -30,8 +48,12 @@ from coterie.records.store import write_whole
 from coterie.settings import SettingError
 from coterie.settings.calls import public
 
-UNCOVERED = "with noise, this client only trains: measurements on its data would be sent without noise"
-FAILED = "the app failed; with noise or masks, it does not send the reason, which may reveal its data"
+UNCOVERED = (
+    "with noise, this client only trains: measurements on its data would be sent without noise"
+)
+FAILED = (
+    "the app failed; with noise or masks, it does not send the reason, which may reveal its data"
+)
 
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
@@ -40,24 +62,30 @@ log = logging.getLogger("flwr.coterie")
 
 @public
 def boundary_mod(
-    boundary: Boundary, model: Callable[[], nn.Module], *, simulated: int | None = None, budget: float | None = None
+    boundary: Boundary,
+    model: Callable[[], nn.Module],
+    *,
+    simulated: int | None = None,
+    budget: float | None = None,
 ) -> Mod:
     """Make a mod for any ClientApp, whether it knows Coterie or not.
 
-    The mod opens the models that arrive. It clips, noises, seals and compresses the updates that leave, with the boundary's
-    settings. The server's :class:`~coterie.engines.flower.MethodStrategy` receives the same boundary without the secret.
-    Under a rotation the clients draw the first model, and the server sees sealed rows only. With noise, only updates leave
-    the client: a reply to a test is empty, and a failure has no reason.
+    The mod opens the models that arrive. It clips, noises, seals and compresses the updates that
+    leave, with the boundary's settings. The server's
+    :class:`~coterie.engines.flower.MethodStrategy` receives the same boundary without the secret.
+    Under a rotation the clients draw the first model, and the server sees sealed rows only. With
+    noise, only updates leave the client: a reply to a test is empty, and a failure has no reason.
 
     Args:
         boundary: The server's boundary, with the secret that the clients share.
         model: Function that makes the app's net.
-        simulated: Seed of a simulated run that must be repeatable; replies to tests are then not empty. None is for real
-            nodes: every message gets new noise from this machine's random source, and a rotation needs a long secret. The
-            reason is that the server knows the run's seed and a digest of the secret. It could undo draws whose seed it can
-            guess.
-        budget: The greatest ε, at the boundary's δ, that the updates of this client may spend in all runs together. It is
-            counted in the folder ``keep-dir`` of the node's config. Beyond it the client refuses to train.
+        simulated: Seed of a simulated run that must be repeatable; replies to tests are then not
+            empty. None is for real nodes: every message gets new noise from this machine's random
+            source, and a rotation needs a long secret. The reason is that the server knows the
+            run's seed and a digest of the secret. It could undo draws whose seed it can guess.
+        budget: The greatest ε, at the boundary's δ, that the updates of this client may spend in
+            all runs together. It is counted in the folder ``keep-dir`` of the node's config. Beyond
+            it the client refuses to train.
 
     Returns:
         The mod.
@@ -84,21 +112,28 @@ def boundary_mod(
             known[seed] = found
         return found
 
-    def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    def mod(
+        message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+    ) -> Message:
         if message.metadata.message_type == QUERY:
             return named_only(message, context, call_next)
         category = message.metadata.message_type.partition(".")[0]
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
         if boundary.masks and (step := masking.step_of(message.content)) is not None:
-            return Message(sent(dict(masking.answered(step, context, boundary, once=simulated is None))), reply_to=message)
+            return Message(
+                sent(dict(masking.answered(step, context, boundary, once=simulated is None))),
+                reply_to=message,
+            )
         asked = message.content.get(CONFIG)
         if isinstance(asked, ConfigRecord) and FIRST in asked:
             return first_model(asked, message)
         orders, offered = messages.orders_of(message.content), {}
         here = wire(orders[0].key[0])
         for name in [n for n in message.content.array_records if n.partition("-")[0] == ARRAYS]:
-            row = offered[name] = here.open(messages.unpacked(message.content[name], layout, may_lack=anything))
+            row = offered[name] = here.open(
+                messages.unpacked(message.content[name], layout, may_lack=anything)
+            )
             message.content[name] = messages.packed(row, layout, rest, without=row.isnan())
         if category == MessageType.EVALUATE:
             return tested(message, context, call_next)
@@ -107,46 +142,76 @@ def boundary_mod(
             raise ValueError(UNCOVERED)
         if own and (updates := sum(here.releases(order.task, order.hidden) for order in orders)):
             own.spend(context, updates)  # before the app runs: a failure after this still counts
-        first = [offered[name] for i in range(len(tasks[0].offered)) if (name := messages.name_of(i)) in offered]
+        first = [
+            offered[name]
+            for i in range(len(tasks[0].offered))
+            if (name := messages.name_of(i)) in offered
+        ]
         return trained(here, orders, first, call_next, message, context)
 
     def covered(order: messages.Order) -> bool:
         """Whether noise covers everything that a reply to an order has; without masks, a client only trains."""
         task = order.task
-        return boundary.covers(task, order.hidden) and bool(boundary.masks or task.trains or task.personal)
+        return boundary.covers(task, order.hidden) and bool(
+            boundary.masks or task.trains or task.personal
+        )
 
     def named_only(message: Message, context: Context, call_next: Any) -> Message:
         """The app's reply to the query for its client id, with its name and schema, without the results of a test.
 
-        Names of classes and constants come from the client's data: under noise or masks only their digests are sent.
+        Names of classes and constants come from the client's data: under noise or masks only their
+        digests are sent.
         """
         try:
             reply: Message = call_next(message, context)
         except Exception as error:
             raise (RuntimeError(FAILED) if hides and str(error) != NO_TEST else error) from None
         if reply.has_content():
-            records = {name: record for name, record in reply.content.items() if name in (WHO, NAME, SCHEMA)}
-            reply.content = RecordDict({**records, **schemas.digests_only(reply.content)} if hides else records)
+            records = {
+                name: record
+                for name, record in reply.content.items()
+                if name in (WHO, NAME, SCHEMA)
+            }
+            reply.content = RecordDict(
+                {**records, **schemas.digests_only(reply.content)} if hides else records
+            )
         elif hides:
             raise RuntimeError(FAILED)
         return reply
 
-    def trained(here: Wire, orders: Sequence[messages.Order], offered: list[Tensor], call_next: Any, *asked: Any) -> Message:
+    def trained(
+        here: Wire,
+        orders: Sequence[messages.Order],
+        offered: list[Tensor],
+        call_next: Any,
+        *asked: Any,
+    ) -> Message:
         """The app's reply without the parts that the boundary does not let out."""
         try:
             told = _masks_of(asked[0]) if boundary.masks else {}
             reply: Message = call_next(*asked)
             if reply.has_content() and boundary.masks:
-                updates = [_updates(layout, reply.content, offered, orders, place) for place in range(len(orders))]
+                updates = [
+                    _updates(layout, reply.content, offered, orders, place)
+                    for place in range(len(orders))
+                ]
                 rows = [each[0] if each else None for each in updates]
                 noise = secrets.randbits(128) if simulated is None else simulated
                 rng = numpy_generator(noise, Purpose.NOISE, orders[0].key[1], orders[0].client)
                 once = simulated is None
-                reply.content = sent(masking.masked(reply.content, orders, rows, told, asked[1], here, rng, once))
+                reply.content = sent(
+                    masking.masked(reply.content, orders, rows, told, asked[1], here, rng, once)
+                )
             elif reply.has_content():
-                out = _sealed(here, reply.content, offered, orders, simulated) if reply.content.array_records else {}
+                out = (
+                    _sealed(here, reply.content, offered, orders, simulated)
+                    if reply.content.array_records
+                    else {}
+                )
                 counted = {METRICS: MetricRecord({"num-examples": 1})}
-                reply.content = sent({**out, **(dict(reply.content.metric_records) if here.counts else counted)})
+                reply.content = sent(
+                    {**out, **(dict(reply.content.metric_records) if here.counts else counted)}
+                )
         except Exception as error:
             raise (RuntimeError(FAILED) if hides else error) from None
         if hides and not reply.has_content():
@@ -191,7 +256,9 @@ def _masks_of(message: Message) -> dict[str, Any]:
 
 def _check_secret(boundary: Boundary) -> None:
     """Check the secret of a real node. Raises :class:`~coterie.settings.SettingError`."""
-    if boundary.rotation == "none" or (boundary.secret is not None and boundary.secret >= boundary_check.SHORT):
+    if boundary.rotation == "none" or (
+        boundary.secret is not None and boundary.secret >= boundary_check.SHORT
+    ):
         return
     why = (
         "got none: otherwise the server knows the seed of the map"
@@ -205,11 +272,16 @@ def _check_secret(boundary: Boundary) -> None:
 
 
 def _sealed(
-    wire: Wire, content: RecordDict, offered: list[Tensor], orders: Sequence[messages.Order], simulated: int | None
+    wire: Wire,
+    content: RecordDict,
+    offered: list[Tensor],
+    orders: Sequence[messages.Order],
+    simulated: int | None,
 ) -> dict[str, ArrayRecord]:
     """The updates after the boundary's operations; no other array of the app's reply leaves the node.
 
-    ``offered`` are the models of the first task. An app that does not know Coterie has only this task.
+    ``offered`` are the models of the first task. An app that does not know Coterie has only this
+    task.
     """
     layout, out = wire.layout, {}
     for place, order in enumerate(orders):
@@ -229,25 +301,37 @@ def _sealed(
 
 
 def _updates(
-    layout: Layout, content: RecordDict, offered: list[Tensor], orders: Sequence[messages.Order], place: int
+    layout: Layout,
+    content: RecordDict,
+    offered: list[Tensor],
+    orders: Sequence[messages.Order],
+    place: int,
 ) -> list[Tensor]:
     """The updates in an app's reply to the task at a place: at most as many as were asked for and counted."""
     task, both = orders[place].task, messages.updates_of(place)
     keep = layout.mask(task.keep) if task.keep else None
     if both[0] in content.array_records:
         names = both[: 2 if task.halves else 1]
-        return [messages.unpacked(content[name], layout, may_lack=keep) for name in names if name in content]
+        return [
+            messages.unpacked(content[name], layout, may_lack=keep)
+            for name in names
+            if name in content
+        ]
     if len(orders) > 1 or not content.array_records or not (task.trains and task.sent):
         return []
-    trained = messages.unpacked(messages.only(content.array_records, ARRAYS, "array records"), layout)
+    trained = messages.unpacked(
+        messages.only(content.array_records, ARRAYS, "array records"), layout
+    )
     return [trained - torch.stack(offered).mean(0)]
 
 
 # ----------------------------------------------------------------------------------------------------
-# The privacy budget of a client, counted by the client itself: a server that asks more often does not receive more.
+# The privacy budget of a client, counted by the client itself: a server that asks more often does
+# not receive more.
 #
-# The count is in a file at the client. No information from a server is part of its name, so a new run or another seed,
-# exchange or client number does not start a new count. Flower's node state is not suitable, because each run has its own.
+# The count is in a file at the client. No information from a server is part of its name, so a new
+# run or another seed, exchange or client number does not start a new count. Flower's node state is
+# not suitable, because each run has its own.
 
 
 SINGLE, SUMS = "updates", "sums"
@@ -263,8 +347,8 @@ class Budget:
         boundary: The client's boundary.
 
     Raises:
-        SettingError: ``epsilon`` is not a number > 0, or the boundary has no noise: no budget is enough for updates without
-            noise.
+        SettingError: ``epsilon`` is not a number > 0, or the boundary has no noise: no budget is
+            enough for updates without noise.
     """
 
     epsilon: float
@@ -272,10 +356,18 @@ class Budget:
 
     def __post_init__(self) -> None:
         value = self.epsilon
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise SettingError(f"boundary_mod's budget must be a number > 0, the maximum ε, got {value!r}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not 0 < value < math.inf
+        ):
+            raise SettingError(
+                f"boundary_mod's budget must be a number > 0, the maximum ε, got {value!r}"
+            )
         if not self.boundary.noise:
-            raise SettingError(f"boundary_mod's budget {value:g} needs Boundary.noise, got 0: every update would exceed it")
+            raise SettingError(
+                f"boundary_mod's budget {value:g} needs Boundary.noise, got 0: every update would exceed it"
+            )
 
     def spend(self, context: Context, updates: int) -> None:
         """Count updates before they leave. The count is on the disk when this method returns.
@@ -285,7 +377,8 @@ class Budget:
             updates: Number of updates.
 
         Raises:
-            ValueError: The updates would spend more than the budget, or the count cannot be stored. Nothing is counted then.
+            ValueError: The updates would spend more than the budget, or the count cannot be stored.
+                Nothing is counted then.
         """
         path = _path(context)
         try:
@@ -293,7 +386,9 @@ class Budget:
                 self._count(path, updates)
         except OSError:  # its text would reveal this machine's folders to the server
             log.warning("the count of the privacy budget cannot be saved", exc_info=True)
-            raise ValueError("the count of this client's privacy budget cannot be saved; see its log") from None
+            raise ValueError(
+                "the count of this client's privacy budget cannot be saved; see its log"
+            ) from None
 
     def _count(self, path: Path, updates: int) -> None:
         counts, noise = _counted(path), repr(self.boundary.noise)
@@ -320,7 +415,9 @@ def _path(context: Context) -> Path:
         claim = named(config)
     except ValueError:  # an entry of another app, which is neither an id nor a name
         claim = None
-    return Path(folder) / f"budget-{'node' if claim is None else claim.client}.json"  # a name may not fit a file system
+    return (
+        Path(folder) / f"budget-{'node' if claim is None else claim.client}.json"
+    )  # a name may not fit a file system
 
 
 @contextmanager
@@ -349,16 +446,21 @@ def _counted(path: Path) -> dict[str, dict[str, int]]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         right = False
     if not right:
-        raise ValueError("the count of this client's privacy budget is damaged; its operator must repair it")
+        raise ValueError(
+            "the count of this client's privacy budget is damaged; its operator must repair it"
+        )
     return counts
 
 
 def _epsilon(counts: Mapping[str, Mapping[str, int]], delta: float) -> float:
     """The ε spent: T Gaussian releases with multipliers z_t reveal as much as a single one with 1 / z² = Σ 1 / z_t².
 
-    An update in a sum changes it by half as much as a single update changes, see :func:`~coterie.boundary.spent`.
+    An update in a sum changes it by half as much as a single update changes, see
+    :func:`~coterie.boundary.spent`.
     """
     inverse = sum(
-        count / (float(noise) * (2 if kind == SUMS else 1)) ** 2 for kind, own in counts.items() for noise, count in own.items()
+        count / (float(noise) * (2 if kind == SUMS else 1)) ** 2
+        for kind, own in counts.items()
+        for noise, count in own.items()
     )
     return spent(1 / math.sqrt(inverse), 1, delta) if inverse else 0.0

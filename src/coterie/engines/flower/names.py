@@ -1,7 +1,7 @@
 """Names of clients: what a node's config says, the id of a name, and the name in a node's answer to the query for its id.
 
-A client has a whole number as its id. The id of a client with a name is a hash of the name, so that every server gives it the
-same one, also after a restart, and nothing needs to be agreed.
+A client has a whole number as its id. The id of a client with a name is a hash of the name, so that
+every server gives it the same one, also after a restart, and nothing needs to be agreed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from coterie.settings import SettingError
 HASHED = 1 << 48
 """The smallest id of a name.
 
-Ids of names have 49 bits: they are never those of clients that are counted from 0, and JavaScript holds them exactly.
+Ids of names have 49 bits: they are never those of clients that are counted from 0, and JavaScript
+holds them exactly.
 """
 
 DIGITS = 18
@@ -71,8 +72,8 @@ def claim_of(value: Any, where: str) -> Claim:
         The client.
 
     Raises:
-        SettingError: A text is neither a whole number >= 0 of at most 18 digits nor a name: a name has at most 100
-            characters, all of them printable.
+        SettingError: A text is neither a whole number >= 0 of at most 18 digits nor a name: a name
+            has at most 100 characters, all of them printable.
 
     Example:
         >>> claim_of(3, "client-id"), claim_of("3", "client-id"), claim_of("north", "client-id").name
@@ -83,7 +84,9 @@ def claim_of(value: Any, where: str) -> Claim:
     if re.fullmatch("[+-]?[0-9]+", value):
         if len(value) > DIGITS or not value.isdecimal():
             got = f"got {value[:40]!r}"
-            raise SettingError(f"{where} must be a name or a non-negative integer of at most {DIGITS} digits, {got}")
+            raise SettingError(
+                f"{where} must be a name or a non-negative integer of at most {DIGITS} digits, {got}"
+            )
         return Claim(int(value))
     check_name(value, where)
     if printable(value) != value:  # two names that differ must be shown differently
@@ -103,7 +106,9 @@ def named(config: Mapping[str, Any]) -> Claim | None:
     Raises:
         SettingError: The entry is a text that can be neither an id nor a name.
     """
-    return next((claim_of(config[key], key) for key in ("client-id", "partition-id") if key in config), None)
+    return next(
+        (claim_of(config[key], key) for key in ("client-id", "partition-id") if key in config), None
+    )
 
 
 def said(claim: Claim | None, **more: int) -> RecordDict:
@@ -131,10 +136,13 @@ def heard(content: RecordDict) -> Claim | None:
         The client; None if the node says none.
 
     Raises:
-        Unfit: The id is not a non-negative integer, the name is not allowed, or the id is not that of the name.
+        Unfit: The id is not a non-negative integer, the name is not allowed, or the id is not that
+            of the name.
     """
     about, record = content.get(WHO, MetricRecord()), content.get(NAME)
-    if not isinstance(about, MetricRecord) or ("client" in about and whole(about["client"]) is None):
+    if not isinstance(about, MetricRecord) or (
+        "client" in about and whole(about["client"]) is None
+    ):
         raise Unfit("its client id must be a non-negative integer")
     client = whole(about.get("client"))
     if record is None:

@@ -26,20 +26,37 @@ from flwr.serverapp import Grid
 
 from coterie.core import Client, Note
 from coterie.data.world import Attendance
-from coterie.engines.flower.messages import CONFIG, FUNCTIONS, NO_TEST, QUERY, REFUSED, WHO, Unfit, brief
+from coterie.engines.flower.messages import (
+    CONFIG,
+    FUNCTIONS,
+    NO_TEST,
+    QUERY,
+    REFUSED,
+    WHO,
+    Unfit,
+    brief,
+)
 from coterie.engines.flower.names import Claim, claim_of, heard
-from coterie.engines.flower.schemas import Stated, heard_schema, most_shared, other_versions, unstated
+from coterie.engines.flower.schemas import (
+    Stated,
+    heard_schema,
+    most_shared,
+    other_versions,
+    unstated,
+)
 from coterie.engines.workers import EngineError
 from coterie.files import read_regular, read_toml_file, reason
 from coterie.records.shown import Shown
 from coterie.settings import SettingError, UserError, check, nearest, setting
 
 # ----------------------------------------------------------------------------------------------------
-# Node identity: a node's client id is the one that it claims, the one that its key claimed first, or the one in a list.
+# Node identity: a node's client id is the one that it claims, the one that its key claimed first,
+# or the one in a list.
 #
-# Every SuperNode signs its requests with a key, and Flower gives the server the public key. With node authentication, the
-# key is in a file at the client, is registered by the operator, and stays the same after a restart. So it proves the
-# identity of the node. Without it, a SuperNode makes a new key at each start, and nothing identifies a node after a restart.
+# Every SuperNode signs its requests with a key, and Flower gives the server the public key. With
+# node authentication, the key is in a file at the client, is registered by the operator, and stays
+# the same after a restart. So it proves the identity of the node. Without it, a SuperNode makes a
+# new key at each start, and nothing identifies a node after a restart.
 
 
 CLAIMED, FIRST, LISTED = "claimed", "first", "listed"
@@ -56,7 +73,8 @@ def fingerprint(key: bytes) -> str:
     """Return the fingerprint of a public key in the format of ``ssh-keygen -l``.
 
     Args:
-        key: The public key in PEM format, as Flower gives it. Other bytes, as in a simulation, are hashed directly.
+        key: The public key in PEM format, as Flower gives it. Other bytes, as in a simulation, are
+            hashed directly.
 
     Returns:
         The fingerprint, ``"SHA256:..."``.
@@ -80,7 +98,8 @@ def badges(node: int, key: bytes) -> tuple[str, ...]:
         key: The node's public key; empty if Flower gives none.
 
     Returns:
-        The fingerprint of the key, if there is one, and the node id. The first identifier is the more permanent one.
+        The fingerprint of the key, if there is one, and the node id. The first identifier is the
+        more permanent one.
     """
     return (fingerprint(key), f"node {node}") if key else (f"node {node}",)
 
@@ -89,7 +108,8 @@ def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> Identity:
     """Read a list of clients with public key files, fingerprints or node ids.
 
     Args:
-        clients: Client, by its name or id -> the path of a public key in OpenSSH's format, ``"SHA256:..."``, or a node id.
+        clients: Client, by its name or id -> the path of a public key in OpenSSH's format,
+            ``"SHA256:..."``, or a node id.
         folder: The folder to which the paths are relative.
         name: Name of the list, for errors.
 
@@ -97,7 +117,8 @@ def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> Identity:
         The identity rule.
 
     Raises:
-        SettingError: A client is neither a name nor an id, an entry has none of these forms, or a node is listed twice.
+        SettingError: A client is neither a name nor an id, an entry has none of these forms, or a
+            node is listed twice.
     """
     found: dict[Claim, str] = {}
     for key, value in clients.items():
@@ -132,7 +153,9 @@ def _of_file(path: Path, client: Claim, name: str) -> str:
         why = reason(error)
     except (ValueError, UserError, UnsupportedAlgorithm) as error:
         why = str(error)
-    raise SettingError(f"{name} gives client {client} the public key file {path}, which cannot be read: {why}")
+    raise SettingError(
+        f"{name} gives client {client} the public key file {path}, which cannot be read: {why}"
+    )
 
 
 def from_file(path: Path | str) -> Identity:
@@ -195,13 +218,18 @@ class Identity:
 
         Args:
             owners: Client -> the identifier of its node.
-            nodes: Node -> client, used if ``owners`` is empty: the server was started with the rule ``claimed`` before.
+            nodes: Node -> client, used if ``owners`` is empty: the server was started with the rule
+                ``claimed`` before.
 
         Returns:
             The rule.
         """
-        known = dict(owners) or ({client: f"node {node}" for node, client in nodes.items()} if self.rule == FIRST else {})
-        return replace(self, owners={**known, **self.owners} if self.rule != LISTED else dict(self.owners))
+        known = dict(owners) or (
+            {client: f"node {node}" for node, client in nodes.items()} if self.rule == FIRST else {}
+        )
+        return replace(
+            self, owners={**known, **self.owners} if self.rule != LISTED else dict(self.owners)
+        )
 
     def owned(self, its: Iterable[str]) -> Client | None:
         """Return the client that belongs to the node with these identifiers; None if there is none."""
@@ -250,19 +278,26 @@ class Identity:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Messages to nodes, and how long to wait for their answers: a node that does not answer does not stop the others.
+# Messages to nodes, and how long to wait for their answers: a node that does not answer does not
+# stop the others.
 
 
 LEAST = 60.0
-"""Shortest grace time, in seconds. Every message starts a process at its node, which is slow on busy machines."""
+"""Shortest grace time, in seconds. Every message starts a process at its node, which is slow on
+busy machines."""
 
 BEHIND = 2
-"""Tasks, or tests, in a row: a node that owes this many answers still gets messages, but the server does not wait for it."""
+"""Tasks, or tests, in a row: a node that owes this many answers still gets messages, but the server
+does not wait for it."""
 
 FOLLOWED = 8
 """Number of the newest messages of each node and kind whose answers are still collected."""
 
-_GONE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+_GONE = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
 
 
 def gone(reply: Message) -> bool:
@@ -277,13 +312,19 @@ class Waiting:
     Attributes:
         timeout: Longest time, in seconds.
         min_replies: Share of the answers after which the grace time of the others begins.
-        grace: Grace time, as a multiple of the time that this share took. It is at least :data:`LEAST` seconds.
+        grace: Grace time, as a multiple of the time that this share took. It is at least
+            :data:`LEAST` seconds.
     """
 
     timeout: float = setting(3600.0, "maximum waiting time in seconds", gt=0, lt=1e9)
-    min_replies: float = setting(0.8, "fraction of the answers after which only the grace time remains", gt=0, le=1)
+    min_replies: float = setting(
+        0.8, "fraction of the answers after which only the grace time remains", gt=0, le=1
+    )
     grace: float = setting(
-        2.0, f"grace time as a multiple of the time until this fraction; at least {LEAST:g} seconds", ge=0, lt=1e9
+        2.0,
+        f"grace time as a multiple of the time until this fraction; at least {LEAST:g} seconds",
+        ge=0,
+        lt=1e9,
     )
 
     def __post_init__(self) -> None:
@@ -313,19 +354,23 @@ class Kind(NamedTuple):
     def of(cls, message: Message) -> Kind:
         """Return the receiver and the kind of a message."""
         about = message.metadata
-        return cls(about.dst_node_id, "query" if about.message_type == QUERY else about.message_type.partition(".")[0])
+        return cls(
+            about.dst_node_id,
+            "query" if about.message_type == QUERY else about.message_type.partition(".")[0],
+        )
 
 
 @dataclass
 class Post:
     """Sends messages to the nodes of a grid and collects the answers, including late ones.
 
-    An answer contains Flower's id of the message that it answers. So a late answer is never mistaken for the answer to a
-    newer message. But it shows that the node is alive.
+    An answer contains Flower's id of the message that it answers. So a late answer is never
+    mistaken for the answer to a newer message. But it shows that the node is alive.
 
     Attributes:
         grid: Flower's grid.
-        owed: Messages without an answer since the last message of this kind that the node answered, oldest first.
+        owed: Messages without an answer since the last message of this kind that the node answered,
+            oldest first.
         asleep: Nodes that have answered nothing since they last left a message without an answer.
         usual: The longest time, in seconds, in which enough answers to tasks arrived.
         late: Answers that arrived after their exchange.
@@ -352,12 +397,15 @@ class Post:
         """Whether a node gets requests of this kind without a wait for the answer."""
         return len(self.owed.get(kind, ())) >= BEHIND
 
-    def ask(self, messages: Iterable[Message], waiting: Waiting, connected: Collection[int] = ()) -> list[Message]:
+    def ask(
+        self, messages: Iterable[Message], waiting: Waiting, connected: Collection[int] = ()
+    ) -> list[Message]:
         """Send tasks and collect the answers.
 
-        The server does not wait for nodes that owe too many answers. If all receivers owe too many, it waits for all. If it
-        waits for no node that has answered before, but other connected nodes have, then the timeout is the longest time that
-        enough answers took so far, plus the grace time.
+        The server does not wait for nodes that owe too many answers. If all receivers owe too many,
+        it waits for all. If it waits for no node that has answered before, but other connected
+        nodes have, then the timeout is the longest time that enough answers took so far, plus the
+        grace time.
 
         Args:
             messages: The messages.
@@ -372,9 +420,13 @@ class Post:
         asked = {Kind.of(message) for message in messages}
         waited = {kind for kind in asked if not self.behind(kind)} or asked
         reliable = {kind for kind in self.longest if not self.behind(kind)}
-        others = {kind.node for kind in reliable - asked if kind.what in {one.what for one in asked}} & set(connected)
+        others = {
+            kind.node for kind in reliable - asked if kind.what in {one.what for one in asked}
+        } & set(connected)
         if self.usual is not None and others and not waited & reliable and waiting.min_replies < 1:
-            waiting = replace(waiting, timeout=min(waiting.timeout, self.usual + waiting.rest(self.usual)))
+            waiting = replace(
+                waiting, timeout=min(waiting.timeout, self.usual + waiting.rest(self.usual))
+            )
         replies, took = self.exchange(messages, {kind.node for kind in waited}, waiting)
         if took is not None:
             self.usual = max(took, self.usual or 0.0)
@@ -385,8 +437,8 @@ class Post:
     ) -> tuple[list[Message], float | None]:
         """Send messages and wait for the answers.
 
-        The wait ends when all nodes in ``waited`` have answered, when the grace time after enough of their answers has
-        passed, or at the timeout.
+        The wait ends when all nodes in ``waited`` have answered, when the grace time after enough
+        of their answers has passed, or at the timeout.
 
         Args:
             messages: The messages.
@@ -394,7 +446,8 @@ class Post:
             waiting: How long to wait.
 
         Returns:
-            The answers of all nodes, and the time in seconds until there were enough; None if there were never enough.
+            The answers of all nodes, and the time in seconds until there were enough; None if there
+            were never enough.
         """
         sent, begun = self._send(messages), self.now()
         goal = {id for id, node in sent.items() if node in waited}
@@ -408,7 +461,11 @@ class Post:
                 (heard if id in sent else self.late).append(reply)
             now = self.now()
             left = goal & self._open.keys()
-            if took is None and goal and (rest := self._rest(len(goal), left, now - begun, waiting)) is not None:
+            if (
+                took is None
+                and goal
+                and (rest := self._rest(len(goal), left, now - begun, waiting)) is not None
+            ):
                 took, end = now - begun, min(end, now + rest)
             if not left or now >= end:
                 break
@@ -416,18 +473,22 @@ class Post:
         self.asleep |= {node for id, node in sent.items() if id in self._open}
         return heard, took
 
-    def _rest(self, count: int, left: Collection[str], took: float, waiting: Waiting) -> float | None:
+    def _rest(
+        self, count: int, left: Collection[str], took: float, waiting: Waiting
+    ) -> float | None:
         """The seconds that remain for the ``left`` of ``count`` answers; None while too few have arrived.
 
-        With fewer than five clients, for example, a share of 0.8 requires all answers. Then the last client has its longest
-        time so far, or else that of the others, plus the grace time.
+        With fewer than five clients, for example, a share of 0.8 requires all answers. Then the
+        last client has its longest time so far, or else that of the others, plus the grace time.
         """
         if count - len(left) >= waiting.enough(count):
             return waiting.rest(took)
         if len(left) > 1 or count == 1 or waiting.min_replies == 1:
             return None
         known = self.longest.get(self._open[next(iter(left))][0], self.usual)
-        return None if known is None else max(waiting.rest(took), known + waiting.rest(known) - took)
+        return (
+            None if known is None else max(waiting.rest(took), known + waiting.rest(known) - took)
+        )
 
     def hear(self) -> None:
         """Collect the answers that have arrived since the last exchange."""
@@ -458,7 +519,9 @@ class Post:
         found = []
         for reply in self.grid.pull_messages(list(self._open)) if self._open else ():
             id, lost = reply.metadata.reply_to_message_id, gone(reply)
-            if id not in self._open or not (lost or reply.metadata.src_node_id == self._open[id][0].node):
+            if id not in self._open or not (
+                lost or reply.metadata.src_node_id == self._open[id][0].node
+            ):
                 continue
             kind, when = self._open[id]
             owed = self.owed[kind]
@@ -525,11 +588,13 @@ class NodeMemory:
     Attributes:
         run: Name of the run, under which clients store their own values.
         nodes: Node -> client.
-        layers: Name of a part of the plan -> client -> the exchange after which it last stored own values.
+        layers: Name of a part of the plan -> client -> the exchange after which it last stored own
+            values.
         owners: Client -> the identifier of its node, see :class:`Identity`.
         names: Client -> its name, for clients with names.
         ended: Name of a part that ended -> the exchange from which on own values of it count again.
-        schema: The schema that all clients must share, as :meth:`.schemas.Stated.to_json` writes it; None if it is not known.
+        schema: The schema that all clients must share, as :meth:`.schemas.Stated.to_json` writes
+            it; None if it is not known.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -545,15 +610,16 @@ class NodeMemory:
 class Nodes:
     """The nodes of a federation and their clients. The client of a node never changes.
 
-    The server asks a new node for its client id, see :data:`.messages.QUERY`. If the node claims an id, and ``identity``
-    allows it, the node is that client, also under a new node id after a restart.
-    (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or ``partition-id``.) A node that claims no id is the
-    client that it was ``before`` the server was stopped, or else gets the smallest free id. A refused node is not asked again
-    while it stays connected. A node that does not answer is asked again after :data:`SECONDS`, and the server does not wait
-    for it then.
+    The server asks a new node for its client id, see :data:`.messages.QUERY`. If the node claims an
+    id, and ``identity`` allows it, the node is that client, also under a new node id after a
+    restart. (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or ``partition-id``.)
+    A node that claims no id is the client that it was ``before`` the server was stopped, or else
+    gets the smallest free id. A refused node is not asked again while it stays connected. A node
+    that does not answer is asked again after :data:`SECONDS`, and the server does not wait for it
+    then.
 
-    A node also states the schema of its data. A node whose schema differs from the federation's is refused like one that is
-    not the client that it claims to be, and is told why.
+    A node also states the schema of its data. A node whose schema differs from the federation's is
+    refused like one that is not the client that it claims to be, and is told why.
 
     Attributes:
         post: Sends and receives messages.
@@ -562,11 +628,13 @@ class Nodes:
         before: Node -> client, before the server was stopped.
         client: Node -> client.
         names: Client -> its name, for clients with names; also of nodes that were refused.
-        greeting: Content of the message that asks a node for its id: a model and a config, for apps that do not know Coterie.
+        greeting: Content of the message that asks a node for its id: a model and a config, for apps
+            that do not know Coterie.
         aware: Clients whose apps know Coterie.
         functions: Those of them whose apps train by a function of their own.
-        notes: Events since the notes were last taken: nodes that were refused or do not report an id, answers that came too
-            late, and several nodes that are the same client at the same time. Of these, the last one gets the messages.
+        notes: Events since the notes were last taken: nodes that were refused or do not report an
+            id, answers that came too late, and several nodes that are the same client at the same
+            time. Of these, the last one gets the messages.
         asked: Node -> when it was last asked for its id, until it answers.
         deaf: Node -> how often it has not given a usable answer about its id.
         refused: Connected nodes that were refused.
@@ -575,9 +643,11 @@ class Nodes:
         greeted: Nodes that have once been asked for their ids with a wait for the answer.
         took: The longest time, in seconds, in which enough of them answered.
         noted: Texts of notes that are given only once.
-        schema: What the federation states: the schema that all nodes must share. None until it is known.
+        schema: What the federation states: the schema that all nodes must share. None until it is
+            known.
         stated: Node -> what it states about its data.
-        unlike: Connected nodes that were refused because of what they state -> the client and the reason.
+        unlike: Connected nodes that were refused because of what they state -> the client and the
+            reason.
         mute: Clients of which it was noted that they state no schema.
         versions: Package -> the server's version, for notes about nodes with another one.
     """
@@ -676,8 +746,13 @@ class Nodes:
                 tell(self.shown.text(note.text))
             said = len(self.notes)
             if self.post.now() >= end:
-                hint = "; ".join(self.shown.text(note.text) for note in self.notes) or "are the SuperNodes running?"
-                raise EngineError(f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}")
+                hint = (
+                    "; ".join(self.shown.text(note.text) for note in self.notes)
+                    or "are the SuperNodes running?"
+                )
+                raise EngineError(
+                    f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}"
+                )
             if came != last:
                 tell(f"{came} of {count} nodes connected")
                 last = came
@@ -686,8 +761,8 @@ class Nodes:
     def awake(self, clients: Iterable[Client], members: Collection[Client]) -> frozenset[Client]:
         """Return the connected clients that can take part.
 
-        These are the members, and other clients that have no unanswered message or have answered one since. The others get a
-        query, and the server does not wait for the answer.
+        These are the members, and other clients that have no unanswered message or have answered
+        one since. The others get a query, and the server does not wait for the answer.
 
         Args:
             clients: The connected clients.
@@ -697,12 +772,24 @@ class Nodes:
             The clients that can take part.
         """
         clients = frozenset(clients)
-        silent = {client for client in clients.difference(members) if self.node(client) in self.post.asleep}
-        nodes = [self.node(client) for client in sorted(silent) if self._lately(self.node(client)) is None]
+        silent = {
+            client
+            for client in clients.difference(members)
+            if self.node(client) in self.post.asleep
+        }
+        nodes = [
+            self.node(client)
+            for client in sorted(silent)
+            if self._lately(self.node(client)) is None
+        ]
         if nodes:
             self.asked.update(dict.fromkeys(nodes, self.post.now()))
             self._hear(self.post.exchange(self._queries(nodes), (), self.waiting)[0], {})
-        return frozenset(client for client in clients if client not in silent or self.node(client) not in self.post.asleep)
+        return frozenset(
+            client
+            for client in clients
+            if client not in silent or self.node(client) not in self.post.asleep
+        )
 
     @property
     def unlike_clients(self) -> dict[Client, str]:
@@ -713,16 +800,23 @@ class Nodes:
     def agree(self) -> None:
         """Choose the schema of the federation if it is not known, and refuse the nodes that differ.
 
-        It is the schema that most of the connected nodes share; of equally many, that of the smallest client id.
+        It is the schema that most of the connected nodes share; of equally many, that of the
+        smallest client id.
         """
         if self.schema is None:
-            by_client = {client: self.stated[node] for node, client in self.client.items() if node in self.stated}
+            by_client = {
+                client: self.stated[node]
+                for node, client in self.client.items()
+                if node in self.stated
+            }
             self.schema = most_shared(by_client)
             if self.schema is not None:
                 self._tell_of_tie(by_client, self.schema)
             for node in list(self.client):
                 self._compare(node)
-        silent = {client for node, client in self.client.items() if node not in self.stated} - self.mute
+        silent = {
+            client for node, client in self.client.items() if node not in self.stated
+        } - self.mute
         if silent and self.schema is not None:
             self.mute |= silent
             self._once(unstated(map(str, sorted(silent))), tuple(sorted(silent)))
@@ -730,7 +824,11 @@ class Nodes:
     def _tell_of_tie(self, stated: Mapping[Client, Stated], chosen: Stated) -> None:
         """Note that as many nodes have another schema, so that nothing shows which one is right."""
         count = Counter(one.key for one in stated.values())
-        others = [client for client, one in stated.items() if one.key != chosen.key and one.difference(chosen)]
+        others = [
+            client
+            for client, one in stated.items()
+            if one.key != chosen.key and one.difference(chosen)
+        ]
         if others and max(count[stated[client].key] for client in others) == count[chosen.key]:
             first = min(client for client, one in stated.items() if one.key == chosen.key)
             text = (
@@ -762,7 +860,8 @@ class Nodes:
         notes, self.notes = tuple(self.notes), []
         return notes
 
-    # -- client ids of nodes ------------------------------------------------------------------------------------------
+    # -- client ids of nodes
+    # ------------------------------------------------------------------------------------------
 
     def _lately(self, node: int) -> float | None:
         """When a node was asked, if it still has time to answer."""
@@ -774,7 +873,10 @@ class Nodes:
         return not known and self.deaf.get(node, 0) < PATIENCE and self._lately(node) is None
 
     def _queries(self, nodes: Iterable[int]) -> list[Message]:
-        return [Message(RecordDict(dict(self.greeting)), dst_node_id=node, message_type=QUERY) for node in nodes]
+        return [
+            Message(RecordDict(dict(self.greeting)), dst_node_id=node, message_type=QUERY)
+            for node in nodes
+        ]
 
     def _meet(self, new: Iterable[int], keys: Mapping[int, bytes]) -> None:
         new = list(new)
@@ -799,15 +901,26 @@ class Nodes:
                 continue
             if node in self.client and reply.metadata.message_type != QUERY:
                 self._once(
-                    f"client {self.client[node]} answered late: the other clients continued without it", (self.client[node],)
+                    f"client {self.client[node]} answered late: the other clients continued without it",
+                    (self.client[node],),
                 )
             elif reply.metadata.message_type == QUERY:
                 self.asked.pop(node, None)
                 said.setdefault(node, reply)
-        said = {node: reply for node, reply in said.items() if node in keys and node not in {*self.client, *self.refused}}
+        said = {
+            node: reply
+            for node, reply in said.items()
+            if node in keys and node not in {*self.client, *self.refused}
+        }
         failures = {node: _failure(reply) for node, reply in said.items()}
-        knowing = {n: r.content[WHO] for n, r in said.items() if failures[n] is None and r.has_content() and WHO in r.content}
-        named = {node: claim for node in knowing if (claim := heard(said[node].content)) is not None}
+        knowing = {
+            n: r.content[WHO]
+            for n, r in said.items()
+            if failures[n] is None and r.has_content() and WHO in r.content
+        }
+        named = {
+            node: claim for node in knowing if (claim := heard(said[node].content)) is not None
+        }
         claimed = [claim.client for claim in named.values()]
         for node in sorted(said):
             why = failures[node]
@@ -827,9 +940,13 @@ class Nodes:
                 if node in self.client and self.schema is not None:
                     self._compare(node)
 
-    def _admit(self, node: int, its: tuple[str, ...], claim: Claim | None, claimed: Iterable[Client]) -> None:
+    def _admit(
+        self, node: int, its: tuple[str, ...], claim: Claim | None, claimed: Iterable[Client]
+    ) -> None:
         if claim and claim.name:
-            self.names.setdefault(claim.client, claim.name)  # the first one stays if two names have the same hash
+            self.names.setdefault(
+                claim.client, claim.name
+            )  # the first one stays if two names have the same hash
         who = None if claim is None else claim.client
         try:
             own = self.identity.judge(node, its, who)
@@ -857,5 +974,11 @@ class Nodes:
 
     def _free(self, claimed: Iterable[Client]) -> Client:
         unlike = [client for client, _ in self.unlike.values()]
-        taken = {*self.client.values(), *self.before.values(), *self.identity.owners, *claimed, *unlike}
+        taken = {
+            *self.client.values(),
+            *self.before.values(),
+            *self.identity.owners,
+            *claimed,
+            *unlike,
+        }
         return next(i for i in range(len(taken) + 1) if i not in taken)

@@ -29,7 +29,8 @@ class GroupedResult(Result):
         layout: The layout of the model's parameters.
         rest: Tensors of the net's state dict that are not part of a row.
         served: The model of each client; None before the first round.
-        stays: Names of the layers that stay at the clients: these models have the values of the first model there.
+        stays: Names of the layers that stay at the clients: these models have the values of the
+            first model there.
         personal: Whether clients have personal models, which stay with them.
         sealed: Whether the models are sealed, because the boundary has a rotation.
         names: Client -> its name, for clients with names.
@@ -82,7 +83,9 @@ class GroupedResult(Result):
         if row is None and self.served and isinstance(client, int):
             row = self.served.row.get(client)  # the id of a client with a name
         if self.served is None or row is None:
-            raise UserError(f"the result has no client {client!r}; its clients are {_listed(tuple(rows))}")
+            raise UserError(
+                f"the result has no client {client!r}; its clients are {_listed(tuple(rows))}"
+            )
         if row not in self._packed:
             self._packed[row] = messages.packed(self.served.models[row], self.layout, self.rest)
         return self._packed[row]
@@ -94,7 +97,11 @@ class GroupedResult(Result):
         found, group = [], self.groups[0]
         if len(models := set(self.served.row.values())) > 1:
             own = {self.served.row[id] for id in max(self.served.groups, key=len)}
-            whose = f"{len(group)} clients ({_listed(group)})" if len(own) == 1 else f"client {group[0]} alone"
+            whose = (
+                f"{len(group)} clients ({_listed(group)})"
+                if len(own) == 1
+                else f"client {group[0]} alone"
+            )
             some = f"{len(self.groups)} group{'s' if len(self.groups) > 1 else ''}"
             found.append(
                 f"the clients are in {some} and have {len(models)} models: result.arrays is that of {whose}; "
@@ -106,16 +113,26 @@ class GroupedResult(Result):
                 "result.arrays is the first; a client takes the one of lowest loss on its training data"
             )
         if self.served.ensemble:
-            found.append("clients are served by several models together; result.arrays and result.arrays_of have only the last")
+            found.append(
+                "clients are served by several models together; result.arrays and result.arrays_of have only the last"
+            )
         if self.served.neighbours is not None:
-            found.append("clients are also served by their nearest training examples; the result has only the model")
+            found.append(
+                "clients are also served by their nearest training examples; the result has only the model"
+            )
         if self.stays:
             layers = ", ".join(self.stays)
-            found.append(f"layers stay at the clients ({layers}); the result has the values of the first model there")
+            found.append(
+                f"layers stay at the clients ({layers}); the result has the values of the first model there"
+            )
         if self.personal:
-            found.append("personal models stay at the clients; the result has only the models that they share")
+            found.append(
+                "personal models stay at the clients; the result has only the models that they share"
+            )
         if self.sealed:
-            found.append("the models are sealed by the boundary's rotation; only the clients can open them")
+            found.append(
+                "the models are sealed by the boundary's rotation; only the clients can open them"
+            )
         return found
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
 """What nodes state about their data in their first message, and the choice of the schema that all must share.
 
-A node answers the query for its id with the :class:`~coterie.data.schema.Schema` of its data, in words or as digests. The
-server compares it with that of the federation, before the node trains. The server cannot know which of two schemas is right:
-that of its operator decides, or else the one that most nodes share.
+A node answers the query for its id with the :class:`~coterie.data.schema.Schema` of its data, in
+words or as digests. The server compares it with that of the federation, before the node trains. The
+server cannot know which of two schemas is right: that of its operator decides, or else the one that
+most nodes share.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from coterie.settings import SettingError, nearest
 
 WORDS, DIGEST, NOTHING = "words", "digest", "none"
 SHARING = (WORDS, DIGEST, NOTHING)
-"""What a node states: its schema; a digest of each part, and only the objective in words; nothing."""
+"""What a node states: its schema; a digest of each part, and only the objective in words; nothing.
+"""
 
 SETTING = "schema"
 """Key of the node config for this."""
@@ -57,7 +59,13 @@ class Stated:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, schema: Schema, sharing: str = WORDS, model: str = "", versions: Mapping[str, str] | None = None) -> Stated:
+    def of(
+        cls,
+        schema: Schema,
+        sharing: str = WORDS,
+        model: str = "",
+        versions: Mapping[str, str] | None = None,
+    ) -> Stated:
         """Return what a node with a schema states.
 
         Args:
@@ -91,7 +99,9 @@ class Stated:
                 found += self.words.differences(federation.words, part)
             else:
                 verb = "differs" if part in ("target", "scaling", "objective") else "differ"
-                found.append(f"its {part} {verb}: digest {own[:SHORT]}, the federation's is {theirs[:SHORT]}")
+                found.append(
+                    f"its {part} {verb}: digest {own[:SHORT]}, the federation's is {theirs[:SHORT]}"
+                )
         return in_words(found)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,10 +128,22 @@ class Stated:
             "versions",
         }:
             raise Unfit("its schema must have words and digests")
-        digests, versions, model = found["digests"], found.get("versions", {}), found.get("model", "")
-        if not isinstance(digests, Mapping) or set(digests) != set(PARTS) or not all(map(_is_digest, digests.values())):
+        digests, versions, model = (
+            found["digests"],
+            found.get("versions", {}),
+            found.get("model", ""),
+        )
+        if (
+            not isinstance(digests, Mapping)
+            or set(digests) != set(PARTS)
+            or not all(map(_is_digest, digests.values()))
+        ):
             raise Unfit(f"its schema must have a digest of each part ({', '.join(PARTS)})")
-        if not isinstance(versions, Mapping) or len(versions) > MOST_VERSIONS or not all(map(_is_text, versions.values())):
+        if (
+            not isinstance(versions, Mapping)
+            or len(versions) > MOST_VERSIONS
+            or not all(map(_is_text, versions.values()))
+        ):
             raise Unfit("its versions must be texts")
         if not _is_text(model):
             raise Unfit("the difference of its model must be a text")
@@ -131,7 +153,9 @@ class Stated:
             raise Unfit(f"its schema is not valid: {error}") from None
         for part, digest in words.digests().items():
             if digest and digest != digests[part]:
-                raise Unfit(f"its schema is not valid: the digest of its {part} is not that of the words")
+                raise Unfit(
+                    f"its schema is not valid: the digest of its {part} is not that of the words"
+                )
         return cls(words=words, digests=dict(digests), model=model, versions=dict(versions))
 
 
@@ -206,7 +230,11 @@ def digests_only(content: RecordDict) -> dict[str, ConfigRecord]:
         return {}
     if stated is None:
         return {}
-    return {SCHEMA: record_of(Stated(words=stated.words.only("objective"), digests=stated.digests, model=stated.model))}
+    return {
+        SCHEMA: record_of(
+            Stated(words=stated.words.only("objective"), digests=stated.digests, model=stated.model)
+        )
+    }
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -219,9 +247,12 @@ def most_shared(stated: Mapping[Client, Stated]) -> Stated | None:
     A schema in words counts before the same one as digests, because it can say what differs.
 
     Args:
-        stated: Client -> what its node states. A node whose model differs from the server's does not count.
+        stated: Client -> what its node states. A node whose model differs from the server's does
+            not count.
     """
-    known = {client: one for client, one in sorted(stated.items()) if any(one.key) and not one.model}
+    known = {
+        client: one for client, one in sorted(stated.items()) if any(one.key) and not one.model
+    }
     if not known:
         return None
     count = Counter(one.key for one in known.values())
@@ -249,7 +280,9 @@ def other_versions(own: Mapping[str, str], stated: Mapping[str, str]) -> str | N
     return "; ".join(found) or None
 
 
-def model_difference(names: Mapping[str, tuple[int, ...]], served: Mapping[str, tuple[int, ...]]) -> str:
+def model_difference(
+    names: Mapping[str, tuple[int, ...]], served: Mapping[str, tuple[int, ...]]
+) -> str:
     """Return how the tensors of a node's model differ from those that the server sends, in words; empty if they do not.
 
     Args:
@@ -265,7 +298,9 @@ def model_difference(names: Mapping[str, tuple[int, ...]], served: Mapping[str, 
         found.append(f"its model has a tensor {quoted(has[0])}, which the server's model has not")
     for name, shape in names.items():
         if name in served and shape != served[name]:
-            found.append(f"{quoted(name)} of its model has shape {shape}, and {served[name]} in the server's model")
+            found.append(
+                f"{quoted(name)} of its model has shape {shape}, and {served[name]} in the server's model"
+            )
     return in_words(found) or ""
 
 
@@ -295,6 +330,10 @@ def agreed(given: Schema | None, before: Stated | None) -> Stated | None:
 def unstated(clients: Iterable[str]) -> str:
     """A note about clients that state no schema."""
     some = list(clients)
-    who = f"client {some[0]}" if len(some) == 1 else f"{len(some)} clients, for example client {some[0]},"
+    who = (
+        f"client {some[0]}"
+        if len(some) == 1
+        else f"{len(some)} clients, for example client {some[0]},"
+    )
     verb = "states" if len(some) == 1 else "state"
     return f"{who} {verb} no schema: columns, types, classes and scaling are not compared with the federation's"

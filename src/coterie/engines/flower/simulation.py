@@ -49,12 +49,14 @@ def rounds(
 ) -> Iterator[Round]:
     """Run the rounds of :func:`coterie.engines.rounds.rounds` with every client as a Flower node.
 
-    The results are the same up to float rounding. Leaving the loop early ends the simulation. Layers, personal models and
-    sketches that stay at the clients are lost when it ends, so a method with these cannot ``start`` at a later round.
+    The results are the same up to float rounding. Leaving the loop early ends the simulation.
+    Layers, personal models and sketches that stay at the clients are lost when it ends, so a method
+    with these cannot ``start`` at a later round.
 
     Args:
         method: The method to run.
-        world: Function that makes the world. It must be picklable, because every process makes its own world.
+        world: Function that makes the world. It must be picklable, because every process makes its
+            own world.
         rounds: Number of the last round.
         seed: Seed of all random draws.
         workers: Number of clients that train at the same time. None means one per core.
@@ -68,7 +70,8 @@ def rounds(
 
     Raises:
         EngineError: The simulation fails.
-        SettingError: There is a ``start``, and the method keeps layers, personal models or sketches at the clients.
+        SettingError: There is a ``start``, and the method keeps layers, personal models or sketches
+            at the clients.
     """
     if start is not None and (what := _keeps(method, start, seed, world, boundary or Boundary())):
         lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
@@ -80,7 +83,16 @@ def rounds(
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as home:
         log_file = Path(home) / "log"
-        order = _Job(method, world, rounds, seed, eval_every, start, boundary or Boundary(), robust or Robust())
+        order = _Job(
+            method,
+            world,
+            rounds,
+            seed,
+            eval_every,
+            start,
+            boundary or Boundary(),
+            robust or Robust(),
+        )
         job = partial(_serve, theirs, order, workers or default_workers(), home)
         process = multiprocessing.get_context("spawn").Process(target=job, daemon=False)
         with _safe_path():
@@ -143,14 +155,19 @@ class _Job:
     robust: Robust
 
 
-def _keeps(method: Method[Any], start: Position, seed: int, world: Callable[[], World], boundary: Boundary) -> str | None:
+def _keeps(
+    method: Method[Any], start: Position, seed: int, world: Callable[[], World], boundary: Boundary
+) -> str | None:
     """What a method keeps at the clients according to its first and its next plan; None for nothing.
 
-    The next plan alone does not tell: in a review or between two questions it may use nothing that is kept.
+    The next plan alone does not tell: in a review or between two questions it may use nothing that
+    is kept.
     """
     _, federation = setup(method, _built(world), seed, boundary)
     plans = (
-        method.plan(method.init(federation), Cohort(present=federation.clients, exchange=0, seed=seed)),
+        method.plan(
+            method.init(federation), Cohort(present=federation.clients, exchange=0, seed=seed)
+        ),
         method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed)),
     )
     tasks = [task for plan in plans for _, part in plan.leaves() for task in part.tasks.values()]
@@ -167,7 +184,11 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())  # the log output of Ray and Flower
         paths = [path for path in sys.path if path]  # Ray's processes import the same modules
-        settings = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_HOME": home}
+        settings = {
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_HOME": home,
+        }
         os.environ.update(settings, PYTHONPATH=os.pathsep.join(paths))
         os.chdir(home)  # Ray's processes import from the current folder, too
         from flwr.simulation import run_simulation
@@ -181,7 +202,12 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
                 num_supernodes=len(here.clients),
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                    "init_args": {"address": "local", "num_cpus": workers, "log_to_driver": False, "include_dashboard": False},
+                    "init_args": {
+                        "address": "local",
+                        "num_cpus": workers,
+                        "log_to_driver": False,
+                        "include_dashboard": False,
+                    },
                 },
             )
         except Exception as error:  # report any error to the other process
@@ -221,7 +247,9 @@ def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
     return app
 
 
-def simulated(world: Callable[[], World], boundary: Boundary | None = None, seed: int = 0) -> ClientApp:
+def simulated(
+    world: Callable[[], World], boundary: Boundary | None = None, seed: int = 0
+) -> ClientApp:
     """Make one ClientApp for all clients of a world. Partition i is the i-th client in the order of ids.
 
     Args:
@@ -233,11 +261,18 @@ def simulated(world: Callable[[], World], boundary: Boundary | None = None, seed
         The app.
     """
     mods = [] if boundary in (None, Boundary()) else [partial(_bounded, world, boundary, seed)]
-    return client_app(participant=partial(_participant, world), client=partial(_client, world), mods=mods)
+    return client_app(
+        participant=partial(_participant, world), client=partial(_client, world), mods=mods
+    )
 
 
 def _bounded(
-    world: Callable[[], World], boundary: Boundary, seed: int, message: Message, context: Context, call_next: Any
+    world: Callable[[], World],
+    boundary: Boundary,
+    seed: int,
+    message: Message,
+    context: Context,
+    call_next: Any,
 ) -> Message:
     """A version of :func:`.mods.boundary_mod` that can be pickled."""
     return boundary_mod(boundary, _made(world).model, simulated=seed)(message, context, call_next)
@@ -267,4 +302,11 @@ def _client(world: Callable[[], World], context: Context) -> int:
 
 def _participant(world: Callable[[], World], context: Context) -> Participant:
     made, client = _made(world), _client(world, context)
-    return Participant(made.clients[client], made.model, made.objective, made.augment, made.attacks.get(client), compared=False)
+    return Participant(
+        made.clients[client],
+        made.model,
+        made.objective,
+        made.augment,
+        made.attacks.get(client),
+        compared=False,
+    )

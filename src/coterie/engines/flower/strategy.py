@@ -15,7 +15,15 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from google.protobuf.message import DecodeError
@@ -31,7 +39,15 @@ from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
 from coterie.engines.flower.limited import LimitLog
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST, Rest
-from coterie.engines.flower.nodes import CLAIMED, Identity, NodeMemory, Nodes, Post, Waiting, from_file
+from coterie.engines.flower.nodes import (
+    CLAIMED,
+    Identity,
+    NodeMemory,
+    Nodes,
+    Post,
+    Waiting,
+    from_file,
+)
 from coterie.engines.flower.result import GroupedResult
 from coterie.engines.flower.schemas import agreed, checked_memory
 from coterie.engines.plausible import Plausible
@@ -53,16 +69,41 @@ from coterie.settings.calls import public
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
-    "accuracy": ("accuracy", "eval_acc", "eval_accuracy", "acc", "test_acc", "test_accuracy", "val_acc", "val_accuracy"),
+    "accuracy": (
+        "accuracy",
+        "eval_acc",
+        "eval_accuracy",
+        "acc",
+        "test_acc",
+        "test_accuracy",
+        "val_acc",
+        "val_accuracy",
+    ),
 }
 """Metric -> the names that apps may use for it. The first one found in a reply counts."""
 
-_OWN = ("nodes", "wait", "timeout", "min-replies", "grace", "identity", "patience", "seed", "eval-every", "schema", "out")
+_OWN = (
+    "nodes",
+    "wait",
+    "timeout",
+    "min-replies",
+    "grace",
+    "identity",
+    "patience",
+    "seed",
+    "eval-every",
+    "schema",
+    "out",
+)
 
 
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The settings in one table of a run config. Flower flattens tables: ``cfl.eps1`` is ``eps1`` of ``cfl``."""
-    return {key.removeprefix(f"{name}."): _listed(value) for key, value in config.items() if key.startswith(f"{name}.")}
+    return {
+        key.removeprefix(f"{name}."): _listed(value)
+        for key, value in config.items()
+        if key.startswith(f"{name}.")
+    }
 
 
 def _slips(config: Mapping[str, Any], method: Method[Any]) -> list[str]:
@@ -70,9 +111,17 @@ def _slips(config: Mapping[str, Any], method: Method[Any]) -> list[str]:
     read, own, said = ("method", "clients", *_OWN), settings_of(type(method)), []
     for key in config:
         near = get_close_matches(key.replace("_", "-"), read, 1, 0.8)
-        meant = f"{method.name}.{name}" if (name := key.replace("-", "_")) in own else near[0] if near else ""
+        meant = (
+            f"{method.name}.{name}"
+            if (name := key.replace("-", "_")) in own
+            else near[0]
+            if near
+            else ""
+        )
         if key not in read and meant:
-            said.append(f"the run config has {key!r}, which Coterie does not read; did you mean {meant}?")
+            said.append(
+                f"the run config has {key!r}, which Coterie does not read; did you mean {meant}?"
+            )
     return said
 
 
@@ -90,32 +139,39 @@ def _listed(value: Any) -> Any:
 class MethodStrategy(Strategy):
     """A Flower strategy that runs a Coterie method.
 
-    There is one model per cluster or per client. If a task offers several models, one message contains all of them. After
-    :meth:`start`, ``assignment`` has the groups and their models, and ``last`` is the last round.
+    There is one model per cluster or per client. If a task offers several models, one message
+    contains all of them. After :meth:`start`, ``assignment`` has the groups and their models, and
+    ``last`` is the last round.
 
     Args:
         method: The method with its settings.
         model: Function that makes the clients' net.
-        training: Training settings for clients whose apps know Coterie. Other apps receive only the learning rate, as
-            ``config["lr"]``.
+        training: Training settings for clients whose apps know Coterie. Other apps receive only the
+            learning rate, as ``config["lr"]``.
         nodes: Number of nodes that must be connected before the first round.
         wait: Longest time to wait for these nodes, in seconds.
-        timeout: Longest time for an exchange, in seconds. A client that has not answered by then is silent.
+        timeout: Longest time for an exchange, in seconds. A client that has not answered by then is
+            silent.
         min_replies: Share of the clients after whose answers the grace time of the others begins.
-        grace: Grace time, as a multiple of the time that this share took. It is at least 60 seconds.
-        identity: Rule for the client id of a node. ``"claimed"``: the id that the node reports. ``"first"``: an id belongs
-            permanently to the first node, by its key, that reports it. Or a mapping of clients, by name or id, to public key
-            files, fingerprints or node ids (see ``coterie.engines.flower.nodes``).
+        grace: Grace time, as a multiple of the time that this share took. It is at least 60
+            seconds.
+        identity: Rule for the client id of a node. ``"claimed"``: the id that the node reports.
+            ``"first"``: an id belongs permanently to the first node, by its key, that reports it.
+            Or a mapping of clients, by name or id, to public key files, fingerprints or node ids
+            (see ``coterie.engines.flower.nodes``).
         patience: Number of rounds in a row without an answer after which a client is retired.
         seed: Seed of all random draws.
         eval_every: Rounds between tests.
         metrics: Metric -> the names that apps use for it.
         boundary: Operations of the clients on rows (:func:`~coterie.engines.flower.boundary_mod`).
-        robust: Bounds on the influence of one client on the others (:class:`~coterie.robust.Robust`).
-        schema: The schema that all clients' data must have: a :class:`~coterie.data.schema.Schema`, a mapping of its fields, or
-            the path of a TOML file with it. None takes the schema that most nodes share before the first round; of equally
-            many, that of the client with the smallest id. A node that differs in what both state is refused.
-        out: Run directory for records and checkpoints. If it already contains a run of this method, that run continues.
+        robust: Bounds on the influence of one client on the others
+            (:class:`~coterie.robust.Robust`).
+        schema: The schema that all clients' data must have: a :class:`~coterie.data.schema.Schema`,
+            a mapping of its fields, or the path of a TOML file with it. None takes the schema that
+            most nodes share before the first round; of equally many, that of the client with the
+            smallest id. A node that differs in what both state is refused.
+        out: Run directory for records and checkpoints. If it already contains a run of this method,
+            that run continues.
 
     Raises:
         SettingError: A setting is not allowed, or method and boundary do not fit together.
@@ -142,16 +198,28 @@ class MethodStrategy(Strategy):
         schema: Schema | Mapping[str, Any] | Path | str | None = None,
         out: Path | str | None = None,
     ) -> None:
-        whole = (("nodes", nodes, 1), ("patience", patience, 1), ("seed", seed, 0), ("eval_every", eval_every, 1))
+        whole = (
+            ("nodes", nodes, 1),
+            ("patience", patience, 1),
+            ("seed", seed, 0),
+            ("eval_every", eval_every, 1),
+        )
         for name, value, least in whole:
             if type(value) is not int or value < least:
-                raise SettingError(f"MethodStrategy.{name} must be an integer >= {least}, got {value!r}")
+                raise SettingError(
+                    f"MethodStrategy.{name} must be an integer >= {least}, got {value!r}"
+                )
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
         if not isinstance(metrics or {}, Mapping):
-            raise SettingError(f"MethodStrategy.metrics must be a mapping from metrics to apps' names, got {metrics!r:.60}")
+            raise SettingError(
+                f"MethodStrategy.metrics must be a mapping from metrics to apps' names, got {metrics!r:.60}"
+            )
         nets.check_maker(model, "MethodStrategy.model")
-        called = {name: (names,) if isinstance(names, str) else tuple(names) for name, names in (metrics or {}).items()}
+        called = {
+            name: (names,) if isinstance(names, str) else tuple(names)
+            for name, names in (metrics or {}).items()
+        }
         self.terms = Terms(
             method=made(method),
             model=model,
@@ -186,16 +254,19 @@ class MethodStrategy(Strategy):
         return self.last.assignment if self.last else self._stored
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], model: Callable[[], nn.Module], **how: Any) -> MethodStrategy:
+    def from_config(
+        cls, config: Mapping[str, Any], model: Callable[[], nn.Module], **how: Any
+    ) -> MethodStrategy:
         """Make a strategy from Flower's run config.
 
         These keys of the run config count; an app may have other keys.
 
         - ``method``: a name of :data:`coterie.METHODS`.
-        - ``<method>.<setting>``, ``training.<setting>``, ``boundary.<setting>``, ``robust.<setting>``: settings.
+        - ``<method>.<setting>``, ``training.<setting>``, ``boundary.<setting>``,
+          ``robust.<setting>``: settings.
         - ``metrics.<metric>``: the name that apps use for a metric.
-        - ``nodes``, ``wait``, ``timeout``, ``min-replies``, ``grace``, ``identity``, ``patience``, ``seed``, ``eval-every``,
-          ``schema``, ``out``: the arguments of this class.
+        - ``nodes``, ``wait``, ``timeout``, ``min-replies``, ``grace``, ``identity``, ``patience``,
+          ``seed``, ``eval-every``, ``schema``, ``out``: the arguments of this class.
         - ``clients``: the path of a TOML file with the list for ``identity``.
 
         Args:
@@ -213,16 +284,23 @@ class MethodStrategy(Strategy):
         method = build(method_class(name), _table(config, name))
         for text in _slips(config, method):
             log.warning(text)
-        own = {key.replace("-", "_"): value for key, value in config.items() if key in _OWN and value != ""}
+        own = {
+            key.replace("-", "_"): value
+            for key, value in config.items()
+            if key in _OWN and value != ""
+        }
         if config.get("clients"):
             own["identity"] = from_file(str(config["clients"]))
         own["training"] = build(Training, _table(config, "training"))
         own["boundary"] = build(Boundary, _table(config, "boundary"))
         own["robust"] = build(Robust, _table(config, "robust"))
-        own["metrics"] = {metric: str(called).split(",") for metric, called in _table(config, "metrics").items()}
+        own["metrics"] = {
+            metric: str(called).split(",") for metric, called in _table(config, "metrics").items()
+        }
         return cls(method, model, **{**own, **how})
 
-    # -- rounds -----------------------------------------------------------------------------------------------------------
+    # -- rounds
+    # -----------------------------------------------------------------------------------------------------------
 
     def rounds(
         self,
@@ -242,7 +320,8 @@ class MethodStrategy(Strategy):
             start: Position from which the run continues. None starts a new run.
             memory: The server's knowledge of the nodes at that position.
             initial: The first model. None draws one.
-            roster: The clients and the rounds in which they are present. None means the connected clients.
+            roster: The clients and the rounds in which they are present. None means the connected
+                clients.
 
         Yields:
             Each communication round, up to number ``rounds``.
@@ -252,12 +331,19 @@ class MethodStrategy(Strategy):
             SettingError: The settings do not fit together, or not to the clients' apps.
         """
         here = self._conductor = Conductor(
-            self.terms, grid, start=start, memory=memory, initial=initial, roster=roster, configs=self._configs
+            self.terms,
+            grid,
+            start=start,
+            memory=memory,
+            initial=initial,
+            roster=roster,
+            configs=self._configs,
         )
         while here.position.round < rounds:
             yield here.round(here.position.round + 1 == rounds)
 
-    # -- Flower's interface -------------------------------------------------------------------------------------------------
+    # -- Flower's interface
+    # -------------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -276,33 +362,46 @@ class MethodStrategy(Strategy):
             initial_arrays: The first model. None draws one.
             num_rounds: Number of the last round.
             timeout: Longest time for an exchange, in seconds. None takes the strategy's setting.
-            train_config: Entries of ``config`` in training messages, besides the learning rate and the round.
-            evaluate_config: Entries of ``config`` in test messages, besides the learning rate and the round.
-            evaluate_fn: Test at the server, given the round and ``arrays`` of the result: the model of the largest group.
+            train_config: Entries of ``config`` in training messages, besides the learning rate and
+                the round.
+            evaluate_config: Entries of ``config`` in test messages, besides the learning rate and
+                the round.
+            evaluate_fn: Test at the server, given the round and ``arrays`` of the result: the model
+                of the largest group.
 
         Returns:
-            The result. Its ``arrays`` are the model of the largest group; ``groups`` and ``arrays_of(client)`` have the others.
-            If there are several models, a warning says so at the end.
+            The result. Its ``arrays`` are the model of the largest group; ``groups`` and
+            ``arrays_of(client)`` have the others. If there are several models, a warning says so at
+            the end.
 
         Raises:
             EngineError: Too few nodes are connected, or a round does not end.
-            UserError: The run directory does not belong to this run, or the settings do not fit together.
+            UserError: The run directory does not belong to this run, or the settings do not fit
+                together.
         """
         if timeout is not None:
             self.terms = replace(self.terms, waiting=replace(self.terms.waiting, timeout=timeout))
         self._configs = {"train": train_config or {}, "evaluate": evaluate_config or {}}
         self.summary()
         terms = self.terms
-        result = GroupedResult(layout=terms.layout, rest=terms.rest, sealed=terms.boundary.rotation != "none")
+        result = GroupedResult(
+            layout=terms.layout, rest=terms.rest, sealed=terms.boundary.rotation != "none"
+        )
         with ExitStack() as stack:
-            journal = stack.enter_context(Journal(self.out, self.terms, num_rounds)) if self.out is not None else None
+            journal = (
+                stack.enter_context(Journal(self.out, self.terms, num_rounds))
+                if self.out is not None
+                else None
+            )
             start, memory = journal.stored() if journal else (None, None)
             if start is not None and start.round >= num_rounds:
                 log.info("%s already has its %d rounds", self.out, start.round)
                 self._stored = terms.method.assignment(start.state)
                 result.serve(self._stored, memory.names if memory else {})
                 return self._cautioned(result, start)
-            for done in self.rounds(grid, num_rounds, start=start, memory=memory, initial=initial_arrays):
+            for done in self.rounds(
+                grid, num_rounds, start=start, memory=memory, initial=initial_arrays
+            ):
                 if journal:
                     assert self._conductor is not None
                     journal.keep(done, self._conductor.memory)
@@ -320,7 +419,12 @@ class MethodStrategy(Strategy):
             cohort = Cohort(present=at.members, exchange=at.exchange, seed=self.terms.seed)
             plan, served = self.terms.method.plan(at.state, cohort), result.served
             parts = [part for name, part in plan.leaves() if served is None or name == served.part]
-            tasks = [task for part in parts for client, task in part.tasks.items() if not served or client not in served.plain]
+            tasks = [
+                task
+                for part in parts
+                for client, task in part.tasks.items()
+                if not served or client not in served.plain
+            ]
             result.stays = tuple(sorted({layer for task in tasks for layer in task.keep}))
             result.personal = any(task.personal is not None for task in tasks)
         for text in result.cautions():
@@ -345,7 +449,10 @@ class MethodStrategy(Strategy):
                 mean = done.over(done.scores, main)
                 said += f", mean {main} {mean:.3f}"
                 worst = f"least-{main}" if better == "greater" else f"greatest-{main}"
-                found: dict[str, Any] = {main: mean, worst: min(each) if better == "greater" else max(each)}
+                found: dict[str, Any] = {
+                    main: mean,
+                    worst: min(each) if better == "greater" else max(each),
+                }
                 result.evaluate_metrics_clientapp[done.number] = MetricRecord(found)
         log.info(said)
         named = Shown.of({}, done.names)
@@ -358,12 +465,17 @@ class MethodStrategy(Strategy):
 
     def _largest(self, served: Assignment) -> ArrayRecord:
         group = max(served.groups, key=len)
-        return messages.packed(served.models[served.row[group[0]]], self.terms.layout, self.terms.rest)
+        return messages.packed(
+            served.models[served.row[group[0]]], self.terms.layout, self.terms.rest
+        )
 
-    # Flower's own Strategy.start calls the following methods in turn. It knows neither run directories nor the number of the
-    # last round, so the last round is tested only if ``eval_every`` divides its number.
+    # Flower's own Strategy.start calls the following methods in turn. It knows neither run
+    # directories nor the number of the last round, so the last round is tested only if
+    # ``eval_every`` divides its number.
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Carry out all exchanges of a round but the last, and return the messages of the last one.
 
         Args:
@@ -385,10 +497,14 @@ class MethodStrategy(Strategy):
         self._steps = self._conductor.steps(clock)
         self._plan, self._at = next(self._steps)
         while not self._plan.ends_round:
-            self._plan, self._at = self._steps.send((carrier.exchange(self._plan, self._at, clock), {}))
+            self._plan, self._at = self._steps.send(
+                (carrier.exchange(self._plan, self._at, clock), {})
+            )
         return carrier.outgoing(self._plan, self._at)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take the method's step with the replies to a round's last exchange.
 
         Args:
@@ -405,9 +521,13 @@ class MethodStrategy(Strategy):
             raise EngineError("aggregate_train needs configure_train before it")
         heard = self._conductor.carrier.incoming(self._plan, replies, self._at.exchange)
         done = self._conductor.ended(_last(self._steps, heard))
-        return self._largest(done.assignment), MetricRecord({"asked": done.asked, "answered": done.answered})
+        return self._largest(done.assignment), MetricRecord(
+            {"asked": done.asked, "answered": done.answered}
+        )
 
-    def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Return the messages by which clients test the models assigned to them.
 
         Args:
@@ -417,13 +537,16 @@ class MethodStrategy(Strategy):
             grid: Not used.
 
         Returns:
-            One message per connected client; none if ``eval_every`` does not divide the number of the round.
+            One message per connected client; none if ``eval_every`` does not divide the number of
+            the round.
         """
         if self._conductor is None or self.last is None or server_round % self.terms.eval_every:
             return []
         return self._conductor.carrier.tests(self.last.assignment, self.last.position)
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
         """Return the mean of each metric over the clients."""
         if self._conductor is None or self.last is None:
             return None
@@ -458,7 +581,8 @@ log.addFilter(printable_record)  # messages quote text from clients
 
 
 WITNESSES = 5
-"""Clients that are asked for the first model under a rotation. Two of them may be hostile or have another secret."""
+"""Clients that are asked for the first model under a rotation. Two of them may be hostile or have
+another secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,7 +621,9 @@ class Terms:
     def __post_init__(self) -> None:
         self.boundary.check_method(self.method)
         if self.boundary.secret is not None:
-            raise SettingError("Boundary.secret must be none in the server's strategy, got one: only the clients may know it")
+            raise SettingError(
+                "Boundary.secret must be none in the server's strategy, got one: only the clients may know it"
+            )
         with seeded(0):
             module = self.model()
         layout = Layout(module)
@@ -512,7 +638,11 @@ class Terms:
     @property
     def main(self) -> str:
         """The main metric: the first one whose names were given, besides the loss; the accuracy if none or it was."""
-        given = [name for name, called in self.names.items() if METRICS.get(name) != called and name != "loss"]
+        given = [
+            name
+            for name, called in self.names.items()
+            if METRICS.get(name) != called and name != "loss"
+        ]
         return given[0] if given and "accuracy" not in given else "accuracy"
 
     @property
@@ -531,7 +661,8 @@ class Conductor:
         start: Position from which the run continues. None starts a new run.
         memory: The server's knowledge of the nodes at that position.
         initial: The first model. None draws one.
-        roster: The clients and the rounds in which they are present. None means the connected clients.
+        roster: The clients and the rounds in which they are present. None means the connected
+            clients.
 
     Attributes:
         position: Current state of the run.
@@ -566,7 +697,9 @@ class Conductor:
         identity = terms.identity.going_on(memory.owners, memory.nodes)
         greeting = self._greeting(configs.get("evaluate", {}))
         names = {**(roster.client_names if roster else {}), **memory.names, **identity.names}
-        self.nodes = Nodes(self.post, terms.waiting, identity, before=memory.nodes, names=names, greeting=greeting)
+        self.nodes = Nodes(
+            self.post, terms.waiting, identity, before=memory.nodes, names=names, greeting=greeting
+        )
         self.nodes.versions = versions()
         self.nodes.schema = agreed(terms.schema, checked_memory(memory.schema))
         online = self.nodes.wait(terms.nodes, terms.wait, log.info)
@@ -588,7 +721,9 @@ class Conductor:
             run=memory.run,
             layers={part: dict(of_part) for part, of_part in memory.layers.items()},
             ended=dict(memory.ended),
-            measured=Plausible.of_objective(roster.objective) if isinstance(roster, World) else None,
+            measured=Plausible.of_objective(roster.objective)
+            if isinstance(roster, World)
+            else None,
         )
         self.position = start or self._first(online)
         self.last: Round | None = None
@@ -598,24 +733,41 @@ class Conductor:
         if self.roster is not None:
             return online
         self.nodes.agree()
-        return online.intersection(self.nodes.client.values()) or self.nodes.wait(1, self.terms.wait, log.info)
+        return online.intersection(self.nodes.client.values()) or self.nodes.wait(
+            1, self.terms.wait, log.info
+        )
 
     def _first(self, online: frozenset[int]) -> Position:
-        founders = self.roster.attendance.founders(self.roster.clients) if self.roster else tuple(sorted(online))
+        founders = (
+            self.roster.attendance.founders(self.roster.clients)
+            if self.roster
+            else tuple(sorted(online))
+        )
         method = self.terms.method
         state = method.init(self._federation(founders))
         cohort = Cohort(present=founders, exchange=0, seed=self.terms.seed)
         near = method.assignment(state).neighbours is not None
-        messages.check(method, method.plan(state, cohort), self.nodes.aware, self.nodes.functions, self.nodes.names, near)
+        messages.check(
+            method,
+            method.plan(state, cohort),
+            self.nodes.aware,
+            self.nodes.functions,
+            self.nodes.names,
+            near,
+        )
         return Position(round=0, exchange=0, state=state, members=founders)
 
     def _greeting(self, config: Mapping[str, Any]) -> RecordDict:
         """A first model and a config of a test: what nodes are asked with for their client ids."""
         terms = self.terms
-        sealed = terms.boundary.rotation != "none"  # then the server has no first model, but any model will do here
+        sealed = (
+            terms.boundary.rotation != "none"
+        )  # then the server has no first model, but any model will do here
         row = terms.wire.first_model(0, terms.model) if sealed else self._drawn(0)
         told = {**config, "lr": terms.training.lr, "server-round": 0}
-        return RecordDict({ARRAYS: messages.packed(row, terms.layout, terms.rest), CONFIG: ConfigRecord(told)})
+        return RecordDict(
+            {ARRAYS: messages.packed(row, terms.layout, terms.rest), CONFIG: ConfigRecord(told)}
+        )
 
     def _federation(self, clients: tuple[int, ...]) -> Federation:
         layout, rotated = self.terms.layout, self.terms.boundary.rotation != "none"
@@ -634,7 +786,9 @@ class Conductor:
             try:
                 row = messages.unpacked(self.initial, self.terms.layout)
             except messages.Unfit as error:
-                raise SettingError(f"the initial arrays do not fit the strategy's model: {error}") from None
+                raise SettingError(
+                    f"the initial arrays do not fit the strategy's model: {error}"
+                ) from None
             if not torch.isfinite(row).all():
                 raise SettingError("the initial arrays have a NaN or infinite entry")
             return row
@@ -644,9 +798,16 @@ class Conductor:
         """The i-th first model, drawn and sealed by clients: all clients obtain the same one, but the server cannot."""
         if i in self.drawn:
             return self.drawn[i]
-        config, some = ConfigRecord({FIRST: i, "seed": self.terms.seed}), sorted(self.nodes.look())[:WITNESSES]
+        config, some = (
+            ConfigRecord({FIRST: i, "seed": self.terms.seed}),
+            sorted(self.nodes.look())[:WITNESSES],
+        )
         asked = [
-            Message(RecordDict({CONFIG: config}), dst_node_id=self.nodes.node(client), message_type=MessageType.TRAIN)
+            Message(
+                RecordDict({CONFIG: config}),
+                dst_node_id=self.nodes.node(client),
+                message_type=MessageType.TRAIN,
+            )
             for client in some
         ]
         row = self.carrier.first_model(self.carrier.ask(asked), self.terms.model)
@@ -658,7 +819,8 @@ class Conductor:
             "boundary_mod with the strategy's boundary and a secret"
         )
 
-    # -- rounds -----------------------------------------------------------------------------------------------------------
+    # -- rounds
+    # -----------------------------------------------------------------------------------------------------------
 
     def round(self, final: bool) -> Round:
         """Run one communication round with its exchanges and its test.
@@ -673,7 +835,9 @@ class Conductor:
             EngineError: No node is connected, or the round does not end.
         """
         clock = Clock()
-        done = carry(self.steps(clock), lambda plan, at: (self.carrier.exchange(plan, at, clock), {}))
+        done = carry(
+            self.steps(clock), lambda plan, at: (self.carrier.exchange(plan, at, clock), {})
+        )
         if final or done.number % self.terms.eval_every == 0:
             with clock("evaluate"):
                 done = done.tested(self.carrier.evaluate(done.assignment, done.position))
@@ -682,9 +846,9 @@ class Conductor:
     def steps(self, clock: Clock) -> Steps:
         """Return the exchanges of the next round with the clients that are connected now.
 
-        If no client is connected, it waits as at the start. A client that was retired because it did not answer takes part
-        again when it has answered a message; a connection is not enough. If no client would be left, all connected clients
-        take part.
+        If no client is connected, it waits as at the start. A client that was retired because it
+        did not answer takes part again when it has answered a message; a connection is not enough.
+        If no client would be left, all connected clients take part.
 
         Args:
             clock: Adds up the seconds of the round.
@@ -698,7 +862,9 @@ class Conductor:
         terms = self.terms
         connected = self._alike(self.nodes.look() or self.nodes.wait(1, terms.wait, log.info))
         self.carrier.online = self.nodes.awake(connected, self.position.members) or connected
-        return round_steps(terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock)
+        return round_steps(
+            terms.method, self.roster or self.carrier, terms.wire, self.position, terms.seed, clock
+        )
 
     @property
     def memory(self) -> NodeMemory:
@@ -707,7 +873,9 @@ class Conductor:
         here = self.carrier
         layers = {part: dict(of_part) for part, of_part in here.layers.items()}
         schema = None if self.nodes.schema is None else self.nodes.schema.to_json()
-        return NodeMemory(here.run, nodes, layers, owners, dict(self.nodes.names), dict(here.ended), schema)
+        return NodeMemory(
+            here.run, nodes, layers, owners, dict(self.nodes.names), dict(here.ended), schema
+        )
 
     def ended(self, done: Round) -> Round:
         """Add the notes about nodes to a round and store it as the last one.
@@ -729,12 +897,23 @@ class Conductor:
 # ----------------------------------------------------------------------------------------------------
 # A grid that tolerates malformed answers.
 #
-# Flower fetches all uploads that have arrived at once and turns them into messages. If it cannot do so for the upload of one
-# node, it raises an error. The answers of the other nodes are then lost, because the SuperLink delivers them only once.
+# Flower fetches all uploads that have arrived at once and turns them into messages. If it cannot do
+# so for the upload of one node, it raises an error. The answers of the other nodes are then lost,
+# because the SuperLink delivers them only once.
 
 
-MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError, DecodeError)
-"""Errors that occur when wrong bytes are turned into a message. A SuperLink that cannot be reached raises others."""
+MALFORMED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    DecodeError,
+)
+"""Errors that occur when wrong bytes are turned into a message. A SuperLink that cannot be reached
+raises others."""
 
 KNOWN = 10_000
 """Number of the newest messages whose receivers are remembered."""
@@ -745,8 +924,9 @@ UNREADABLE = "its answer is not a Flower message"
 class CarefulGrid(Grid):
     """A wrapper of a grid that turns a malformed answer into an error reply of the node that sent it.
 
-    The answers that arrive together with the first malformed one are lost, so their nodes are silent once. After that,
-    answers are fetched one by one. This needs one request for each, but a malformed answer no longer affects the others.
+    The answers that arrive together with the first malformed one are lost, so their nodes are
+    silent once. After that, answers are fetched one by one. This needs one request for each, but a
+    malformed answer no longer affects the others.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -760,7 +940,10 @@ class CarefulGrid(Grid):
             try:
                 return list(self.grid.pull_messages(ids))
             except MALFORMED as error:
-                log.warning("an answer is not a message (%s); from now on answers are fetched one by one", type(error).__name__)
+                log.warning(
+                    "an answer is not a message (%s); from now on answers are fetched one by one",
+                    type(error).__name__,
+                )
                 self.singly = True
         return [reply for id in ids for reply in self._pulled(id)]
 
@@ -769,14 +952,18 @@ class CarefulGrid(Grid):
             return list(self.grid.pull_messages([id]))
         except MALFORMED as error:
             asked = self.sent.get(id)
-            return [] if asked is None else [Message(Error(2, f"{UNREADABLE}: {type(error).__name__}"), reply_to=asked)]
+            return (
+                []
+                if asked is None
+                else [Message(Error(2, f"{UNREADABLE}: {type(error).__name__}"), reply_to=asked)]
+            )
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages, each with a random token that only its receiver knows.
 
-        Flower's grid takes the sender of an answer, and the message that it answers, from the upload of the node. The id of
-        a message is a hash of its content. Without the token, another node could compute the id and answer in place of the
-        receiver.
+        Flower's grid takes the sender of an answer, and the message that it answers, from the
+        upload of the node. The id of a message is a hash of its content. Without the token, another
+        node could compute the id and answer in place of the receiver.
 
         Args:
             messages: The messages to send.
@@ -790,16 +977,21 @@ class CarefulGrid(Grid):
         ids = list(self.grid.push_messages(messages))
         for message in messages:  # remember receiver and type of each message, without the models
             about = message.metadata
-            light = Message(RecordDict(), dst_node_id=about.dst_node_id, message_type=about.message_type)
+            light = Message(
+                RecordDict(), dst_node_id=about.dst_node_id, message_type=about.message_type
+            )
             light.metadata.__dict__["_message_id"] = about.message_id
             self.sent[about.message_id] = light
         for old in list(self.sent)[:-KNOWN]:
             del self.sent[old]
         return ids
 
-    # -- delegated to the wrapped grid --------------------------------------------------------------------------------------
+    # -- delegated to the wrapped grid
+    # --------------------------------------------------------------------------------------
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         """As in the wrapped grid."""
         return self.grid.send_and_receive(messages, timeout=timeout)
 
@@ -849,9 +1041,19 @@ class Journal(AbstractContextManager["Journal"]):
 
     def __enter__(self) -> Journal:
         own = {NODES, OTHERS, LOCK, RUN}  # files of a run that was stopped in its first round
-        there = {path.name.removesuffix(PART) for path in self.folder.iterdir()} if self.folder.is_dir() else set()
-        if self.folder.exists() and not self.record.begun and (there - own or not self.folder.is_dir()):
-            raise UserError(f"{self.folder} exists and is not a run directory; choose another folder")
+        there = (
+            {path.name.removesuffix(PART) for path in self.folder.iterdir()}
+            if self.folder.is_dir()
+            else set()
+        )
+        if (
+            self.folder.exists()
+            and not self.record.begun
+            and (there - own or not self.folder.is_dir())
+        ):
+            raise UserError(
+                f"{self.folder} exists and is not a run directory; choose another folder"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stack.enter_context(held(self.folder))
         return self
@@ -866,7 +1068,8 @@ class Journal(AbstractContextManager["Journal"]):
             The position and the server's knowledge of the nodes. Both are None for a new run.
 
         Raises:
-            UserError: The settings differ from those of the run in the folder, or its files are damaged.
+            UserError: The settings differ from those of the run in the folder, or its files are
+                damaged.
         """
         if not self.record.begun:
             return None, None
@@ -902,7 +1105,11 @@ class Journal(AbstractContextManager["Journal"]):
     def _tensors(self, was: Mapping[str, Any]) -> dict[str, Any]:
         """The net's tensors, for a comparison if the record contains them."""
         before = was["world"].get("net")
-        return {} if before is None else {"world": {"net": {"tensors": tensors_of(self.terms.model)[0]["tensors"]}}}
+        return (
+            {}
+            if before is None
+            else {"world": {"net": {"tensors": tensors_of(self.terms.model)[0]["tensors"]}}}
+        )
 
     def _describe(self, done: Round) -> None:
         world = {"clients": sorted(done.position.members), **self._net()}
@@ -978,16 +1185,20 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
         model: Function that makes the net.
 
     Returns:
-        A dictionary with ``tensors``, in the order of a row; ``trainable``, the number of trainable ones, which come first;
-        and ``tied``, the other names of tensors that have several names. And the tensors that are not part of a row, such
-        as the number of batches in BatchNorm.
+        A dictionary with ``tensors``, in the order of a row; ``trainable``, the number of trainable
+        ones, which come first; and ``tied``, the other names of tensors that have several names.
+        And the tensors that are not part of a row, such as the number of batches in BatchNorm.
     """
     with seeded(0):
         module = model()
     layout, whole = Layout(module), module.state_dict()
     rest = Rest.of(module, layout)
     tensors = [
-        {"name": piece.name, "shape": list(piece.shape), "dtype": str(whole[piece.name].dtype).removeprefix("torch.")}
+        {
+            "name": piece.name,
+            "shape": list(piece.shape),
+            "dtype": str(whole[piece.name].dtype).removeprefix("torch."),
+        }
         for piece in layout.pieces
     ]
     tied = {"tied": dict(rest.tied)} if rest.tied else {}
@@ -1002,7 +1213,9 @@ def _change(name: str, was: Any, now: Any) -> str | None:
     if name == "methods" and isinstance(was, list) and len(was) == 1:
         return _change("method", was[0], now[0])
     if isinstance(was, Mapping) and isinstance(now, Mapping):
-        change = (_change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was)
+        change = (
+            _change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was
+        )
         return next(filter(None, change), None)
     verbs = ("were", "are") if isinstance(now, list) else ("was", "is")
     return f"{name} {verbs[0]} {was}, and now {verbs[1]} {now}" if was != now else None

@@ -1,7 +1,8 @@
 """Explanations of a run's groups in plain words, from its records alone.
 
-They state which numbers were compared, how close each decision was, and which settings would have changed it. They need no
-data and no training, and have no formulas of their own: those are in :mod:`coterie.clustering`.
+They state which numbers were compared, how close each decision was, and which settings would have
+changed it. They need no data and no training, and have no formulas of their own: those are in
+:mod:`coterie.clustering`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def explain(run: Folder, client: int | str | None = None, round: int | None = No
 
     Args:
         run: The run directory.
-        client: The client's name, or its number if clients have no names, or None for the whole run.
+        client: The client's name, or its number if clients have no names, or None for the whole
+            run.
         round: Explain the state after this round; None for the last one.
 
     Returns:
@@ -61,16 +63,23 @@ def explain(run: Folder, client: int | str | None = None, round: int | None = No
         UserError: If there is no such run, round or client.
     """
     history = read(Path(run), round)
-    found = run_history.run_history(history) if client is None else client_history.client_history(history, client)
+    found = (
+        run_history.run_history(history)
+        if client is None
+        else client_history.client_history(history, client)
+    )
     return Explanation(finite(found), _text(history, found, client, WIDTH))
 
 
-def words(run: Path | str, client: int | str | None = None, round: int | None = None, width: int = WIDTH) -> str:
+def words(
+    run: Path | str, client: int | str | None = None, round: int | None = None, width: int = WIDTH
+) -> str:
     """Return the explanation as text.
 
     Args:
         run: The run directory.
-        client: The client's name, or its number if clients have no names, or None for the whole run.
+        client: The client's name, or its number if clients have no names, or None for the whole
+            run.
         round: Explain the state after this round; None for the last one.
         width: The greatest number of columns of a line.
 
@@ -78,7 +87,11 @@ def words(run: Path | str, client: int | str | None = None, round: int | None = 
         UserError: If there is no such run, round or client.
     """
     history = read(run, round)
-    found = run_history.run_history(history) if client is None else client_history.client_history(history, client)
+    found = (
+        run_history.run_history(history)
+        if client is None
+        else client_history.client_history(history, client)
+    )
     return _text(history, found, client, width)
 
 
@@ -90,5 +103,10 @@ def _text(history: RunHistory, found: dict[str, Any], client: int | str | None, 
 def _wrapped(indent: int, paragraph: str, width: int) -> str:
     first, rest = "  " * indent, "  " * (indent + 1 if indent else 0)
     return textwrap.fill(
-        paragraph, max(width, 40), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        paragraph,
+        max(width, 40),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
     )

@@ -53,14 +53,23 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "adversary": client in history.adversaries,
         "score": _score(reversed(history.lines), client),
         "path": _path(history, client),
-        "steps": [{**_step(history, note, client), "grounds": run_history.grounds(note, notes)} for note in steps],
+        "steps": [
+            {**_step(history, note, client), "grounds": run_history.grounds(note, notes)}
+            for note in steps
+        ],
         "choices": [decision(note) for note in chosen],
         "personal": _personal(chosen, client),
         "unchanged": skipped,
-        "standing": [_step(history, note, client) for i, note in enumerate(last) if note not in last[:i]],
+        "standing": [
+            _step(history, note, client) for i, note in enumerate(last) if note not in last[:i]
+        ],
         "silent": [line["round"] for line in history.lines if silent(line, client)],
         "limited": limited_clients(limited(history.lines), client),
-        "refused": {line["round"]: why for line in history.lines if (why := line["refused"].get(str(client)))},
+        "refused": {
+            line["round"]: why
+            for line in history.lines
+            if (why := line["refused"].get(str(client)))
+        },
     }
 
 
@@ -88,7 +97,11 @@ def _place(note: NoteView, client: ClientId, before: Any) -> Any:
     A client that did not take a model keeps its place ``before``.
     """
     models = note.values("model")
-    return models.get(client, before) if models else next((frozenset(part) for part in note.parts if client in part), None)
+    return (
+        models.get(client, before)
+        if models
+        else next((frozenset(part) for part in note.parts if client in part), None)
+    )
 
 
 def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | None:
@@ -96,12 +109,16 @@ def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | N
 
     It is None for a method without personal models.
     """
-    gain = next((note.values(EXPECTED).get(client) for note in reversed(notes) if note.kind == "tune"), None)
+    gain = next(
+        (note.values(EXPECTED).get(client) for note in reversed(notes) if note.kind == "tune"), None
+    )
     return None if gain is None else {"expected": gain, "serves": gain < 0}
 
 
 def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, Any]:
-    after = note.place + (note.kind == "partition")  # the groups of a partition train in the next round
+    after = note.place + (
+        note.kind == "partition"
+    )  # the groups of a partition train in the next round
     return {
         **decision(note),
         "client": member(note, client),
@@ -149,26 +166,42 @@ def _truth(history: RunHistory, group: Clients, client: ClientId) -> dict[str, A
     true = next((members for members in history.truth or () if client in members), None)
     if true is None:
         return None
-    return {"group": list(true), "with": sorted(set(group) - set(true)), "without": sorted(set(true) - set(group))}
+    return {
+        "group": list(true),
+        "with": sorted(set(group) - set(true)),
+        "without": sorted(set(true) - set(group)),
+    }
 
 
-# -- in words -----------------------------------------------------------------------------------------------------------
+# -- in words
+# -----------------------------------------------------------------------------------------------------------
 
 
 def text(found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a client's explanation."""
-    out = [*run_history.title(found, f"Client {found['client']}. "), *_now(found), (0, "DECISIONS ABOUT IT")]
+    out = [
+        *run_history.title(found, f"Client {found['client']}. "),
+        *_now(found),
+        (0, "DECISIONS ABOUT IT"),
+    ]
     if not found["steps"]:
         out.append((1, "None: it has been in this group since the first round."))
-    out += run_history.first_and_last(found["steps"], SHOWN, "further step", lambda one: _described(one, found))
+    out += run_history.first_and_last(
+        found["steps"], SHOWN, "further step", lambda one: _described(one, found)
+    )
     if found["unchanged"]:
-        out.append((1, f"{count(found['unchanged'], 'other decision')} changed groups without moving it."))
+        out.append(
+            (1, f"{count(found['unchanged'], 'other decision')} changed groups without moving it.")
+        )
     out += [(0, ""), *_path_words(found)]
     if found["standing"]:
         out += [(0, ""), (0, "WHY IT STAYED")]
         for one in found["standing"]:
             out.append((1, f"Round {one['round']}, the last time that its group was examined:"))
-            out += [(2, sentence) for sentence in dict.fromkeys([*one["words"], *one["client"]["words"]])]
+            out += [
+                (2, sentence)
+                for sentence in dict.fromkeys([*one["words"], *one["client"]["words"]])
+            ]
     return [*out, (0, ""), *run_history.choice_words(_with_personal(found)), *_absences(found)]
 
 
@@ -178,7 +211,11 @@ def _with_personal(found: dict[str, Any]) -> list[dict[str, Any]]:
         return list(found["choices"])
     *most, last = found["choices"]
     gain = found["personal"]["expected"]
-    which = "Its personal model serves it" if found["personal"]["serves"] else "Its personal model does not serve it"
+    which = (
+        "Its personal model serves it"
+        if found["personal"]["serves"]
+        else "Its personal model does not serve it"
+    )
     side = "lower" if gain < 0 else "higher"
     said = f"{which}: its held-out loss is expected to be {side} by {short(abs(gain))} than that of the model from the server."
     return [*most, {**last, "words": [*last["words"], said]}]
@@ -188,18 +225,28 @@ def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
     others = [client for client in found["group"] if client != found["client"]]
     out = [(0, f"It is with {who(others)}." if others else "It is alone in its group.")]
     if found["truth"] is not None:
-        away = [(words, found["truth"][key]) for words, key in (("it is with", "with"), ("it lacks", "without"))]
+        away = [
+            (words, found["truth"][key])
+            for words, key in (("it is with", "with"), ("it lacks", "without"))
+        ]
         wrong = "; ".join(f"{words} {who(ids)}" for words, ids in away if ids)
         said = f"This is not its true group: {wrong}." if wrong else "This is its true group."
-        out.append((0, f"{said} (The true groups come with the data and are hidden from all methods.)"))
+        out.append(
+            (0, f"{said} (The true groups come with the data and are hidden from all methods.)")
+        )
     if found["adversary"]:
-        out.append((0, "It simulates an adversary. (This is recorded, and hidden from all methods.)"))
+        out.append(
+            (0, "It simulates an adversary. (This is recorded, and hidden from all methods.)")
+        )
     return [*out, (0, "")]
 
 
 def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(1, f"Round {one['round']}: {run_history.happened(one)}")]
-    out += [(2, sentence) for sentence in dict.fromkeys([*one["client"]["words"], *one["words"], *one["grounds"]])]
+    out += [
+        (2, sentence)
+        for sentence in dict.fromkeys([*one["client"]["words"], *one["words"], *one["grounds"]])
+    ]
     before, after, now = one["score_before"], one["score_after"], found["score"]
     said = [
         f"{value['value']:.3f} {when} (round {value['round']})"
@@ -213,11 +260,23 @@ def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(0, f"ITS GROUPS, AND ITS {found['metric'].upper()} WITH THE MODEL OF EACH")]
     path = found["path"]
     for one in path[-SHOWN:]:
-        span = f"round {one['first']}" if one["first"] == one["last"] else f"rounds {one['first']}-{one['last']}"
+        span = (
+            f"round {one['first']}"
+            if one["first"] == one["last"]
+            else f"rounds {one['first']}-{one['last']}"
+        )
         last = one["score"]
-        tested = f"{last['metric']} {last['value']:.3f} in round {last['round']}" if last else "not tested"
+        tested = (
+            f"{last['metric']} {last['value']:.3f} in round {last['round']}"
+            if last
+            else "not tested"
+        )
         out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {tested}."))
-    return out if len(path) <= SHOWN else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]
+    return (
+        out
+        if len(path) <= SHOWN
+        else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]
+    )
 
 
 def _absences(found: dict[str, Any]) -> list[tuple[int, str]]:

@@ -1,6 +1,7 @@
 """A decision in words: the criteria of its note, how close each was, and the settings that would have changed it.
 
-It is the same for every method: a method states its criteria in its notes (:class:`coterie.core.Criterion`).
+It is the same for every method: a method states its criteria in its notes
+(:class:`coterie.core.Criterion`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ REVERSED: Mapping[bool, Mapping[Sign, Sign]] = {
     True: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"},
     False: {"<": ">", "<=": ">=", ">": "<", ">=": "<="},
 }
-"""Whether a criterion held -> its sign -> how its bound must then compare with its value for the opposite outcome."""
+"""Whether a criterion held -> its sign -> how its bound must then compare with its value for the
+opposite outcome."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Change:
         reach = math.inf if self.sign in (">", ">=") else -math.inf
         value = self.value if "=" in self.sign else math.nextafter(self.value, reach)
         low, high = limits.get("ge", -math.inf), limits.get("le", math.inf)
-        return low <= value <= high and limits.get("gt", -math.inf) < value < limits.get("lt", math.inf)
+        return low <= value <= high and limits.get("gt", -math.inf) < value < limits.get(
+            "lt", math.inf
+        )
 
 
 def decision(note: NoteView) -> dict[str, Any]:
@@ -63,7 +67,11 @@ def decision(note: NoteView) -> dict[str, Any]:
     docs/explain.md has the fields.
     """
     changes, then = would_change(note), note.note["otherwise"]
-    words = [sentence(note.note["text"]), *close(note.criteria), *(_changed(some, then) for some in changes)]
+    words = [
+        sentence(note.note["text"]),
+        *close(note.criteria),
+        *(_changed(some, then) for some in changes),
+    ]
     return {
         "round": note.round,
         "kind": note.kind,
@@ -71,7 +79,9 @@ def decision(note: NoteView) -> dict[str, Any]:
         "parts": [list(part) for part in note.parts],
         "text": note.note["text"],
         "criteria": [_data(one) for one in note.criteria],
-        "would_change": [{"changes": [dataclasses.asdict(one) for one in some], "then": then} for some in changes],
+        "would_change": [
+            {"changes": [dataclasses.asdict(one) for one in some], "then": then} for some in changes
+        ],
         "numbers": note.numbers,
         "joined": _joined(note),
         "words": [text for text in words if text],
@@ -82,7 +92,9 @@ def _joined(note: NoteView) -> list[ClientId]:
     """Return the clients that the client of a note is with after the round, if it found its group in this round."""
     if note.kind not in ("join", "move") or len(note.clients) != 1:
         return []
-    group: list[ClientId] = next((group for group in note.line["groups"] if note.clients[0] in group), [])
+    group: list[ClientId] = next(
+        (group for group in note.line["groups"] if note.clients[0] in group), []
+    )
     return [client for client in group if client != note.clients[0]]
 
 
@@ -114,8 +126,8 @@ def close(criteria: tuple[Criterion, ...]) -> list[str]:
 def would_change(note: NoteView) -> list[tuple[Change, ...]]:
     """Return the changes of settings that would have changed a decision.
 
-    If all its criteria held, each of the changes is enough. If some did not, all of these would have had to hold, which
-    takes all the changes of the one entry.
+    If all its criteria held, each of the changes is enough. If some did not, all of these would
+    have had to hold, which takes all the changes of the one entry.
 
     Args:
         note: The note, whose criteria compare numbers with settings.
@@ -134,7 +146,9 @@ def would_change(note: NoteView) -> list[tuple[Change, ...]]:
     if cls is None:
         return found
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
-    own = [some for some in found if all(one.setting in limits for one in some)]  # a method that is an arm has other settings
+    own = [
+        some for some in found if all(one.setting in limits for one in some)
+    ]  # a method that is an arm has other settings
     return [some for some in own if all(one.possible(limits[one.setting]) for one in some)]
 
 
@@ -156,7 +170,8 @@ def _changed(changes: tuple[Change, ...], then: str) -> str:
 def outward(value: float, sign: Sign) -> str:
     """Return a bound with three significant digits.
 
-    It is rounded so that every number beyond it, in the direction of ``sign``, is also beyond ``value``.
+    It is rounded so that every number beyond it, in the direction of ``sign``, is also beyond
+    ``value``.
 
     Args:
         value: The exact bound.
@@ -199,7 +214,8 @@ def margin(value: float, bound: float) -> str:
 
 
 LISTED = 5
-"""The greatest number of values of one kind in a sentence, such as the losses with several models."""
+"""The greatest number of values of one kind in a sentence, such as the losses with several models.
+"""
 
 
 def member(note: NoteView, client: ClientId) -> dict[str, Any]:
@@ -214,12 +230,19 @@ def member(note: NoteView, client: ClientId) -> dict[str, Any]:
     """
     side = next((part for part in note.parts if client in part), None)
     nearest = _nearest(note, client, side)
-    values = {name: found[client] for name in note.note["values"] if client in (found := note.values(name))}
+    values = {
+        name: found[client]
+        for name in note.note["values"]
+        if client in (found := note.values(name))
+    }
     words = []
     if note.parts and side is None:
         words.append("It was not among the clients that were compared.")
     if nearest:
-        shown = [f"client {one['client']} {where} ({one['measure']} {short(one['value'])})" for where, one in nearest.items()]
+        shown = [
+            f"client {one['client']} {where} ({one['measure']} {short(one['value'])})"
+            for where, one in nearest.items()
+        ]
         words.append(f"Nearest to it: {' and '.join(shown)}.")
     words += _listed(values)
     return {"side": side and list(side), "nearest": nearest, "values": values, "words": words}

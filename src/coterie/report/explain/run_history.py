@@ -23,7 +23,8 @@ SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
 
 
 CHOICES = ("arms", "lead", "drop")
-"""Kinds of notes about which of several arms serves the clients, and which of them clients still train."""
+"""Kinds of notes about which of several arms serves the clients, and which of them clients still
+train."""
 
 
 def run_history(history: RunHistory) -> dict[str, Any]:
@@ -37,10 +38,15 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         "verdict": sentences(verdict(contest, one)),
         "groups": [list(group) for group in history.groups],
         "true_groups": truth and [list(group) for group in truth],
-        "agreement": agreement(without(history.groups, history.adversaries), truth and without(truth, history.adversaries)),
+        "agreement": agreement(
+            without(history.groups, history.adversaries),
+            truth and without(truth, history.adversaries),
+        ),
         "decisions": [{**decision(note), "grounds": grounds(note, notes)} for note in changed],
         "choices": [decision(note) for note in choices(notes)],
-        "unchanged": dict(Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)),
+        "unchanged": dict(
+            Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)
+        ),
         "unexplained": unexplained(history, changed),
         "limited": [limit.plain() for limit in limited(history.lines)],
         "left_out": left_out(history),
@@ -55,7 +61,9 @@ def left_out(history: RunHistory) -> dict[str, str]:
     """Return who was refused in the last round and is in no group, such as a node with another schema, and why."""
     last = history.lines[-1]
     present = {str(client) for group in history.groups for client in group}
-    return {str(client): why for client, why in last["refused"].items() if str(client) not in present}
+    return {
+        str(client): why for client, why in last["refused"].items() if str(client) not in present
+    }
 
 
 def _left_out(found: dict[str, Any]) -> list[tuple[int, str]]:
@@ -65,7 +73,12 @@ def _left_out(found: dict[str, Any]) -> list[tuple[int, str]]:
     out = [(0, "WHO TAKES NO PART")]
     out += [(1, f"Client {client}: {why}.") for client, why in refused[:SHOWN]]
     if len(refused) > SHOWN:
-        out.append((1, f"... and {count(len(refused) - SHOWN, 'further client')} (--json has all of them)."))
+        out.append(
+            (
+                1,
+                f"... and {count(len(refused) - SHOWN, 'further client')} (--json has all of them).",
+            )
+        )
     return [*out, (0, "")]
 
 
@@ -128,7 +141,8 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
         group: The members of the group.
 
     Returns:
-        The note, or None if there is no such note or the group has changed since, except for clients that came or left.
+        The note, or None if there is no such note or the group has changed since, except for
+        clients that came or left.
     """
     members = set(group)
     for note in reversed(notes):
@@ -173,7 +187,11 @@ def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) ->
     """Return a group with its mean score in the last tested round, and the last decision that left it unchanged."""
     tested = next((line for line in reversed(history.lines) if line["tested"]), None)
     note = last_about(notes, group)
-    return {"clients": list(group), "score": tested and mean_of(tested, group), "decision": note and decision(note)}
+    return {
+        "clients": list(group),
+        "score": tested and mean_of(tested, group),
+        "decision": note and decision(note),
+    }
 
 
 def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
@@ -185,27 +203,41 @@ def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[s
         history: The run.
         changed: The notes that changed groups.
     """
-    why = {note.round for note in changed} | {note.round + 1 for note in changed if note.kind in ("partition", "join")}
+    why = {note.round for note in changed} | {
+        note.round + 1 for note in changed if note.kind in ("partition", "join")
+    }
     found = []
     for before, line in zip(history.lines, history.lines[1:], strict=False):
-        both = {c for group in before["groups"] for c in group} & {c for group in line["groups"] for c in group}
+        both = {c for group in before["groups"] for c in group} & {
+            c for group in line["groups"] for c in group
+        }
         old, new = (
-            {tuple(sorted(both & set(group))) for group in one["groups"] if both & set(group)} for one in (before, line)
+            {tuple(sorted(both & set(group))) for group in one["groups"] if both & set(group)}
+            for one in (before, line)
         )
         if old != new and line["round"] not in why:
             found.append({"round": line["round"], "groups": sorted(map(list, new - old))})
     return found
 
 
-# -- in words -----------------------------------------------------------------------------------------------------------
+# -- in words
+# -----------------------------------------------------------------------------------------------------------
 
 SHOWN = 12
-"""The number of decisions shown in full, half of them the first and half the last; and the number of groups shown."""
+"""The number of decisions shown in full, half of them the first and half the last; and the number
+of groups shown."""
 
 
 def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
     """Return (indentation, paragraph) of a run's explanation."""
-    return [*title(found), *_left_out(found), *_refused(history), *_changes(found), *_events(history), *_present(found)]
+    return [
+        *title(found),
+        *_left_out(found),
+        *_refused(history),
+        *_changes(found),
+        *_events(history),
+        *_present(found),
+    ]
 
 
 def _refused(history: RunHistory) -> list[tuple[int, str]]:
@@ -224,7 +256,9 @@ def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
         f"{start}{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} "
         f"of {found['rounds']}: {count(len(found['groups']), 'group')}."
     )
-    return [(0, text) for text in (" ".join(found["verdict"]), said, found["about"]) if text] + [(0, "")]
+    return [(0, text) for text in (" ".join(found["verdict"]), said, found["about"]) if text] + [
+        (0, "")
+    ]
 
 
 def first_and_last(
@@ -240,7 +274,9 @@ def first_and_last(
     """
     out = [words(one) for one in items]
     if len(items) > most:
-        out[most // 2 : -(most // 2)] = [[(1, f"... {count(len(items) - most, noun)} (--json has all of them) ...")]]
+        out[most // 2 : -(most // 2)] = [
+            [(1, f"... {count(len(items) - most, noun)} (--json has all of them) ...")]
+        ]
     return [paragraph for paragraphs in out for paragraph in paragraphs]
 
 
@@ -252,7 +288,12 @@ def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
     out += first_and_last(decisions, SHOWN, "further decision", described)
     for one in found["unexplained"][:SHOWN]:
         groups = "; ".join(who(group) for group in one["groups"][:4])
-        out.append((1, f"Round {one['round']}: the groups changed to {groups}, and no reason was recorded."))
+        out.append(
+            (
+                1,
+                f"Round {one['round']}: the groups changed to {groups}, and no reason was recorded.",
+            )
+        )
     other = sum(found["unchanged"].values())
     if other:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found["unchanged"].items()))
@@ -270,7 +311,10 @@ def choice_words(told: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
 
 def _choice(one: dict[str, Any]) -> list[tuple[int, str]]:
     text = one["text"].removesuffix(".")
-    return [(1, f"Round {one['round']}: {text}."), *((2, sentence) for sentence in one["words"][1:])]
+    return [
+        (1, f"Round {one['round']}: {text}."),
+        *((2, sentence) for sentence in one["words"][1:]),
+    ]
 
 
 def described(one: dict[str, Any]) -> list[tuple[int, str]]:
@@ -281,7 +325,10 @@ def described(one: dict[str, Any]) -> list[tuple[int, str]]:
 
 def happened(one: dict[str, Any]) -> str:
     """Return the effect of a decision in one sentence."""
-    parts, clients = [who(part) + " alone" * (len(part) == 1) for part in one["parts"]], one["clients"]
+    parts, clients = (
+        [who(part) + " alone" * (len(part) == 1) for part in one["parts"]],
+        one["clients"],
+    )
     shown = " | ".join(parts[:6]) + (f" | and {len(parts) - 6} more" if len(parts) > 6 else "")
     match one["kind"]:
         case "split":
@@ -289,7 +336,9 @@ def happened(one: dict[str, Any]) -> str:
         case "merge":
             return f"two groups became one: {who(clients)}."
         case "join":
-            return f"client {clients[0]} " + (f"joined {who(one['joined'])}." if one["joined"] else "found its group.")
+            return f"client {clients[0]} " + (
+                f"joined {who(one['joined'])}." if one["joined"] else "found its group."
+            )
         case "arrive":
             return f"{who(clients)} arrived."
         case "leave":
@@ -311,8 +360,14 @@ def happened(one: dict[str, Any]) -> str:
 def _events(history: RunHistory) -> list[tuple[int, str]]:
     events = []
     for before, line in zip(history.lines, history.lines[1:], strict=False):
-        old, new = ({client for group in one["groups"] for client in group} for one in (before, line))
-        said = [f"{who(ids)} {what}" for ids, what in ((new - old, "arrived"), (old - new, "left")) if ids]
+        old, new = (
+            {client for group in one["groups"] for client in group} for one in (before, line)
+        )
+        said = [
+            f"{who(ids)} {what}"
+            for ids, what in ((new - old, "arrived"), (old - new, "left"))
+            if ids
+        ]
         if said:
             events.append((1, f"Round {line['round']}: {'; '.join(said)}."))
     if len(events) > SHOWN:
@@ -324,8 +379,12 @@ def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
     standing, out = found["standing"], [(0, "WHY THE GROUPS DID NOT CHANGE FURTHER")]
     if found["agreement"] is not None:
         alike = "the same as" if found["agreement"] == 1 else "not the same as"
-        rand = f"adjusted Rand index {found['agreement']:.2f}: 1 is full agreement, about 0 is chance"
-        out.append((1, f"They are {alike} the true groups, which are hidden from all methods ({rand})."))
+        rand = (
+            f"adjusted Rand index {found['agreement']:.2f}: 1 is full agreement, about 0 is chance"
+        )
+        out.append(
+            (1, f"They are {alike} the true groups, which are hidden from all methods ({rand}).")
+        )
     if standing["all"] is not None:
         out.append((1, f"All together, last examined in round {standing['all']['round']}:"))
         out += [(2, sentence) for sentence in standing["all"]["words"]]
@@ -337,5 +396,10 @@ def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
         out.append((1, f"{name}." if same else f"{name}; last examined in round {why['round']}:"))
         out += [] if same else [(2, sentence) for sentence in why["words"]]
     if len(standing["groups"]) > SHOWN:
-        out.append((1, f"... and {count(len(standing['groups']) - SHOWN, 'further group')} (--json has all of them)."))
+        out.append(
+            (
+                1,
+                f"... and {count(len(standing['groups']) - SHOWN, 'further group')} (--json has all of them).",
+            )
+        )
     return out

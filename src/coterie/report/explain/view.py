@@ -43,7 +43,10 @@ class RunHistory:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings of the method; ``none`` becomes None."""
-        return {key: None if value == "none" else value for key, value in self.description["methods"][0].items()}
+        return {
+            key: None if value == "none" else value
+            for key, value in self.description["methods"][0].items()
+        }
 
     @property
     def truth(self) -> list[Clients] | None:
@@ -117,8 +120,14 @@ class NoteView:
 
     def _criterion(self, one: Mapping[str, Any]) -> Criterion:
         value = math.nan if one["value"] is None else one["value"]
-        bound = self.history.settings.get(one["setting"], math.nan) if one["bound"] is None else one["bound"]
-        return Criterion(one["name"], value, one["sign"], bound, one["setting"], one["met"], one["unmet"])
+        bound = (
+            self.history.settings.get(one["setting"], math.nan)
+            if one["bound"] is None
+            else one["bound"]
+        )
+        return Criterion(
+            one["name"], value, one["sign"], bound, one["setting"], one["met"], one["unmet"]
+        )
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -128,12 +137,18 @@ class NoteView:
     def values(self, name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
         id = shown_as(self.line).key
-        return {id(client): value for client, value in self.note["values"].get(name, {}).items() if value is not None}
+        return {
+            id(client): value
+            for client, value in self.note["values"].get(name, {}).items()
+            if value is not None
+        }
 
     @cached_property
     def matrices(self) -> tuple[list[ClientId], dict[str, np.ndarray]]:
         """The clients of the rows, and the matrices ``(n, n)`` by name; both empty if nothing was recorded."""
-        return load(self.history.folder, self.line, self.note) if self.note["similarity"] else ([], {})
+        return (
+            load(self.history.folder, self.line, self.note) if self.note["similarity"] else ([], {})
+        )
 
     @property
     def changes(self) -> bool:
@@ -145,7 +160,10 @@ class NoteView:
         if self.kind == "partition":  # written if the next groups are not those that trained
             return True
         inside = {c for part in self.parts for c in part}
-        old = {frozenset(inside & set(group)) for group in (self.before["groups"] if self.before else [inside])}
+        old = {
+            frozenset(inside & set(group))
+            for group in (self.before["groups"] if self.before else [inside])
+        }
         return {frozenset(part) for part in self.parts} != {group for group in old if group}
 
 
@@ -157,21 +175,30 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
         round: The last round to read; None for all.
 
     Raises:
-        UserError: For a folder of several runs or of none, a run without rounds, or one without this round.
+        UserError: For a folder of several runs or of none, a run without rounds, or one without
+            this round.
     """
     folder = Path(run)
     if not (folder / RUN).is_file():
         inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
         if inside:
-            named = ", ".join(inside[:6]) + (f" and {len(inside) - 6} more" if len(inside) > 6 else "")
-            raise UserError(f"{run} has {len(inside)} runs inside, and explain tells of one: {named}")
+            named = ", ".join(inside[:6]) + (
+                f" and {len(inside) - 6} more" if len(inside) > 6 else ""
+            )
+            raise UserError(
+                f"{run} has {len(inside)} runs inside, and explain tells of one: {named}"
+            )
     record = Record(folder)
     description, lines = record.shown()
     if not lines:
-        raise UserError(f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it")
+        raise UserError(
+            f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it"
+        )
     last = lines[-1]["round"]
     if round is not None and not (isinstance(round, int) and 1 <= round <= last):
-        raise UserError(f"--round {round} is not among the {last} recorded rounds of {run}: 1 to {last}")
+        raise UserError(
+            f"--round {round} is not among the {last} recorded rounds of {run}: 1 to {last}"
+        )
     return RunHistory(folder, description, lines if round is None else lines[:round])
 
 
@@ -185,11 +212,21 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
     Raises:
         UserError: If the client is not present; the message names the nearest one.
     """
-    found = next(((one, group) for group in history.groups for one in group if str(one) == str(client)), None)
+    found = next(
+        ((one, group) for group in history.groups for one in group if str(one) == str(client)), None
+    )
     if found is None:
         ids = [one for group in history.groups for one in group]
-        once = next((line["round"] for line in reversed(history.lines) if str(client) in line["clients"]), None)
-        refused = [why for line in history.lines[-1:] for one, why in line["refused"].items() if str(one) == str(client)]
+        once = next(
+            (line["round"] for line in reversed(history.lines) if str(client) in line["clients"]),
+            None,
+        )
+        refused = [
+            why
+            for line in history.lines[-1:]
+            for one, why in line["refused"].items()
+            if str(one) == str(client)
+        ]
         if refused and once is None:
             raise UserError(f"client {client} takes no part: {refused[0]}")
         what = f"was last present in round {once}" if once else "is not one of the run's clients"

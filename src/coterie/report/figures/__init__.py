@@ -21,15 +21,19 @@ SUFFIXES = (".pdf", ".png", ".svg")
 
 
 @public
-def plot(run: Folder | Iterable[Folder], kind: str, out: Path | str, round: int | None = None) -> Path:
+def plot(
+    run: Folder | Iterable[Folder], kind: str, out: Path | str, round: int | None = None
+) -> Path:
     """Draw one figure of a run, or a curve for each of several; the same records make the same file. Needs Matplotlib.
 
     Args:
-        run: A run directory, or a folder with a single one. For ``score``, ``accuracy``, ``loss`` and ``traffic`` also
-            several, or a folder of several: the mean over clients, or the bytes, of each run.
-        kind: ``groups`` (the group of each client over the rounds), ``score`` (the main metric), ``accuracy`` or
-            ``loss`` (of every group and its clients), ``similarity`` (the matrices on which decisions were based),
-            ``criteria`` (the numbers that the method compared) or ``traffic`` (bytes and seconds).
+        run: A run directory, or a folder with a single one. For ``score``, ``accuracy``, ``loss``
+            and ``traffic`` also several, or a folder of several: the mean over clients, or the
+            bytes, of each run.
+        kind: ``groups`` (the group of each client over the rounds), ``score`` (the main metric),
+            ``accuracy`` or ``loss`` (of every group and its clients), ``similarity`` (the matrices
+            on which decisions were based), ``criteria`` (the numbers that the method compared) or
+            ``traffic`` (bytes and seconds).
         out: The file to write, a .pdf, .png or .svg.
         round: For ``similarity``, the round of the matrices; None for the last round that has one.
 
@@ -37,12 +41,14 @@ def plot(run: Folder | Iterable[Folder], kind: str, out: Path | str, round: int 
         The path of the file.
 
     Raises:
-        UserError: For an unknown kind, another suffix, several runs with a kind that shows one, a run without such numbers,
-            or a ``round`` with another kind than ``similarity``.
+        UserError: For an unknown kind, another suffix, several runs with a kind that shows one, a
+            run without such numbers, or a ``round`` with another kind than ``similarity``.
     """
     out = Path(out)
     if kind not in KINDS:
-        raise UserError(f"there is no figure {kind!r}{nearest(kind, KINDS)} (known: {', '.join(KINDS)})")
+        raise UserError(
+            f"there is no figure {kind!r}{nearest(kind, KINDS)} (known: {', '.join(KINDS)})"
+        )
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out must end in .pdf, .png or .svg, got {out}")
     if round is not None and kind != "similarity":

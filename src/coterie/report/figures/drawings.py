@@ -25,7 +25,8 @@ from coterie.report.words import rounds as in_words
 from coterie.settings import UserError
 
 FEW = 48
-"""What is drawn one by one if there are at most this many: names and lines of clients, borders and changes of groups."""
+"""What is drawn one by one if there are at most this many: names and lines of clients, borders and
+changes of groups."""
 
 GROUPS = 24
 """The greatest number of groups with a curve: those tested in most rounds."""
@@ -37,7 +38,8 @@ VECTORS = 2000
 """More blocks of clients and rounds than this are drawn as pixels, so that the file stays small."""
 
 LEAST, MOST, LINE = 1.5, 4.6, 0.14
-"""Heights in inches: the least and the greatest of all rows of clients, and that of a line of small print."""
+"""Heights in inches: the least and the greatest of all rows of clients, and that of a line of small
+print."""
 
 SEVERAL: dict[str, Any] = {"color": "black", "marker": "x"}
 """The style of numbers about several groups, next to numbers about one."""
@@ -65,7 +67,12 @@ def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
     """Create a figure with this number of axes, at most three side by side: a column wide for one, else a page."""
     columns = 2 if number == 4 else min(number, 3)
     width = COLUMN if number == 1 else PAGE
-    made, axes = panels(columns, math.ceil(number / columns), width=width, height=width / columns * 0.86 if square else 2.2)
+    made, axes = panels(
+        columns,
+        math.ceil(number / columns),
+        width=width,
+        height=width / columns * 0.86 if square else 2.2,
+    )
     for unused in axes.flat[number:]:
         unused.remove()
     return made, axes.flat[:number]
@@ -74,7 +81,9 @@ def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
 def _over_rounds(axes: Axes, run: Gathered) -> None:
     axes.set(xlabel="round", xlim=(1, max(2, len(run.lines))))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))  # "auto" can change the width of labels after layout
+    axes.yaxis.set_major_locator(
+        MaxNLocator(7, steps=[1, 2, 5, 10])
+    )  # "auto" can change the width of labels after layout
 
 
 def _curve(axes: Axes, rounds: Sequence[int], values: Any, **look: Any) -> None:
@@ -86,22 +95,30 @@ def blocks(members: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int, i
     """Return rectangles of adjacent clients that are in one group in the same rounds.
 
     Args:
-        members: Per client, the id of its node in each round, or -1; see :class:`~coterie.report.gathered.Gathered`.
+        members: Per client, the id of its node in each round, or -1; see
+            :class:`~coterie.report.gathered.Gathered`.
 
     Returns:
-        node, first and last row, first and last column of each, counted from 0; sorted by first row and first column.
+        node, first and last row, first and last column of each, counted from 0; sorted by first row
+        and first column.
 
     Example:
         >>> blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])
         [(0, 0, 2, 0, 1), (1, 0, 1, 2, 2), (2, 2, 3, 2, 2)]
     """
     out: list[tuple[int, int, int, int, int]] = []
-    open_: dict[tuple[int, int, int], int] = {}  # (node, first column, last column) -> the row at which the block begins
+    open_: dict[
+        tuple[int, int, int], int
+    ] = {}  # (node, first column, last column) -> the row at which the block begins
     for row, places in enumerate([*members, ()]):
         starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1]]
         ends = [*starts[1:], len(places)]
-        here = [(places[i], i, end - 1) for i, end in zip(starts, ends, strict=False) if places[i] >= 0]
-        out += [(span[0], top, row - 1, *span[1:]) for span, top in open_.items() if span not in here]
+        here = [
+            (places[i], i, end - 1) for i, end in zip(starts, ends, strict=False) if places[i] >= 0
+        ]
+        out += [
+            (span[0], top, row - 1, *span[1:]) for span, top in open_.items() if span not in here
+        ]
         open_ = {span: open_.get(span, row) for span in here}
     return sorted(out, key=lambda block: (block[1], block[3]))
 
@@ -110,15 +127,24 @@ def _groups(run: Gathered) -> Figure:
     """Draw the groups over the rounds: a row per client, a block per group."""
     found, looks = blocks(run.members), Looks(run)
     if not found:
-        raise UserError(f"{run.folder} has no groups recorded: in none of its {len(run.lines)} rounds was anybody in one")
+        raise UserError(
+            f"{run.folder} has no groups recorded: in none of its {len(run.lines)} rounds was anybody in one"
+        )
     clients = len(run.clients)
     height = min(max(LINE * clients, LEAST), MOST)
     row = height / clients
     made, ((axes,),) = panels(1, width=PAGE, height=height + 0.45)
-    ends = np.array([[first + 0.5, last + 1.5, top - 0.5, bottom + 0.5] for _, top, bottom, first, last in found])
+    ends = np.array(
+        [
+            [first + 0.5, last + 1.5, top - 0.5, bottom + 0.5]
+            for _, top, bottom, first, last in found
+        ]
+    )
     corners = ends[:, [[0, 2], [1, 2], [1, 3], [0, 3]]]  # (blocks, 4, 2)
     colours = [looks.area(block[0]) for block in found]
-    drawn = PolyCollection(list(corners), facecolor=colours, edgecolor="white", linewidth=min(0.8, 18 * row))
+    drawn = PolyCollection(
+        list(corners), facecolor=colours, edgecolor="white", linewidth=min(0.8, 18 * row)
+    )
     drawn.set_rasterized(len(found) > VECTORS)
     axes.add_collection(drawn)
     _over_rounds(axes, run)
@@ -128,14 +154,18 @@ def _groups(run: Gathered) -> Figure:
         axes.set_yticks(range(clients), [str(client) for client in run.clients])
         axes.set_ylabel("client")
     else:
-        axes.set_yticks([clients / 2], [f"{clients:,} clients"], rotation=90, va="center", fontsize=8)
+        axes.set_yticks(
+            [clients / 2], [f"{clients:,} clients"], rotation=90, va="center", fontsize=8
+        )
     axes.tick_params(axis="y", length=0, pad=18 if looks.truth else 4)
     _inside(axes, run, looks, found, row)
     _beside(axes, run, row)
     return made
 
 
-def _inside(axes: Axes, run: Gathered, looks: Looks, found: Sequence[Sequence[int]], row: float) -> None:
+def _inside(
+    axes: Axes, run: Gathered, looks: Looks, found: Sequence[Sequence[int]], row: float
+) -> None:
     """Write the names of groups that ended into their blocks, and draw the true groups at the left, where there is room."""
     middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
     column = PAGE / len(run.lines) * 0.75  # about, in inches
@@ -144,10 +174,14 @@ def _inside(axes: Axes, run: Gathered, looks: Looks, found: Sequence[Sequence[in
         if node not in looks.now and high > LINE and wide > 0.08 * len(f"G{node}"):
             axes.text((first + last) / 2 + 1, (top + bottom) / 2, f"G{node}", **middle)
     for number, start, end in _stripes(run, run.clients):
-        axes.axhspan(start, end, -0.03, -0.008, color=looks.truth[number], linewidth=0, clip_on=False)
+        axes.axhspan(
+            start, end, -0.03, -0.008, color=looks.truth[number], linewidth=0, clip_on=False
+        )
         if (end - start) * row > LINE * 0.8:
             letter = chr(ord("A") + number) if number < 26 else f"T{number}"
-            axes.text(-0.019, (start + end) / 2, letter, transform=axes.get_yaxis_transform(), **middle)
+            axes.text(
+                -0.019, (start + end) / 2, letter, transform=axes.get_yaxis_transform(), **middle
+            )
 
 
 def _stripes(run: Gathered, clients: Sequence[ClientId]) -> Iterator[tuple[int, float, float]]:
@@ -168,7 +202,9 @@ def _beside(axes: Axes, run: Gathered, row: float) -> None:
         if len(inside) * row > LINE * 0.8:
             score = scored(run.nodes[node], run)["score"]
             words = f"G{node}, {count(len(inside), 'client')}"
-            labels[(inside[0] + inside[-1]) / 2] = words if score is None else f"{words}, {score:.2f}"
+            labels[(inside[0] + inside[-1]) / 2] = (
+                words if score is None else f"{words}, {score:.2f}"
+            )
     right = axes.secondary_yaxis("right")
     right.spines[:].set_visible(False)
     right.set_yticks(list(labels), list(labels.values()))
@@ -181,17 +217,25 @@ def _beside(axes: Axes, run: Gathered, row: float) -> None:
 def _scores(run: Gathered, metric: str) -> Figure:
     """Draw a metric of the honest members of each group, its mean or pooled, and behind it the clients or a band."""
     tested, adversaries = tests(run.lines), set(run.facts.get("adversaries", ()))
-    single: list[tuple[int, dict[int, float]]] = []  # present node of each client, and its values by round
+    single: list[
+        tuple[int, dict[int, float]]
+    ] = []  # present node of each client, and its values by round
     found: dict[int, dict[int, list[float]]] = {}  # node -> round -> values of honest members
     for client, places in zip(run.clients, run.members, strict=True):
         entries = tested.get(client, {})
-        values = {at + 1: value for at, entry in entries.items() if (value := entry.get(metric)) is not None}
+        values = {
+            at + 1: value
+            for at, entry in entries.items()
+            if (value := entry.get(metric)) is not None
+        }
         single.append((places[-1], values))
         for round, value in values.items() if client not in adversaries else ():
             if places[round - 1] >= 0:
                 found.setdefault(places[round - 1], {}).setdefault(round, []).append(value)
     if not found:
-        tried = len({at for entries in tested.values() for at, entry in entries.items() if metric in entry})
+        tried = len(
+            {at for entries in tested.values() for at, entry in entries.items() if metric in entry}
+        )
         why = f"{tried} of its {len(run.lines)} rounds were tested for it, and gave no value of an honest client in a group"
         why = why if tried else f"none of its {len(run.lines)} rounds was tested for it"
         raise UserError(f"{run.folder} has no {metric} recorded: {why}")
@@ -200,7 +244,14 @@ def _scores(run: Gathered, metric: str) -> Figure:
     few, looks = len(run.clients) <= FEW, Looks(run)
     for i, (node, values) in enumerate(single if few else ()):
         label = "single clients" if i == 0 else None
-        axes.plot(list(values), list(values.values()), color=looks.area(node), linewidth=0.5, alpha=0.6, label=label)
+        axes.plot(
+            list(values),
+            list(values.values()),
+            color=looks.area(node),
+            linewidth=0.5,
+            alpha=0.6,
+            label=label,
+        )
     pools = pooled_scores(run).get(metric)
     for node in shown:
         by_round = dict(sorted(found[node].items()))
@@ -212,7 +263,9 @@ def _scores(run: Gathered, metric: str) -> Figure:
         axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
     axes.set_ylabel(metric)
     _over_rounds(axes, run)
-    made.legend(loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3)
+    made.legend(
+        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
+    )
     return made
 
 
@@ -228,11 +281,16 @@ def _group(
     """Draw the means of a group's values by round, or its pooled values, and the middle 80 % of the values as a band."""
     if band:
         low, high = np.transpose([np.quantile(row, (0.1, 0.9)) for row in values.values()])
-        axes.fill_between(list(values), low, high, color=looks.line(node)["color"], alpha=0.18, linewidth=0)
+        axes.fill_between(
+            list(values), low, high, color=looks.line(node)["color"], alpha=0.18, linewidth=0
+        )
     now = node in looks.now
     until = "" if now else f", until {run.nodes[node].last}"
     label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{until})"
-    means = [float(np.mean(row)) if pools is None else pools.get(round, math.nan) for round, row in values.items()]
+    means = [
+        float(np.mean(row)) if pools is None else pools.get(round, math.nan)
+        for round, row in values.items()
+    ]
     _curve(axes, list(values), means, **looks.line(node), label=label, zorder=3 if now else 2.5)
 
 
@@ -242,7 +300,9 @@ def _traffic(run: Gathered) -> Figure:
     sent = {"by clients (up)": spent["bytes_up"], "to clients (down)": spent["bytes_down"]}
     drawn = {
         "MB sent so far": {name: np.cumsum(values) / 1e6 for name, values in sent.items()},
-        "seconds of each round": {name[8:]: values for name, values in spent.items() if name.startswith("seconds_")},
+        "seconds of each round": {
+            name[8:]: values for name, values in spent.items() if name.startswith("seconds_")
+        },
     }
     made, places = _grid(2)
     for axes, (label, series) in zip(places, drawn.items(), strict=True):
@@ -258,13 +318,22 @@ def _traffic(run: Gathered) -> Figure:
 def _similarity(run: Gathered, round: int | None) -> Figure:
     """Draw every layer of every matrix of a round."""
     named = _with_matrix(run, round)
-    drawn: list[tuple[str, str, Any, Any, Any, np.ndarray]] = []  # title, measure, clients, groups, edges, matrix
+    drawn: list[
+        tuple[str, str, Any, Any, Any, np.ndarray]
+    ] = []  # title, measure, clients, groups, edges, matrix
     for line, note in named:
         heard, matrices = load(run.folder, line, note)
         clients, inside, edges, layers = arranged(heard, matrices, line, run.clients)
         title = f"round {line['round']}" + (f", {len(clients)} clients" if len(named) > 1 else "")
         drawn += [
-            (title if len(layers) == 1 else f"{title}, {name}", measure(matrices[name]), clients, inside, edges, matrix)
+            (
+                title if len(layers) == 1 else f"{title}, {name}",
+                measure(matrices[name]),
+                clients,
+                inside,
+                edges,
+                matrix,
+            )
             for name, matrix in layers.items()
         ]
     looks = Looks(run)
@@ -280,17 +349,26 @@ def _with_matrix(run: Gathered, round: int | None) -> list[tuple[Any, Any]]:
     having = sorted({line["round"] for line, _ in named})
     if not having:
         method = run.description["methods"][0]["name"]
-        raise UserError(f"{run.folder} has no similarities recorded: its method, {method}, kept no matrix in any round")
+        raise UserError(
+            f"{run.folder} has no similarities recorded: its method, {method}, kept no matrix in any round"
+        )
     if round is not None and round not in having:
-        raise UserError(f"--round {round} has no matrix recorded; there is one of {in_words(having)}")
-    return [(line, note) for line, note in named if line["round"] == (having[-1] if round is None else round)]
+        raise UserError(
+            f"--round {round} has no matrix recorded; there is one of {in_words(having)}"
+        )
+    return [
+        (line, note)
+        for line, note in named
+        if line["round"] == (having[-1] if round is None else round)
+    ]
 
 
 def scale(matrix: np.ndarray) -> dict[str, Any]:
     """Return the colour scale of a matrix.
 
-    For cosines it is symmetric about zero, for other values it reaches from the least to the greatest. Both ignore values
-    that are not finite, such as those of single clients on the diagonal.
+    For cosines it is symmetric about zero, for other values it reaches from the least to the
+    greatest. Both ignore values that are not finite, such as those of single clients on the
+    diagonal.
 
     Args:
         matrix: The matrix ``(n, n)``.
@@ -304,7 +382,15 @@ def scale(matrix: np.ndarray) -> dict[str, Any]:
 
 
 def _matrix(
-    axes: Axes, run: Gathered, looks: Looks, title: str, what: str, clients: Any, inside: Any, edges: Any, matrix: Any
+    axes: Axes,
+    run: Gathered,
+    looks: Looks,
+    title: str,
+    what: str,
+    clients: Any,
+    inside: Any,
+    edges: Any,
+    matrix: Any,
 ) -> None:
     shown = matrix.astype(np.float64)
     if edges is None:
@@ -325,7 +411,9 @@ def _matrix(
         axes.axvspan(start, end, 1.015, 1.045, **same)
     axes.set(xticks=[], yticks=[])
     axes.set_title(title, pad=14 if looks.truth else None)
-    axes.set_ylabel(f"{len(clients):,} clients" + ("" if edges is None else ", means over blocks"), labelpad=12)
+    axes.set_ylabel(
+        f"{len(clients):,} clients" + ("" if edges is None else ", means over blocks"), labelpad=12
+    )
     axes.label_outer()
     axes.spines[:].set_visible(True)
 
@@ -335,7 +423,9 @@ def _criteria(run: Gathered) -> Figure:
     method = run.description["methods"][0]
     found = charts(method, run.folder, run.lines, run.notes, run.facts)
     if not found:
-        raise UserError(f"{run.folder} has no criteria recorded: its method, {method['name']}, told no numbers in its notes")
+        raise UserError(
+            f"{run.folder} has no criteria recorded: its method, {method['name']}, told no numbers in its notes"
+        )
     made, places = _grid(len(found))
     looks = Looks(run)
     for axes, chart in zip(places, found, strict=True):
@@ -355,8 +445,16 @@ def _criteria(run: Gathered) -> Figure:
         (_tree if chart.get("links") else _chart)(axes, run, looks, chart)
     nodes = sorted({one["node"] for chart in found for one in chart["series"]} - {None})[-ENTRIES:]
     if len(nodes) > 1:
-        handles = [Line2D([], [], **{**looks.line(node), "linestyle": ""}, label=f"G{node}") for node in nodes]
-        made.legend(handles=handles, loc="outside lower center", ncols=4 if len(found) == 1 else ENTRIES, handletextpad=0.2)
+        handles = [
+            Line2D([], [], **{**looks.line(node), "linestyle": ""}, label=f"G{node}")
+            for node in nodes
+        ]
+        made.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=4 if len(found) == 1 else ENTRIES,
+            handletextpad=0.2,
+        )
     return made
 
 
@@ -366,8 +464,16 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     legend: dict[str, dict[str, Any]] = {}
     for i, one in enumerate(chart["series"]):
         dash = {"linestyle": DASHES[one["dash"] % len(DASHES)]}
-        look = looks.line(one["node"]) if one["node"] is not None else SEVERAL if of_groups else numbered(i)
-        legend.setdefault(one["name"], {"color": "black", **dash} if of_groups else {**look, **dash})
+        look = (
+            looks.line(one["node"])
+            if one["node"] is not None
+            else SEVERAL
+            if of_groups
+            else numbered(i)
+        )
+        legend.setdefault(
+            one["name"], {"color": "black", **dash} if of_groups else {**look, **dash}
+        )
         if look is SEVERAL:
             legend["several groups together"] = {**SEVERAL, "linestyle": ""}
         _curve(axes, *zip(*one["points"], strict=True), **{**look, **dash})
@@ -382,15 +488,30 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
 def _tree(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     """Draw a dendrogram whose leaves have the colours and markers of the clients' current groups."""
     links, leaves = chart["links"], chart["leaves"]
-    axes.add_collection(LineCollection(links, color="black", linewidth=0.7 if len(links) < 100 else 0.4))
+    axes.add_collection(
+        LineCollection(links, color="black", linewidth=0.7 if len(links) < 100 else 0.4)
+    )
     now = {client: places[-1] for client, places in zip(run.clients, run.members, strict=True)}
     for node in dict.fromkeys(now[client] for client in leaves):
         at = [10 * i + 5 for i, client in enumerate(leaves) if now[client] == node]
-        same = {**(looks.line(node) if node >= 0 else {"color": GREY, "marker": "."}), "linestyle": "", "clip_on": False}
-        axes.plot(at, [0] * len(at), **same, markersize=3.5 if len(leaves) <= 100 else 1.5, zorder=4)
+        same = {
+            **(looks.line(node) if node >= 0 else {"color": GREY, "marker": "."}),
+            "linestyle": "",
+            "clip_on": False,
+        }
+        axes.plot(
+            at, [0] * len(at), **same, markersize=3.5 if len(leaves) <= 100 else 1.5, zorder=4
+        )
     axes.set(xlabel="client", xlim=(0, 10 * len(leaves)))
     top = max(height for link in links for _, height in link)
-    near = [level["value"] for level in chart["levels"] if level["value"] < 2 * top]  # one far above would flatten the tree
+    near = [
+        level["value"] for level in chart["levels"] if level["value"] < 2 * top
+    ]  # one far above would flatten the tree
     axes.set_ylim(0, 1.05 * max([top, *near]))
     named = leaves if len(leaves) <= FEW // 2 else ()
-    axes.set_xticks([10 * i + 5 for i in range(len(named))], [str(client) for client in named], fontsize=6, rotation=90)
+    axes.set_xticks(
+        [10 * i + 5 for i in range(len(named))],
+        [str(client) for client in named],
+        fontsize=6,
+        rotation=90,
+    )

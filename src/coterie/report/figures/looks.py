@@ -1,7 +1,7 @@
 """Colours, markers and dashes of the lines and groups of a run.
 
-Current groups have a colour and a marker, groups that ended are grey, and a true group has the colour of the group that has
-most of its members. The page follows the same rule.
+Current groups have a colour and a marker, groups that ended are grey, and a true group has the
+colour of the group that has most of its members. The page follows the same rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ ENDED = "#BDBDBD"
 """The colour of areas of groups that ended; their lines are darker."""
 
 MANY = 40
-"""With more groups than this, groups that ended have colours too, so that adjacent ones can be distinguished."""
+"""With more groups than this, groups that ended have colours too, so that adjacent ones can be
+distinguished."""
 
 
 def numbered(number: int) -> dict[str, Any]:
@@ -52,7 +53,9 @@ class Looks:
                 shares[truth[client]][self.now[places[-1]]] += 1
         out: dict[int, str] = {}
         for number in sorted(shares, key=lambda i: (-max(shares[i].values(), default=0), i)):
-            wanted = [COLOURS[group] for group, _ in shares[number].most_common() if group < len(COLOURS)]
+            wanted = [
+                COLOURS[group] for group, _ in shares[number].most_common() if group < len(COLOURS)
+            ]
             free = [colour for colour in [*wanted, *COLOURS] if colour not in out.values()]
             out[number] = free[0] if free else COLOURS[number % len(COLOURS)]
         return out
@@ -66,8 +69,8 @@ class Looks:
     def line(self, node: int) -> dict[str, Any]:
         """Return the colour, marker and dash of a group's line.
 
-        It is solid for the first groups. It is dashed for further groups once all colours are used, and for groups that
-        ended.
+        It is solid for the first groups. It is dashed for further groups once all colours are used,
+        and for groups that ended.
 
         Args:
             node: The group.

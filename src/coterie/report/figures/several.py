@@ -33,17 +33,27 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
     if kind == "score":
         mains = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
         if len(mains) > 1:
-            raise UserError(f"these runs have different main metrics, {' and '.join(mains)}: a figure of score needs one")
+            raise UserError(
+                f"these runs have different main metrics, {' and '.join(mains)}: a figure of score needs one"
+            )
         metric = mains[0]
     curves = [_bytes_so_far(run) if kind == "traffic" else _scores(run, metric) for run in runs]
     made, ((axes,),) = panels(1, width=COLUMN, height=2.1 + LINE * math.ceil((len(runs) + 1) / 2))
     for number, (label, values) in enumerate(zip(_labels(runs), curves, strict=True)):
-        axes.plot(list(values), list(values.values()), markevery=math.ceil(len(values) / 8), **numbered(number), label=label)
+        axes.plot(
+            list(values),
+            list(values.values()),
+            markevery=math.ceil(len(values) / 8),
+            **numbered(number),
+            label=label,
+        )
     axes.set(xlabel="round", xlim=(1, max(2, *(len(run.lines) for run in runs))))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
-    made.legend(loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3)
+    made.legend(
+        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
+    )
     return made
 
 
@@ -52,7 +62,9 @@ def _scores(run: Gathered, metric: str) -> dict[int, float]:
     means = {line["round"]: spread(line, metric)["mean"] for line in run.lines if line["tested"]}
     known = {round: mean for round, mean in means.items() if not math.isnan(mean)}
     if not known:
-        raise UserError(f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it")
+        raise UserError(
+            f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it"
+        )
     return known
 
 

@@ -1,7 +1,8 @@
 """The style of figures for print, and the writing of their files.
 
-Colours are chosen for readers with colour vision deficiency, and markers and dashes for prints in grey. Fonts are embedded,
-and widths are those of a journal. The same numbers always make the same file.
+Colours are chosen for readers with colour vision deficiency, and markers and dashes for prints in
+grey. Fonts are embedded, and widths are those of a journal. The same numbers always make the same
+file.
 
 Matplotlib is an optional dependency, imported when the first figure is drawn.
 """
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # M. Okabe, K. Ito, "Color Universal Design", 2008.
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442"
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+)
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, YELLOW)
 GREY = "#777777"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -73,8 +82,8 @@ def check_installed(what: str, extra: str) -> None:
 def load() -> None:
     """Import Matplotlib, but not with the settings of the current folder.
 
-    It reads a file ``matplotlibrc`` there, and versions below 3.11 evaluate a part of it. The current folder may be another
-    person's run directory.
+    It reads a file ``matplotlibrc`` there, and versions below 3.11 evaluate a part of it. The
+    current folder may be another person's run directory.
     """
     with contextlib.chdir(Path(__file__).parent):
         import matplotlib  # noqa: F401
@@ -97,13 +106,17 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
         made = figure()
         for path in files:
             data = io.BytesIO()
-            made.savefig(data, format=path.suffix[1:].lower(), metadata={UNSAID[path.suffix.lower()]: None})
+            made.savefig(
+                data, format=path.suffix[1:].lower(), metadata={UNSAID[path.suffix.lower()]: None}
+            )
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, data.getvalue())
     return files
 
 
-def panels(columns: int, rows: int = 1, *, width: float = PAGE, height: float = 2.4, **share: Any) -> tuple[Figure, np.ndarray]:
+def panels(
+    columns: int, rows: int = 1, *, width: float = PAGE, height: float = 2.4, **share: Any
+) -> tuple[Figure, np.ndarray]:
     """Create a figure with a grid of axes.
 
     Args:

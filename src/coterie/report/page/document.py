@@ -50,7 +50,8 @@ LIMITS = (
 """Settings of the run itself in ``run.toml``."""
 
 WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node", "arms", "lead", "drop")
-"""Kinds of notes about single clients that look for their group, and about the methods of a race."""
+"""Kinds of notes about single clients that look for their group, and about the methods of a race.
+"""
 
 
 def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
@@ -60,11 +61,13 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
         runs: Run directories, or folders that contain some.
 
     Returns:
-        ``coterie`` (its version), ``verdicts`` (one per scenario, see :func:`~coterie.report.verdict.verdict`), ``runs``, and
-        ``compared``: with several runs, see :func:`coterie.compare`.
+        ``coterie`` (its version), ``verdicts`` (one per scenario, see
+        :func:`~coterie.report.verdict.verdict`), ``runs``, and ``compared``: with several runs, see
+        :func:`coterie.compare`.
 
     Raises:
-        UserError: If there is no run, or one of ``runs`` is not a run directory or has no completed round.
+        UserError: If there is no run, or one of ``runs`` is not a run directory or has no completed
+            round.
     """
     folders = expand(runs)
     if not folders:
@@ -73,7 +76,8 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
 
 
 Part = tuple[Summary, Trial, Mapping[str, Any]]
-"""What a page needs of a run: its summary, what a comparison needs, and the part of the document about it."""
+"""What a page needs of a run: its summary, what a comparison needs, and the part of the document
+about it."""
 
 
 def together(folders: Sequence[Path], parts: Sequence[Part]) -> dict[str, Any]:
@@ -84,14 +88,24 @@ def together(folders: Sequence[Path], parts: Sequence[Part]) -> dict[str, Any]:
         parts: The results of :func:`one`, in the same order.
     """
     found = contests(one for _, one, _ in parts)
-    best = [each.said["run_dir"] for contest in found for one in contest.entries for _, each in sorted(one.trials.items())]
+    best = [
+        each.said["run_dir"]
+        for contest in found
+        for one in contest.entries
+        for _, each in sorted(one.trials.items())
+    ]
     better = {run: gain for contest in found for run, gain in gains(contest).items()}
     named = list(zip(labels(folders), parts, strict=True))
-    named.sort(key=lambda one: best.index(run) if (run := one[1][0]["run_dir"]) in best else len(best))
+    named.sort(
+        key=lambda one: best.index(run) if (run := one[1][0]["run_dir"]) in best else len(best)
+    )
     return {
         "coterie": version("coterie"),
         "verdicts": [verdict(contest) for contest in found],
-        "runs": [{"name": name, **about, "gains": better.get(said["run_dir"])} for name, (said, _, about) in named],
+        "runs": [
+            {"name": name, **about, "gains": better.get(said["run_dir"])}
+            for name, (said, _, about) in named
+        ],
         "compared": side_by_side([said for _, (said, _, _) in named]) if len(named) > 1 else [],
     }
 
@@ -125,7 +139,8 @@ def one(folder: Path) -> Part:
         trial(said, description, lines),
         {
             **{key: value for key, value in said.items() if key not in left_out},
-            "score": said["score"] and {key: said["score"][key] for key in ("mean", "std", "worst")},
+            "score": said["score"]
+            and {key: said["score"][key] for key in ("mean", "std", "worst")},
             "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
             "clients": rows(run),
             "true_groups": truth,
@@ -162,7 +177,9 @@ def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]
     names = dict.fromkeys(name for entry in entries for name in entry if name not in ABOUT)
     main = shown_as(lines[-1]).main
     table = {
-        name: real([[found.get(client, {}).get(at, {}).get(name) for at in tested] for client in clients])
+        name: real(
+            [[found.get(client, {}).get(at, {}).get(name) for at in tested] for client in clients]
+        )
         for name in sorted(names, key=lambda name: (name != main, name != "loss", name))
     }
     return {"rounds": [lines[at]["round"] for at in tested], "metrics": table}
@@ -174,7 +191,9 @@ def pooled_scores(run: Gathered) -> dict[str, dict[str, dict[int, float]]]:
     places = dict(zip(run.clients, run.members, strict=True))
     found: dict[str, dict[str, dict[int, float]]] = {}
     for at, line in enumerate(run.lines):
-        for metric in dict.fromkeys(name for sums in line.get("sums", {}).values() for name in sums):
+        for metric in dict.fromkeys(
+            name for sums in line.get("sums", {}).values() for name in sums
+        ):
             members: dict[str, list[str]] = {}
             for client in honest:
                 if places[client][at] >= 0:
@@ -200,12 +219,16 @@ def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
 def events(described: PlacedNotes) -> list[dict[str, Any]]:
     """Return notes of the run in order, at most :data:`EVENTS`.
 
-    Notes that changed groups are chosen first, then those about single clients, then others as far as there is room.
+    Notes that changed groups are chosen first, then those about single clients, then others as far
+    as there is room.
 
     Args:
         described: The notes of the run.
     """
-    rank = [0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2 for _, _, note in described]
+    rank = [
+        0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2
+        for _, _, note in described
+    ]
     chosen = sorted(sorted(range(len(described)), key=lambda i: (rank[i], -i))[:EVENTS])
     return [
         {
@@ -228,10 +251,13 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         description: The content of ``run.toml``.
 
     Returns:
-        One dict per table, with its title and rows of name, value and, for a setting of the method, its description.
+        One dict per table, with its title and rows of name, value and, for a setting of the method,
+        its description.
     """
     method = dict(description["methods"][0])
-    known = METHODS.get(method["name"])  # a method of a newer Coterie, or a custom one, is not known
+    known = METHODS.get(
+        method["name"]
+    )  # a method of a newer Coterie, or a custom one, is not known
     words = {name: text for name, _, _, text in documented(known)} if known else {}
     tables = {
         f"method {method.pop('name')}": method,
@@ -242,14 +268,21 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         "run": {k: description[k] for k in LIMITS if k in description},
     }
     return [
-        {"title": title, "rows": [[key, value, words.get(key, "") if table is method else ""] for key, value in table.items()]}
+        {
+            "title": title,
+            "rows": [
+                [key, value, words.get(key, "") if table is method else ""]
+                for key, value in table.items()
+            ],
+        }
         for title, table in tables.items()
         if table
     ]
 
 
 # ----------------------------------------------------------------------------------------------------
-# The clients of a run as rows of a table: the group of each, its score in its earlier groups, and its missing answers.
+# The clients of a run as rows of a table: the group of each, its score in its earlier groups, and
+# its missing answers.
 
 
 STEPS = 8
@@ -314,7 +347,9 @@ def tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float 
     return found
 
 
-def way(places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]], metric: str) -> list[list[Any]]:
+def way(
+    places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]], metric: str
+) -> list[list[Any]]:
     """Return the groups that a client was in, in order, each as last tested.
 
     Args:
@@ -349,7 +384,8 @@ def silences(lines: Sequence[Line]) -> Counter[ClientId]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The groups of a run as a page shows them. Methods that make new groups in every round may have tens of thousands.
+# The groups of a run as a page shows them. Methods that make new groups in every round may have
+# tens of thousands.
 
 
 CLIENTS = 60
@@ -366,16 +402,22 @@ def groups(run: Gathered) -> dict[str, Any]:
         run: The run.
 
     Returns:
-        nodes and reasons. reasons has each text once. nodes has one dict per group: id, first and last (round), count,
-        clients (the first :data:`CLIENTS`), parents, kind, why (position in reasons, or None), truth
-        (``[true group, number of its clients]``), and the keys of :func:`scored`.
+        nodes and reasons. reasons has each text once. nodes has one dict per group: id, first and
+        last (round), count, clients (the first :data:`CLIENTS`), parents, kind, why (position in
+        reasons, or None), truth (``[true group, number of its clients]``), and the keys of
+        :func:`scored`.
     """
     truth = run.truth
     reasons: dict[str, int] = {}
-    return {"nodes": [_node_entry(node, run, truth, reasons) for node in run.nodes], "reasons": list(reasons)}
+    return {
+        "nodes": [_node_entry(node, run, truth, reasons) for node in run.nodes],
+        "reasons": list(reasons),
+    }
 
 
-def _node_entry(node: TreeNode, run: Gathered, truth: dict[ClientId, int], reasons: dict[str, int]) -> dict[str, Any]:
+def _node_entry(
+    node: TreeNode, run: Gathered, truth: dict[ClientId, int], reasons: dict[str, int]
+) -> dict[str, Any]:
     inside = Counter(truth[client] for client in node.clients if client in truth)
     return {
         "id": node.id,
@@ -414,10 +456,20 @@ def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The page itself: markup, style, script and the document of numbers in one file, which loads nothing from the network.
+# The page itself: markup, style, script and the document of numbers in one file, which loads
+# nothing from the network.
 
 
-SCRIPTS = ("base.js", "chart.js", "groups.js", "square.js", "table.js", "parts.js", "verdict.js", "page.js")
+SCRIPTS = (
+    "base.js",
+    "chart.js",
+    "groups.js",
+    "square.js",
+    "table.js",
+    "parts.js",
+    "verdict.js",
+    "page.js",
+)
 """The script files, in the order in which they run."""
 
 
@@ -426,8 +478,9 @@ def page(document: Mapping[str, Any], live: str = "") -> str:
 
     Args:
         document: The document.
-        live: The tag of the document if the page is to update itself, else empty. Such a page repeatedly requests
-            ``document.json``, next to its own address and with the same query, and draws new content.
+        live: The tag of the document if the page is to update itself, else empty. Such a page
+            repeatedly requests ``document.json``, next to its own address and with the same query,
+            and draws new content.
     """
     script = "\n".join(asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
