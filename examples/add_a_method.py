@@ -38,7 +38,8 @@ from coterie.settings import check, setting
 @state("k-means")
 class KMeansState:
     """round: rounds completed. clients: all clients. models ``(k, d)``: a single one until the clustering. parameters: the
-    number of columns that are not buffers. group: client -> row of ``models``, once it has one. notes: of the last step."""
+    number of columns that are not buffers. group: client -> row of ``models``, once it has one.
+    notes: of the last step."""
 
     round: int
     clients: tuple[Client, ...]
@@ -56,45 +57,92 @@ class KMeansFL:
 
     groups: int = setting(4, "number of groups (k)", ge=1)
     warmup: int = setting(3, "rounds of FedAvg before the round whose updates are clustered", ge=0)
-    inside: float = setting(0.5, "most of the updates' variance that may be left inside the groups", ge=0, le=1)
+    inside: float = setting(
+        0.5, "most of the updates' variance that may be left inside the groups", ge=0, le=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
 
     def init(self, federation: Federation) -> KMeansState:
         size = federation.parameters.stop
-        return KMeansState(round=0, clients=federation.clients, models=federation.draw(0)[None], parameters=size, group={})
+        return KMeansState(
+            round=0,
+            clients=federation.clients,
+            models=federation.draw(0)[None],
+            parameters=size,
+            group={},
+        )
 
     def plan(self, state: KMeansState, cohort: Cohort) -> Plan:
-        everything = tuple(range(len(state.models)))  # a client without a group takes the model of lowest loss
+        everything = tuple(
+            range(len(state.models))
+        )  # a client without a group takes the model of lowest loss
         offered = {c: (state.group[c],) if c in state.group else everything for c in state.clients}
-        tasks = {client: Task(offered=rows) for client, rows in offered.items() if client in cohort.present}
-        return Plan(models=state.models, tasks=tasks, need="rows" if state.round == self.warmup else "mean")
+        tasks = {
+            client: Task(offered=rows)
+            for client, rows in offered.items()
+            if client in cohort.present
+        }
+        return Plan(
+            models=state.models, tasks=tasks, need="rows" if state.round == self.warmup else "mean"
+        )
 
     def step(self, state: KMeansState, replies: Replies) -> KMeansState:
         if not replies.clients:
             return replace(state, notes=())
         if state.round == self.warmup:
             return self.cluster(state, replies)
-        chosen = {client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)}
+        chosen = {
+            client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)
+        }
         new = [client for client in chosen if client not in state.group and len(state.models) > 1]
         notes = tuple(
-            Note(kind="join", clients=(client,), text=f"least training loss with model {chosen[client]}") for client in new
+            Note(
+                kind="join",
+                clients=(client,),
+                text=f"least training loss with model {chosen[client]}",
+            )
+            for client in new
         )
         group = {**state.group, **chosen}
-        return replace(state, round=state.round + 1, models=state.models + replies.mean_updates, group=group, notes=notes)
+        return replace(
+            state,
+            round=state.round + 1,
+            models=state.models + replies.mean_updates,
+            group=group,
+            notes=notes,
+        )
 
     def cluster(self, state: KMeansState, replies: Replies) -> KMeansState:
-        updates = replies.all_updates[:, : state.parameters].double()  # running statistics do not count
+        updates = replies.all_updates[
+            :, : state.parameters
+        ].double()  # running statistics do not count
         count = min(self.groups, len(updates.unique(dim=0)))
-        found = KMeans(count, n_init=10, random_state=0).fit(updates.numpy())  # a pure function needs a fixed seed
-        groups = as_groups([replies.clients[i] for i in part] for part in groups_of(found.labels_))  # ids from here on
+        found = KMeans(count, n_init=10, random_state=0).fit(
+            updates.numpy()
+        )  # a pure function needs a fixed seed
+        groups = as_groups(
+            [replies.clients[i] for i in part] for part in groups_of(found.labels_)
+        )  # ids from here on
         inside = found.inertia_ / max(float((updates - updates.mean(0)).square().sum()), 1e-12)
-        clear = Criterion("variance inside groups", inside, "<=", self.inside, "inside", met="clear groups", unmet="no groups")
+        clear = Criterion(
+            "variance inside groups",
+            inside,
+            "<=",
+            self.inside,
+            "inside",
+            met="clear groups",
+            unmet="no groups",
+        )
         if not clear.held:
             groups = (replies.clients,)
         text = f"k-means of {len(updates)} updates: {clear.text}"
-        then = "all clients would have stayed together" if clear.held else "there would have been groups"
+        then = (
+            "all clients would have stayed together"
+            if clear.held
+            else "there would have been groups"
+        )
         note = Note(
             kind="cluster",
             clients=replies.clients,
@@ -106,7 +154,9 @@ class KMeansFL:
             similarity={"all": torch.cdist(updates, updates).float()},
         )
         models = state.models + group_means(replies, groups)[0]
-        return replace(state, round=state.round + 1, models=models, group=row_of(groups), notes=(note,))
+        return replace(
+            state, round=state.round + 1, models=models, group=row_of(groups), notes=(note,)
+        )
 
     def assignment(self, state: KMeansState) -> Assignment:
         row = {client: state.group.get(client, 0) for client in state.clients}
@@ -125,7 +175,9 @@ class KMeansFL:
 
 
 def main(rounds: int = 12) -> None:
-    for round in coterie.run(KMeansFL(groups=4), "digits/label-permutation", rounds=rounds, workers=1):
+    for round in coterie.run(
+        KMeansFL(groups=4), "digits/label-permutation", rounds=rounds, workers=1
+    ):
         for note in round.notes:
             print(f"round {round.number}: {note.kind}: {note.text}")
     assert round.scores is not None  # the last round is always evaluated

@@ -2,10 +2,11 @@
 
     python examples/bring_your_own.py
 
-Twelve clients measure the same two features. Half of them call a point positive where the features agree in sign, half
-where they differ: no single model can serve both, and nobody knows who is who. The data here are made up; put your own
-arrays in place of ``measure``. With files instead of arrays, one ``.npz`` per client in a folder:
-``coterie run --scenario folder/clients --data FOLDER``.
+Twelve clients measure the same two features. Half of them call a point positive where the features
+agree in sign, half where they differ: no single model can serve both, and nobody knows who is who.
+The data here are made up; put your own arrays in place of ``measure``. With files instead of
+arrays, one ``.npz`` per client in a folder: ``coterie run --scenario folder/clients --data
+FOLDER``.
 """
 
 import numpy as np
@@ -28,7 +29,9 @@ def model() -> nn.Module:
 
 def main(rounds: int = 15) -> None:
     training = coterie.Training(lr=0.5, batch=20, epochs=5)
-    world = coterie.from_lists([measure(client) for client in range(12)], model=model, training=training)
+    world = coterie.from_lists(
+        [measure(client) for client in range(12)], model=model, training=training
+    )
     for method in ("fedavg", "cfl"):
         for round in coterie.run(method, world, rounds=rounds, workers=1):
             for note in round.notes:

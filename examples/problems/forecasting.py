@@ -29,21 +29,35 @@ class Forecaster(nn.Module):
 
 def windows(values):
     cut = torch.from_numpy(values).unfold(0, 30, 6)  # 24 hours and the six that follow
-    return {"x": cut[:, :24].clone(), "y": cut[:, 24:].clone(), "order": np.arange(len(cut))}  # tests are on the last ones
+    return {
+        "x": cut[:, :24].clone(),
+        "y": cut[:, 24:].clone(),
+        "order": np.arange(len(cut)),
+    }  # tests are on the last ones
 
 
 def world(seed):
     stations = {f"station {i}": windows(series(seed, i)) for i in range(6)}
     objective = coterie.Objective(
-        loss=nn.functional.mse_loss, metrics=["MeanAbsoluteError", "R2Score"], combine=lambda outputs: outputs.mean(0)
+        loss=nn.functional.mse_loss,
+        metrics=["MeanAbsoluteError", "R2Score"],
+        combine=lambda outputs: outputs.mean(0),
     )
     training = coterie.Training(optimizer="adam", lr=0.01, batch=32, epochs=2)
-    return coterie.from_lists(stations, model=Forecaster, objective=objective, training=training, seed=seed)
+    return coterie.from_lists(
+        stations, model=Forecaster, objective=objective, training=training, seed=seed
+    )
 
 
 def baselines(made):
     """The mean absolute error of forecasts without a model: a method is only of use if it is better."""
     tests = [data.test.batch(slice(None)) for data in made.clients.values()]
-    forecasts = {"mean of the last values": lambda past: past.mean(1), "last value": lambda past: past[:, -1]}
-    errors = {name: [(f(past)[:, None] - future).abs().mean() for past, future in tests] for name, f in forecasts.items()}
+    forecasts = {
+        "mean of the last values": lambda past: past.mean(1),
+        "last value": lambda past: past[:, -1],
+    }
+    errors = {
+        name: [(f(past)[:, None] - future).abs().mean() for past, future in tests]
+        for name, f in forecasts.items()
+    }
     return {name: float(torch.stack(each).mean()) for name, each in errors.items()}

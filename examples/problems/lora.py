@@ -17,13 +17,18 @@ CONFIG = BertConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-ADAPTERS = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, lora_alpha=16, target_modules=["query", "value"])
+ADAPTERS = LoraConfig(
+    task_type=TaskType.SEQ_CLS, r=4, lora_alpha=16, target_modules=["query", "value"]
+)
 
 
 def reviews(seed, shop):
     """Made up: 200 texts of 8 tokens; the first one is praise or blame, and half of the shops mix them up."""
     gen = torch.Generator().manual_seed(100 * seed + shop)
-    first, rest = torch.randint(1, 9, (200, 1), generator=gen), torch.randint(9, 2000, (200, 7), generator=gen)
+    first, rest = (
+        torch.randint(1, 9, (200, 1), generator=gen),
+        torch.randint(9, 2000, (200, 7), generator=gen),
+    )
     tokens, praise = torch.cat([first, rest], 1), (first[:, 0] < 5).long()
     return {"input_ids": tokens}, praise if shop < 3 else 1 - praise
 

@@ -31,4 +31,6 @@ def reviews(seed, shop):
 def world(seed):
     shops = {f"shop {i}": reviews(seed, i) for i in range(6)}
     training = coterie.Training(optimizer="adam", lr=0.003, batch=32, epochs=2)
-    return coterie.from_lists(shops, model=lambda: BertForSequenceClassification(CONFIG), training=training, seed=seed)
+    return coterie.from_lists(
+        shops, model=lambda: BertForSequenceClassification(CONFIG), training=training, seed=seed
+    )

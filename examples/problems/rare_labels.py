@@ -25,5 +25,10 @@ def world(seed):
     objective = coterie.Objective(loss=weighted, metrics=["AUROC", "AveragePrecision", "accuracy"])
     training = coterie.Training(lr=0.05, batch=50, epochs=1)
     return coterie.from_lists(
-        banks, model=lambda: nn.Linear(8, 2), objective=objective, training=training, train=0.5, seed=seed
+        banks,
+        model=lambda: nn.Linear(8, 2),
+        objective=objective,
+        training=training,
+        train=0.5,
+        seed=seed,
     )

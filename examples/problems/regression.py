@@ -23,4 +23,6 @@ def model():
 
 def world(seed):
     training = coterie.Training(lr=0.05, batch=20, epochs=2)
-    return coterie.from_frame(records(seed), client="clinic", target="outcome", model=model, training=training, seed=seed)
+    return coterie.from_frame(
+        records(seed), client="clinic", target="outcome", model=model, training=training, seed=seed
+    )

@@ -9,7 +9,14 @@ from transformers import T5Config, T5ForConditionalGeneration
 import coterie
 
 CONFIG = T5Config(
-    vocab_size=20, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
+    vocab_size=20,
+    d_model=32,
+    d_kv=16,
+    d_ff=64,
+    num_layers=1,
+    num_heads=2,
+    dropout_rate=0.0,
+    decoder_start_token_id=0,
 )
 
 
@@ -25,7 +32,11 @@ def padded(items):
     inputs = pad_sequence([word for word, _ in items], batch_first=True)
     targets = pad_sequence([spelled for _, spelled in items], batch_first=True, padding_value=-100)
     before = torch.nn.functional.pad(targets[:, :-1].clamp(min=0), (1, 0))
-    return {"input_ids": inputs, "attention_mask": (inputs > 0).long(), "decoder_input_ids": before}, targets
+    return {
+        "input_ids": inputs,
+        "attention_mask": (inputs > 0).long(),
+        "decoder_input_ids": before,
+    }, targets
 
 
 class Words(torch.utils.data.Dataset):

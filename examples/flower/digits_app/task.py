@@ -17,7 +17,10 @@ def net() -> nn.Module:
 
 def load(context: Context) -> ClientData:
     """The part of the digits that is this node's. A hospital would read its own files here."""
-    part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    part, parts = (
+        int(context.node_config["partition-id"]),
+        int(context.node_config["num-partitions"]),
+    )
     x, y = load_digits(return_X_y=True)
     mine = slice(part * len(x) // parts, (part + 1) * len(x) // parts)
     inputs, targets = torch.tensor(x[mine] / 16, dtype=torch.float32), torch.tensor(y[mine])
