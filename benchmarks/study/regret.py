@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from coterie.core import Note, Round
 from coterie.data.world import World
 from coterie.methods import METHODS
+from coterie.robust import AS_PUBLISHED, Robust
 from coterie.settings import build
 from study import regret_summary
 from study.frozen import frozen
@@ -45,7 +46,10 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
     """One run, as :data:`study.run.KEY` says it."""
     kind, size, participation, method, how, seed = run
     world = scenario(kind, size, participation).build(seed, folder)
-    row, last, notes = followed(build(METHODS[method], how), world, seed, SETTINGS["rounds"])
+    # With adversaries, every method has the limits that a run has by default then.
+    robust = Robust() if world.attacks else AS_PUBLISHED
+    built = build(METHODS[method], how)
+    row, last, notes = followed(built, world, seed, SETTINGS["rounds"], robust)
     clients = {"accuracies": accuracies(last, world), "tests": distinct_tests(world.clients)}
     return {**dict(zip(KEY, run, strict=True)), **row, **clients, "chosen": chosen(notes)}
 

@@ -34,7 +34,7 @@ from coterie.data.world import World
 from coterie.engines import rounds
 from coterie.methods import METHODS
 from coterie.report.summary import agreement
-from coterie.robust import AS_PUBLISHED
+from coterie.robust import AS_PUBLISHED, Robust
 from coterie.settings import build
 from study.frozen import frozen
 from study.worlds import KINDS, SIZES, needs_files, scenario, sizes
@@ -79,9 +79,9 @@ def measured(run: Run, folder: str | None = None) -> dict[str, Any]:
 
 
 def followed(
-    method: Method[Any], world: World, seed: int, last: int
+    method: Method[Any], world: World, seed: int, last: int, robust: Robust = AS_PUBLISHED
 ) -> tuple[dict[str, Any], Round, list[Note]]:
-    """Run a method in a world for ``last`` rounds: what is written of any run, its last round, and the notes of all."""
+    """Run a method in a world for ``last`` rounds: its row, its last round, and all notes."""
     clients, began = sorted(set(world.clients) - set(world.attacks)), time.perf_counter()
     truth = None if world.truth is None else among(world.truth, clients)
     right, false, total, notes = None, False, 0, list[Note]()
@@ -90,7 +90,7 @@ def followed(
         "seed": seed,
         "workers": 1,
         "eval_every": 1000,
-        "robust": AS_PUBLISHED,
+        "robust": robust,
     }
     for done in rounds.rounds(method, world, **options):
         total += done.bytes_up + done.bytes_down
