@@ -92,6 +92,7 @@ def write(
     method: str = "cfl",
     truth: Any = None,
     seed: int = 0,
+    rounds: int | None = None,
     **world_: Any,
 ) -> Path:
     """A run directory of ``method`` with these rounds; ``world_`` are further entries about the world."""
@@ -99,7 +100,7 @@ def write(
     settings = {
         "scenario": "synthetic/groups",
         "methods": [method],
-        "rounds": max(len(lines), 1),
+        "rounds": max(len(lines), 1) if rounds is None else rounds,
         "workers": 1,
     }
     spec = make({**settings, "seeds": [seed]}).spec()

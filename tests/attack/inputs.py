@@ -268,8 +268,7 @@ def option_of_a_run(rng: random.Random, place: Path) -> Attempt:
             ["explain", str(RUN), f"--client={value}"],
             ["explain", str(RUN), f"--round={value}"],
             ["plot", str(RUN), "similarity", "-o", "x.png", f"--round={value}"],
-            ["watch", str(RUN), f"--port={value}x"],
-            ["watch", str(RUN), f"--port={10 ** rng.randint(5, 400)}"],
+            ["plot", str(RUN), "groups", "-o", "x.png", f"--round={10 ** rng.randint(5, 400)}"],
         )
     )
     return Attempt(
@@ -832,7 +831,7 @@ def special(rng: random.Random, place: Path) -> Attempt:
                     ["resume"],
                     ["explain"],
                     ["report", "-o", "r.html"],
-                    ["watch", "--port=0"],
+                    ["report", "--follow", "-o", "r.html"],
                 )
             )
             return one_sentence(*cli([command[0], ".", *command[1:]]), unwritten=Path("r.html"))

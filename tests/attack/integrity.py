@@ -26,7 +26,7 @@ POINTS = {
     "begin": "A run that was killed before its first file was there can be begun again; no default fills a damaged file.",
 }
 
-COMMANDS = ("report", "compare", "explain", "export", "resume", "plot", "suggest", "check", "watch")
+COMMANDS = ("report", "compare", "explain", "export", "resume", "plot", "suggest", "check")
 
 
 class Ground:
@@ -66,9 +66,7 @@ class Ground:
                 if of == "experiment" and command in ("explain", "plot", "suggest")
                 else run
             )
-            status, out, err = (
-                watched(run) if command == "watch" else call(*words(command, place, to))
-            )
+            status, out, err = call(*words(command, place, to))
             wrote = written(to, run if command == "resume" else None)
             spoken = [re.sub(r"\s+", " ", text.replace(str(run.parent), "")) for text in (out, err)]
             return (
@@ -85,18 +83,6 @@ def known() -> list[str]:
     from coterie.cli.arguments import parser
 
     return list(parser()[1])
-
-
-def watched(run: Path) -> tuple[int, str, str]:
-    """What the reader of ``coterie watch`` makes of the run."""
-    from coterie.report.watch import Following
-    from coterie.settings import UserError
-
-    try:
-        shown = Following(run).shown()
-        return 0, "" if shown is None else plain(shown.document.decode()), ""
-    except UserError as error:
-        return 2, "", str(error)
 
 
 def plain(text: str) -> str:
@@ -228,8 +214,6 @@ def judged(ground: Ground, of: str, command: str, change: Callable[[Path], None]
         out == sound_out or command == "resume"
     ):  # what was damaged and is made again is the same
         return None
-    if command == "watch" and out.count('"squares_lost": 0') < sound_out.count('"squares_lost": 0'):
-        return None  # the page says that matrices are lost
     if err.strip() or command == "check":
         return None  # it said so, in a sentence
     return (

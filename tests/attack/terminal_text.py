@@ -268,7 +268,7 @@ def quoted(rng: random.Random, place: Path) -> Attempt:
         "dataset": ["run", "--set", f"dataset={plain}", "--data", "."],
         "model": ["run", "--set", f"scenario.model={plain}"],
         "file": ["run", name],
-        "watch": ["watch", name, "--port=0"],
+        "follow": ["report", name, "--follow", "-o", "x.html"],
         "toml": ["run", "a.toml"],
         "toml key": ["run", "b.toml"],
         "npz": ["run", "--scenario", "folder/clients", "--data", "data"],

@@ -96,7 +96,6 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
             ("report", "write a report of runs as one HTML page", REPORT),
             ("explain", "explain why a client is in its group", EXPLAIN),
             ("plot", "plot one figure of a run, for a paper", PLOT),
-            ("watch", "follow a run in a browser", WATCH),
             ("suggest", "suggest thresholds that find a run's groups", SUGGEST),
             ("export", "write the models of a run as safetensors", EXPORT),
             ("check", "check files of runs and exports for damage and edits", CHECK),
@@ -106,6 +105,7 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     }
     _run(own["run"])
     own["resume"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
+    _watch(own["resume"])
     _track(own["resume"])
     _address(own["resume"])
     _given(own["resume"])
@@ -157,7 +157,8 @@ Write one HTML page about runs: groups over rounds and why they changed, accurac
 settings. It needs only the run directories, and opens in any browser without a network.
 
   coterie report runs/first
-  coterie report runs/cfl runs/fedavg -o both.html"""
+  coterie report runs/cfl runs/fedavg -o both.html
+  coterie report runs/first --follow"""
 EXPLAIN = """\
 Explain from the records why the groups are as they are, or why one client is in its group: which numbers were compared,
 how close the decision was, and what would have changed it."""
@@ -167,9 +168,6 @@ Of several runs, score, accuracy, loss and traffic draw a curve each.
 
   coterie plot runs/first groups -o groups.pdf
   coterie plot runs/cfl runs/fedavg score -o score.pdf"""
-WATCH = """\
-Serve the report of a run at 127.0.0.1, for this machine only, and refresh it during the run. The printed address has a
-token; without it, other users of the machine see nothing. Press Ctrl-C to stop."""
 SUGGEST = """\
 Ask the clients of a run for updates of two halves of their data, find groups by the split-half test, and suggest
 settings with which FL+HC, ACFL and CFL find the same groups, each with a confidence. The run does not change."""
@@ -239,6 +237,7 @@ def _run(own: Parser) -> None:
     own.add_argument(
         "--estimate", action="store_true", help="estimate time, memory and disk space; run nothing"
     )
+    _watch(own)
     _track(own)
     _given(own)
     common(own)
@@ -263,6 +262,14 @@ def _given(own: Parser) -> None:
     )
 
 
+def _watch(own: Parser) -> None:
+    own.add_argument(
+        "--watch",
+        action="store_true",
+        help="write report.html after each round; open it: it reloads itself",
+    )
+
+
 def _track(own: Parser) -> None:
     own.add_argument(
         "--track",
@@ -283,6 +290,11 @@ def _seen(own: dict[str, Parser]) -> None:
         "--out",
         metavar="FILE",
         help="the page (report.html in RUN, or here for several runs)",
+    )
+    own["report"].add_argument(
+        "--follow",
+        action="store_true",
+        help="write the page after each round until the runs end; it reloads itself",
     )
     own["explain"].add_argument("run", metavar="RUN", help="a run directory")
     own["explain"].add_argument(
@@ -307,10 +319,6 @@ def _seen(own: dict[str, Parser]) -> None:
     )
     own["plot"].add_argument(
         "--round", metavar="R", type=whole, help="round to plot (the last with this figure)"
-    )
-    own["watch"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
-    own["watch"].add_argument(
-        "--port", metavar="N", type=whole, default=8642, help="0 picks a free port (8642)"
     )
 
 

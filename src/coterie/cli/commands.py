@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -186,27 +187,22 @@ def report(arguments: argparse.Namespace) -> int:
     """The command ``report``."""
     from coterie.report.page import write_report
 
-    first = Path(arguments.runs[0] if len(arguments.runs) == 1 else ".")
-    say(
-        f"report written to {write_report(arguments.runs, arguments.out or first / 'report.html', warn=note)}"
-    )
+    folder = Path(arguments.runs[0] if len(arguments.runs) == 1 else ".")
+    page = Path(arguments.out or folder / "report.html")
+    if arguments.follow:
+        _follow(arguments.runs, page)
+    else:
+        write_report(arguments.runs, page, warn=note)
+    say(f"report written to {page}")
     return 0
 
 
-# ----------------------------------------------------------------------------------------------------
-# ``coterie watch``: the report of a run in progress.
+def _follow(runs: Sequence[str], page: Path) -> None:
+    """Write the page of runs after each of their rounds, until they end or the user interrupts."""
+    from coterie.report.live_page import LivePage
 
-
-def watch(arguments: argparse.Namespace) -> int:
-    """The command ``watch``."""
-    from coterie.report.watch import Server
-
-    with Server(Path(arguments.run), arguments.port) as server:
-        say(
-            f"{arguments.run} is shown at {server.address} for this machine only; press Ctrl-C to stop"
-        )
-        try:
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            say("stopped")
-    return 0
+    live_page = LivePage(map(Path, runs), page)
+    live_page.update()
+    if not live_page.ended:
+        note(f"open {page} in a browser; press Ctrl-C to stop")
+        live_page.follow()

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING
 from coterie.cli import fail
 from coterie.files import reason
 from coterie.printable import printable, say
+from coterie.settings import UserError
 
 if TYPE_CHECKING:
+    from coterie.report.live import Live
+    from coterie.report.live_page import LivePage
     from coterie.runs.estimate import Estimate
     from coterie.runs.experiment import Experiment, Spec
     from coterie.runs.run import Run
@@ -180,6 +183,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
         with (
             Live(watched(arguments.json), names, runs[0].experiment.rounds) as live,
             Tracking(arguments.track, live.tell, wait=live.note) as tracking,
+            _live_page(arguments.watch, folder, live) as page,
         ):
             for number, one in enumerate(runs):
                 live.begin(number, len(one.record.lines()))
@@ -188,6 +192,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
                     shown = shown or Shown.of(one.record.description()["world"])
                     live.show(number, shown.line(line(done)))
                     tracking.follow(one.folder)
+                    page.update()
                 live.end(number)
                 tracking.follow(one.folder)
     except KeyboardInterrupt:
@@ -203,9 +208,45 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     return 0
 
 
+class _LivePage:
+    """The report that ``--watch`` keeps up to date; without ``--watch`` it does nothing."""
+
+    def __init__(self, folder: Path | None, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+        self.page: LivePage | None = None
+        if folder is not None:
+            from coterie.report.live_page import LivePage
+
+            self.page = LivePage([folder], folder / "report.html")
+
+    def update(self, reloads: bool = True) -> None:
+        """Write the page; a page that cannot be made ends no run."""
+        if self.page is None:
+            return
+        try:
+            self.page.update(reloads)
+        except UserError as error:
+            self.tell(f"the report is no longer updated: {error}")
+            self.page = None
+
+
+@contextmanager
+def _live_page(wanted: bool, folder: Path, live: Live) -> Iterator[_LivePage]:
+    """The page during the runs of a folder; at the end, also by an interrupt, it no longer reloads itself."""
+    page = _LivePage(folder if wanted else None, live.tell)
+    if wanted:
+        page.update()
+        live.tell(f"open {folder / 'report.html'} in a browser; it shows each round when it ends")
+    try:
+        yield page
+    finally:
+        page.update(reloads=False)
+
+
 def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     """The end of a sentence that says how a run continues which has stopped."""
     more = "".join(f" --track {name}" for name in arguments.track)
+    more += " --watch" if arguments.watch else ""
     more += f" --address {arguments.address}" if arguments.address else ""
     more += (
         " --trust-code"

@@ -116,51 +116,59 @@ wish.addEventListener("change", () => dress(theme));
 addEventListener("beforeprint", () => { document.querySelectorAll("details").forEach((one) => { one.open = true; }); dress("light"); });
 addEventListener("afterprint", () => dress(theme));
 
-// -- a run in progress --
+// -- a run in progress: its file is written again after each round, and the page reloads it --
 
-/** Draws the page anew, and keeps the reader's place, focus and open sections. */
-async function again(doc) {
-  const all = (what) => [...main.querySelectorAll(what)];
-  const focusable = "button, input, summary, [tabindex]";
-  const [open, scrolled] = [all("details").map((one) => one.open), all(".tall").map((one) => one.scrollTop)];
-  const at = all(focusable).indexOf(document.activeElement);
-  const { scrollX, scrollY } = window;
-  main.style.minHeight = `${main.offsetHeight}px`; // the page must not jump
-  render(doc);
-  all("details").forEach((one, i) => { if (open.length === all("details").length) one.open = open[i]; });
-  const frame = () => new Promise((done) => { requestAnimationFrame(done); });
-  await frame();
-  await frame(); // by now everything is drawn
-  main.style.minHeight = "";
-  all(".tall").forEach((one, i) => { one.scrollTop = scrolled[i] || 0; });
-  if (at >= 0 && all(focusable)[at]) all(focusable)[at].focus({ preventScroll: true });
-  scrollTo(scrollX, scrollY);
+const placeKey = `coterie-place ${location.pathname}`;
+const everyElement = (selector) => [...main.querySelectorAll(selector)];
+
+/** Stores for the page after a reload what the reader has chosen, opened and scrolled to. */
+function storePlace() {
+  const place = {
+    choices: [...states],
+    open: everyElement("details").map((details) => details.open),
+    scrolled: everyElement(".tall").map((box) => box.scrollTop),
+    x: window.scrollX,
+    y: window.scrollY,
+  };
+  try { sessionStorage.setItem(placeKey, JSON.stringify(place)); } catch { /* a page from a file may have no storage */ }
 }
 
-const state = (doc) => (doc.runs.every((run) => run.finished) ? "ended" : "live");
-/** Draws new versions of the document; version: the tag of the one on the page. */
-async function follow(version, first) {
+/** What was stored before the reload, or null. */
+function storedPlace() {
+  try {
+    const text = sessionStorage.getItem(placeKey);
+    sessionStorage.removeItem(placeKey);
+    return JSON.parse(text);
+  } catch { return null; }
+}
+
+/** Brings the reader back to this place, once everything is drawn. */
+async function restorePlace(place) {
+  const details = everyElement("details");
+  if (place.open.length === details.length) details.forEach((element, i) => { element.open = place.open[i]; });
+  const frame = () => new Promise((done) => { requestAnimationFrame(done); });
+  await frame();
+  await frame();
+  everyElement(".tall").forEach((box, i) => { box.scrollTop = place.scrolled[i] || 0; });
+  scrollTo(place.x, place.y);
+}
+
+/** Reloads the page after some seconds, but not while the reader types or chooses, or does not see it. */
+function reloadLater(seconds) {
   const status = document.getElementById("live");
   status.hidden = false;
-  status.textContent = state(first);
-  for (let failed = 0; failed < 5;) {
-    await new Promise((resolve) => { setTimeout(resolve, 2000); });
-    try {
-      if (document.activeElement && document.activeElement.matches("input[type=search], select")) continue; // the reader is typing or choosing
-      const answer = await fetch(`document.json${location.search}`, { headers: { "If-None-Match": version } });
-      if (answer.status === 200) {
-        version = answer.headers.get("ETag");
-        const doc = await answer.json();
-        await again(doc);
-        status.textContent = state(doc);
-      } else if (answer.status >= 500) status.textContent = await answer.text();
-      failed = 0;
-    } catch { failed += 1; }
-  }
-  status.textContent = "the server has stopped";
+  status.textContent = "live";
+  setInterval(() => {
+    const busy = document.activeElement && document.activeElement.matches("input, select");
+    if (busy || document.hidden) return;
+    storePlace();
+    location.reload();
+  }, 1000 * seconds);
 }
 
 dress(theme);
-const shown = JSON.parse(document.getElementById("document").textContent);
-render(shown);
-if (document.body.dataset.live) follow(document.body.dataset.live, shown);
+const place = storedPlace();
+if (place) for (const [name, chosen] of place.choices) states.set(name, chosen);
+render(JSON.parse(document.getElementById("document").textContent));
+if (place) restorePlace(place);
+if (document.body.dataset.reload) reloadLater(Number(document.body.dataset.reload));

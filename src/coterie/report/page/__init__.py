@@ -40,9 +40,7 @@ def write_report(
         UserError: If one of ``runs`` is not a run directory or has no completed round, or ``to`` is
             not the name of a page.
     """
-    to = Path(to)
-    if to.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--out must end in .html, got {to}")
+    to = checked_suffix(Path(to))
     shown = document(runs)
     for run in shown["runs"]:
         if run["squares_lost"]:
@@ -55,4 +53,18 @@ def write_report(
     return to
 
 
-__all__ = ["document", "page", "write_report"]
+def checked_suffix(to: Path) -> Path:
+    """Return the file of a page.
+
+    Args:
+        to: The file.
+
+    Raises:
+        UserError: It does not end in .html or .htm.
+    """
+    if to.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--out must end in .html, got {to}")
+    return to
+
+
+__all__ = ["checked_suffix", "document", "page", "write_report"]

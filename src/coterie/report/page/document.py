@@ -473,23 +473,22 @@ SCRIPTS = (
 """The script files, in the order in which they run."""
 
 
-def page(document: Mapping[str, Any], live: str = "") -> str:
+def page(document: Mapping[str, Any], reload_seconds: int | None = None) -> str:
     """Return the page that shows a :func:`~coterie.report.page.document`.
 
     Args:
         document: The document.
-        live: The tag of the document if the page is to update itself, else empty. Such a page
-            repeatedly requests ``document.json``, next to its own address and with the same query,
-            and draws new content.
+        reload_seconds: Seconds after which the page reloads itself, because its file will be
+            written again; None if the page is final.
     """
     script = "\n".join(asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     filled = {
-        "policy": policy + ("; connect-src 'self'" if live else ""),
+        "policy": policy,
         "title": _escaped(title(document)),
         "style": asset("page.css"),
-        "live": _escaped(live),
+        "reload": "" if reload_seconds is None else str(reload_seconds),
         "document": embedded(document),
         "script": script,
     }

@@ -1,0 +1,164 @@
+"""The report of running experiments as a file, which is written again when a round has been recorded.
+
+The page reloads itself from its file until all runs have ended. Nothing is served: a browser opens
+the file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from coterie.files import descriptor, within
+from coterie.records.record import ROUNDS, RUN, read_recorded
+from coterie.records.store import write_whole
+from coterie.report.page import checked_suffix, page
+from coterie.report.page.document import Part, one, together
+from coterie.report.summary import expand
+from coterie.runs.experiment import EXPERIMENT
+
+RELOAD_SECONDS = 3
+"""Seconds after which a page of a running experiment reloads itself."""
+
+POLL_SECONDS = 1.0
+"""Seconds between two looks at the records that another process writes."""
+
+REST_FACTOR = 4
+"""The pause before a page is made again, as a multiple of the time that making it took: for large
+runs it takes seconds, and a run should not take more than a fifth longer."""
+
+WAITING = """\
+<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="color-scheme" content="light dark"><meta http-equiv="refresh" content="2">
+<title>Waiting – Coterie</title></head>
+<body style="font: 1rem system-ui, sans-serif; margin: 4rem auto; max-width: 36rem">
+<h1>No round is completed yet</h1>
+<p>This page shows the report after the first round.</p>
+</body>
+</html>
+"""
+
+Stamp = tuple[tuple[int, int], ...]
+"""(time of change, bytes) of each file of a run's records."""
+
+
+class LivePage:
+    """The page of running experiments in one file.
+
+    Args:
+        folders: Directories of runs or experiments.
+        to: The file of the page, which ends in .html or .htm.
+
+    Attributes:
+        ended: Whether all runs had ended when the page was last made.
+
+    Raises:
+        UserError: One of ``folders`` is not the directory of a run or an experiment, or ``to`` is
+            not the name of a page.
+    """
+
+    def __init__(self, folders: Iterable[Path], to: Path) -> None:
+        self.folders = list(folders)
+        self.to = checked_suffix(to)
+        self.ended = False
+        self._parts: dict[Path, tuple[Stamp, Part]] = {}
+        self._shown_stamps: dict[Path, Stamp] | None = None
+        self._due_time = 0.0
+        self._run_folders()  # refuses what is no run before anything is written
+
+    def update(self, reloads: bool = True) -> bool:
+        """Write the page if a record has grown since it was last written.
+
+        Args:
+            reloads: Whether the page reloads itself while a run goes on, and waits after a page
+                that took long. If not, this is the last page, and it is written in any case.
+
+        Returns:
+            Whether the file was written.
+
+        Raises:
+            UserError: The records are damaged.
+        """
+        stamps = {
+            folder: stamp
+            for folder in self._run_folders()
+            if (stamp := records_stamp(folder)) is not None
+        }
+        if reloads and (stamps == self._shown_stamps or time.monotonic() < self._due_time):
+            return False
+        if not stamps:
+            if reloads:
+                self._write(WAITING)
+                self._shown_stamps = stamps
+            return reloads
+        start_time = time.monotonic()
+        for folder, stamp in stamps.items():
+            if folder not in self._parts or self._parts[folder][0] != stamp:
+                self._parts[folder] = (stamp, one(folder))
+        document = together(list(stamps), [self._parts[folder][1] for folder in stamps])
+        self.ended = len(stamps) >= self._expected_runs() and all(
+            run["finished"] for run in document["runs"]
+        )
+        self._write(page(document, RELOAD_SECONDS if reloads and not self.ended else None))
+        self._shown_stamps = stamps
+        self._due_time = time.monotonic() + REST_FACTOR * (time.monotonic() - start_time)
+        return True
+
+    def follow(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Update the page until all runs have ended, or the user interrupts.
+
+        Args:
+            sleep: Waits for some seconds.
+        """
+        try:
+            while not self.ended:
+                self.update()
+                if not self.ended:
+                    sleep(POLL_SECONDS)
+        except KeyboardInterrupt:
+            self.update(reloads=False)
+
+    def _run_folders(self) -> list[Path]:
+        """The run directories that exist now."""
+        return [run for folder in self.folders for run in self._runs_in(folder)]
+
+    def _runs_in(self, folder: Path) -> list[Path]:
+        has_run = (folder / RUN).is_file() or any(folder.glob(f"*/{RUN}"))
+        waits_for_run = not has_run and (folder / EXPERIMENT).is_file()
+        return [] if waits_for_run else expand(folder)
+
+    def _expected_runs(self) -> int:
+        """The number of runs that there are at the end: those of an experiment begin one after the other."""
+        number = 0
+        for folder in self.folders:
+            if (folder / EXPERIMENT).is_file():
+                experiment = read_recorded(within(folder, EXPERIMENT))
+                number += len(experiment["methods"]) * len(experiment["seeds"])
+            else:
+                number += len(self._runs_in(folder))
+        return number
+
+    def _write(self, text: str) -> None:
+        self.to.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.to, text.encode())
+
+
+def records_stamp(run: Path) -> Stamp | None:
+    """Return when a run's records last changed; None before its first round is complete.
+
+    Args:
+        run: The run directory.
+    """
+    try:
+        with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
+            if not file.readline().endswith(b"\n"):
+                return None
+        return tuple(
+            (stat.st_mtime_ns, stat.st_size)
+            for stat in ((run / name).stat() for name in (RUN, ROUNDS))
+        )
+    except FileNotFoundError:
+        return None
