@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from coterie.clustering import Congruence, congruence, halves_gram, repeated_p
-from coterie.clustering.congruence import FEW, SURE, excess, noise_of
+from coterie.clustering.congruence import MIN_HALF_TEST_CLIENTS, TAIL_BOUND_SCORE, excess, noise_of
 from coterie.clustering.halves import direction_test, halves, odd_one_out_test
 
 module = importlib.import_module("coterie.clustering.congruence")  # the name is the function's, too
@@ -144,7 +144,8 @@ def test_the_odd_one_out_is_a_regression_for_every_client(n, share):
 
 def test_three_tests_make_one_p_value_from_few_clients_on():
     below, from_there = (
-        congruence(halves_gram(*random_halves(0, n, signal=3))) for n in (FEW - 1, FEW)
+        congruence(halves_gram(*random_halves(0, n, signal=3)))
+        for n in (MIN_HALF_TEST_CLIENTS - 1, MIN_HALF_TEST_CLIENTS)
     )
     assert below.p == below.p_spread
     assert below.p_direction is None
@@ -316,7 +317,7 @@ def test_repeated_p_lies_between_the_product_and_the_greater(one, other, clients
 
 
 def test_repeated_p_has_no_step_where_the_bound_takes_over():
-    p = special.ndtr(-SURE)
+    p = special.ndtr(-TAIL_BOUND_SCORE)
     below, above = repeated_p(p * 1.001, p, 20), repeated_p(p * 0.999, p, 20)
     assert below < above < 20 * below  # the bound is the greater
 

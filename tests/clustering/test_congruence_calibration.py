@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coterie.clustering import congruence, contrast, halves_gram, repeated_p
-from coterie.clustering.congruence import FEW
+from coterie.clustering.congruence import MIN_HALF_TEST_CLIENTS
 
 LEVELS = (0.05, 0.01, 0.001)
 
@@ -138,7 +138,7 @@ def test_false_alarms_far_out(n, dimension):
 @pytest.mark.parametrize("kind", ["sizes", "power law"])
 def test_false_alarms_far_out_in_uneven_noise(kind):
     rng = np.random.default_rng(8)
-    n = FEW + 4
+    n = MIN_HALF_TEST_CLIENTS + 4
     spectrum, levels = (
         (np.ones(60), 1 / np.linspace(1 / 3, 2, n))
         if kind == "sizes"

@@ -270,7 +270,7 @@ def test_many_clients_are_cut_by_iteration_as_by_all_eigenvectors(
         products = halves_gram(*(signal + rng.normal(size=(2, 300, 300))))
         fast = congruence(products), signal_cut(signal_gram(products))
         with monkeypatch.context() as patch:
-            patch.setattr(geometry, "LARGE", 1000)
+            patch.setattr(geometry, "MIN_ITERATED_ROWS", 1000)
             slow = congruence(products), signal_cut(signal_gram(products))
         assert dataclasses.astuple(fast[0]) == pytest.approx(dataclasses.astuple(slow[0]), rel=1e-6)
         assert fast[1] == slow[1]
@@ -282,6 +282,6 @@ def test_a_vector_that_iteration_does_not_find_is_computed_with_all_others(
     def lost(*_: object, **__: object) -> None:
         raise scipy.sparse.linalg.ArpackNoConvergence("", np.empty(0), np.empty((0, 0)))
 
-    square = np.diag(np.r_[np.zeros(geometry.LARGE), 1.0])
+    square = np.diag(np.r_[np.zeros(geometry.MIN_ITERATED_ROWS), 1.0])
     monkeypatch.setattr(scipy.sparse.linalg, "eigsh", lost)
     assert abs(geometry.leading_vector(square)[-1]) == 1

@@ -32,8 +32,10 @@ def rows(seed: int, n: int = 30, d: int = 50) -> np.ndarray:
 def test_tiles_are_put_together_rightly(seed: int, n: int, tile: int, few: bool) -> None:
     x = rows(seed, n)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(geometry, "_TILE", tile)
-        patch.setattr(geometry, "_FEW", 1000 if few else 1)  # torch's products, or NumPy's
+        patch.setattr(geometry, "_TILE_ROWS", tile)
+        patch.setattr(
+            geometry, "_MIN_NUMPY_ROWS", 1000 if few else 1
+        )  # torch's products, or NumPy's
         found = gram(x)
     assert np.allclose(found, x @ x.T, atol=1e-12)
     assert np.array_equal(found, found.T)
@@ -90,10 +92,10 @@ def test_an_update_takes_the_same_columns() -> None:
 def test_an_update_reads_the_changed_rows_only_against_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work is m n products: as many entries of tiles are added up."""
     x, added = rows(4), []
-    before, add = gram(x), geometry._add
+    before, add = gram(x), geometry._add_products
     monkeypatch.setattr(
         geometry,
-        "_add",
+        "_add_products",
         lambda total, a, i, b, j: (added.append(total[i, j].size), add(total, a, i, b, j)),
     )
     gram_update(before, x, [3, 4])

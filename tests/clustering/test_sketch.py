@@ -15,17 +15,19 @@ def rows(seed: int, n: int, d: int) -> torch.Tensor:
 
 def matrix_of(sketcher: Sketcher) -> torch.Tensor:
     """The map as a matrix ``(size, d)``, from its definition: pieces of D' H D, of which some rows are kept."""
-    k = sketcher.mixed
+    k = sketcher.piece
     bits = torch.arange(k)[:, None] & torch.arange(k)
     ones = torch.stack([bits >> b & 1 for b in range(k.bit_length())]).sum(dim=0)
     hadamard = (1 - 2 * (ones % 2)).double()
     pieces = [
-        second[:, None] * hadamard * first
-        for first, second in zip(
-            sketcher.first.double().split(k), sketcher.second.double().split(k), strict=True
+        after[:, None] * hadamard * before
+        for before, after in zip(
+            sketcher.signs_before.double().split(k),
+            sketcher.signs_after.double().split(k),
+            strict=True,
         )
     ]
-    return torch.cat(pieces, dim=1)[sketcher.kept, : sketcher.d] / sketcher.size**0.5
+    return torch.cat(pieces, dim=1)[sketcher.drawn, : sketcher.d] / sketcher.size**0.5
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ import torch
 
 from coterie.settings import brief
 
-SLACK = 1e-6  # the greatest effect of float32 rounding on a symmetry or a diagonal
-_TILE = 256  # rows and columns checked together, so that they stay in the processor's cache
+FLOAT32_SLACK = 1e-6
+"""The greatest effect of float32 rounding on a symmetry or a diagonal, relative to the entries."""
+
+_CHECKED_TILE_ROWS = 256  # a tile of as many rows and columns stays in the processor's cache
+_STRIP_ENTRIES = 1 << 17  # of a part of a matrix, for the same reason
 
 
 def array(values: Any) -> np.ndarray:
@@ -56,20 +59,19 @@ def matrix(values: Any, name: str) -> np.ndarray:
         ValueError: It is not such a matrix.
     """
     refuse_masked(values, name)
-    if not isinstance(values, np.ndarray) and isinstance(
-        values, torch.Tensor
-    ):  # an array needs no torch, which takes long
+    # In this order: an array needs no torch, whose import takes long.
+    if not isinstance(values, np.ndarray) and isinstance(values, torch.Tensor):
         refuse_sparse(values, name)
     try:
         square = np.asarray(array(values), dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a matrix (n, n) of numbers") from None
     if square.ndim != 2 or square.shape[0] != square.shape[1]:
-        hint = {1: "; a condensed vector becomes one with scipy.spatial.distance.squareform"}.get(
-            square.ndim, ""
-        )
-        if square.ndim == 2:
-            hint = "; these look like updates (n, d): take gram(updates) first"
+        hints = {
+            1: "; a condensed vector becomes one with scipy.spatial.distance.squareform",
+            2: "; these look like updates (n, d): take gram(updates) first",
+        }
+        hint = hints.get(square.ndim, "")
         raise ValueError(f"{name} must be a matrix (n, n), got shape {square.shape}{hint}")
     if not square.size:
         raise ValueError(f"{name} has no rows: there are no clients")
@@ -78,17 +80,18 @@ def matrix(values: Any, name: str) -> np.ndarray:
 
 def strips(n: int) -> list[slice]:
     """Divide the n rows of a matrix ``(n, n)`` into parts that fit into the processor's cache."""
-    step = max(1, (1 << 17) // n)
+    step = max(1, _STRIP_ENTRIES // n)
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def _symmetric(square: np.ndarray, name: str) -> np.ndarray:
     """Refuse a matrix that is not finite or clearly not symmetric, and remove asymmetries that come from rounding."""
-    starts = range(0, len(square), _TILE)
+    starts = range(0, len(square), _CHECKED_TILE_ROWS)
     if all(_mirrored(square, i, j) for i in starts for j in starts if i <= j):
         return square
-    for i in starts:
-        _refuse_asymmetry(square[i : i + _TILE], square[:, i : i + _TILE].T, i, name)
+    for start in starts:
+        strip = slice(start, start + _CHECKED_TILE_ROWS)
+        _refuse_asymmetry(square[strip], square[:, strip].T, start, name)
     return (square + square.T) / 2
 
 
@@ -97,10 +100,10 @@ def _mirrored(square: np.ndarray, i: int, j: int) -> bool:
 
     Tiles are used because whole columns are slow to read.
     """
-    tile = square[i : i + _TILE, j : j + _TILE]
-    return np.array_equal(tile, square[j : j + _TILE, i : i + _TILE].T) and bool(
-        np.isfinite(tile).all()
-    )
+    rows = slice(i, i + _CHECKED_TILE_ROWS)
+    columns = slice(j, j + _CHECKED_TILE_ROWS)
+    tile = square[rows, columns]
+    return np.array_equal(tile, square[columns, rows].T) and bool(np.isfinite(tile).all())
 
 
 def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, name: str) -> None:
@@ -111,7 +114,7 @@ def _refuse_asymmetry(rows: np.ndarray, columns: np.ndarray, start: int, name: s
             f"{name}: row {start + int(np.flatnonzero(~finite)[0])} holds a value that is not finite"
         )
     gap = np.abs(rows - columns)
-    if gap.max() > SLACK * max(1.0, float(np.abs(rows).max())):
+    if gap.max() > FLOAT32_SLACK * max(1.0, float(np.abs(rows).max())):
         i, j = np.unravel_index(int(gap.argmax()), gap.shape)
         raise ValueError(
             f"{name} is not symmetric: entry ({start + i}, {j}) is {rows[i, j]:g}, ({j}, {start + i}) is "
@@ -123,14 +126,15 @@ def gram_matrix(values: Any) -> np.ndarray:
     """Check a Gram matrix ``(n, n)``; a matrix that cannot be one raises ``ValueError``."""
     square = matrix(values, "gram")
     diagonal = np.diagonal(square)
-    if (diagonal < -SLACK).any():
+    if (diagonal < -FLOAT32_SLACK).any():
         bad = int(diagonal.argmin())
         raise ValueError(
             f"gram: entry ({bad}, {bad}) is {diagonal[bad]:g}, but a squared norm is >= 0"
         )
-    if max(square.max(), -square.min()) > GREATEST:
+    if max(square.max(), -square.min()) > MAX_GRAM_ENTRY:
         raise ValueError(
-            f"gram: an entry is beyond {GREATEST:g}, so that sums would overflow; scale the updates"
+            f"gram: an entry is beyond {MAX_GRAM_ENTRY:g}, so that sums would overflow; "
+            "scale the updates"
         )
     if not diagonal.any() and square.any():
         raise ValueError(
@@ -170,24 +174,26 @@ def similarity_matrix(values: Any) -> np.ndarray:
 def _cauchy_schwarz(square: np.ndarray) -> bool:
     """Whether every entry is at most the product of its two norms, as in a Gram matrix."""
     norm = np.sqrt(np.diagonal(square))
-    return all((np.abs(row) <= norm[i] * norm * (1 + SLACK)).all() for i, row in enumerate(square))
+    return all(
+        (np.abs(row) <= norm[i] * norm * (1 + FLOAT32_SLACK)).all() for i, row in enumerate(square)
+    )
 
 
 def distance_matrix(values: Any) -> np.ndarray:
     """Check distances ``(n, n)``: zero diagonal, nothing negative; similarities and Gram matrices raise ``ValueError``."""
     square = matrix(values, "distances")
     diagonal = np.diagonal(square)
-    least = float(square.min())
-    scale = max(1.0, float(square.max()), -least)
-    if np.abs(diagonal).max() > SLACK * scale:
-        ones = np.abs(diagonal - 1).max() <= 1e-3
-        guess = "a matrix of similarities: pass distances(gram, 'cosine') or 1 - similarity"
-        if not ones:
-            guess = "a Gram matrix: pass distances(gram, metric)"
+    smallest = float(square.min())
+    scale = max(1.0, float(square.max()), -smallest)
+    if np.abs(diagonal).max() > FLOAT32_SLACK * scale:
+        has_ones = np.abs(diagonal - 1).max() <= 1e-3
+        guess = "a Gram matrix: pass distances(gram, metric)"
+        if has_ones:
+            guess = "a matrix of similarities: pass distances(gram, 'cosine') or 1 - similarity"
         raise ValueError(
             f"distances must have a zero diagonal, got {diagonal[0]:g} first; this looks like {guess}"
         )
-    if least < 0:
+    if smallest < 0:
         i, j = np.unravel_index(int(square.argmin()), square.shape)
         raise ValueError(
             f"distances must be >= 0, got {square[i, j]:g} at ({i}, {j}); is this a similarity?"
@@ -202,16 +208,13 @@ def rows(updates: Any, name: str = "updates") -> torch.Tensor:
         values = np.asarray(updates)
         if values.dtype.kind not in "fiub":
             raise ValueError(f"{name} must be numbers (n, d), got an array of {values.dtype}")
-        if (
-            not values.dtype.isnative
-            or values.dtype.itemsize > 8
-            or any(stride < 0 for stride in values.strides)
-        ):
-            values = values.astype(np.float64)  # torch cannot use other memory
+        # Memory that torch cannot use is copied.
+        runs_backwards = any(stride < 0 for stride in values.strides)
+        if not values.dtype.isnative or values.dtype.itemsize > 8 or runs_backwards:
+            values = values.astype(np.float64)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # about read-only memory, which this package never writes to
+            # About read-only memory, which this package never writes to.
+            warnings.simplefilter("ignore", UserWarning)
             updates = torch.from_numpy(values)
     refuse_sparse(updates, name)
     updates = updates.detach()
@@ -234,26 +237,25 @@ def refuse_infinite_rows(updates: torch.Tensor, name: str = "updates") -> None:
     raise ValueError(f"{name}: products or sums of such large entries overflow; scale them")
 
 
-GREATEST = 1e140
-"""The greatest entry of a Gram matrix: products of two entries, summed over clients, stay finite.
-"""
+MAX_GRAM_ENTRY = 1e140
+"""Products of two entries of a Gram matrix, summed over clients, stay finite up to this."""
 
 
 def one_per_client(values: Any, n: int, name: str) -> np.ndarray:
     """Check one number per client, such as weights, sizes or trade-offs: ``(n,)`` float64, finite and >= 0."""
     try:
-        given = np.asarray(array(values), dtype=np.float64)
+        numbers = np.asarray(array(values), dtype=np.float64)
     except TypeError:
         raise ValueError(f"{name} must hold one number per client, got {brief(values)}") from None
-    if given.shape != (n,):
+    if numbers.shape != (n,):
         raise ValueError(
-            f"{name} must hold one number per client, shape ({n},), got shape {given.shape}"
+            f"{name} must hold one number per client, shape ({n},), got shape {numbers.shape}"
         )
-    wrong = ~(np.isfinite(given) & (given >= 0))
+    wrong = ~(np.isfinite(numbers) & (numbers >= 0))
     if wrong.any():
         bad = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"{name} must be finite and >= 0, got {given[bad]:g} for client {bad}")
-    return given
+        raise ValueError(f"{name} must be finite and >= 0, got {numbers[bad]:g} for client {bad}")
+    return numbers
 
 
 def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.ndarray:
@@ -271,47 +273,46 @@ def label_vector(labels: Any, n: int | None = None, name: str = "labels") -> np.
         ValueError: They are not one finite label per client.
     """
     try:
-        given = array(labels)
+        vector = array(labels)
     except ValueError:
-        given = np.empty((0, 0))  # ragged, so these are groups
-    if given.dtype == object or given.ndim != 1:
+        vector = np.empty((0, 0))  # ragged, so these are groups
+    if vector.dtype == object or vector.ndim != 1:
         raise ValueError(
             f"{name} must be one label per client, shape (n,); for groups, pass labels_of(groups)"
         )
-    if given.dtype.kind == "f" and not np.isfinite(given).all():
+    if vector.dtype.kind == "f" and not np.isfinite(vector).all():
+        unlabelled = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise ValueError(f"{name}: client {unlabelled} has no finite label")
+    if n is not None and len(vector) != n:
         raise ValueError(
-            f"{name}: client {int(np.flatnonzero(~np.isfinite(given))[0])} has no finite label"
-        )
-    if n is not None and len(given) != n:
-        raise ValueError(
-            f"{name} must hold one label per client, {n} here, got {len(given)}; "
+            f"{name} must hold one label per client, {n} here, got {len(vector)}; "
             "positions of a group's members are not labels: use labels_of(groups)"
         )
-    if not given.size:
+    if not vector.size:
         raise ValueError(f"{name} is empty: there are no clients")
-    _, first, inverse = np.unique(given, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse.reshape(-1)]
+    _, first_members, inverse = np.unique(vector, return_index=True, return_inverse=True)
+    new_label = np.empty(len(first_members), dtype=np.int64)
+    new_label[np.argsort(first_members)] = np.arange(len(first_members))
+    return new_label[inverse.reshape(-1)]
 
 
 def position_list(group: Iterable[int], n: int, name: str = "group") -> np.ndarray:
     """Check positions 0 to n-1 and sort them. Repetitions are refused; they show that labels were passed instead."""
-    given = array(
-        group if isinstance(group, Sequence) or hasattr(group, "__array__") else list(group)
-    )
-    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
+    if not isinstance(group, Sequence) and not hasattr(group, "__array__"):
+        group = list(group)
+    positions = array(group)
+    if positions.ndim != 1 or not positions.size or positions.dtype.kind not in "iu":
         raise ValueError(f"{name} must be a list of positions, integers 0 to {n - 1}")
-    if len(np.unique(given)) != len(given):
+    if len(np.unique(positions)) != len(positions):
         raise ValueError(
             f"{name} contains a position twice; labels are not positions: use groups_of(labels)"
         )
-    if given.min() < 0 or given.max() >= n:
-        wrong = int(given.max() if given.max() >= n else given.min())
+    if positions.min() < 0 or positions.max() >= n:
+        wrong = int(positions.max() if positions.max() >= n else positions.min())
         raise ValueError(
             f"{name} must be positions 0 to {n - 1}, got {wrong}; client ids are not positions"
         )
-    return np.sort(given)
+    return np.sort(positions)
 
 
 def number_of_groups(groups: Any, n: int) -> None:

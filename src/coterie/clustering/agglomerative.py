@@ -18,7 +18,7 @@ from coterie.clustering import _checks, geometry
 from coterie.clustering.sketch import sketch_error, sketch_of_columns
 from coterie.settings.calls import public
 
-METRICS = ("l1", "l2", "cosine")
+UPDATE_METRICS = ("l1", "l2", "cosine")
 LINKAGES = ("single", "complete", "average", "ward")
 
 
@@ -87,11 +87,12 @@ def cut_dendrogram(
         raise ValueError("tree holds a value that is not finite; pass one that dendrogram made")
     n = len(tree) + 1
     _check_cut(n, threshold, groups)
+    # Heights grow from row to row, so the merges below the cut are the first ones.
     merges = n - groups if groups is not None else int((tree[:, 2] < threshold).sum())
-    members = {i: [i] for i in range(n)}
+    members = {client: [client] for client in range(n)}  # by node of the tree
     for row in range(merges):
-        one, two = int(tree[row, 0]), int(tree[row, 1])
-        members[n + row] = members.pop(one) + members.pop(two)
+        left, right = (int(node) for node in tree[row, :2])
+        members[n + row] = members.pop(left) + members.pop(right)
     labels = np.empty(n, dtype=np.int64)
     for number, group in enumerate(sorted(members.values(), key=min)):
         labels[group] = number
@@ -100,8 +101,10 @@ def cut_dendrogram(
 
 def _check_cut(n: int, threshold: float | None, groups: int | None) -> None:
     if (threshold is None) == (groups is None):
-        given = f"threshold={threshold} and groups={groups}"
-        raise ValueError(f"exactly one of threshold and groups must be given, got {given}")
+        raise ValueError(
+            "exactly one of threshold and groups must be given, "
+            f"got threshold={threshold} and groups={groups}"
+        )
     if threshold is not None and not threshold >= 0:
         raise ValueError(f"threshold must be >= 0, a distance, got {threshold}")
     if groups is not None:
@@ -134,9 +137,9 @@ def cut(
         ValueError: As in :func:`dendrogram` and :func:`cut_dendrogram`.
 
     Example:
-        >>> apart = np.array([[0.0, 3.0], [3.0, 0.0]])
-        >>> cut(apart, linkage="ward", threshold=3.0), cut(apart, linkage="ward", threshold=3.001)
-        (array([0, 1]), array([0, 0]))
+        >>> distances = np.array([[0.0, 3.0], [3.0, 0.0]])
+        >>> [cut(distances, linkage="ward", threshold=limit) for limit in (3.0, 3.001)]
+        [array([0, 1]), array([0, 0])]
     """
     return cut_dendrogram(dendrogram(distances, linkage), threshold=threshold, groups=groups)
 
@@ -179,22 +182,24 @@ def cut_margin(
             such margin is known.
 
     Example:
-        >>> apart = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
-        >>> cut_margin(apart, linkage="single", groups=2), cut_margin(apart, linkage="complete", threshold=1.5)
-        (3.0, 1.0)
+        >>> distances = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
+        >>> cut_margin(distances, linkage="single", groups=2)
+        3.0
+        >>> cut_margin(distances, linkage="complete", threshold=1.5)
+        1.0
     """
     if linkage == "ward":
         raise ValueError(
             "linkage must be single, complete or average, got 'ward', for which no margin is known"
         )
     square = _checks.distance_matrix(distances)
-    made = dendrogram(square, linkage) if tree is None else tree
-    labels = cut_dendrogram(made, threshold=threshold, groups=groups)
+    tree = dendrogram(square, linkage) if tree is None else tree
+    labels = cut_dendrogram(tree, threshold=threshold, groups=groups)
     if len(labels) != len(square):
         raise ValueError(
             f"tree must have the {len(square)} clients of distances, got {len(labels)}"
         )
-    return margin(*borders(square, labels, made, linkage), threshold)
+    return margin(*borders(square, labels, tree, linkage), threshold)
 
 
 @public
@@ -233,10 +238,11 @@ def agglomerative(
             ``updates`` is certainly a matrix of distances, which is an input for :func:`cut`.
 
     Example:
-        >>> agglomerative(np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1.5]]), metric="l2", linkage="ward", threshold=1.0)
+        >>> updates = np.array([[0.0, 1.0], [5.0, 5.0], [0.0, 1.5]])
+        >>> agglomerative(updates, metric="l2", linkage="ward", threshold=1.0)
         array([0, 1, 0])
     """
-    _checks.one_of(metric, METRICS, "metric")
+    _checks.one_of(metric, UPDATE_METRICS, "metric")
     _checks.one_of(linkage, LINKAGES, "linkage")
     if linkage == "ward" and metric != "l2":
         raise ValueError(
@@ -252,19 +258,21 @@ def agglomerative(
                 "sketch needs metric l2 or cosine, got l1: a sketch keeps inner products, not l1 distances"
             )
         rows = sketch_of_columns(rows, None, sketch, seed)
-    apart = (
-        geometry.manhattan(rows)
-        if metric == "l1"
-        else geometry.distances(geometry.gram_of_rows(rows), metric)
-    )
-    tree = dendrogram(apart, linkage)
+    distances = _distances(rows, metric)
+    tree = dendrogram(distances, linkage)
     labels = cut_dendrogram(tree, threshold=threshold, groups=groups)
     if sketch is not None and d > sketch:  # else the rows are their own sketches
-        ends = borders(apart, labels, tree, linkage)
+        ends = borders(distances, labels, tree, linkage)
         warn_if_near(
             ends, linkage=linkage, metric=metric, threshold=threshold, size=sketch, n=len(rows)
         )
     return labels
+
+
+def _distances(rows: torch.Tensor, metric: str) -> np.ndarray:
+    if metric == "l1":
+        return geometry.manhattan(rows)
+    return geometry.distances(geometry.gram_of_rows(rows), metric)
 
 
 def _refuse_distances(rows: torch.Tensor) -> None:
@@ -273,12 +281,9 @@ def _refuse_distances(rows: torch.Tensor) -> None:
     if n != d or n < 3:
         return
     square = _checks.array(rows)
-    off = ~np.eye(n, dtype=bool)
-    if (
-        not np.diagonal(square).any()
-        and (square[off] > 0).all()
-        and np.array_equal(square, square.T)
-    ):
+    off_diagonal = square[~np.eye(n, dtype=bool)]
+    zero_diagonal = not np.diagonal(square).any()
+    if zero_diagonal and (off_diagonal > 0).all() and np.array_equal(square, square.T):
         raise ValueError(
             "updates look like a matrix of distances (n, n); pass that to cut(distances, linkage=...)"
         )
@@ -321,17 +326,24 @@ def borders(
         ``below``, which is ``-inf`` if every client is alone, and ``above``, which is ``inf`` if
         all clients are together.
     """
-    n, groups = len(labels), int(labels.max()) + 1
+    n = len(labels)
+    groups = int(labels.max()) + 1
+    below = -math.inf
+    above = math.inf
     if linkage == "single":
-        made = n - groups
-        below = float(tree[made - 1, 2]) if made else -math.inf
-        return below, float(tree[made, 2]) if groups > 1 else math.inf
-    below, above = -math.inf, math.inf
+        merges = n - groups
+        if merges:
+            below = float(tree[merges - 1, 2])
+        if groups > 1:
+            above = float(tree[merges, 2])
+        return below, above
     for part in _checks.strips(n):
-        fellows = labels[part, None] == labels
-        above = min(above, float(np.min(distances[part], where=~fellows, initial=math.inf)))
-        below = max(below, float(np.max(distances[part], where=fellows, initial=0.0)))
-    return (below if groups < n else -math.inf), above
+        same_group = labels[part, None] == labels
+        above = min(above, float(np.min(distances[part], where=~same_group, initial=math.inf)))
+        below = max(below, float(np.max(distances[part], where=same_group, initial=0.0)))
+    if groups == n:  # every distance within a group is that of a client to itself
+        below = -math.inf
+    return below, above
 
 
 def margin(below: float, above: float, threshold: float | None) -> float:
@@ -372,8 +384,10 @@ def doubt(
         return "no margin is known for linkage ward"
     if _safe(ends, metric, threshold, error):
         return None
-    what = "a cosine" if metric == "cosine" else "a squared distance, relatively,"
-    return f"a sketch of {size} numbers may change {what} by {error:.3g}, more than the cut allows"
+    changed = "a cosine" if metric == "cosine" else "a squared distance, relatively,"
+    return (
+        f"a sketch of {size} numbers may change {changed} by {error:.3g}, more than the cut allows"
+    )
 
 
 def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
@@ -390,15 +404,19 @@ def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
 
 
 def _safe(ends: tuple[float, float], metric: str, threshold: float | None, error: float) -> bool:
+    """Whether the true distances are on the same sides of the cut as those of the sketches."""
     below, above = ends
     if threshold is None and (below == -math.inf or above == math.inf):
         return True  # one group, or as many as clients
+    # The greatest true distance of those below the cut, and the smallest of those above.
     if metric == "cosine":
-        greatest, least = below + error, above - error
+        max_below = below + error
+        min_above = above - error
     elif error >= 1:
         return False
     else:
-        greatest, least = below / math.sqrt(1 - error), above / math.sqrt(1 + error)
-    return greatest < (least if threshold is None else threshold) and (
-        threshold is None or threshold <= least
-    )
+        max_below = below / math.sqrt(1 - error)
+        min_above = above / math.sqrt(1 + error)
+    if threshold is None:
+        return max_below < min_above
+    return max_below < threshold <= min_above

@@ -11,7 +11,7 @@ from coterie.clustering import _checks
 from coterie.clustering.agglomerative import borders, cut_dendrogram, dendrogram, margin
 from coterie.settings.calls import public
 
-LINKAGES = ("single", "complete", "average")
+BIPARTITION_LINKAGES = ("single", "complete", "average")
 
 
 class Bipartition(NamedTuple):
@@ -59,12 +59,12 @@ def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
     square = _at_least_two(similarity)
     n = len(square)
     parent, weight = _spanning_tree(square)
+    # Without its weakest edge the tree is two subtrees; of equal edges, the last in order.
     child = np.arange(1, n)
-    low, high = np.minimum(child, parent[1:]), np.maximum(child, parent[1:])
-    last = 1 + int(
-        np.lexsort((-high, -low, weight[1:]))[0]
-    )  # the weakest edge; of equal ones, the last in order
-    return _from_side(square, _below(parent, last))
+    low = np.minimum(child, parent[1:])
+    high = np.maximum(child, parent[1:])
+    weakest_first = np.lexsort((-high, -low, weight[1:]))
+    return _from_side(square, _subtree(parent, 1 + int(weakest_first[0])))
 
 
 def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -75,6 +75,7 @@ def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     outside = np.ones(n, dtype=bool)
     outside[0] = False
     for _ in range(n - 1):
+        # The heaviest edge from the tree to the outside; of equal ones, the first pair (i, j).
         best = np.where(outside, weight, -np.inf)
         ties = np.flatnonzero(best == best.max())
         pair = np.minimum(ties, parent[ties]) * n + np.maximum(ties, parent[ties])
@@ -84,11 +85,12 @@ def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # Of two equal edges to the same outside position, the pair with the smaller inside position
         # comes first.
         better = outside & ((row > weight) | ((row == weight) & (new < parent)))
-        weight[better], parent[better] = row[better], new
+        weight[better] = row[better]
+        parent[better] = new
     return parent, weight
 
 
-def _below(parent: np.ndarray, top: int) -> np.ndarray:
+def _subtree(parent: np.ndarray, top: int) -> np.ndarray:
     """Whether each position is in the subtree of ``top``, itself included, as ``(n,)`` booleans."""
     children: dict[int, list[int]] = {}
     for child in range(1, len(parent)):
@@ -121,7 +123,7 @@ def bipartition(similarity: np.ndarray, linkage: str = "single") -> Bipartition:
         >>> bipartition(np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.3], [0.1, 0.3, 1.0]]), "complete").right
         (2,)
     """
-    if _checks.one_of(linkage, LINKAGES, "linkage") == "single":
+    if _checks.one_of(linkage, BIPARTITION_LINKAGES, "linkage") == "single":
         return optimal_bipartition(similarity)
     square = _at_least_two(similarity)
     _, labels, _ = _clustered(square, linkage)
@@ -157,23 +159,23 @@ def bipartition_margin(similarity: np.ndarray, linkage: str = "single") -> float
         >>> bipartition_margin(np.array([[1.0, 0.75, 0.125], [0.75, 1.0, 0.25], [0.125, 0.25, 1.0]]))  # 0.75 - 0.25
         0.5
     """
-    _checks.one_of(linkage, LINKAGES, "linkage")
+    _checks.one_of(linkage, BIPARTITION_LINKAGES, "linkage")
     square = _at_least_two(similarity)
     if len(square) == 2:
         return np.inf
     if linkage == "single":
         cross, weakest = np.partition(_spanning_tree(square)[1][1:], 1)[:2]
         return float(weakest - cross)
-    apart, labels, tree = _clustered(square, linkage)
-    return margin(*borders(apart, labels, tree, linkage), None)
+    distances, labels, tree = _clustered(square, linkage)
+    return margin(*borders(distances, labels, tree, linkage), None)
 
 
 def _clustered(square: np.ndarray, linkage: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``-similarity`` as distances, their two groups as labels, and their tree."""
-    apart = square.max() - square
-    np.fill_diagonal(apart, 0.0)
-    tree = dendrogram(apart, linkage)
-    return apart, cut_dendrogram(tree, groups=2), tree
+    distances = square.max() - square
+    np.fill_diagonal(distances, 0.0)
+    tree = dendrogram(distances, linkage)
+    return distances, cut_dendrogram(tree, groups=2), tree
 
 
 def _at_least_two(similarity: np.ndarray) -> np.ndarray:
@@ -184,9 +186,10 @@ def _at_least_two(similarity: np.ndarray) -> np.ndarray:
 
 
 def _from_side(square: np.ndarray, side: np.ndarray) -> Bipartition:
-    if side[0]:
-        side = ~side
-    left, right = np.flatnonzero(~side), np.flatnonzero(side)
+    """The bipartition into the positions of ``side``, a mask ``(n,)``, and the others."""
+    on_left = side if side[0] else ~side
+    left = np.flatnonzero(on_left)
+    right = np.flatnonzero(~on_left)
     small, large = (left, right) if len(left) < len(right) else (right, left)
     cross = max(float(square[i, large].max()) for i in small)
     return Bipartition(tuple(left.tolist()), tuple(right.tolist()), cross)
@@ -232,12 +235,13 @@ def separation_gap(similarity: np.ndarray, labels: Any) -> float:
         0.6000000000000001
     """
     square = _checks.similarity_matrix(similarity)
-    of = _checks.label_vector(labels, len(square))
-    cross = optimal_bipartition(square).cross
-    within = 1.0
+    group = _checks.label_vector(labels, len(square))
+    cross = optimal_bipartition(square).cross  # α_cross^max, eq. 19
+    within = 1.0  # α_intra^min, eq. 21: the least similarity within a true group
     for i, row in enumerate(square):
-        fellows = row[i + 1 :][of[i + 1 :] == of[i]]
-        within = min(within, float(fellows.min())) if fellows.size else within
+        to_later_members = row[i + 1 :][group[i + 1 :] == group[i]]
+        if to_later_members.size:
+            within = min(within, float(to_later_members.min()))
     return within - cross
 
 
@@ -297,10 +301,10 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
     if k == 2:
         return -h  # sin(π) is not zero in floating point
     angle = math.pi / (k - 1)
-    least = 0.0 if k == 3 else math.cos(angle)  # nor is cos(π/2)
-    if h < least:
+    cos_angle = 0.0 if k == 3 else math.cos(angle)  # nor is cos(π/2)
+    if h < cos_angle:
         return 1.0
-    return least * h + math.sin(angle) * math.sqrt(max(1 - h * h, 0.0))
+    return cos_angle * h + math.sin(angle) * math.sqrt(max(1 - h * h, 0.0))
 
 
 @public
@@ -343,7 +347,7 @@ def gamma_bound(cross: float) -> float:
         >>> gamma_bound(-1.0), gamma_bound(1.0)
         (1.0, 0.0)
     """
-    if not -1 - _checks.SLACK <= cross <= 1 + _checks.SLACK:
+    if not -1 - _checks.FLOAT32_SLACK <= cross <= 1 + _checks.FLOAT32_SLACK:
         raise ValueError(f"cross must be a cosine similarity, -1 to 1, got {cross}")
     return math.sqrt(min(max((1 - cross) / 2, 0.0), 1.0))
 

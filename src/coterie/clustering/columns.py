@@ -19,13 +19,13 @@ Columns = Union[slice, Sequence[Any], np.ndarray, "torch.Tensor", None]
 def blocks(rows: torch.Tensor, columns: Columns, width: int) -> Iterator[torch.Tensor]:
     """Yield the chosen columns of ``rows`` in blocks ``(n, <= width)``, in float32 or a wider precision."""
     for part in parts(columns, rows.shape[1]):
-        size = part.stop - part.start if isinstance(part, slice) else len(part)
-        for at in range(0, size, width):
-            if isinstance(part, slice):
-                block = rows[:, part.start + at : min(part.start + at + width, part.stop)]
-            else:
-                block = rows[:, torch.from_numpy(part[at : at + width]).to(rows.device)]
-            yield widened(block)
+        if isinstance(part, slice):
+            for start in range(part.start, part.stop, width):
+                yield widened(rows[:, start : min(start + width, part.stop)])
+        else:
+            for start in range(0, len(part), width):
+                index = torch.from_numpy(part[start : start + width]).to(rows.device)
+                yield widened(rows[:, index])
 
 
 def widened(block: torch.Tensor) -> torch.Tensor:
@@ -52,24 +52,25 @@ def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
         return [slice(0, d)]
     if isinstance(columns, (np.ndarray, torch.Tensor)):
         return [_index(_checks.array(columns), d)]
-    whole = (int, np.integer)
     if not isinstance(columns, slice | Sequence):
         raise ValueError(
             f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {columns!r:.60}"
         )
-    if isinstance(columns, slice) or (
-        len(columns) == 2 and all(isinstance(c, whole) for c in columns)
-    ):
+    if isinstance(columns, slice) or _is_pair(columns):
         columns = [columns]
-    ranges = sorted((_range(c, d) for c in columns), key=lambda part: part.start)
+    ranges = sorted((_range(part, d) for part in columns), key=lambda part: part.start)
     if not ranges:
         raise ValueError("columns is empty: select at least one")
-    for one, two in pairwise(ranges):
-        if two.start < one.stop:
-            raise ValueError(
-                f"columns overlap: {two.start} to {min(one.stop, two.stop)} would count twice"
-            )
+    for earlier, later in pairwise(ranges):
+        if later.start < earlier.stop:
+            stop = min(earlier.stop, later.stop)
+            raise ValueError(f"columns overlap: {later.start} to {stop} would count twice")
     return list(ranges)
+
+
+def _is_pair(columns: Sequence[Any]) -> bool:
+    """Whether this is ``(start, stop)``."""
+    return len(columns) == 2 and all(isinstance(end, (int, np.integer)) for end in columns)
 
 
 def _range(part: Any, d: int) -> slice:
@@ -79,7 +80,7 @@ def _range(part: Any, d: int) -> slice:
             raise ValueError("columns: a slice must have step 1; pass an index array for others")
     else:
         try:
-            start, stop = (int(c) for c in part)
+            start, stop = (int(end) for end in part)
         except (TypeError, ValueError):
             raise ValueError(
                 f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {part!r}; "
@@ -91,16 +92,13 @@ def _range(part: Any, d: int) -> slice:
 
 
 def _index(index: np.ndarray, d: int) -> np.ndarray:
-    if (
-        index.ndim != 1
-        or index.dtype.kind not in "iub"
-        or (index.dtype.kind == "b" and len(index) != d)
-    ):
-        got = f"{index.dtype} of shape {index.shape}"
+    is_mask = index.dtype.kind == "b"
+    if index.ndim != 1 or index.dtype.kind not in "iub" or (is_mask and len(index) != d):
         raise ValueError(
-            f"columns: an index array must be (m,) integers or ({d},) booleans, got {got}"
+            f"columns: an index array must be (m,) integers or ({d},) booleans, "
+            f"got {index.dtype} of shape {index.shape}"
         )
-    index = np.flatnonzero(index) if index.dtype.kind == "b" else index.astype(np.int64)
+    index = np.flatnonzero(index) if is_mask else index.astype(np.int64)
     if not index.size or index.min() < 0 or index.max() >= d:
         raise ValueError(f"columns: an index array must contain columns 0 to {d - 1}")
     if len(np.unique(index)) != len(index):

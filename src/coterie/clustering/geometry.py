@@ -27,7 +27,8 @@ TINY = ZERO**2
 """A squared norm below this is computed in float64: in float32, squares of numbers below 1e-19 lose
 digits, and from 1e-23 on they are zero."""
 
-METRICS = ("l2", "cosine")
+DISTANCE_METRICS = ("l2", "cosine")
+"""Distances that follow from inner products alone."""
 
 
 @public
@@ -77,30 +78,32 @@ def gram(
                [0., 0.]])
     """
     rows = _checks.rows(updates)
-    if sketch is not None:
-        rows, columns = sketch_of_columns(rows, columns, sketch, seed), None
-    return gram_of_rows(rows, columns)
+    if sketch is None:
+        return gram_of_rows(rows, columns)
+    return gram_of_rows(sketch_of_columns(rows, columns, sketch, seed))
 
 
 def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
     """Compute :func:`gram` of checked rows."""
-    total = self_products(rows, columns)
-    far_from_one = out_of_range(total, rows)
-    if len(far_from_one):
-        products = cross_products(rows, far_from_one, columns, wide=True)
-        _put(total, far_from_one, products)
+    products = self_products(rows, columns)
+    # Rows whose squares float32 cannot hold: their products again, in float64.
+    extreme = out_of_range(products, rows)
+    if len(extreme):
+        _put(products, extreme, cross_products(rows, extreme, columns, wide=True))
     # No product is greater than the greatest of the squares, so it is enough to check that these
     # are finite.
-    if not np.isfinite(np.diagonal(total)).all():
+    if not np.isfinite(np.diagonal(products)).all():
         _checks.refuse_infinite_rows(rows)
-    groups = list(close_rows(total))
-    if any(len(close) == len(total) for close in groups):
-        del total  # before a second one is made
-        return products_around_mean(rows, np.arange(len(rows)), columns, wide=len(far_from_one) > 0)
-    for close in groups:
-        wide = bool(np.isin(close, far_from_one).any())
-        total[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
-    return total
+    # Close rows: their products again, around their mean, so that differences do not cancel.
+    close_groups = list(close_rows(products))
+    if any(len(close) == len(rows) for close in close_groups):
+        del products  # before a second matrix is made
+        everyone = np.arange(len(rows))
+        return products_around_mean(rows, everyone, columns, wide=len(extreme) > 0)
+    for close in close_groups:
+        wide = bool(np.isin(close, extreme).any())
+        products[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
+    return products
 
 
 def out_of_range(gram: np.ndarray, rows: torch.Tensor) -> np.ndarray:
@@ -113,18 +116,17 @@ def out_of_range(gram: np.ndarray, rows: torch.Tensor) -> np.ndarray:
     if rows.dtype == torch.float64 or not rows.is_floating_point():
         return np.zeros(0, dtype=np.int64)
     square = np.diagonal(gram)
-    odd = np.flatnonzero(~np.isfinite(square) | (square < TINY))
-    return np.array(
-        [i for i in odd if bool((rows[i] != 0).any())], dtype=np.int64
-    )  # a row of zeros is exact
+    suspects = np.flatnonzero(~np.isfinite(square) | (square < TINY))
+    # The square of a row of zeros is zero, and exact.
+    return np.array([i for i in suspects if bool((rows[i] != 0).any())], dtype=np.int64)
 
 
-def _put(gram: np.ndarray, at: np.ndarray, products: np.ndarray) -> None:
-    """Put the products ``(m, n)`` of the rows ``at`` with all rows into the Gram matrix, exactly symmetric."""
-    among_themselves = products[:, at]
-    products[:, at] = (among_themselves + among_themselves.T) / 2
-    gram[at] = products
-    gram[:, at] = products.T
+def _put(gram: np.ndarray, positions: np.ndarray, products: np.ndarray) -> None:
+    """Put products ``(m, n)`` of the rows at ``positions`` with all rows into the Gram matrix, exactly symmetric."""
+    among_themselves = products[:, positions]
+    products[:, positions] = (among_themselves + among_themselves.T) / 2
+    gram[positions] = products
+    gram[:, positions] = products.T
 
 
 @public
@@ -159,24 +161,28 @@ def gram_update(
         array([[25.,  3.],
                [ 3.,  1.]])
     """
-    rows, out = _checks.rows(updates), _checks.gram_matrix(gram)
-    if len(out) != len(rows):
+    rows = _checks.rows(updates)
+    before = _checks.gram_matrix(gram)
+    if len(before) != len(rows):
         raise ValueError(
-            f"gram must be ({len(rows)}, {len(rows)}), for the {len(rows)} updates, got shape {out.shape}"
+            f"gram must be ({len(rows)}, {len(rows)}), for the {len(rows)} updates, got shape {before.shape}"
         )
-    out, positions = out.copy(), list(changed)
-    if positions:
-        at = _checks.position_list(positions, len(rows), "changed")
-        products = cross_products(rows, at, columns)
-        finite = bool(np.isfinite(products).all())
-        _put(out, at, products)
-        far_from_one = np.intersect1d(out_of_range(out, rows), at) if finite else at
-        if len(far_from_one):
-            _put(out, far_from_one, cross_products(rows, far_from_one, columns, wide=True))
-        for close in close_rows(out):
-            if np.isin(at, close).any():
-                wide = bool(np.isin(close, out_of_range(out, rows)).any())
-                out[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
+    out = before.copy()
+    changed_list = list(changed)
+    if not changed_list:
+        return out
+    # The steps of `gram_of_rows`, for the rows that changed.
+    positions = _checks.position_list(changed_list, len(rows), "changed")
+    products = cross_products(rows, positions, columns)
+    finite = bool(np.isfinite(products).all())
+    _put(out, positions, products)
+    extreme = np.intersect1d(out_of_range(out, rows), positions) if finite else positions
+    if len(extreme):
+        _put(out, extreme, cross_products(rows, extreme, columns, wide=True))
+    for close in close_rows(out):
+        if np.isin(positions, close).any():
+            wide = bool(np.isin(close, out_of_range(out, rows)).any())
+            out[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
     return out
 
 
@@ -222,15 +228,14 @@ def cosine(gram: np.ndarray) -> np.ndarray:
     products = _checks.gram_matrix(gram)
     norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
     inverse = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
-    out = np.empty_like(products)
-    for part in _checks.strips(len(out)):
-        strip = np.multiply(
-            inverse[part, None], inverse, out=out[part]
-        )  # multiplication commutes, so this is symmetric
+    similarity = np.empty_like(products)
+    for part in _checks.strips(len(products)):
+        # The factors first: their product commutes, so the result is exactly symmetric.
+        strip = np.multiply(inverse[part, None], inverse, out=similarity[part])
         strip *= products[part]
         np.clip(strip, -1.0, 1.0, out=strip)
-    np.fill_diagonal(out, 1.0)
-    return out
+    np.fill_diagonal(similarity, 1.0)
+    return similarity
 
 
 @public
@@ -262,7 +267,7 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
         raise ValueError(
             "l1 distances do not follow from a Gram matrix; pass the rows: manhattan(updates)"
         )
-    if _checks.one_of(metric, METRICS, "metric") == "cosine":
+    if _checks.one_of(metric, DISTANCE_METRICS, "metric") == "cosine":
         out = cosine(gram)
         np.subtract(1.0, out, out=out)
     else:
@@ -302,11 +307,11 @@ def norm_of_mean(gram: np.ndarray, weights: np.ndarray | Sequence[float] | None 
     """
     products = _checks.gram_matrix(gram)
     n = len(products)
-    w = np.ones(n) if weights is None else _checks.one_per_client(weights, n, "weights")
-    if not w.sum() > 0:
+    shares = np.ones(n) if weights is None else _checks.one_per_client(weights, n, "weights")
+    if not shares.sum() > 0:
         raise ValueError("weights must not all be zero")
-    w = w / w.sum()
-    return float(np.sqrt(max(w @ products @ w, 0.0)))
+    shares = shares / shares.sum()
+    return float(np.sqrt(max(shares @ products @ shares, 0.0)))
 
 
 @public
@@ -347,55 +352,57 @@ def manhattan(updates: np.ndarray | torch.Tensor, columns: Columns = None) -> np
 # second matrix of that size.
 
 
-WIDTH = 1 << 16
+MAX_BLOCK_COLUMNS = 1 << 16
 """The maximum number of columns whose products are added in the precision of the rows; these sums
 are added in float64."""
 
-_ENTRIES = 1 << 26  # of a block of columns that is converted to float32 at a time: 256 MB
-_COPIED = 1 << 23  # of a block of columns whose rows are copied: 32 MB
-_TILE = 2048  # rows: a tile of products is 16 MB in float32
-_FEW = 200  # rows: with fewer, torch's product is faster; otherwise NumPy's is, and it does half of the work
+_BLOCK_ENTRIES = 1 << 26  # of a block of columns that is converted to float32 at a time: 256 MB
+_COPIED_ENTRIES = 1 << 23  # of a block of columns whose rows are copied: 32 MB
+_TILE_ROWS = 2048  # a tile of products is 16 MB in float32
+_MIN_NUMPY_ROWS = 200  # below it torch's product is faster; above it NumPy's, with half of the work
 
 
 def self_products(rows: torch.Tensor, columns: Columns) -> np.ndarray:
     """Compute ``(n, n)`` float64 inner products of checked rows, not finite where they overflow."""
     n = len(rows)
-    total = np.zeros((n, n))
-    for block in blocks(rows, columns, width=_width(n)):
-        for i, j in _upper(n):
-            _add(total, block, i, block, j)
-    _make_symmetric(total)
-    return total
+    products = np.zeros((n, n))
+    for block in blocks(rows, columns, width=_block_width(n)):
+        for i, j in _upper_tiles(n):
+            _add_products(products, block, i, block, j)
+    _make_symmetric(products)
+    return products
 
 
 def products_around_mean(
-    rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False
+    rows: torch.Tensor, positions: np.ndarray, columns: Columns, wide: bool = False
 ) -> np.ndarray:
-    """Compute ``(m, m)`` float64 inner products of the m rows at the positions ``some``, from their differences to their mean.
+    """Compute ``(m, m)`` float64 inner products of the rows at m positions, from their differences to their mean.
 
     With ``y_i = x_i - c``, ``x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c``. In a squared
     distance the terms of c cancel except for rounding in float64, whatever the rounding errors of
     ``y_i · c`` itself. With ``wide``, all is in float64.
     """
-    m = len(some)
-    total, along, square = np.zeros((m, m)), np.zeros(m), 0.0
-    for block in blocks(rows, columns, width=_width(len(rows), _COPIED)):
-        own = block[torch.from_numpy(some).to(block.device)]
-        own = own.double() if wide else own
-        common = own.mean(dim=0)
-        own -= common
-        along += (own @ common).cpu().numpy()
-        square += float(common.double() @ common.double())
-        for i, j in _upper(m):
-            _add(total, own, i, own, j)
-        del own  # before the next copy
-    _make_symmetric(total)
+    m = len(positions)
+    products = np.zeros((m, m))  # y_i · y_j, and at the end x_i · x_j
+    along_mean = np.zeros(m)  # y_i · c
+    mean_square = 0.0  # c · c
+    for block in blocks(rows, columns, width=_block_width(len(rows), _COPIED_ENTRIES)):
+        centred = block[torch.from_numpy(positions).to(block.device)]
+        centred = centred.double() if wide else centred
+        mean = centred.mean(dim=0)
+        centred -= mean
+        along_mean += (centred @ mean).cpu().numpy()
+        mean_square += float(mean.double() @ mean.double())
+        for i, j in _upper_tiles(m):
+            _add_products(products, centred, i, centred, j)
+        del centred  # before the next copy
+    _make_symmetric(products)
     for part in _checks.strips(m):
-        total[part] += along[part, None] + along + square
-    return total
+        products[part] += along_mean[part, None] + along_mean + mean_square
+    return products
 
 
-NEAR = 1 / 8
+CLOSE_SHARE = 1 / 8
 """Rows that differ by less than this share of their norm are close. The squared distance of others
 is at least 1/64 of a product, so that it has 64 times its relative error."""
 
@@ -403,34 +410,36 @@ is at least 1/64 of a product, so that it has 64 times its relative error."""
 def close_rows(gram: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the positions, sorted, of rows that are connected by pairs of close rows; no row that is close to no other."""
     square = np.diagonal(gram)
-    left = np.concatenate(
+    # Rows that are close to another one; every row is close to itself.
+    unvisited = np.concatenate(
         [
-            _near(gram[part], square[part, None], square).sum(axis=1) > 1
+            _are_close(gram[part], square[part, None], square).sum(axis=1) > 1
             for part in _checks.strips(len(gram))
         ]
     )
-    for first in np.flatnonzero(left).tolist():
-        if not left[first]:
+    # A search in breadth for each connected component.
+    for first in np.flatnonzero(unvisited).tolist():
+        if not unvisited[first]:
             continue
-        left[first], found, at = False, [first], 0
-        while at < len(found):
-            row = found[at]
-            new = np.flatnonzero(left & _near(gram[row], square[row], square))
-            left[new] = False
-            found += new.tolist()
-            at += 1
-        yield np.array(sorted(found))
+        unvisited[first] = False
+        component = [first]
+        for row in component:  # which grows
+            neighbours = np.flatnonzero(unvisited & _are_close(gram[row], square[row], square))
+            unvisited[neighbours] = False
+            component += neighbours.tolist()
+        yield np.array(sorted(component))
 
 
-def _near(products: np.ndarray, square: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Whether rows are close to the others; every row that is not zero is close to itself."""
-    out: np.ndarray = square + others - 2 * products < NEAR**2 * np.minimum(square, others)
+def _are_close(products: np.ndarray, square_i: np.ndarray, square_j: np.ndarray) -> np.ndarray:
+    """Whether rows i and j are close; every row that is not zero is close to itself."""
+    limit = CLOSE_SHARE**2 * np.minimum(square_i, square_j)
+    out: np.ndarray = square_i + square_j - 2 * products < limit
     return out
 
 
 def _make_symmetric(total: np.ndarray) -> None:
     """Copy the tiles above the diagonal to those below it; a product is symmetric only up to rounding."""
-    for i, j in _upper(len(total)):
+    for i, j in _upper_tiles(len(total)):
         if i == j:
             tile = np.triu(total[i, i])
             total[i, i] = tile + np.triu(tile, 1).T
@@ -439,53 +448,59 @@ def _make_symmetric(total: np.ndarray) -> None:
 
 
 def cross_products(
-    rows: torch.Tensor, some: np.ndarray, columns: Columns, wide: bool = False
+    rows: torch.Tensor, positions: np.ndarray, columns: Columns, wide: bool = False
 ) -> np.ndarray:
-    """Compute ``(m, n)`` float64 inner products of the rows at the m positions ``some`` with all rows ``(n, d)``.
+    """Compute ``(m, n)`` float64 inner products of the rows at m positions with all rows ``(n, d)``.
 
     With ``wide``, products are computed in float64, and must be finite.
     """
     n = len(rows)
-    total = np.zeros((len(some), n))
-    for block in blocks(rows, columns, width=_width(n)):
+    products = np.zeros((len(positions), n))
+    for block in blocks(rows, columns, width=_block_width(n)):
         block = block.double() if wide else block
-        chosen = block[some]
-        for i in _tiles(len(some)):
+        chosen = block[positions]
+        for i in _tiles(len(positions)):
             for j in _tiles(n):
-                _add(total, chosen, i, block, j)
-    if wide and not np.isfinite(total).all():
+                _add_products(products, chosen, i, block, j)
+    if wide and not np.isfinite(products).all():
         _checks.refuse_infinite_rows(rows)
-    return total
+    return products
 
 
-def _width(n: int, entries: int = _ENTRIES) -> int:
-    return max(256, min(WIDTH, entries // n))
+def _block_width(n: int, entries: int = _BLOCK_ENTRIES) -> int:
+    """Columns of a block of n rows that has about this many entries."""
+    return max(256, min(MAX_BLOCK_COLUMNS, entries // n))
 
 
 def _tiles(n: int) -> list[slice]:
     """``range(n)`` in parts of equal length, none longer than a tile."""
-    step = -(-n // -(-n // _TILE))
+    step = -(-n // -(-n // _TILE_ROWS))
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 
-def _upper(n: int) -> Iterator[tuple[slice, slice]]:
+def _upper_tiles(n: int) -> Iterator[tuple[slice, slice]]:
+    """The tiles (i, j) with i <= j: the others follow by symmetry."""
     tiles = _tiles(n)
-    return ((i, j) for at, i in enumerate(tiles) for j in tiles[at:])
+    for number, i in enumerate(tiles):
+        for j in tiles[number:]:
+            yield i, j
 
 
-def _add(total: np.ndarray, left: torch.Tensor, i: slice, right: torch.Tensor, j: slice) -> None:
+def _add_products(
+    total: np.ndarray, left: torch.Tensor, i: slice, right: torch.Tensor, j: slice
+) -> None:
     """Add the products of rows i of ``left`` and rows j of ``right`` to the tile (i, j) of ``total``."""
-    one, two = left[i], right[j]
+    rows_i = left[i]
+    rows_j = right[j]
     with np.errstate(all="ignore"):  # the callers report values that are not finite
-        if one.device.type == "cpu" and max(len(one), len(two)) >= _FEW:
-            total[i, j] += (
-                one.numpy() @ two.numpy().T
-            )  # for a matrix and its own transpose, NumPy computes one half
+        if rows_i.device.type == "cpu" and max(len(rows_i), len(rows_j)) >= _MIN_NUMPY_ROWS:
+            # For a matrix and its own transpose, NumPy computes one half.
+            total[i, j] += rows_i.numpy() @ rows_j.numpy().T
         else:
-            total[i, j] += (one @ two.T).cpu().numpy()
+            total[i, j] += (rows_i @ rows_j.T).cpu().numpy()
 
 
-LARGE = 128
+MIN_ITERATED_ROWS = 128
 """Rows from which the leading eigenvector is computed by iteration, in time proportional to the
 entries of the matrix."""
 
@@ -497,25 +512,24 @@ def leading_vector(square: np.ndarray) -> np.ndarray:
         square: Shape ``(n, n)``.
 
     Returns:
-        Shape ``(n,)``, of norm 1 and either sign. For n of at least :data:`LARGE` it is that of
-        Lanczos' iteration (ARPACK), to eight digits.
+        Shape ``(n,)``, of norm 1 and either sign. For n of at least :data:`MIN_ITERATED_ROWS` it is
+        that of Lanczos' iteration (ARPACK), to eight digits.
 
     Example:
         >>> abs(leading_vector(np.array([[2.0, 0.0], [0.0, 1.0]])))
         array([1., 0.])
     """
     n = len(square)
-    if n >= LARGE:
-        start = np.cos(
-            np.arange(n) ** 2
-        )  # the same in every run, and orthogonal to nothing in particular
+    if n >= MIN_ITERATED_ROWS:
+        # The same start in every run, and orthogonal to nothing in particular.
+        start = np.cos(np.arange(n) ** 2)
         try:
-            return np.asarray(
-                scipy.sparse.linalg.eigsh(square, k=1, which="LA", v0=start, tol=1e-8)[1][:, 0]
-            )
+            _, vectors = scipy.sparse.linalg.eigsh(square, k=1, which="LA", v0=start, tol=1e-8)
+            return np.asarray(vectors[:, 0])
         except scipy.sparse.linalg.ArpackNoConvergence:
             pass
-    return np.asarray(np.linalg.eigh(square)[1][:, -1])
+    _, vectors = np.linalg.eigh(square)
+    return np.asarray(vectors[:, -1])
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -577,8 +591,9 @@ def layer_similarities(
         ValueError: As in :func:`layer_grams`.
 
     Example:
-        >>> found = layer_similarities(np.array([[3.0, 4.0], [0.0, 2.0]]), {"conv": (0, 1), "fc": (1, 2)})
-        >>> float(found["fc"][0, 1]), float(found["all"][0, 1])
+        >>> updates = np.array([[3.0, 4.0], [0.0, 2.0]])
+        >>> similarity = layer_similarities(updates, {"conv": (0, 1), "fc": (1, 2)})
+        >>> float(similarity["fc"][0, 1]), float(similarity["all"][0, 1])
         (1.0, 0.8)
     """
     return layer_cosines(layer_grams(rows, columns))
@@ -625,7 +640,8 @@ def closeness(
         >>> closeness(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 3.0]]), "l1").tolist()
         [-1.0, -4.0]
     """
-    update, stored = torch.as_tensor(update), torch.as_tensor(stored)
+    update = torch.as_tensor(update)
+    stored = torch.as_tensor(stored)
     if update.ndim != 1 or stored.ndim != 2 or stored.shape[1] != len(update):
         raise ValueError(
             f"closeness needs (d,) and (m, d), got shapes {tuple(update.shape)} and {tuple(stored.shape)}"
@@ -635,18 +651,24 @@ def closeness(
             _checks.refuse_infinite_rows(values, name)
     squares = torch.cat([stored, update[None]]).square().sum(dim=1)
     if not bool(torch.isfinite(squares).all()):  # too large for the precision of the rows
-        update, stored = update.double(), stored.double()
+        update = update.double()
+        stored = stored.double()
     if metric == "cosine":
-        norms, own = stored.norm(dim=1).double(), update.norm().double()
-        none = (norms < ZERO) | (own < ZERO)
-        inner = (stored @ update).double()
-        return torch.where(none, 0.0, inner / torch.where(none, 1.0, norms * own)).clamp(-1.0, 1.0)
+        return _cosine_closeness(update, stored)
     if metric not in CLOSENESS_METRICS:
         raise ValueError(f"metric must be one of {', '.join(CLOSENESS_METRICS)}, got {metric!r}")
     order = 2 if metric == "l2" else 1
-    apart = torch.stack([(row - update).norm(p=order) for row in stored]).double()
-    for i in (
-        torch.nonzero(apart < ZERO).flatten().tolist()
-    ):  # squares of so small numbers are zero in float32
-        apart[i] = (stored[i].double() - update.double()).norm(p=order)
-    return -apart
+    distance = torch.stack([(row - update).norm(p=order) for row in stored]).double()
+    # Squares of very small numbers are zero in float32.
+    for i in torch.nonzero(distance < ZERO).flatten().tolist():
+        distance[i] = (stored[i].double() - update.double()).norm(p=order)
+    return -distance
+
+
+def _cosine_closeness(update: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+    norm = update.norm().double()
+    stored_norms = stored.norm(dim=1).double()
+    is_zero = (stored_norms < ZERO) | (norm < ZERO)
+    inner = (stored @ update).double()
+    similarity = inner / torch.where(is_zero, 1.0, stored_norms * norm)
+    return torch.where(is_zero, 0.0, similarity).clamp(-1.0, 1.0)

@@ -31,7 +31,7 @@ from coterie.clustering.columns import Columns
 from coterie.clustering.geometry import gram_of_rows, leading_vector
 from coterie.settings.calls import public
 
-ROUNDING = 1e-12
+SQUARE_ROUNDING = 1e-12
 """Squared norms below this, relative to those of the updates, are rounding errors of float64."""
 
 
@@ -112,15 +112,18 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
         Halves(mean=array([[13.]]), noise=array([[2.]]), mixed=array([[5.]]))
     """
     square = clients_of(gram)
-    if members is not None:
-        at = _checks.position_list(members, len(square) // 2, "members")
-        both = np.concatenate((at, at + len(square) // 2))
-        square = square[np.ix_(both, both)]
     n = len(square) // 2
-    aa, ab, bb = square[:n, :n], square[:n, n:], square[n:, n:]
+    if members is not None:
+        first_halves = _checks.position_list(members, n, "members")
+        rows = np.concatenate((first_halves, first_halves + n))
+        square = square[np.ix_(rows, rows)]
+        n = len(first_halves)
+    aa = square[:n, :n]
+    ab = square[:n, n:]
+    bb = square[n:, n:]
     noise = (aa + bb - ab - ab.T) / 4
     np.fill_diagonal(noise, np.maximum(np.diagonal(noise), 0.0))
-    return Halves((aa + bb + ab + ab.T) / 4, noise, (aa - bb + ab.T - ab) / 4)
+    return Halves(mean=(aa + bb + ab + ab.T) / 4, noise=noise, mixed=(aa - bb + ab.T - ab) / 4)
 
 
 @public
@@ -215,9 +218,9 @@ def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     """
     h = halves(gram, members)
     total = np.diagonal(centred(h.mean))
-    nothing = total <= ROUNDING * np.diagonal(h.mean).max()
-    share = np.diagonal(centred(signals(h))) / np.where(nothing, 1.0, total)
-    return np.where(nothing, 1.0, np.clip(share, 0.0, 1.0))
+    at_mean = total <= SQUARE_ROUNDING * np.diagonal(h.mean).max()
+    share = np.diagonal(centred(signals(h))) / np.where(at_mean, 1.0, total)
+    return np.where(at_mean, 1.0, np.clip(share, 0.0, 1.0))
 
 
 @public
@@ -251,11 +254,11 @@ def signal_cosine(
     estimate = signals(halves(gram, members))
     estimate = centred(estimate) if centre else estimate
     square = np.diagonal(estimate)
-    seen = square > ROUNDING * max(float(np.abs(square).max()), np.finfo(float).tiny)
-    inverse = np.where(seen, 1.0 / np.sqrt(np.where(seen, square, 1.0)), 0.0)
-    out = np.clip(inverse[:, None] * inverse * estimate, -1.0, 1.0)
-    np.fill_diagonal(out, 1.0)
-    return out
+    has_signal = square > SQUARE_ROUNDING * max(float(np.abs(square).max()), np.finfo(float).tiny)
+    inverse_norm = np.where(has_signal, 1.0 / np.sqrt(np.where(has_signal, square, 1.0)), 0.0)
+    similarity = np.clip(inverse_norm[:, None] * inverse_norm * estimate, -1.0, 1.0)
+    np.fill_diagonal(similarity, 1.0)
+    return similarity
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -312,18 +315,20 @@ def direction_test(h: Halves, share: float) -> float:
 
 
 def _direction(scaled: _Scaled | None) -> float:
+    """:func:`direction_test` of scaled halves."""
     if scaled is None:
         return 1.0
-    found = _slope(scaled.first, scaled.cross), _slope(scaled.second, scaled.cross.T)
-    return min(1.0, 2 * min(found))
+    chosen_by_first = _slope_p_value(scaled.first, scaled.cross)
+    chosen_by_second = _slope_p_value(scaled.second, scaled.cross.T)
+    return min(1.0, 2 * min(chosen_by_first, chosen_by_second))
 
 
-def _slope(chosen_by: np.ndarray, cross: np.ndarray) -> float:
+def _slope_p_value(chosen_by: np.ndarray, cross: np.ndarray) -> float:
     """p-value of the slope of y on u; ``cross`` has the rows of the half that chose u."""
     u = leading_vector(chosen_by)
     y = u @ cross
     slope = u @ y
-    return float(_p_value(slope, y @ y - slope**2, len(y) - 2))
+    return float(_p_value(slope, residual=y @ y - slope**2, df=len(y) - 2))
 
 
 def odd_one_out_test(h: Halves, share: float) -> float:
@@ -345,64 +350,77 @@ def odd_one_out_test(h: Halves, share: float) -> float:
 
 
 def _odd_one_out(scaled: _Scaled | None) -> float:
+    """:func:`odd_one_out_test` of scaled halves."""
     if scaled is None:
         return 1.0
-    n, square = len(scaled.cross), scaled.cross**2
+    n = len(scaled.cross)
+    square = scaled.cross**2
     slope = np.diagonal(scaled.cross) / np.sqrt(scaled.alone)
-    rest = np.maximum(square.sum(axis=0), square.sum(axis=1)) - slope**2
-    return min(1.0, n * float(_p_value(slope, 2 * rest, 2 * (n - 2)).min()))
+    # Of the residual sums of squares of both halves, the larger.
+    residual = np.maximum(square.sum(axis=0), square.sum(axis=1)) - slope**2
+    p_values = _p_value(slope, 2 * residual, 2 * (n - 2))
+    return min(1.0, n * float(p_values.min()))
 
 
-def _p_value(slope: np.ndarray, rest: np.ndarray, df: int) -> np.ndarray:
+def _p_value(slope: np.ndarray, residual: np.ndarray, df: int) -> np.ndarray:
     """One-sided p-value of Student's t, for a slope on a unit vector and the residual sum of squares."""
     # Without noise there is no residual, and a slope is certain.
-    t = slope / np.sqrt(np.maximum(rest, ROUNDING * slope**2 + np.finfo(float).tiny) / df)
+    rounding = SQUARE_ROUNDING * slope**2 + np.finfo(float).tiny
+    t = slope / np.sqrt(np.maximum(residual, rounding) / df)
     p: np.ndarray = scipy.special.stdtr(df, -t)
     return p
 
 
 def _scaled(h: Halves, share: float) -> _Scaled | None:
     """Scale and centre; ``None`` if there is nothing to test: fewer than three clients, or no difference beyond rounding."""
-    n, whole = len(h.mean), h.mean + h.noise  # (A Aᵀ + B Bᵀ) / 2
-    tiny = ROUNDING * float(np.diagonal(whole).max())
+    n = len(h.mean)
+    both_halves = h.mean + h.noise  # (A Aᵀ + B Bᵀ) / 2
+    tiny = SQUARE_ROUNDING * float(np.diagonal(both_halves).max())
     if n < 3 or not tiny > 0:
         return None
+    # c_i = ‖a_i - ā‖² + ‖b_i - b̄‖², with means weighted by 1/‖D_i‖.
     level = np.maximum(np.diagonal(h.noise), tiny)
     weight = 1 / np.sqrt(level)
     weight /= weight.sum()
-    apart = np.diagonal(whole) - 2 * whole @ weight + weight @ whole @ weight
-    if apart.max() <= tiny:
+    deviation = np.diagonal(both_halves) - 2 * both_halves @ weight
+    deviation = deviation + weight @ both_halves @ weight
+    if deviation.max() <= tiny:
         return None
-    scale = np.maximum(apart / apart.max(), ROUNDING) ** (-_unequal(level, share) / 2)
+    # Rows are divided by c_i^(k/2).
+    k = _inequality(level, share)
+    scale = np.maximum(deviation / deviation.max(), SQUARE_ROUNDING) ** (-k / 2)
     unit = scale / np.linalg.norm(scale)
 
-    def centred(products: np.ndarray) -> np.ndarray:
+    def scaled_and_centred(products: np.ndarray) -> np.ndarray:
         """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s."""
         out: np.ndarray = products * scale
         out *= scale[:, None]
-        left, right = unit @ out, out @ unit
+        left = unit @ out
+        right = out @ unit
         out -= np.outer(unit, left - float(unit @ right) * unit)
         out -= np.outer(right, unit)
         return out
 
-    both = h.mixed + h.mixed.T
-    alone = np.maximum(1 - unit**2, ROUNDING)
+    mixed_twice = h.mixed + h.mixed.T
     return _Scaled(
-        centred(whole + both),
-        centred(whole - both),
-        centred(h.mean - h.noise - h.mixed + h.mixed.T),
-        alone,
+        first=scaled_and_centred(both_halves + mixed_twice),
+        second=scaled_and_centred(both_halves - mixed_twice),
+        cross=scaled_and_centred(h.mean - h.noise - h.mixed + h.mixed.T),
+        alone=np.maximum(1 - unit**2, SQUARE_ROUNDING),
     )
 
 
-def _unequal(level: np.ndarray, share: float) -> float:
+def _inequality(level: np.ndarray, share: float) -> float:
     """k: 0 if noise levels ``(n,)`` vary as equal noise does by chance, 1 if they vary twice as much or more.
 
     The variation is the variance of their logarithms. So that one client among many is not
     overlooked, it is at least the squared distance of the largest logarithm from the median,
     divided by ``2 log n``, the factor by which that square is larger by chance.
     """
-    logs, by_chance = np.log(level), 2 * share
-    above = float(logs.max() - np.median(logs)) ** 2 / (2 * np.log(len(logs)))
-    spread = max(float(logs.var(ddof=1)), above)
-    return min(max(2 * (1 - by_chance / spread), 0.0), 1.0) if spread > 0 else 0.0
+    logs = np.log(level)
+    of_largest = float(logs.max() - np.median(logs)) ** 2 / (2 * np.log(len(logs)))
+    spread = max(float(logs.var(ddof=1)), of_largest)
+    if spread <= 0:
+        return 0.0
+    by_chance = 2 * share
+    return min(max(2 * (1 - by_chance / spread), 0.0), 1.0)

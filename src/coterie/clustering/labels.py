@@ -97,8 +97,8 @@ def same_partition(labels_a: Any, labels_b: Any) -> bool:
         >>> same_partition([0, 0, 1], [5, 5, 3]), same_partition([1, 1, 2, 2], [1, 1, 1, 1])
         (True, False)
     """
-    one, two = _two(labels_a, labels_b)
-    return {frozenset(g) for g in groups_of(one)} == {frozenset(g) for g in groups_of(two)}
+    first, second = _two_labellings(labels_a, labels_b)
+    return set(map(frozenset, groups_of(first))) == set(map(frozenset, groups_of(second)))
 
 
 @public
@@ -123,20 +123,21 @@ def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
         >>> adjusted_rand([0, 0, 1, 1], [1, 1, 0, 0]), adjusted_rand([0, 0, 0], [0, 1, 2])
         (1.0, 0.0)
     """
-    one, two = _two(labels_a, labels_b)
-    n = len(one)
-    # Ordered pairs of clients that are together: in both partitions, in one of them, and in
-    # neither.
-    both = _together(one * (int(two.max()) + 1) + two)
-    only_one, only_two = _together(one) - both, _together(two) - both
-    neither = n * (n - 1) - both - only_one - only_two
-    if only_one == only_two == 0:
+    first, second = _two_labellings(labels_a, labels_b)
+    n = len(first)
+    # Ordered pairs of clients that are in one group: in both partitions, in one alone, in neither.
+    in_both = _pairs_in_a_group(first * (int(second.max()) + 1) + second)
+    only_first = _pairs_in_a_group(first) - in_both
+    only_second = _pairs_in_a_group(second) - in_both
+    in_neither = n * (n - 1) - in_both - only_first - only_second
+    if only_first == only_second == 0:
         return 1.0
-    expected = (both + only_one) * (only_one + neither) + (both + only_two) * (only_two + neither)
-    return 2.0 * (both * neither - only_one * only_two) / expected
+    expected = (in_both + only_first) * (only_first + in_neither)
+    expected += (in_both + only_second) * (only_second + in_neither)
+    return 2.0 * (in_both * in_neither - only_first * only_second) / expected
 
 
-def _together(labels: np.ndarray) -> int:
+def _pairs_in_a_group(labels: np.ndarray) -> int:
     """The number of ordered pairs of clients that have the same label; a Python integer, whose products cannot overflow."""
     sizes = np.unique(labels, return_counts=True)[1]
     return int((sizes * (sizes - 1)).sum())
@@ -160,14 +161,18 @@ def purity(labels: Any, truth: Any) -> float:
         >>> purity([0, 0, 0, 1], ["a", "a", "b", "b"])  # (2 + 1) / 4
         0.75
     """
-    one, two = _two(labels, truth)
-    return sum(int(np.bincount(two[list(group)]).max()) for group in groups_of(one)) / len(one)
+    groups, true_groups = _two_labellings(labels, truth)
+    in_majority = 0
+    for group in groups_of(groups):
+        in_majority += int(np.bincount(true_groups[list(group)]).max())
+    return in_majority / len(groups)
 
 
-def _two(labels_a: Any, labels_b: Any) -> tuple[np.ndarray, np.ndarray]:
-    one, two = _checks.label_vector(labels_a), _checks.label_vector(labels_b)
-    if len(one) != len(two):
+def _two_labellings(labels_a: Any, labels_b: Any) -> tuple[np.ndarray, np.ndarray]:
+    first = _checks.label_vector(labels_a)
+    second = _checks.label_vector(labels_b)
+    if len(first) != len(second):
         raise ValueError(
-            f"both labellings must have the same clients, got {len(one)} and {len(two)} labels"
+            f"both labellings must have the same clients, got {len(first)} and {len(second)} labels"
         )
-    return one, two
+    return first, second

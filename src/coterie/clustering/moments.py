@@ -34,8 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from coterie.clustering.congruence import LEAST, Congruence, Contrast, Noise, compared
-from coterie.clustering.halves import ROUNDING
+from coterie.clustering.congruence import MIN_SHARE, Congruence, Contrast, Noise, compared
+from coterie.clustering.halves import SQUARE_ROUNDING
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def congruence_from_sums(sums: Moments) -> Congruence:
     share = _share(scatter, sums.noise)
     squares = _squares(sums, share)
     own, pairs = (1 - 1 / n) ** 2 * squares, (total**2 - squares) / n**2
-    nothing = ROUNDING * n * float(np.trace(sums.products) + total)
+    nothing = SQUARE_ROUNDING * n * float(np.trace(sums.products) + total)
     found = compared(observed, (1 - 1 / n) * total, own, pairs, Noise(share, df), nothing)
     return Congruence(n, found.value, found.z, 1 / share, df, found.p, None, None, found.p)
 
@@ -176,7 +176,9 @@ def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = (
     expected = sum(level / group.count**2 for group, level in zip(groups, levels, strict=True))
     own = sum(square / group.count**4 for group, square in zip(groups, squares, strict=True))
     df = sum(round(group.count) * (round(group.count) - 1) for group in known)
-    nothing = ROUNDING * float(sum(np.trace(group.products) for group in groups) + sum(levels))
+    nothing = SQUARE_ROUNDING * float(
+        sum(np.trace(group.products) for group in groups) + sum(levels)
+    )
     found = compared(
         float(apart @ apart),
         expected,
@@ -192,7 +194,9 @@ def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = (
 def _share(scatter: np.ndarray, noise: np.ndarray) -> float:
     """``1/r``, the second mean of :mod:`~coterie.clustering.congruence`."""
     both = float(np.trace(scatter) * np.trace(noise))
-    return min(max(float((scatter * noise).sum()) / both, LEAST), 1.0) if both > 0 else LEAST
+    return (
+        min(max(float((scatter * noise).sum()) / both, MIN_SHARE), 1.0) if both > 0 else MIN_SHARE
+    )
 
 
 def _squares(sums: Moments, share: float) -> float:

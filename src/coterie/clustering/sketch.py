@@ -30,9 +30,11 @@ from coterie.clustering.columns import Columns, parts, widened
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings.calls import public
 
-MULTIPLE = 4
-_PIECES = 1 << 18  # numbers transformed at a time, so that they stay in the processor's cache
-_ENTRIES = 1 << 25  # of chosen columns that are gathered at a time
+SIZE_MULTIPLE = 4
+"""The length of a sketch is a multiple of this."""
+
+_TRANSFORMED_NUMBERS = 1 << 18  # at a time, so that they stay in the processor's cache
+_GATHERED_NUMBERS = 1 << 25  # of chosen columns, at a time
 
 
 @public
@@ -57,25 +59,27 @@ class Sketcher:
     """
 
     def __init__(self, d: int, size: int, seed: int = 0) -> None:
-        if (
-            isinstance(size, bool)
-            or not isinstance(size, (int, np.integer))
-            or size < MULTIPLE
-            or size % MULTIPLE
-        ):
+        is_integer = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+        if not is_integer or size < SIZE_MULTIPLE or size % SIZE_MULTIPLE:
             raise ValueError(
-                f"a sketch's size must be a positive multiple of {MULTIPLE}, got {size}"
+                f"a sketch's size must be a positive multiple of {SIZE_MULTIPLE}, got {size}"
             )
-        self.d, self.size, self.seed = d, int(size), seed
+        self.d = d
+        self.size = int(size)
+        self.seed = seed
         if d <= size:
             return
-        self.mixed = 1 << (self.size - 1).bit_length()  # K
-        length = -(-d // self.mixed) * self.mixed
+        self.piece = 1 << (self.size - 1).bit_length()  # K
+        length = -(-d // self.piece) * self.piece
         rng = numpy_generator(seed, Purpose.SKETCH, d, self.size)
-        self.kept = torch.from_numpy(np.sort(rng.permutation(self.mixed)[: self.size]))
-        self.first, self.second = (_signs(rng, length) for _ in range(2))
-        bits = self.mixed.bit_length() - 1
-        self.left, self.right = _hadamard(bits // 2), _hadamard(bits - bits // 2)
+        self.drawn = torch.from_numpy(np.sort(rng.permutation(self.piece)[: self.size]))
+        self.signs_before = _signs(rng, length)  # D
+        self.signs_after = _signs(rng, length)  # D'
+        # H is the Kronecker product of two smaller Hadamard matrices: Hx = left X right, with x
+        # written as a matrix X.
+        bits = self.piece.bit_length() - 1
+        self.left = _hadamard(bits // 2)
+        self.right = _hadamard(bits - bits // 2)
 
     def rows(self, rows: torch.Tensor | np.ndarray) -> torch.Tensor:
         """Compute the sketches of rows.
@@ -101,30 +105,27 @@ class Sketcher:
             )
         if self.d <= self.size:
             return rows
+        device = rows.device
         dtype = widened(rows[:0, :1]).dtype
-        out = torch.zeros(len(rows), self.mixed, dtype=dtype, device=rows.device)
-        left, right = (side.to(rows.device, dtype) for side in (self.left, self.right))
-        step = max(1, _PIECES // self.mixed) * self.mixed
-        for start in range(
-            0, self.d, step
-        ):  # so that the signs of some pieces are converted once for all rows
-            first, second = (
-                signs[start : start + step].to(rows.device, dtype)
-                for signs in (self.first, self.second)
-            )
+        sums = torch.zeros(len(rows), self.piece, dtype=dtype, device=device)
+        left = self.left.to(device, dtype)
+        right = self.right.to(device, dtype)
+        # Some pieces at a time, so that their signs are converted once for all rows.
+        step = max(1, _TRANSFORMED_NUMBERS // self.piece) * self.piece
+        for start in range(0, self.d, step):
             stop = min(start + step, self.d)
+            width = stop - start
+            before = self.signs_before[start : start + step].to(device, dtype)
+            after = self.signs_after[start : start + step].to(device, dtype)
             pieces = torch.zeros(
-                len(first), dtype=dtype, device=rows.device
-            )  # the last piece ends with zeros
+                len(before), dtype=dtype, device=device
+            )  # the last ends with zeros
             for i in range(len(rows)):
-                torch.mul(
-                    rows[i, start:stop].to(dtype), first[: stop - start], out=pieces[: stop - start]
-                )
-                mixed = torch.matmul(
-                    left, torch.matmul(pieces.view(-1, len(left), len(right)), right)
-                )
-                out[i] += (mixed.view(-1) * second).view(-1, self.mixed).sum(dim=0)
-        return out[:, self.kept.to(rows.device)] * self.size**-0.5
+                torch.mul(rows[i, start:stop].to(dtype), before[:width], out=pieces[:width])  # D x
+                squares = pieces.view(-1, len(left), len(right))
+                transformed = torch.matmul(left, torch.matmul(squares, right))  # H D x
+                sums[i] += (transformed.view(-1) * after).view(-1, self.piece).sum(dim=0)
+        return sums[:, self.drawn.to(device)] * self.size**-0.5
 
 
 @lru_cache(maxsize=4)
@@ -179,14 +180,12 @@ def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int
         part if isinstance(part, slice) else torch.from_numpy(part)
         for part in parts(columns, rows.shape[1])
     ]
-    step = max(1, _ENTRIES // rows.shape[1])
-    short = [
-        unchecked_sketch(
-            torch.cat([rows[start : start + step, part] for part in chosen], dim=1), size, seed
-        )
-        for start in range(0, len(rows), step)
-    ]
-    return torch.cat(short)
+    step = max(1, _GATHERED_NUMBERS // rows.shape[1])
+    sketches = []
+    for start in range(0, len(rows), step):
+        gathered = torch.cat([rows[start : start + step, part] for part in chosen], dim=1)
+        sketches.append(unchecked_sketch(gathered, size, seed))
+    return torch.cat(sketches)
 
 
 @public
@@ -232,6 +231,7 @@ def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
 
 
 def _signs(rng: np.random.Generator, length: int) -> torch.Tensor:
+    """Random signs ``(length,)``, 1 or -1 as bytes."""
     bits = np.unpackbits(np.frombuffer(rng.bytes(-(-length // 8)), dtype=np.uint8), count=length)
     return torch.from_numpy(bits.view(np.int8) * np.int8(2) - np.int8(1))
 

@@ -45,16 +45,20 @@ def utility(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, group: Iterable[in
         array([0.95, 0.95])
     """
     products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
-    at = _checks.position_list(group, len(products))
-    total = sizes[at].sum()
-    if len(at) == 1:
-        return 1.0 - tradeoff[at] / total
-    share = sizes[at] / total
-    inner = products[np.ix_(at, at)] @ share
-    norm, mean_norm = np.sqrt(np.diagonal(products)[at]), np.sqrt(max(share @ inner, 0.0))
-    both = norm * mean_norm if mean_norm >= ZERO else np.zeros(len(at))
-    alike = np.divide(inner, both, out=np.zeros(len(at)), where=(norm >= ZERO) & (both > 0))
-    return np.clip(alike, -1.0, 1.0) - tradeoff[at] / total
+    members = _checks.position_list(group, len(products))
+    total = sizes[members].sum()  # N_G
+    price = tradeoff[members] / total  # λ_n / N_G
+    if len(members) == 1:
+        return 1.0 - price
+    # cos(g_n, ḡ_G), with the gradient of the group ḡ_G = Σ share_i g_i.
+    share = sizes[members] / total
+    inner = products[np.ix_(members, members)] @ share  # <g_n, ḡ_G>
+    norm = np.sqrt(np.diagonal(products)[members])
+    mean_norm = np.sqrt(max(share @ inner, 0.0))
+    norms = norm * mean_norm if mean_norm >= ZERO else np.zeros(len(members))
+    cosine = np.zeros(len(members))
+    np.divide(inner, norms, out=cosine, where=(norm >= ZERO) & (norms > 0))
+    return np.clip(cosine, -1.0, 1.0) - price
 
 
 @public
@@ -129,52 +133,62 @@ def benefits(
     order = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     if not parts or len(np.unique(order)) != len(order):
         raise ValueError("groups must be one or more disjoint lists of positions")
+    # Sums over the members of each group, in the letters of `utility_merge`: <P_A, P_B>, <P_A, U_B>,
+    # N_A and L_A.
     starts = np.cumsum([0, *map(len, parts)])[:-1]
-    pp, pu = (_sums(table[np.ix_(order, order)], starts) for table in _tables(products, sizes))
-    data, price = np.add.reduceat(sizes[order], starts), np.add.reduceat(tradeoff[order], starts)
-    mine = np.diagonal(pp), np.diagonal(pu)
-    own = _summed(mine[0], mine[1], data, price)
+    pp, pu = (
+        _block_sums(table[np.ix_(order, order)], starts) for table in _tables(products, sizes)
+    )
+    data = np.add.reduceat(sizes[order], starts)
+    price = np.add.reduceat(tradeoff[order], starts)
+    # U(G_i) of each group by itself.
+    square = np.diagonal(pp)
+    inner = np.diagonal(pu)
+    alone = _summed_utility(square, inner, data, price)
     single = np.array([len(part) == 1 for part in parts])
-    own[single] = 1.0 - price[single] / data[single]
-    together = _summed(
-        mine[0][:, None] + 2 * pp + mine[0],
-        mine[1][:, None] + pu + pu.T + mine[1],
+    alone[single] = 1.0 - price[single] / data[single]
+    # U(G_i ∪ G_j) of each pair.
+    merged = _summed_utility(
+        square[:, None] + 2 * pp + square,
+        inner[:, None] + pu + pu.T + inner,
         data[:, None] + data,
         price[:, None] + price,
     )
-    gain = together - own[:, None] - own
+    gain = merged - alone[:, None] - alone
     gain = (gain + gain.T) / 2
     np.fill_diagonal(gain, -np.inf)
     return gain
 
 
-def _sums(table: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _block_sums(table: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Sums ``(k, k)`` over the blocks of a table that begin at ``starts``."""
     return np.add.reduceat(np.add.reduceat(table, starts, axis=0), starts, axis=1)
 
 
 def _tables(products: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``<P_a, P_b>`` and ``<P_a, U_b>`` of single clients."""
-    pp, pu = sizes[:, None] * sizes, sizes[:, None] * _units(products)
+    pp = sizes[:, None] * sizes
     pp *= products
+    pu = sizes[:, None] * _inverse_norms(products)
     pu *= products
     return pp, pu
 
 
-def _units(products: np.ndarray) -> np.ndarray:
+def _inverse_norms(products: np.ndarray) -> np.ndarray:
     """``1/‖g_i‖``, ``(n,)``; 0 for a zero update."""
     norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
     return np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
 
 
-def _summed(
+def _summed_utility(
     square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray
 ) -> np.ndarray:
     """The utility of groups of two or more clients: ``<P, U> / ‖P‖ - L / N``, from ``‖P‖²`` and ``<P, U>``."""
     norm = np.sqrt(np.maximum(square, 0.0))
-    none = norm < ZERO * data
-    if none.any():  # this is rare, and a division with a mask takes several times as long
-        inner, norm = np.where(none, 0.0, inner), np.where(none, 1.0, norm)
+    is_zero = norm < ZERO * data
+    if is_zero.any():  # this is rare, and a division with a mask takes several times as long
+        inner = np.where(is_zero, 0.0, inner)
+        norm = np.where(is_zero, 1.0, norm)
     return inner / norm - price / data
 
 
@@ -210,9 +224,8 @@ def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarra
     n = len(products)
     sizes = _checks.one_per_client(sizes, n, "sizes")
     if not sizes.all():
-        raise ValueError(
-            f"sizes must be > 0, got 0 for client {int(np.flatnonzero(sizes == 0)[0])}"
-        )
+        empty = int(np.flatnonzero(sizes == 0)[0])
+        raise ValueError(f"sizes must be > 0, got 0 for client {empty}")
     if np.ndim(tradeoff) == 0:
         tradeoff = np.full(n, float(tradeoff))
     return products, sizes, _checks.one_per_client(tradeoff, n, "tradeoff")
@@ -223,78 +236,89 @@ class _Merging:
 
     ``pp[a, b] = <P_a, P_b>`` and ``pu[a, b] = <P_a, U_b>``; their diagonals are also stored
     separately, because that is faster to read. ``gain[a, b]`` is -inf unless a < b. ``best[a]`` is
-    the position of the maximum in row a of ``gain``, and ``top[a]`` is that maximum, so that the
-    best pair is found in O(n).
+    the position of the maximum in row a of ``gain``, and ``best_gain[a]`` is that maximum, so that
+    the best pair is found in O(n).
     """
 
     def __init__(self, products: np.ndarray, sizes: np.ndarray, tradeoff: np.ndarray) -> None:
+        n = len(sizes)
         self.pp, self.pu = _tables(products, sizes)
-        self.square, self.inner = np.diagonal(self.pp).copy(), np.diagonal(self.pu).copy()
-        self.data, self.price = sizes.copy(), tradeoff.copy()
-        self.own = 1.0 - tradeoff / sizes  # utility of each group
-        self.members: dict[int, list[int]] = {i: [i] for i in range(len(sizes))}
-        self.alive = np.ones(len(sizes), dtype=bool)
-        self.gain = np.full((len(sizes), len(sizes)), -np.inf)
-        for a, unit in enumerate(_units(products)):
-            to_a = (
-                sizes * unit * products[a]
-            )  # column a of pu; a row of the symmetric products is faster to read
+        self.square = np.diagonal(self.pp).copy()
+        self.inner = np.diagonal(self.pu).copy()
+        self.data = sizes.copy()
+        self.price = tradeoff.copy()
+        self.utility = 1.0 - tradeoff / sizes  # of each group
+        self.members: dict[int, list[int]] = {i: [i] for i in range(n)}
+        self.alive = np.ones(n, dtype=bool)
+        self.gain = np.full((n, n), -np.inf)
+        for a, inverse_norm in enumerate(_inverse_norms(products)):
+            # Column a of pu, from a row of the symmetric products, which is faster to read.
+            to_a = sizes * inverse_norm * products[a]
             self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
         self.best = self.gain.argmax(axis=1)
-        self.top = self.gain[np.arange(len(sizes)), self.best]
+        self.best_gain = self.gain[np.arange(n), self.best]
 
     def run(self, groups: int | None) -> tuple[tuple[int, ...], ...]:
-        """Merge until the given number of groups is left, or until there is no gain."""
+        """Merge until the given number of groups is left, or until there is no gain (Algorithm 2)."""
         while len(self.members) > (groups or 1):
-            a = int(
-                self.top.argmax()
-            )  # the first of equal ones, here and in ``best``, so smallest first members win ties
+            # The first of equal gains, here and in `best`: the smallest first members win ties.
+            a = int(self.best_gain.argmax())
             b = int(self.best[a])
             rounding = 4 * np.finfo(float).eps * (len(self.members[a]) + len(self.members[b]))
-            if groups is None and self.top[a] <= rounding:
+            if groups is None and self.best_gain[a] <= rounding:
                 break
             self._merge(a, b)
         return tuple(tuple(sorted(self.members[a])) for a in sorted(self.members))
 
-    def _together(self, a: int, to_a: np.ndarray, at: slice) -> np.ndarray:
-        """Utility of group a together with every other group in ``at``; ``to_a`` is column a of ``pu``."""
-        square = self.square[a] + 2 * self.pp[a, at] + self.square[at]
-        inner = self.inner[a] + self.pu[a, at] + to_a[at] + self.inner[at]
-        return _summed(square, inner, self.data[a] + self.data[at], self.price[a] + self.price[at])
+    def _merged_utility(self, a: int, to_a: np.ndarray, partners: slice) -> np.ndarray:
+        """Utility of group a merged with each partner; ``to_a`` is column a of ``pu``."""
+        square = self.square[a] + 2 * self.pp[a, partners] + self.square[partners]
+        inner = self.inner[a] + self.pu[a, partners] + to_a[partners] + self.inner[partners]
+        data = self.data[a] + self.data[partners]
+        price = self.price[a] + self.price[partners]
+        return _summed_utility(square, inner, data, price)
 
-    def _gains(self, a: int, to_a: np.ndarray, at: slice) -> np.ndarray:
-        return np.where(
-            self.alive[at], self._together(a, to_a, at) - self.own[a] - self.own[at], -np.inf
-        )
+    def _gains(self, a: int, to_a: np.ndarray, partners: slice) -> np.ndarray:
+        """The benefit of merging group a with each partner (eq. 15)."""
+        merged = self._merged_utility(a, to_a, partners)
+        gains = merged - self.utility[a] - self.utility[partners]
+        return np.where(self.alive[partners], gains, -np.inf)
 
     def _merge(self, a: int, b: int) -> None:
         """Group b joins a, whose first member is the smaller."""
-        self.own[a] = self._together(a, self.pu[:, a], slice(b, b + 1))[0]
+        self.utility[a] = self._merged_utility(a, self.pu[:, a], slice(b, b + 1))[0]
         self.members[a] += self.members.pop(b)
         self.alive[b] = False
+        # P_a and U_a become sums over both groups: rows and columns of b are added to those of a.
         self.pp[a] += self.pp[b]
         self.pp[a, a] += self.pp[a, b]
         self.pp[:, a] = self.pp[a]  # symmetric, and rows are faster to read than columns
         self.pu[a] += self.pu[b]
         to_a = self.pu[:, a] + self.pu[:, b]
         self.pu[:, a] = to_a
-        self.square[a], self.inner[a] = self.pp[a, a], to_a[a]
+        self.square[a] = self.pp[a, a]
+        self.inner[a] = to_a[a]
         self.data[a] += self.data[b]
         self.price[a] += self.price[b]
+        # Group b can no longer merge, and group a gains differently.
         gains = self._gains(a, to_a, slice(None))
-        self.gain[b], self.gain[:b, b], self.top[b] = -np.inf, -np.inf, -np.inf
-        self.gain[a, a + 1 :], self.gain[:a, a] = gains[a + 1 :], gains[:a]
-        # Rows whose maximum was at a or b are searched again; in the others only the new entry at a
-        # can beat it.
+        self.gain[b] = -np.inf
+        self.gain[:b, b] = -np.inf
+        self.best_gain[b] = -np.inf
+        self.gain[a, a + 1 :] = gains[a + 1 :]
+        self.gain[:a, a] = gains[:a]
+        # Rows whose maximum was at a or b are searched again. The last row is never the first of a
+        # pair.
         stale = np.flatnonzero(self.alive & ((self.best == a) | (self.best == b)))
-        for row in {a, *stale.tolist()} - {
-            len(gains) - 1
-        }:  # the last row is never the first of a pair
+        for row in {a, *stale.tolist()} - {len(gains) - 1}:
             self.best[row] = row + 1 + int(self.gain[row, row + 1 :].argmax())
-            self.top[row] = self.gain[row, self.best[row]]
-        new, old = gains[:a], self.top[:a]
+            self.best_gain[row] = self.gain[row, self.best[row]]
+        # In the other rows only the new entry at a can beat the maximum.
+        new = gains[:a]
+        old = self.best_gain[:a]
         better = (new > old) | ((new == old) & (a < self.best[:a]))
-        self.best[:a][better], self.top[:a][better] = a, new[better]
+        self.best[:a][better] = a
+        self.best_gain[:a][better] = new[better]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -302,8 +326,8 @@ class _Merging:
 # reference for the greedy merge.
 
 
-MOST = 10
-"""The maximum number of clients: the work grows as 3ⁿ."""
+MAX_OPTIMUM_CLIENTS = 10
+"""The maximum number of clients for :func:`utility_optimum`, whose work grows as 3ⁿ."""
 
 
 @public
@@ -335,59 +359,68 @@ def utility_optimum(
     """
     products = _checks.gram_matrix(gram)
     n = len(products)
-    if n > MOST:
+    if n > MAX_OPTIMUM_CLIENTS:
         raise ValueError(
-            f"utility_optimum tries all partitions of at most {MOST} clients, got {n}; use utility_merge"
+            f"utility_optimum tries all partitions of at most {MAX_OPTIMUM_CLIENTS} clients, "
+            f"got {n}; use utility_merge"
         )
     if groups is not None:
         _checks.number_of_groups(groups, n)
-    worth = [0.0] + [
-        float(utility(products, sizes, tradeoff, _members(s)).sum()) for s in range(1, 1 << n)
-    ]
-    # best[m][s]: (utility, first group) of the set s of clients in m groups; sets are the bits of a
-    # number.
+    # Sets of clients are the bits of a number, here and below.
+    group_utility = [0.0]
+    for group in range(1, 1 << n):
+        group_utility.append(float(utility(products, sizes, tradeoff, _members(group)).sum()))
+    # best[m][clients]: (utility, first group) of these clients in m groups.
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for m in range(1, (groups or n) + 1):
-        best.append(
-            {
-                s: found
-                for s in range(1, 1 << n)
-                if (found := _first_group(s, worth, best[m - 1])) is not None
-            }
-        )
+        in_m_groups = {}
+        for clients in range(1, 1 << n):
+            choice = _first_group(clients, group_utility, best[m - 1])
+            if choice is not None:
+                in_m_groups[clients] = choice
+        best.append(in_m_groups)
+    # Of numbers of groups that are equal except for rounding, the greatest.
     everyone = (1 << n) - 1
-    counts = [m for m in range((groups or n), 0, -1) if groups in (None, m)]
+    counts = [groups] if groups is not None else list(range(n, 0, -1))
     top = max(best[m][everyone][0] for m in counts)
     m = next(m for m in counts if best[m][everyone][0] >= top - _rounding(top, n))
-    parts, rest = [], everyone
-    for left in range(m, 0, -1):
-        first = best[left][rest][1]
-        parts.append(_members(first))
-        rest ^= first
+    # The best partition, group by group.
+    parts = []
+    remaining = everyone
+    for groups_left in range(m, 0, -1):
+        _, first_group = best[groups_left][remaining]
+        parts.append(_members(first_group))
+        remaining ^= first_group
     return tuple(parts)
 
 
 def _first_group(
-    s: int, worth: list[float], fewer: dict[int, tuple[float, int]]
+    clients: int, group_utility: list[float], fewer: dict[int, tuple[float, int]]
 ) -> tuple[float, int] | None:
-    """The group of the first client of ``s`` in the best partition whose other groups are as in ``fewer``."""
-    lowest, found = s & -s, None
-    others = rest = s ^ lowest
-    while (
-        True
-    ):  # every subset of the others, all of them first; those left out are ``others ^ rest``
-        group = lowest | rest
-        if others ^ rest in fewer:
-            total = worth[group] + fewer[others ^ rest][0]
-            if found is None or total > found[0]:
-                found = total, group
-        if not rest:
-            return found
-        rest = (rest - 1) & others
+    """The group of the first of these clients in the best partition whose remaining groups are as in ``fewer``.
+
+    Returns (utility of the partition, group), or None if there is no such partition.
+    """
+    first_client = clients & -clients
+    candidates = clients ^ first_client
+    best = None
+    # Every subset of the candidates joins the first client, all of them first.
+    joining = candidates
+    while True:
+        group = first_client | joining
+        remaining = candidates ^ joining
+        if remaining in fewer:
+            total = group_utility[group] + fewer[remaining][0]
+            if best is None or total > best[0]:
+                best = (total, group)
+        if not joining:
+            return best
+        joining = (joining - 1) & candidates  # the next smaller subset
 
 
-def _members(s: int) -> tuple[int, ...]:
-    return tuple(i for i in range(s.bit_length()) if s >> i & 1)
+def _members(group: int) -> tuple[int, ...]:
+    """The positions of the bits that are 1."""
+    return tuple(i for i in range(group.bit_length()) if group >> i & 1)
 
 
 def _rounding(total: float, n: int) -> float:
