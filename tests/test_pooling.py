@@ -19,8 +19,9 @@ from coterie.data.objective import METRICS, REGRESSION, Objective, Tally, mean_o
 from coterie.pooling import flat, parted, pooled, sound
 from coterie.records.record import Record
 from coterie.records.shown import mean_of, spread
-from coterie.report.contest import contests, read
 from coterie.report.page import document
+from coterie.report.ranking import contests
+from coterie.report.trials import read
 from coterie.tracking.metrics import Metrics
 
 
@@ -213,7 +214,7 @@ def test_every_reader_of_a_record_shows_the_pooled_value(tmp_path: Path) -> None
     contest = contests(map(read, (one.folder for one in runs)))[0]
     of = contest.find("fedavg")
     assert of
-    assert contest.mean(of) == near
+    assert contest.mean_score(of) == near
     page = document([one.folder for one in runs])
     mine = next(one for one in page["runs"] if one["method"] == "fedavg")
     assert mine["pooled"]
@@ -233,7 +234,7 @@ def test_noise_of_a_pooled_metric_is_that_of_its_pseudo_values(tmp_path: Path) -
     found = read(run.folder)
     sums = dict(found.sums[2])
     worse = {client: {**each, "errors": [3 * each["errors"][0]]} for client, each in sums.items()}
-    other = replace(found, sums={2: worse}, said={**found.said, "method": "independent"})
+    other = replace(found, sums={2: worse}, summary={**found.summary, "method": "independent"})
     (contest,) = contests([found, other])
 
     def difference(clients: Sequence[Any]) -> float:
@@ -248,9 +249,9 @@ def test_noise_of_a_pooled_metric_is_that_of_its_pseudo_values(tmp_path: Path) -
     low, high = scipy.stats.t.interval(
         0.95, n - 1, loc=np.mean(pseudo), scale=scipy.stats.sem(pseudo)
     )
-    gain = contest.mean_gain(*contest.entries)
+    gain = contest.mean_gain(*contest.methods)
     assert gain
-    assert contest.entries[0].method == "fedavg"
+    assert contest.methods[0].name == "fedavg"
     assert gain.by == pytest.approx(whole)
     assert (gain.noise, gain.sign) == (pytest.approx((high - low) / 2), 1)
 

@@ -25,8 +25,10 @@ from coterie.data.times import Times
 from coterie.data.windows import overlap
 from coterie.data.world import ClientData, whole
 from coterie.records.record import Record
-from coterie.report.contest import Contest, contests, read
+from coterie.report.contest import Contest
 from coterie.report.explain import words as explained
+from coterie.report.ranking import contests
+from coterie.report.trials import read
 from coterie.report.verdict import verdict
 from coterie.report.words import by_time
 from coterie.runs.run import digest

@@ -9,8 +9,8 @@ import pytest
 
 import coterie
 from coterie.records.record import Record
-from coterie.report.contest import reason
 from coterie.report.explain import explain, words
+from coterie.report.trials import last_decision
 from coterie.runs.experiment import make
 
 
@@ -97,6 +97,6 @@ def test_the_words_name_methods_that_users_know(run: Path) -> None:
         in text
     )
     assert "no reason was recorded" not in text
-    assert reason(Record(run).shown()[1]).startswith(
+    assert last_decision(Record(run).shown()[1]).startswith(
         "Round 4: The clients are now served by groups (split-half)"
     )

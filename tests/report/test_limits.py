@@ -40,7 +40,7 @@ def recorded(folder: Path, **more: Any) -> Path:
 
 def test_a_run_without_limits_says_nothing(tmp_path: Path) -> None:
     lines = Record(recorded(tmp_path / "run")).shown()[1]
-    assert (limited(lines), limit_sentences(lines)) == ([], [])
+    assert (limited(lines), limit_sentences([], len(lines))) == ([], [])
 
 
 def test_scaled_updates_are_counted_by_client_and_round(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_scaled_updates_are_counted_by_client_and_round(tmp_path: Path) -> None:
     factors = [line["scaled"][str(hostile)] for line in lines]
     assert limit == Limit(hostile, "robust.norms", "scaled", 3, tuple(factors))
     assert all(0 < factor < 1 for factor in factors)
-    (sentence,) = limit_sentences(lines)
+    (sentence,) = limit_sentences(limited(lines), len(lines))
     assert sentence.startswith(
         f"robust.norms scaled down updates of 1 client: client {hostile} (in 3 of 3 rounds, to 0."
     )

@@ -13,9 +13,13 @@ import pytest
 import scipy.stats
 
 from coterie.cli import main
-from coterie.report.contest import Contest, Z, contests, read, two_shares
+from coterie.report.contest import Contest
 from coterie.report.explain import explain, words
+from coterie.report.noise import NORMAL_95, two_shares
 from coterie.report.page import document
+from coterie.report.ranking import contests
+from coterie.report.recommendation import recommend
+from coterie.report.trials import read
 from coterie.report.verdict import verdict
 from page_runs import OLD, line, note, write
 
@@ -63,7 +67,7 @@ def test_two_models_that_are_alike_rarely_differ_beyond_noise(n: int, p: float) 
         chances[a] * chances[b]
         for a in range(n + 1)
         for b in range(n + 1)
-        if abs(a - b) / n > Z * math.sqrt(two_shares((a + b) / 2 / n, n))
+        if abs(a - b) / n > NORMAL_95 * math.sqrt(two_shares((a + b) / 2 / n, n))
     )
     assert beyond < 0.05
 
@@ -77,7 +81,7 @@ def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path)
     mine, other = found.find("cfl"), found.find("fedavg")
     assert mine
     assert other
-    gain = found.gain(mine, other, 0)
+    gain = found.client_gain(mine, other, 0)
     assert gain
     p = (24 + right) / 48
     assert gain.by == pytest.approx(right / 24)
@@ -92,9 +96,9 @@ def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
         run(tmp_path / "b", "cfl", dict.fromkeys(clients, 0.6)),
         run(tmp_path / "a", "fedavg", dict.fromkeys(clients, 0.5)),
     )
-    mine, other = found.entries
-    assert (mine.method, other.method) == ("cfl", "fedavg")
-    gain, one = found.mean_gain(mine, other), found.gain(mine, other, 3)
+    mine, other = found.methods
+    assert (mine.name, other.name) == ("cfl", "fedavg")
+    gain, one = found.mean_gain(mine, other), found.client_gain(mine, other, 3)
     assert gain
     assert one
     step = 1 / 24  # of 16 clients, a right answer more is a sixteenth of this
@@ -116,8 +120,8 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
         for seed, value in enumerate(values)
     ]
     found = contest(*folders)
-    gain = found.gain(found.entries[0], found.entries[1], 1)
-    assert found.entries[0].method == "cfl"
+    gain = found.client_gain(found.methods[0], found.methods[1], 1)
+    assert found.methods[0].name == "cfl"
     assert gain
     assert gain.by == pytest.approx(0.32 / 3)
     both = scipy.stats.sem(
@@ -126,11 +130,9 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     assert gain.noise == pytest.approx(scipy.stats.t.ppf(0.975, 4) * both)
     assert gain.sign == 1
     alone = contest(folders[0], folders[3])
-    assert (
-        "noise is not known: R2Score has no standard error, and there is one seed"
-        in verdict(alone)["noise"]
-    )
-    assert "noise of single clients is not known" in verdict(alone)["better"][0]
+    gain = alone.client_gain(*alone.methods, 1)
+    assert gain
+    assert gain.noise is None
 
 
 def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path) -> None:
@@ -149,12 +151,12 @@ def test_without_a_standard_error_clients_are_the_noise_of_a_mean(tmp_path: Path
         for seed in (0, 1)
     }
     single = contest(folders["fedavg", 0], folders["cfl", 0])
-    gain = single.mean_gain(single.entries[0], single.entries[1])
+    gain = single.mean_gain(single.methods[0], single.methods[1])
     low, high = scipy.stats.t.interval(0.95, 4, loc=0, scale=scipy.stats.sem(more[0] - base[0]))
     assert gain
     assert (gain.noise, gain.sign) == (pytest.approx((high - low) / 2), 1)
     both = contest(*folders.values())
-    one = both.gain(both.entries[0], both.entries[1], 3)
+    one = both.client_gain(both.methods[0], both.methods[1], 3)
     pooled = np.var(
         more - base, axis=0, ddof=1
     ).mean()  # five clients with one degree of freedom each
@@ -183,20 +185,18 @@ def groups_of_two(folder: Path, seeds: int) -> list[Path]:
 
 
 def test_that_groups_help_a_few_clients_much_is_no_noise(tmp_path: Path) -> None:
-    found = verdict(contest(*groups_of_two(tmp_path, 3)))
-    assert found["use"] == "Use cfl for all clients: its mean AUROC is the best, beyond noise."
-    assert "within noise" not in found["better"][0]
-    assert found["noise"].startswith(
-        "A difference of means is within noise if its 95 % interval over the 3 seeds contains 0"
-    )
+    found = contest(*groups_of_two(tmp_path, 3))
+    advice = recommend(found)
+    assert (advice.method, advice.reason, advice.exceptions) == ("cfl", "best", {})
+    gain = found.mean_gain(*found.methods)
+    assert gain
+    assert gain.sign == 1
+    assert verdict(found)["use"].startswith("Use cfl for all clients: ")
 
 
 def test_with_one_seed_it_is_not_known_whether_a_few_clients_gain(tmp_path: Path) -> None:
-    found = verdict(contest(*groups_of_two(tmp_path, 1)))
-    assert (
-        found["use"]
-        == "The best mean AUROC is that of cfl; whether it is best beyond noise is not known."
-    )
+    advice = recommend(contest(*groups_of_two(tmp_path, 1)))
+    assert (advice.method, advice.reason) == ("cfl", "not known")
 
 
 def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: Path) -> None:
@@ -209,15 +209,17 @@ def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: P
         {0: 0.9, 1: 0.9},
         {0: 1.0, 1: 1.0},
     )
-    found = verdict(contest(base, more))
+    compared = contest(base, more)
+    found = verdict(compared)
     assert found["table"]["round"] == 3
     assert found["table"]["methods"] == ["cfl", "fedavg"]
     assert [row["values"] for row in found["table"]["rows"]] == [[0.9, 0.5], [0.9, 0.3]]
-    assert found["better"] == [
-        "Compared with one model for all (fedavg) in round 3, the accuracy of cfl is higher by 0.500 on average "
-        "(0.400 to 0.900); 2 of 2 clients gain, none loses beyond noise."
-    ]
-    assert found["use"] == "Use cfl for all clients: its mean accuracy is the best, beyond noise."
+    assert len(found["better"]) == 1
+    gain = compared.mean_gain(*compared.methods)
+    assert gain
+    assert (gain.score, gain.other_score, gain.sign) == (0.9, pytest.approx(0.4), 1)
+    assert compared.clients_better_with(compared.methods[0], compared.methods[1]) == [0, 1]
+    assert recommend(compared).reason == "best"
     (gains,) = [one["gains"] for one in document([base, more])["runs"] if one["method"] == "cfl"]
     assert gains == {"round": 3, "of": [(0, pytest.approx(0.4), 1), (1, pytest.approx(0.6), 1)]}
 
@@ -227,35 +229,33 @@ def test_of_methods_within_noise_the_simplest_is_recommended_and_exceptions_are_
 ) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 0.5, 1: 0.5, 2: 0.6})
     split = run(tmp_path / "b", "cfl", {0: 0.55, 1: 0.52, 2: 0.6}, groups=[[0, 1], [2]])
-    found = verdict(contest(split, base))
+    compared = contest(split, base)
+    found = verdict(compared)
     assert found["table"]["methods"] == ["fedavg", "cfl"]
-    assert found["use"].startswith(
-        "Use fedavg for all clients: no method has a better mean accuracy beyond noise"
-    )
+    assert recommend(compared).reason == "simplest"
+    assert found["use"].startswith("Use fedavg for all clients: ")
     assert (found["method"], found["groups"]) == ("cfl", [[0, 1], [2]])
     alone = run(tmp_path / "c", "independent", {0: 0.1, 1: 0.1, 2: 1.0}, groups=[[0], [1], [2]])
-    found = verdict(contest(split, base, alone))
-    assert found["use"].endswith("But independent is better beyond noise for client 2.")
-    assert found["better"][1].endswith("2 of 3 clients gain and 1 loses beyond noise: client 2.")
+    compared = contest(split, base, alone)
+    assert recommend(compared).exceptions == {"independent": [2]}
+    gains = compared.client_gains(compared.focus, compared.find("independent") or compared.focus)
+    assert [gain.sign for gain in gains.values()] == [1, 1, -1]
+    assert verdict(compared)["better"][1].endswith("significantly worse for client 2.")
 
 
 def test_smaller_is_better_where_it_is(tmp_path: Path) -> None:
     errors = {"fedavg": 2.0, "cfl": 1.5}
     options = {"metric": "MeanSquaredError", "better": "smaller"}
-    found = verdict(
-        contest(
-            *(run(tmp_path / name, name, {0: by, 1: by}, **options) for name, by in errors.items())
-        )
+    compared = contest(
+        *(run(tmp_path / name, name, {0: by, 1: by}, **options) for name, by in errors.items())
     )
+    found = verdict(compared)
     assert found["table"]["methods"] == ["cfl", "fedavg"]
-    assert (
-        "is lower by 0.500 on average (2.000 to 1.500); it is better for 2 of 2 clients"
-        in found["better"][0]
-    )
-    assert (
-        found["use"]
-        == "The best mean MeanSquaredError is that of cfl; whether it is best beyond noise is not known."
-    )
+    gain = compared.mean_gain(*compared.methods)
+    assert gain
+    assert (gain.score, gain.other_score, gain.by, gain.noise) == (1.5, 2.0, 0.5, None)
+    assert "0.500 lower (1.500 against 2.000)" in found["better"][0]
+    assert recommend(compared).reason == "not known"
 
 
 def test_adversaries_are_not_judged(tmp_path: Path) -> None:
@@ -269,10 +269,7 @@ def test_adversaries_are_not_judged(tmp_path: Path) -> None:
 def test_runs_over_other_data_are_not_compared(tmp_path: Path) -> None:
     base = run(tmp_path / "a", "fedavg", {0: 0.5}, data="other")
     found = verdict(contest(run(tmp_path / "b", "cfl", {0: 0.9}), base))
-    assert (
-        found["left_out"]
-        == "Not compared, for lack of a seed, tested round or data in common: fedavg."
-    )
+    assert found["left_out"].endswith("in common: fedavg.")
     assert "(independent)" in found["missing"]
     assert "fedavg" not in found["missing"]
     assert found["better"] == []
@@ -365,7 +362,7 @@ def test_the_command_adds_what_is_missing(
 def test_a_command_for_runs_whose_scenario_is_code_names_the_consent(tmp_path: Path) -> None:
     found = contest(write(tmp_path / "run", [line(1, [[0, 1, 2]])]))
     assert not verdict(found)["missing"].endswith("if you trust it.")
-    found.focus.first.said["scenario"] = "mine:sites"
+    found.focus.first.summary["scenario"] = "mine:sites"
     said = verdict(found)
     assert said["missing"].endswith("It imports code, so add --trust-code if you trust it.")
     assert "--trust-code" not in said["command"]
@@ -376,19 +373,18 @@ def test_an_explanation_compares_with_the_experiments_baselines(tmp_path: Path) 
     run(tmp_path / "fedavg-seed0", "fedavg", {0: 0.0, 1: 0.0}, seed=0)
     base = run(tmp_path / "fedavg-seed1", "fedavg", {0: 0.2, 1: 0.5}, {0: 0.1, 1: 0.5}, seed=1)
     found = explain(own)["verdict"]
-    assert found == [
-        "Losses still fall (0.417 to 0.292 in rounds 1 to 2 with cfl; 0.417 to 0.292 in rounds 1 to 2 with fedavg): these "
-        "models have not finished learning, and more rounds may change the result.",
-        "cfl found 1 group.",
-        "Compared with one model for all (fedavg) in round 2, the accuracy of cfl is higher by 0.450 on average "
-        "(0.300 to 0.750); 1 of 2 clients gains, none loses beyond noise.",
-    ]
+    losses, groups, compared = found
+    assert "0.417 to 0.292 in rounds 1 to 2 with fedavg" in losses
+    assert groups == "cfl found 1 group."
+    assert "in round 2, the mean accuracy of cfl is 0.450 higher (0.750 against 0.300)" in compared
+    assert compared.endswith("better for 1 of 2 clients and significantly worse for none.")
     assert words(own, width=1000).startswith(" ".join(found))
     assert (
-        "in round 1, the accuracy of cfl is higher by 0.350" in explain(own, round=1)["verdict"][1]
+        "in round 1, the mean accuracy of cfl is 0.350 higher"
+        in explain(own, round=1)["verdict"][1]
     )
     assert explain(own, client=0)["verdict"] == [
-        "Its accuracy in round 2 on 24 test examples: 1.000 with cfl, 0.100 with fedavg (worse beyond noise)."
+        "Its accuracy in round 2 on 24 test examples: 1.000 with cfl, 0.100 with fedavg (significantly worse)."
     ]
     (base / "rounds.jsonl").write_text("damaged\n")
     assert explain(own)["verdict"][1:] == found[1:2]

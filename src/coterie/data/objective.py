@@ -326,6 +326,12 @@ class Metric:
                 f'a metric\'s better must be "greater" or "smaller", got {self.better!r}'
             )
 
+    @property
+    def averages_shares(self) -> bool:
+        """Whether it is a mean over predictions of numbers from 0 to 1: then test sizes tell its noise."""
+        is_mean = not self.whole and self.final is unchanged
+        return is_mean and self.share and self.better == "greater"
+
     def of(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
         """Return the metric of a client's whole test set.
 

@@ -3,11 +3,12 @@
 Losses *still fall* in a run if three things hold of the last quarter of its tested rounds, that is,
 of the change from the tested round at three quarters of the curve to the last one:
 
-1. The mean loss over clients has fallen by at least :data:`STILL` of what it would have fallen if
-   it had gone down by the same amount in every round, from the first tested round to the last.
-2. This fall is beyond noise: the 95 % interval (Student's t) of its mean over clients is below 0.
+1. The mean loss over clients has fallen by at least :data:`MIN_SHARE_OF_MEAN_FALL` of what it would
+   have fallen if it had gone down by the same amount in every round, from the first tested round to
+   the last.
+2. This fall is significant: the 95 % interval (Student's t) of its mean over clients is above 0.
    With fewer than three clients, the mean loss has fallen in each step of the last quarter.
-3. The fall from the first tested round is beyond noise, too.
+3. The fall from the first tested round is significant, too.
 
 By this measure, a loss that decays as ``exp(-t / s)`` has stopped falling after about 2 s rounds,
 and one that falls as ``1 / t`` after 3.
@@ -21,17 +22,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from coterie.records.shown import ClientId
+from coterie.report.noise import MIN_SAMPLE
 from coterie.report.summary import interval
 
-STILL = 0.4
-"""Share of the mean fall per round, over all tested rounds, that counts as a fall that goes on in
-the last quarter."""
+MIN_SHARE_OF_MEAN_FALL = 0.4
+"""A loss still falls if its fall per round in the last quarter is at least this share of its mean
+fall per round over all tested rounds."""
 
-QUARTER = 0.75
-"""The place on the curve where its last part begins."""
-
-FEW = 3
-"""The smallest number of clients over which the noise of a mean fall is estimated."""
+LAST_PART_BEGINS = 0.75
+"""The place on the curve where its last part begins, as a share of the tested rounds."""
 
 Losses = Mapping[int, Mapping[ClientId, float]]
 """Tested round -> client -> its loss on test data."""
@@ -67,26 +66,37 @@ def still_falling(losses: Losses) -> Fall | None:
     rounds = sorted(losses)
     if len(rounds) < 2:
         return None
-    begin, late, end = rounds[0], rounds[math.floor(QUARTER * (len(rounds) - 1))], rounds[-1]
-    clients = sorted(losses[begin].keys() & losses[late].keys() & losses[end].keys(), key=str)
-    if not clients:
+    first = rounds[0]
+    late = rounds[math.floor(LAST_PART_BEGINS * (len(rounds) - 1))]
+    last = rounds[-1]
+    in_all_three = losses[first].keys() & losses[late].keys() & losses[last].keys()
+    if not in_all_three:
         return None
-    lately = [losses[late][client] - losses[end][client] for client in clients]
-    overall = [losses[begin][client] - losses[end][client] for client in clients]
-    share = (end - late) / (end - begin)
-    if math.fsum(lately) < STILL * share * math.fsum(overall):
+    clients = sorted(in_all_three, key=str)
+    late_falls = [losses[late][client] - losses[last][client] for client in clients]
+    all_falls = [losses[first][client] - losses[last][client] for client in clients]
+    # 1. The late fall, against a fall by the same amount in every round.
+    late_share = (last - late) / (last - first)
+    if math.fsum(late_falls) < MIN_SHARE_OF_MEAN_FALL * late_share * math.fsum(all_falls):
         return None
-    tail = [each for each in rounds if each >= late]
-    if not (_beyond_noise(lately, losses, tail) and _beyond_noise(overall, losses, [begin, end])):
+    # 2. and 3. Both falls are significant.
+    last_part = [number for number in rounds if number >= late]
+    if not _is_significant(late_falls, losses, last_part):
         return None
-    mean = lambda number: math.fsum(losses[number][client] for client in clients) / len(clients)  # noqa: E731
-    return Fall(late, end, mean(late), mean(end))
+    if not _is_significant(all_falls, losses, [first, last]):
+        return None
+    return Fall(
+        first=late,
+        last=last,
+        before=math.fsum(losses[late][client] for client in clients) / len(clients),
+        after=math.fsum(losses[last][client] for client in clients) / len(clients),
+    )
 
 
-def _beyond_noise(falls: Sequence[float], losses: Losses, rounds: Sequence[int]) -> bool:
-    """Whether the mean fall is above 0 beyond noise, over clients or, with few of them, over the steps of the curve."""
-    if len(falls) >= FEW:
+def _is_significant(falls: Sequence[float], losses: Losses, rounds: Sequence[int]) -> bool:
+    """Whether the mean fall is above 0: by its interval over clients, or with few of them in each step."""
+    if len(falls) >= MIN_SAMPLE:
         low = interval(list(falls))["low"]
         return low is not None and low > 0
-    means = [math.fsum(losses[each].values()) / len(losses[each]) for each in rounds]
+    means = [math.fsum(losses[number].values()) / len(losses[number]) for number in rounds]
     return all(after < before for before, after in pairwise(means))

@@ -18,8 +18,8 @@ from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
 from coterie.robust import OFF
 
-SHOWN = 3
-"""The greatest number of clients that a sentence names."""
+MAX_CLIENTS_IN_SENTENCE = 3
+"""The greatest number of clients that a sentence about limits names."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,19 @@ class Limit:
     claims: tuple[int, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """Return the limit for JSON: its fields, with the least and the greatest amount in place of all."""
-        told: dict[str, Any] = {
+        """Return the limit for JSON: its fields, with the least and the greatest amount only."""
+        fields: dict[str, Any] = {
             "client": self.client,
             "setting": self.setting,
             "effect": self.effect,
             "rounds": self.rounds,
         }
         if self.amounts:
-            told |= {"least": min(self.amounts), "most": max(self.amounts)}
+            fields["least"] = min(self.amounts)
+            fields["most"] = max(self.amounts)
         if self.claims:
-            told["claimed"] = max(self.claims)
-        return told
+            fields["claimed"] = max(self.claims)
+        return fields
 
 
 def limited(lines: Sequence[Line]) -> list[Limit]:
@@ -65,58 +66,81 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
     Args:
         lines: The completed rounds, as shown.
     """
-    scaled: dict[ClientId, list[float]] = {}
-    counted: dict[ClientId, list[tuple[int, int]]] = {}
-    bound: Counter[ClientId] = Counter()
+    factors: dict[ClientId, list[float]] = {}
+    claims: dict[ClientId, list[int]] = {}
+    counts: dict[ClientId, list[int]] = {}
+    bound_rounds: Counter[ClientId] = Counter()
     for line in lines:
-        key = shown_as(line).key
-        for name, factor in line.get("scaled", {}).items():
-            scaled.setdefault(key(name), []).append(factor)
-        for name, claim in line.get("claimed", {}).items():
-            counts_as = line.get("counted", {}).get(name, claim)  # records of before do not have it
-            counted.setdefault(key(name), []).append((claim, counts_as))
-        bound.update(
-            {
-                client
-                for note in line["notes"]
-                if note["kind"] == BOUND
-                for client in note["clients"]
-            }
-        )
-    changes = [
-        Limit(client, "robust.norms", "scaled", len(each), tuple(each))
-        for client, each in scaled.items()
+        client_id = shown_as(line).key
+        for key, factor in line.get("scaled", {}).items():
+            factors.setdefault(client_id(key), []).append(factor)
+        for key, claim in line.get("claimed", {}).items():
+            client = client_id(key)
+            claims.setdefault(client, []).append(claim)
+            # Older records do not say how many examples counted.
+            counts.setdefault(client, []).append(line.get("counted", {}).get(key, claim))
+        bound_rounds.update(_bound_clients(line))
+    return [
+        *(
+            Limit(client, "robust.norms", "scaled", len(amounts), tuple(amounts))
+            for client, amounts in factors.items()
+        ),
+        *(
+            Limit(
+                client,
+                "robust.share",
+                "counted",
+                len(counts[client]),
+                tuple(counts[client]),
+                tuple(claims[client]),
+            )
+            for client in counts
+        ),
+        *(
+            Limit(client, "robust.share", "bound", rounds)
+            for client, rounds in bound_rounds.items()
+        ),
     ]
-    for client, pairs in counted.items():
-        claims, amounts = zip(*pairs, strict=True)
-        changes.append(Limit(client, "robust.share", "counted", len(pairs), amounts, claims))
-    changes += [Limit(client, "robust.share", "bound", rounds) for client, rounds in bound.items()]
-    return changes
 
 
-def limit_sentences(lines: Sequence[Line]) -> list[str]:
+def _bound_clients(line: Line) -> set[ClientId]:
+    """Return the clients whose reports to a method were limited in a round."""
+    clients: set[ClientId] = set()
+    for note in line["notes"]:
+        if note["kind"] == BOUND:
+            clients.update(note["clients"])
+    return clients
+
+
+def limit_sentences(limits: Sequence[Limit], num_rounds: int) -> list[str]:
     """Return one sentence for each kind of change that limits made.
 
     Args:
-        lines: The completed rounds, as shown.
+        limits: What limits changed.
+        num_rounds: The number of completed rounds.
     """
-    changes = limited(lines)
-    rounds = len(lines)
-    said = []
+    sentences = []
     for effect, words in _EFFECTS.items():
-        of_effect = sorted(
-            (each for each in changes if each.effect == effect), key=lambda limit: -limit.rounds
-        )
+        of_effect = [limit for limit in limits if limit.effect == effect]
         if of_effect:
-            setting = of_effect[0].setting
-            whom = ", ".join(
-                f"client {limit.client} {_amount(limit, rounds)}" for limit in of_effect[:SHOWN]
-            )
-            whom += ", ..." if len(of_effect) > SHOWN else ""
-            clients = count(len(of_effect), "client")
-            effect_on = f"{setting} {words.format(clients=clients)}: {whom}"
-            said.append(f"{effect_on}. This is not the published algorithm; {OFF[setting]} is.")
-    return said
+            of_effect.sort(key=lambda limit: -limit.rounds)
+            sentences.append(_limit_sentence(of_effect, words, num_rounds))
+    return sentences
+
+
+def _limit_sentence(limits: Sequence[Limit], words: str, num_rounds: int) -> str:
+    setting = limits[0].setting
+    effect = words.format(clients=count(len(limits), "client"))
+    named = [
+        f"client {limit.client} {_amount(limit, num_rounds)}"
+        for limit in limits[:MAX_CLIENTS_IN_SENTENCE]
+    ]
+    if len(limits) > MAX_CLIENTS_IN_SENTENCE:
+        named.append("...")
+    return (
+        f"{setting} {effect}: {', '.join(named)}. "
+        f"This is not the published algorithm; {OFF[setting]} is."
+    )
 
 
 def refused_sentence(lines: Sequence[Line]) -> str:
@@ -125,7 +149,7 @@ def refused_sentence(lines: Sequence[Line]) -> str:
     Args:
         lines: The completed rounds, as shown.
     """
-    refusals = [(client, why) for line in lines for client, why in line["refused"].items()]
+    refusals = [refusal for line in lines for refusal in line["refused"].items()]
     if not refusals:
         return ""
     client, why = refusals[-1]
@@ -133,15 +157,18 @@ def refused_sentence(lines: Sequence[Line]) -> str:
     return f"{many} refused, for example of client {client}: {why}"
 
 
-def limited_clients(changes: Iterable[Limit], client: ClientId) -> list[str]:
+def limited_clients(limits: Iterable[Limit], client: ClientId) -> list[str]:
     """Return what limits did to one client, as sentences.
 
     Args:
-        changes: All that limits changed.
+        limits: What limits changed.
         client: The client.
     """
-    mine = [limit for limit in changes if limit.client == client]
-    return [f"{limit.setting} {_EFFECTS_ON_ONE[limit.effect]} {_amount(limit)}." for limit in mine]
+    return [
+        f"{limit.setting} {_EFFECTS_ON_ONE[limit.effect]} {_amount(limit)}."
+        for limit in limits
+        if limit.client == client
+    ]
 
 
 _EFFECTS: Mapping[str, str] = {
@@ -156,23 +183,25 @@ _EFFECTS_ON_ONE: Mapping[str, str] = {
 }
 
 
-def _amount(limit: Limit, rounds: int | None = None) -> str:
-    """In how many rounds, and by how much: "in 3 of 15 rounds, to 0.06 to 0.19 of their length"."""
-    often = (
-        f"in {limit.rounds} of {count(rounds, 'round')}"
-        if rounds
-        else f"in {count(limit.rounds, 'round')}"
-    )
-    if limit.effect == "scaled":
-        return f"({often}, to {_span(limit.amounts)} of their length)"
-    if limit.effect == "counted":
-        return f"({often}, {_span(limit.amounts)} for {_span(limit.claims)})"
-    return f"({often})"
+def _amount(limit: Limit, num_rounds: int | None = None) -> str:
+    """In how many rounds, and by how much: "(in 3 of 15 rounds, to 0.06 to 0.19 of their length)"."""
+    frequency = f"in {count(limit.rounds, 'round')}"
+    if num_rounds:
+        frequency = f"in {limit.rounds} of {count(num_rounds, 'round')}"
+    match limit.effect:
+        case "scaled":
+            return f"({frequency}, to {_span(limit.amounts)} of their length)"
+        case "counted":
+            return f"({frequency}, {_span(limit.amounts)} for {_span(limit.claims)})"
+        case _:
+            return f"({frequency})"
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = (
-        f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
-        for value in (min(values), max(values))
-    )
+    low = _number(min(values))
+    high = _number(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

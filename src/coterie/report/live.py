@@ -25,7 +25,7 @@ from coterie.printable import say
 from coterie.records.record import Line
 from coterie.records.shown import shown_as, spread
 from coterie.report import terminal
-from coterie.report.limits import limit_sentences
+from coterie.report.limits import limit_sentences, limited
 from coterie.report.words import count
 
 OFTEN = 0.1
@@ -164,7 +164,7 @@ class Live:
         if not self.warned and (problem := divergence(line, self.scored)):
             self.warned = True
             self.tell(f"{self.names[number]}: {problem}")
-        if not self.limited and (changed := limit_sentences([line])):
+        if not self.limited and (changed := limit_sentences(limited([line]), 1)):
             self.limited = True
             self.tell(f"{self.names[number]}: in round {line['round']}, {' '.join(changed)}")
         if line["tested"]:

@@ -1,8 +1,8 @@
-"""What a verdict is measured by, as the records of one run have it: a constant prediction, and the evidence for groups."""
+"""What the records of one run have to judge it by: scores of constant predictions, and the evidence for groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -20,45 +20,44 @@ class Reference:
 
     Attributes:
         predicts: The prediction in words; empty if it is not recorded.
-        values: Client -> the main metric of the prediction of all clients' training data, where it
-            is known.
-        own: Client -> that of its own training data, where it is known.
-        sums: Client -> the sums of the former, if the main metric is pooled over clients, see
+        values: Client -> the main metric if the prediction is that of all clients' training data,
+            where it is known.
+        own_values: Client -> the same for the prediction of its own training data.
+        sums: Client -> the sums of ``values``, if the main metric is pooled over clients, see
             ``coterie.pooling``.
     """
 
     predicts: str = ""
     values: Mapping[ClientId, float] = field(default_factory=dict)
-    own: Mapping[ClientId, float] = field(default_factory=dict)
+    own_values: Mapping[ClientId, float] = field(default_factory=dict)
     sums: Mapping[ClientId, ErrorSums] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Reference:
-        """The scores in the table ``world`` of ``run.toml``, as shown."""
-        known = facts.get("constant")
-        if known is None:
+    def of(cls, world: Mapping[str, Any]) -> Reference:
+        """Return the scores in the table ``world`` of ``run.toml``, as shown."""
+        constant = world.get("constant")
+        if constant is None:
             return cls()
-        tables = [
-            {
-                client: value
-                for client, value in zip(facts["clients"], known[name], strict=False)
-                if not isnan(value)
-            }
-            for name in ("values", "own")
-        ]
-        values, own = tables
-        sums = dict(zip(facts["clients"], known.get("sums", ()), strict=False))
+        sums = zip(world["clients"], constant.get("sums", ()), strict=False)
         return cls(
-            known["predicts"], values, own, {client: each for client, each in sums.items() if each}
+            predicts=constant["predicts"],
+            values=_by_client(world["clients"], constant["values"]),
+            own_values=_by_client(world["clients"], constant["own"]),
+            sums={client: client_sums for client, client_sums in sums if client_sums},
         )
 
 
+def _by_client(clients: Iterable[ClientId], scores: Iterable[float]) -> dict[ClientId, float]:
+    pairs = zip(clients, scores, strict=False)
+    return {client: score for client, score in pairs if not isnan(score)}
+
+
 @dataclass(frozen=True)
-class Evidence:
+class GroupEvidence:
     """The strongest evidence for groups in the notes of a run.
 
     Attributes:
-        p: The p-value of clients that differ as much as these if all are alike.
+        p: The p-value under the hypothesis that clients are identically distributed.
         round: The round of the note.
         text: The note, as a sentence.
     """
@@ -68,23 +67,28 @@ class Evidence:
     text: str
 
 
-def strongest_evidence(lines: list[Line]) -> Evidence | None:
-    """Return the note with the least p-value of all clients of a group being alike; None if there is none.
+def strongest_evidence(lines: Sequence[Line]) -> GroupEvidence | None:
+    """Return the note with the smallest p-value against a single group; None if there is none.
 
     Args:
         lines: The completed rounds, as shown.
     """
-    found: list[Evidence] = []
+    strongest: GroupEvidence | None = None
     for line in lines:
         for note in line["notes"]:
             if len(note["clients"]) < 2 or aside(note):
                 continue
-            of_tests = [
-                one["value"]
-                for one in note["criteria"]
-                if one["name"].startswith("p ") and one["sign"] == "<"
-            ]
-            known = [p for p in (note["numbers"].get("p"), *of_tests) if p is not None]
-            if known:
-                found.append(Evidence(min(known), line["round"], sentence(note["text"])))
-    return min(found, key=lambda one: one.p, default=None)
+            p = min(_p_values(note), default=None)
+            if p is not None and (strongest is None or p < strongest.p):
+                strongest = GroupEvidence(p, line["round"], sentence(note["text"]))
+    return strongest
+
+
+def _p_values(note: Mapping[str, Any]) -> Iterable[float]:
+    """Yield the p-values of a note: that in its numbers, and those that its criteria compared."""
+    if note["numbers"].get("p") is not None:
+        yield note["numbers"]["p"]
+    for criterion in note["criteria"]:
+        is_test = criterion["name"].startswith("p ") and criterion["sign"] == "<"
+        if is_test and criterion["value"] is not None:
+            yield criterion["value"]

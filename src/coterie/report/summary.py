@@ -18,7 +18,7 @@ from coterie.files import Folder, within
 from coterie.notebook.tables import count, frame, some, table
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
-from coterie.report.limits import limited
+from coterie.report.limits import Limit, limited
 from coterie.robust import Robust
 from coterie.settings import UserError, brief, plain
 from coterie.settings.calls import public
@@ -68,16 +68,23 @@ def summary(run: Folder) -> Summary:
         UserError: If no round is completed yet.
     """
     run = Path(run)
-    return summarised(run, *Record(run).shown())
+    description, lines = Record(run).shown()
+    return summarised(run, description, lines, limited(lines))
 
 
-def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]) -> Summary:
+def summarised(
+    run: Path | str,
+    description: Mapping[str, Any],
+    lines: Sequence[Line],
+    limits: Sequence[Limit],
+) -> Summary:
     """Summarize a run, as :func:`summary` does, from records that have been read.
 
     Args:
         run: The run directory.
         description: The content of ``run.toml``.
         lines: The completed rounds.
+        limits: What limits on single clients changed in these rounds.
 
     Returns:
         The summary, with the keys of :func:`summary`.
@@ -88,7 +95,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
     if not lines:
         raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
     method, scenario = dict(description["methods"][0]), dict(description["scenario"])
-    limits = {"rounds": description["rounds"], "target": description.get("target")}
+    end = {"rounds": description["rounds"], "target": description.get("target")}
     run_settings = {name: description.get(name, usual) for name, usual in RUN_SETTINGS.items()}
     if scenario.get("dataset") in OWN_DATA and "data" in description:
         run_settings["data"] = description["data"]
@@ -105,8 +112,8 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
         "boundary": description["boundary"],
         "robust": {**plain(Robust()), **description.get("robust", {})},
         "run_settings": run_settings,
-        "limits": limits,
-        "finished": ends(lines[-1], **limits),
+        "limits": end,
+        "finished": ends(lines[-1], **end),
         "groups": groups,
         "true_groups": truth,
         "ari": agreement_at(description["world"], lines[-1]),
@@ -118,7 +125,7 @@ def summarised(run: Path | str, description: Mapping[str, Any], lines: Sequence[
             for key in ("bytes_up", "bytes_down", "exchanges", "evaluations")
         },
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
-        "limited": [limit.plain() for limit in limited(lines)],
+        "limited": [limit.plain() for limit in limits],
         "privacy": privacy(description["boundary"], lines),
         "run_dir": str(run),
     }

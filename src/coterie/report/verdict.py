@@ -14,64 +14,91 @@ from typing import Any
 from coterie.data.scenario import FEDERATION, OWN
 from coterie.records.record import RUN
 from coterie.records.shown import ClientId
-from coterie.report.contest import BASELINES, FEW, SHARES, Contest, Entry, mean_value
-from coterie.report.said_first import left_below, reference_line, warnings
+from coterie.report.contest import BASELINES, Contest, Gain
+from coterie.report.noise import MIN_SAMPLE, mean_value
+from coterie.report.recommendation import Recommendation, recommend
 from coterie.report.summary import unequal
+from coterie.report.trials import MethodTrials
+from coterie.report.warnings import reference_line, warnings
 from coterie.report.words import count, number, who
 
-GROUPS = 12
-"""The greatest number of groups that are listed in words."""
+MAX_GROUPS_IN_SENTENCE = 12
+"""The greatest number of groups that a verdict names."""
 
 
-def verdict(contest: Contest, of: Entry | None = None) -> dict[str, Any]:
+def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, Any]:
     """Return a verdict.
 
     Args:
         contest: The comparison.
-        of: The method whose groups the verdict describes; None for the best one that is no
+        method: The method whose groups the verdict describes; None for the best one that is no
             baseline.
 
     Returns:
         Sentences, each empty if there is nothing to say: constant (what always predicting the same
         scores), warnings (a list: what must be said before anything else, see
-        :func:`~coterie.report.said_first.warnings`), by_time (how test examples follow the others
-        in time), found (how many groups), why (the last decision), better (a list: the comparison
-        with each baseline), use (the recommended method and for whom), noise (what is within
-        noise), missing (the baselines that are not there), command (which adds them), left_out
+        :func:`~coterie.report.warnings.warnings`), by_time (how test examples follow the others in
+        time), found (how many groups), why (the last decision), better (a list: the comparison with
+        each baseline), use (the recommended method and for whom), noise (when a difference is
+        significant), missing (the baselines that were not run), command (which runs them), left_out
         (methods that are not compared) and unequal (other settings that differ). Also scenario,
         method (whose groups these are), run (its directory), groups, and table: see :func:`table`,
         or None for a single method.
     """
-    one, tested = of or contest.focus, contest.round is not None
-    others = [
-        other
-        for name in BASELINES
-        if (other := contest.find(name)) is not None and other is not one
-    ]
-    missing, command = _missing(contest)
-    differ = unequal(
-        [each.first.said for each in contest.entries], [each.label for each in contest.entries]
-    )
-    left = f"Not compared, for lack of a seed, tested round or data in common: {', '.join(contest.left_out)}."
+    if method is None:
+        method = contest.focus
+    is_comparison = len(contest.methods) > 1
+    is_tested = contest.round is not None
+    missing, command = _missing_baselines(contest)
+    better = []
+    if is_tested:
+        better = [compare(contest, method, base) for base in _baselines(contest, method)]
     return {
-        "scenario": contest.said["scenario"],
-        "method": one.label,
-        "run": one.first.said["run_dir"],
+        "scenario": contest.summary["scenario"],
+        "method": method.label,
+        "run": method.first.summary["run_dir"],
         "constant": reference_line(contest),
         "warnings": warnings(contest),
-        "by_time": one.first.by_time,
-        "found": found(one),
-        "groups": one.first.said["groups"],
-        "why": _why(one),
-        "better": [against(contest, one, other) for other in others] if tested else [],
-        "use": _use(contest) if tested and len(contest.entries) > 1 else "",
-        "noise": _noise(contest) if tested and len(contest.entries) > 1 else "",
+        "by_time": method.first.by_time,
+        "found": groups_found(method),
+        "groups": method.first.summary["groups"],
+        "why": _why(method),
+        "better": better,
+        "use": use(contest, recommend(contest)) if is_tested and is_comparison else "",
+        "noise": _noise(contest) if is_tested and is_comparison else "",
         "missing": missing,
         "command": command,
-        "left_out": left if contest.left_out else "",
-        "unequal": f"They differ in more than the method: {'; '.join(differ)}." if differ else "",
-        "table": table(contest) if len(contest.entries) > 1 else None,
+        "left_out": _left_out(contest),
+        "unequal": _unequal(contest),
+        "table": table(contest) if is_comparison else None,
     }
+
+
+def _baselines(contest: Contest, method: MethodTrials) -> list[MethodTrials]:
+    """Return the baselines other than a method, as far as they were run."""
+    baselines = [contest.find(name) for name in BASELINES]
+    return [base for base in baselines if base is not None and base is not method]
+
+
+def _left_out(contest: Contest) -> str:
+    if not contest.left_out:
+        return ""
+    methods = ", ".join(contest.left_out)
+    return f"Not compared, for lack of a seed, tested round or data in common: {methods}."
+
+
+def _unequal(contest: Contest) -> str:
+    differences = unequal(
+        [method.first.summary for method in contest.methods],
+        [method.label for method in contest.methods],
+    )
+    if not differences:
+        return ""
+    return f"They differ in more than the method: {'; '.join(differences)}."
+
+
+# ----------------------------------------------------------------------------------------------------
+# The table of clients and methods.
 
 
 def table(contest: Contest) -> dict[str, Any] | None:
@@ -89,245 +116,329 @@ def table(contest: Contest) -> dict[str, Any] | None:
     """
     if contest.round is None:
         return None
-    base = contest.find("fedavg")
+    fedavg = contest.find("fedavg")
     return {
         "round": contest.round,
         "seeds": list(contest.seeds),
         "metric": contest.metric,
-        "better": contest.said["better"],
-        "methods": [one.label for one in contest.entries],
-        "over": base and base.label,
-        "means": [contest.mean(one) for one in contest.entries],
-        "pooled": contest.pools,
-        "rows": [_row(contest, client, base) for client in contest.clients],
+        "better": contest.summary["better"],
+        "methods": [method.label for method in contest.methods],
+        "over": None if fedavg is None else fedavg.label,
+        "means": [contest.mean_score(method) for method in contest.methods],
+        "pooled": contest.is_pooled,
+        "rows": [_row(contest, client, fedavg) for client in contest.clients],
     }
 
 
-def _row(contest: Contest, client: ClientId, base: Entry | None) -> dict[str, Any]:
-    values = [contest.values(one, client) for one in contest.entries]
-    gains = [
-        base and one is not base and contest.gain(one, base, client) for one in contest.entries
-    ]
+def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dict[str, Any]:
+    gains: list[list[Any] | None] = []
+    for method in contest.methods:
+        gain = None
+        if fedavg is not None and method is not fedavg:
+            gain = contest.client_gain(method, fedavg, client)
+        gains.append(None if gain is None else [gain.by, gain.noise, gain.sign])
     return {
         "client": client,
-        "tests": contest.tests(client),
-        "values": [mean_value(each.values()) if each else None for each in values],
-        "gains": [[gain.by, gain.noise, gain.sign] if gain else None for gain in gains],
+        "tests": contest.test_size(client),
+        "values": [contest.client_score(method, client) for method in contest.methods],
+        "gains": gains,
     }
 
 
-def found(one: Entry) -> str:
+# ----------------------------------------------------------------------------------------------------
+# Sentences about one method.
+
+
+def groups_found(method: MethodTrials) -> str:
     """Return how many groups a method found, and whether they are the true ones, as a sentence."""
-    runs = one.trials.values()
-    counts = sorted({len(each.said["groups"]) for each in runs})
-    groups = (
-        count(counts[0], "group") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} groups"
-    )
-    seeds = f" with each of {len(runs)} seeds" if len(runs) > 1 and len(counts) == 1 else ""
-    seeds = f" over {len(runs)} seeds" if len(counts) > 1 else seeds
-    known = [each.said["ari"] for each in runs]
-    if one.method in BASELINES:
-        return f"{one.label} is {BASELINES[one.method]}: it has {groups} by definition."
-    true = ""
-    if known and None not in known:
-        rand = f"adjusted Rand index {mean_value(known):.2f}"
-        true = (
-            ", the same as the true groups"
-            if min(known) == 1
-            else f", not the same as the true groups ({rand})"
-        )
-    return f"{one.label} found {groups}{seeds}{true}."
-
-
-def _why(one: Entry) -> str:
-    if one.method in BASELINES:
-        return ""
-    split = (
-        "The last decision that divided clients"
-        if len(one.first.said["groups"]) > 1
-        else "Why it did not split"
-    )
-    seed = f" with seed {min(one.trials)}" if len(one.trials) > 1 else ""
-    return f"{split}{seed}. {one.first.reason}" if one.first.reason else "No reason was recorded."
-
-
-def against(contest: Contest, one: Entry, other: Entry) -> str:
-    """Return how a method compares with another in the mean and client by client, in one sentence."""
-    mean = contest.mean_gain(one, other)
-    if mean is None:
-        return f"No client was tested with both {one.label} and {other.label} in round {contest.round}."
-    seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
-    what = (
-        f"{BASELINES[other.method]} ({other.label})" if other.method in BASELINES else other.label
-    )
-    side = "higher" if mean.of > mean.over else "lower"
-    over = "over all test rows" if contest.pools else "on average"
-    by = f"{side} by {number(abs(mean.by))} {over}" if mean.by else f"the same {over}"
-    within = ", which is within noise" if mean.by and mean.sign == 0 else ""
-    values = f"({number(mean.over)} to {number(mean.of)}{within})"
-    who_ = _for_whom(contest, one, other)
-    mine = f"the {contest.metric} of {one.label}"
-    return f"Compared with {what} in round {contest.round}{seeds}, {mine} is {by} {values}; {who_}."
-
-
-def _for_whom(contest: Contest, one: Entry, other: Entry) -> str:
-    gains = {
-        client: gain for client in contest.clients if (gain := contest.gain(one, other, client))
-    }
-    if any(gain.sign is None for gain in gains.values()):
-        higher, lower = (sum(sign * gain.by > 0 for gain in gains.values()) for sign in (1, -1))
-        clients = count(len(gains), "client")
-        return f"it is better for {higher} of {clients} and worse for {lower}, but noise of single clients is not known"
-    up, down = ([client for client, gain in gains.items() if gain.sign == sign] for sign in (1, -1))
-    clients = count(len(gains), "client")
-    if not up and not down:
-        return f"none of {clients} gains or loses beyond noise"
-    better = f"{len(up) or 'none'} of {clients} {'gains' if len(up) < 2 else 'gain'}"
-    worse = f"{len(down)} {'loses' if len(down) == 1 else 'lose'} beyond noise: {who(down)}"
-    return f"{better} and {worse}" if down else f"{better}, none loses beyond noise"
-
-
-def _use(contest: Contest) -> str:
-    """Return which method to use, why, and for which clients another one is better."""
-    best, *others = contest.entries
-    if contest.constant is not None and contest.learned(best) is False:
-        return f"No method is recommended: {best.label}, the best one here, is no better than {contest.constant.label}."
-    gains = {one.label: gain for one in others if (gain := contest.mean_gain(best, one))}
-    if any(gain.sign is None for gain in gains.values()):
-        return f"The best {contest.mean_words} is that of {best.label}; whether it is best beyond noise is not known."
-    tied = [label for label, gain in gains.items() if gain.sign == 0]
-    if any(gain.by < 0 for gain in gains.values()):
-        why = f"no method has a better {contest.mean_words} beyond noise, and none of those within noise has fewer groups"
-    elif tied:
-        why = f"it has the best {contest.mean_words}; within noise of it: {', '.join(tied)}"
+    summaries = [trial.summary for trial in method.trials.values()]
+    counts = [len(summary["groups"]) for summary in summaries]
+    if min(counts) == max(counts):
+        groups = count(counts[0], "group")
+        seeds = f" with each of {len(counts)} seeds" if len(counts) > 1 else ""
     else:
-        why = f"its {contest.mean_words} is the best, beyond noise"
-    rivals = [one for one in others if one.method in BASELINES or one is contest.focus]
-    better = {
-        one.label: [c for c in contest.clients if (g := contest.gain(one, best, c)) and g.sign == 1]
-        for one in rivals
-    }
-    but = "; ".join(
-        f"{label} is better beyond noise for {who(ids)}" for label, ids in better.items() if ids
+        groups = f"{min(counts)} to {max(counts)} groups"
+        seeds = f" over {len(counts)} seeds"
+    if method.name in BASELINES:
+        return f"{method.label} is {BASELINES[method.name]}: it has {groups} by definition."
+    agreement = _agreement([summary["ari"] for summary in summaries])
+    return f"{method.label} found {groups}{seeds}{agreement}."
+
+
+def _agreement(rand_indices: list[float | None]) -> str:
+    known = [index for index in rand_indices if index is not None]
+    if len(known) < len(rand_indices):
+        return ""
+    if min(known) == 1:
+        return ", the same as the true groups"
+    mean = mean_value(known)
+    return f", not the same as the true groups (adjusted Rand index {mean:.2f})"
+
+
+def _why(method: MethodTrials) -> str:
+    """Return the last decision of a method on its groups, with the first seed."""
+    if method.name in BASELINES:
+        return ""
+    decision = method.first.last_decision
+    if not decision:
+        return "No reason was recorded."
+    divided = len(method.first.summary["groups"]) > 1
+    about = "The last decision that divided clients" if divided else "Why it did not split"
+    seed = f" with seed {min(method.trials)}" if len(method.trials) > 1 else ""
+    return f"{about}{seed}. {decision}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sentences that compare methods.
+
+
+def compare(contest: Contest, method: MethodTrials, other: MethodTrials) -> str:
+    """Return how a method compares with another in the mean and client by client, in one sentence."""
+    gain = contest.mean_gain(method, other)
+    if gain is None:
+        return (
+            f"No client was tested with both {method.label} and {other.label} "
+            f"in round {contest.round}."
+        )
+    what = other.label
+    if other.name in BASELINES:
+        what = f"{BASELINES[other.name]} ({other.label})"
+    seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
+    clients = _better_and_worse(contest.client_gains(method, other))
+    return (
+        f"Compared with {what} in round {contest.round}{seeds}, the {contest.mean_name} of "
+        f"{method.label} is {_difference(gain)}; {clients}."
     )
-    below = [one.client for one in left_below(contest, best)]
-    whom = "" if but else " for all clients"
-    whom = f" except for {who(below)}, below always predicting the same" if below else whom
-    return f"Use {best.label}{whom}: {why}.{f' But {but}.' if but else ''}"
+
+
+def _difference(gain: Gain) -> str:
+    """Return a difference in words: "0.450 higher (0.750 against 0.300)"."""
+    if not gain.by:
+        return f"the same ({number(gain.score)})"
+    direction = "higher" if gain.score > gain.other_score else "lower"
+    scores = f"{number(gain.score)} against {number(gain.other_score)}"
+    significance = ", not significant" if gain.sign == 0 else ""
+    return f"{number(abs(gain.by))} {direction} ({scores}{significance})"
+
+
+def _better_and_worse(gains: Mapping[ClientId, Gain]) -> str:
+    """Return for how many clients a method is better, and for which it is worse."""
+    clients = count(len(gains), "client")
+    if any(gain.sign is None for gain in gains.values()):
+        better = sum(gain.by > 0 for gain in gains.values())
+        worse = sum(gain.by < 0 for gain in gains.values())
+        return (
+            f"it is better for {better} of {clients} and worse for {worse}, "
+            "but noise of single clients is not known"
+        )
+    better_off = [client for client, gain in gains.items() if gain.sign == 1]
+    worse_off = [client for client, gain in gains.items() if gain.sign == -1]
+    if not better_off and not worse_off:
+        return f"it is significantly better or worse for none of {clients}"
+    better_for = f"{len(better_off) or 'none'} of {clients}"
+    worse_for = who(worse_off) if worse_off else "none"
+    return f"it is significantly better for {better_for} and significantly worse for {worse_for}"
+
+
+def use(contest: Contest, recommendation: Recommendation) -> str:
+    """Return which method to use, why, and for which clients another one is better."""
+    label, metric = recommendation.method, contest.mean_name
+    match recommendation.reason:
+        case "no better than constant":
+            assert contest.constant is not None
+            constant = contest.constant.label
+            return (
+                f"No method is recommended: {label}, the best one here, is not significantly "
+                f"better than {constant}."
+            )
+        case "not known":
+            return f"{label} has the best {metric}; whether the difference is significant is not known."
+        case "simplest":
+            why = (
+                f"no method has a significantly better {metric}, "
+                "and of those that do not differ significantly, none has fewer groups"
+            )
+        case "tied":
+            tied = ", ".join(recommendation.tied)
+            why = f"it has the best {metric}; not significantly worse: {tied}"
+        case "best":
+            why = f"its {metric} is significantly better than with any other method"
+    exceptions = [
+        f"{rival} is significantly better for {who(clients)}"
+        for rival, clients in recommendation.exceptions.items()
+    ]
+    if recommendation.below:
+        clients = (
+            f", but not for {who(recommendation.below)}, where a constant prediction is better"
+        )
+    elif exceptions:
+        clients = ""
+    else:
+        clients = " for all clients"
+    but = f" But {'; '.join(exceptions)}." if exceptions else ""
+    return f"Use {label}{clients}: {why}.{but}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Noise.
 
 
 def _noise(contest: Contest) -> str:
-    if contest.by_tests:
-        said = (
-            f"A difference is within noise below 1.96·sqrt(2·min(p, 1 − p)/n) + 1/n, for n {contest.unit} and p the mean of "
-            "both values: equally good models exceed this in at most 5 % of tests, however their errors are related."
+    """Return when a difference is significant."""
+    if contest.noise_is_of_tests:
+        return (
+            "A difference is significant above 1.96·sqrt(2·min(p, 1 − p)/n) + 1/n, where n is the "
+            f"number of {contest.test_unit} and p the mean of both values: equally good models "
+            "exceed this in at most 5 % of tests, however their errors are related."
+            f"{_shared_tests(contest)}"
         )
-        return f"{said}{_shared_tests(contest)}"
-    mean = f"A difference of means is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0"
-    if len(contest.seeds) < FEW:
-        mean = f"With fewer than {FEW} seeds, a difference of means counts if its 95 % interval over the clients is beyond 0"
-        if contest.shares_tests:
-            mean = f"With fewer than {FEW} seeds, noise of a mean is not known, because clients share test examples"
-    if len(contest.seeds) > 1:
-        single = f"That of one client is within noise if its 95 % interval over the {len(contest.seeds)} seeds contains 0."
-        data = {each.data for each in contest.entries[0].trials.values()}
-        if len(data) == 1 and data != {""}:
-            single += (
-                " All seeds have the same test examples; noise of their choice is not included."
-            )
-        return f"{mean}. {single}"
-    why = (
-        "the sizes of test sets are not recorded"
-        if contest.metric in SHARES
-        else f"{contest.metric} has no standard error"
+    return f"{_noise_of_means(contest)} {_noise_of_single_clients(contest)}"
+
+
+def _noise_of_means(contest: Contest) -> str:
+    num_seeds = len(contest.seeds)
+    if num_seeds >= MIN_SAMPLE:
+        return (
+            "A difference of means is significant if its 95 % interval over the "
+            f"{num_seeds} seeds does not contain 0."
+        )
+    if contest.shares_tests:
+        return (
+            f"With fewer than {MIN_SAMPLE} seeds, noise of a mean is not known, "
+            "because clients share test examples."
+        )
+    return (
+        f"With fewer than {MIN_SAMPLE} seeds, a difference of means is significant if its 95 % "
+        "interval over the clients does not contain 0; otherwise it is inconclusive."
     )
-    return f"{mean}. For single clients noise is not known: {why}, and there is one seed."
+
+
+def _noise_of_single_clients(contest: Contest) -> str:
+    if len(contest.seeds) == 1:
+        why = f"{contest.metric} has no standard error"
+        if contest.averages_shares:
+            why = "the sizes of test sets are not recorded"
+        return f"For single clients noise is not known: {why}, and there is one seed."
+    significant = (
+        "A difference of one client is significant if its 95 % interval over the "
+        f"{len(contest.seeds)} seeds does not contain 0."
+    )
+    digests = {trial.data_digest for trial in contest.methods[0].trials.values()}
+    if len(digests) == 1 and digests != {""}:
+        return (
+            f"{significant} All seeds have the same test examples; noise of their choice is not "
+            "included."
+        )
+    return significant
 
 
 def _shared_tests(contest: Contest) -> str:
-    """Return how test examples that clients share count in the mean over clients, as a further sentence."""
-    known = [each.testers for one in contest.entries for each in one.trials.values()]
+    """Return how test examples that clients share count in the mean over clients."""
     if len(contest.clients) < 2:
         return ""
-    if None in known:
-        return " Whether clients share test examples is not recorded; the mean over clients is noisier if they do."
-    shared = any(value > 1 for table in known if table is not None for value in table.values())
-    return (
-        " In the mean over clients, a test example that several of them have counts once."
-        if shared
-        else ""
-    )
+    trials = [trial for method in contest.methods for trial in method.trials.values()]
+    tables = [trial.testers for trial in trials if trial.testers is not None]
+    if len(tables) < len(trials):
+        return (
+            " Whether clients share test examples is not recorded; "
+            "the mean over clients is noisier if they do."
+        )
+    if any(testers > 1 for table in tables for testers in table.values()):
+        return " In the mean over clients, a test example that several of them have counts once."
+    return ""
 
 
-def _missing(contest: Contest) -> tuple[str, str]:
-    """Return which baselines are not there, as a sentence, and the command that records them."""
-    there = {one.method for one in contest.entries} | {
-        label.partition(" ")[0] for label in contest.left_out
-    }
-    names = [name for name in BASELINES if name not in there]
-    if not names:
+# ----------------------------------------------------------------------------------------------------
+# Baselines that were not run.
+
+
+def _missing_baselines(contest: Contest) -> tuple[str, str]:
+    """Return which baselines were not run, as a sentence, and the command that runs them."""
+    names = {method.name for method in contest.methods}
+    names |= {label.partition(" ")[0] for label in contest.left_out}  # labels may have a number
+    missing = [name for name in BASELINES if name not in names]
+    if not missing:
         return "", ""
-    what = " and with ".join(f"{BASELINES[name]} ({name})" for name in names)
-    said = f"There is no run to compare with {what}."
-    if contest.said["scenario"] in (FEDERATION, OWN):
-        return f"{said} Record one over the same clients.", ""
-    run, seeds = Path(contest.focus.first.said["run_dir"]), sorted(contest.focus.trials)
-    to = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
-    methods = [word for name in names for word in ("--method", name)]
-    more = ["--set", f"seeds={seeds}".replace(" ", "")] if len(seeds) > 1 else []
-    words = ["coterie", "run", str(run / RUN), *methods, *more, "--out", str(to)]
-    it = "it" if len(names) == 1 else "them"
-    code = any(
-        ":" in str(name)
-        for name in (contest.said["scenario"], contest.said["scenario_settings"].get("model", ""))
-    )
-    trust = " It imports code, so add --trust-code if you trust it." if code else ""
-    return (
-        f"{said} The command below adds {it}; then report both folders together.{trust}",
-        shlex.join(words),
-    )
+    baselines = " and with ".join(f"{BASELINES[name]} ({name})" for name in missing)
+    problem = f"There is no run to compare with {baselines}."
+    if contest.summary["scenario"] in (FEDERATION, OWN):
+        return f"{problem} Record one over the same clients.", ""
+    them = "it" if len(missing) == 1 else "them"
+    trust = ""
+    if _imports_code(contest):
+        trust = " It imports code, so add --trust-code if you trust it."
+    advice = f"The command below adds {them}; then report both folders together.{trust}"
+    return f"{problem} {advice}", _command_for(contest, missing)
 
 
-def sentences(said: Mapping[str, Any]) -> list[str]:
+def _imports_code(contest: Contest) -> bool:
+    scenario = contest.summary["scenario"]
+    model = contest.summary["scenario_settings"].get("model", "")
+    return any(":" in str(name) for name in (scenario, model))
+
+
+def _command_for(contest: Contest, baselines: list[str]) -> str:
+    """Return the command that runs baselines with the settings and seeds of the method in focus."""
+    run = Path(contest.focus.first.summary["run_dir"])
+    out = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
+    words = ["coterie", "run", str(run / RUN)]
+    for name in baselines:
+        words += ["--method", name]
+    seeds = sorted(contest.focus.trials)
+    if len(seeds) > 1:
+        words += ["--set", f"seeds={seeds}".replace(" ", "")]
+    return shlex.join([*words, "--out", str(out)])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parts of verdicts for explanations.
+
+
+def sentences(verdict: Mapping[str, Any]) -> list[str]:
     """Return a verdict without its reasons: its warnings, the groups, and the comparison with each baseline.
 
     Args:
-        said: The verdict.
+        verdict: The verdict.
     """
-    groups = [who(group) for group in said["groups"][:GROUPS]]
-    more = [f"and {len(said['groups']) - GROUPS} more"] if len(said["groups"]) > GROUPS else []
-    names = f": {' | '.join([*groups, *more])}." if len(said["groups"]) > 1 else "."
-    compared = [said["constant"], *said["better"]] if said["better"] or said["warnings"] else []
-    return [
-        text
-        for text in (
-            *said["warnings"],
-            f"{said['found'].removesuffix('.')}{names}",
-            said["by_time"],
-            *compared,
-        )
-        if text
-    ]
+    groups = f"{verdict['found'].removesuffix('.')}{_group_names(verdict['groups'])}."
+    lines = [*verdict["warnings"], groups, verdict["by_time"]]
+    if verdict["better"] or verdict["warnings"]:
+        lines += [verdict["constant"], *verdict["better"]]
+    return [line for line in lines if line]
 
 
-def for_client(contest: Contest, one: Entry, client: ClientId) -> str:
-    """Return a client's main metric with a method and with the others, as a sentence, or empty if it was not tested."""
-    if not (mine := contest.values(one, client)) or len(contest.entries) < 2:
+def _group_names(groups: list[list[ClientId]]) -> str:
+    if len(groups) < 2:
         return ""
-    said = [f"{number(mean_value(mine.values()))} with {one.label}"]
-    for other in contest.entries:
-        if other is not one and (gain := contest.gain(one, other, client)):
-            words = {
-                None: "noise is not known",
-                0: "within noise",
-                1: "worse beyond noise",
-                -1: "better beyond noise",
-            }
-            said.append(f"{number(gain.over)} with {other.label} ({words[gain.sign]})")
-    size = contest.tests(client)
-    tests = (
-        f" on {size:g} {contest.unit.removesuffix('s') if size == 1 else contest.unit}"
-        if size
-        else ""
-    )
-    return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(said)}."
+    names = [who(group) for group in groups[:MAX_GROUPS_IN_SENTENCE]]
+    if len(groups) > MAX_GROUPS_IN_SENTENCE:
+        names.append(f"and {len(groups) - MAX_GROUPS_IN_SENTENCE} more")
+    return f": {' | '.join(names)}"
+
+
+SIGNIFICANCE: Mapping[int | None, str] = {
+    None: "noise is not known",
+    0: "no significant difference",
+    1: "significantly worse",
+    -1: "significantly better",
+}
+"""Sign of a method's gain over another -> how the other one compares."""
+
+
+def for_client(contest: Contest, method: MethodTrials, client: ClientId) -> str:
+    """Return a client's main metric with a method and with the others; empty if it was not tested."""
+    score = contest.client_score(method, client)
+    if score is None or len(contest.methods) < 2:
+        return ""
+    scores = [f"{number(score)} with {method.label}"]
+    for other in contest.methods:
+        gain = None if other is method else contest.client_gain(method, other, client)
+        if gain is not None:
+            compared = SIGNIFICANCE[gain.sign]
+            scores.append(f"{number(gain.other_score)} with {other.label} ({compared})")
+    size = contest.test_size(client)
+    tests = ""
+    if size:
+        unit = contest.test_unit.removesuffix("s") if size == 1 else contest.test_unit
+        tests = f" on {size:g} {unit}"
+    return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(scores)}."

@@ -5,7 +5,7 @@ const GROUPS_LISTED = 12;
 
 /** A gain over FedAvg: [by, noise, sign], where a sign of null means that noise is not known. */
 const markOf = (sign) => (!known(sign) ? "?" : sign > 0 ? "▲" : sign < 0 ? "▼" : "≈");
-const judged = (sign) => (!known(sign) ? "noise is not known" : sign > 0 ? "better beyond noise" : sign < 0 ? "worse beyond noise" : "within noise");
+const judged = (sign) => (!known(sign) ? "noise is not known" : sign > 0 ? "significantly better" : sign < 0 ? "significantly worse" : "no significant difference");
 function gained(by, sign, over) {
   const kind = !known(sign) ? "unsure" : sign > 0 ? "up" : sign < 0 ? "down" : "same";
   return h("span", { class: `gain ${kind}`, title: `${signed(by)} over ${over}: ${judged(sign)}` }, `${markOf(sign)} ${signed(by)}`);
@@ -58,7 +58,7 @@ function clientsByMethod(said, run) {
   states.set(`verdict ${said.scenario}`, order);
   const means = h("tr", {}, h("td", {}, table.pooled ? "all rows" : "mean"), h("td", {}, ""), table.means.map((value) => h("td", {}, score(table, value))));
   const seeds = table.seeds.length > 1 ? `, means over ${table.seeds.length} seeds` : "";
-  const marks_ = table.over && table.methods.length > 1 ? `Differences are from ${table.over}: ▲ better and ▼ worse beyond noise, ≈ within noise${said.noise.startsWith("Noise is not known") ? ", ? not known" : ""}. ` : "";
+  const marks_ = table.over && table.methods.length > 1 ? `Differences are from ${table.over}: ▲ significantly better, ▼ significantly worse, ≈ no significant difference. ` : "";
   return [h("h3", {}, `${table.metric[0].toUpperCase()}${table.metric.slice(1)} of each client in round ${table.round}${seeds}`), h("p", { class: "about" }, marks_, said.noise),
     h("div", { class: "tall", tabindex: 0, role: "region", "aria-label": "Clients by method" },
       sortable(columns, table.rows, order, { caption: "Clients by method", foot: means }))];

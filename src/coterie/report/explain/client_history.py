@@ -14,7 +14,7 @@ from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
-from coterie.report.limits import limited, limited_clients
+from coterie.report.limits import limited_clients
 from coterie.report.summary import silent
 from coterie.report.verdict import for_client
 from coterie.report.words import count, rounds, short, who
@@ -64,7 +64,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
             _step(history, note, client) for i, note in enumerate(last) if note not in last[:i]
         ],
         "silent": [line["round"] for line in history.lines if silent(line, client)],
-        "limited": limited_clients(limited(history.lines), client),
+        "limited": limited_clients(one.first.limits, client),
         "refused": {
             line["round"]: why
             for line in history.lines

@@ -8,13 +8,15 @@ from typing import Any
 
 from coterie.methods import METHODS
 from coterie.records.shown import ClientId, mean_of, shown_as
-from coterie.report.contest import Contest, Entry, beside, trial
+from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.gathered import of_idle_arm
-from coterie.report.limits import limited, refused_sentence
+from coterie.report.limits import refused_sentence
 from coterie.report.listing import first_line
-from coterie.report.summary import agreement, summarised, without
+from coterie.report.ranking import beside
+from coterie.report.summary import agreement, without
+from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
 from coterie.report.words import count, who
 
@@ -48,7 +50,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
             Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)
         ),
         "unexplained": unexplained(history, changed),
-        "limited": [limit.plain() for limit in limited(history.lines)],
+        "limited": one.first.summary["limited"],
         "left_out": left_out(history),
         "standing": {
             "all": together and decision(together),
@@ -82,10 +84,9 @@ def _left_out(found: dict[str, Any]) -> list[tuple[int, str]]:
     return [*out, (0, "")]
 
 
-def rivals(history: RunHistory) -> tuple[Contest, Entry]:
+def rivals(history: RunHistory) -> tuple[Contest, MethodTrials]:
     """Return the run's comparison with FedAvg and Independent of its experiment, and its entry in it."""
-    folder, description, lines = history.folder, history.description, history.lines
-    return beside(folder, trial(summarised(folder, description, lines), description, lines))
+    return beside(history.folder, trial(history.folder, history.description, history.lines))
 
 
 def heading(history: RunHistory) -> dict[str, Any]:

@@ -20,11 +20,12 @@ from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
 from coterie.records.shown import ClientId, Shown, mean_of, pooled_over, shown_as, sums_of
-from coterie.report.contest import Trial, contests, gains, trial
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
-from coterie.report.summary import ABOUT, AROUND, Summary, expand, side_by_side, silent, summarised
+from coterie.report.ranking import contests, gains
+from coterie.report.summary import ABOUT, AROUND, Summary, expand, side_by_side, silent
+from coterie.report.trials import Trial, trial
 from coterie.report.verdict import verdict
 from coterie.settings import UserError, documented
 
@@ -89,9 +90,9 @@ def together(folders: Sequence[Path], parts: Sequence[Part]) -> dict[str, Any]:
     """
     found = contests(one for _, one, _ in parts)
     best = [
-        each.said["run_dir"]
+        each.summary["run_dir"]
         for contest in found
-        for one in contest.entries
+        for one in contest.methods
         for _, each in sorted(one.trials.items())
     ]
     better = {run: gain for contest in found for run, gain in gains(contest).items()}
@@ -130,13 +131,14 @@ def one(folder: Path) -> Part:
     """
     record = Record(folder)
     description, lines = record.shown()
-    said, run = summarised(folder, description, lines), gathered(folder, description, lines)
+    compared = trial(folder, description, lines)
+    said, run = compared.summary, gathered(folder, description, lines)
     clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
     pictures, count, lost = squares(folder, lines, clients)
     left_out = {"groups", "true_groups", "score", said["metric"], "settings", *AROUND} - {"limits"}
     return (
         said,
-        trial(said, description, lines),
+        compared,
         {
             **{key: value for key, value in said.items() if key not in left_out},
             "score": said["score"]

@@ -1,0 +1,107 @@
+"""The noise of a difference between two methods: how far apart two equally good methods come out by chance.
+
+A difference is significant if it is greater than its noise:
+
+- If the main metric averages numbers from 0 to 1 over test examples, such as the accuracy, noise is
+  that of a test set. A difference of two shares of n examples is not significant below
+  ``1.96 sqrt(2 min(p, 1 - p) / n) + 1 / n``, with p their mean. Both models are tested on the same
+  examples. They can differ in at most ``2 min(p, 1 - p) n`` of them, and if the models are equally
+  good, each of these favours either with probability 1/2: the bound is that of the sign test for the
+  largest number of such examples, in its normal approximation with the correction 1 / n for steps.
+  So it holds however the errors of both models are related. In a mean over clients, an example that
+  several clients test counts once, see :mod:`coterie.data.shared_tests`.
+- Otherwise, with three seeds or more, noise of the mean over clients is half the 95% interval of its
+  difference over the seeds (Student's t). With fewer, half the interval over the clients takes its
+  place. It includes real differences between clients, so it overestimates noise: a difference
+  beyond it is significant, one within it is inconclusive. Noise of a single client is half the 95%
+  interval over the seeds, with the variance over seeds pooled over all clients; with one seed it is
+  not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import scipy
+
+from coterie.report.summary import interval
+
+NORMAL_95 = 1.96
+"""Half the 95% interval of a normal distribution, in standard deviations."""
+
+MIN_SAMPLE = 3
+"""The smallest number of clients, or of seeds, over which the noise of a mean is estimated."""
+
+MAX_INDEPENDENT_TESTERS = 1.1
+"""Clients per test example, in the mean. With more, the differences of clients are not independent
+observations."""
+
+
+def mean_value(values: Iterable[float]) -> float:
+    """Return the mean of some values, of which there is at least one."""
+    listed = list(values)
+    return math.fsum(listed) / len(listed)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Return half the 95% interval of the mean of some values; None for fewer than two."""
+    mean = interval(list(values))
+    if mean["high"] is None or mean["mean"] is None:
+        return None
+    return mean["high"] - mean["mean"]
+
+
+def two_shares(p: float, n: float) -> float:
+    """Return the greatest variance of the difference of two shares of the same n examples.
+
+    Both shares are p in the long run. Where one model is right and the other is wrong, the
+    difference of this example is 1 or -1, otherwise 0. If both models are right with probability p,
+    they differ with at most the probability ``2 min(p, 1 - p)``. That is reached if the errors of
+    one never are errors of the other, or if the models are never both right. It also holds for
+    numbers between 0 and 1, whose squared differences are smaller.
+
+    Example:
+        >>> round(1.96 * two_shares(0.9, 100) ** 0.5, 3)
+        0.088
+    """
+    p = min(max(p, 0.0), 1.0)
+    return 2 * min(p, 1 - p) / n
+
+
+def noise_over_few(difference: float, half: float | None) -> float | None:
+    """Return an interval over clients as noise, if the difference is beyond it.
+
+    The interval overestimates noise, so it says nothing about a difference within it.
+
+    Args:
+        difference: The mean difference.
+        half: Half the interval of the difference over clients; None if there are too few.
+    """
+    if half is None or abs(difference) <= half:
+        return None
+    return half
+
+
+def noise_of_seeds(client_differences: Sequence[Sequence[float]], num_seeds: int) -> float | None:
+    """Return half the 95% interval of a client's mean difference over seeds.
+
+    The variance over seeds is pooled over all clients, since a client has few seeds.
+
+    Args:
+        client_differences: The differences of each client with each seed.
+        num_seeds: The number of seeds of the client.
+
+    Returns:
+        The noise; None with one seed.
+    """
+    degrees_of_freedom = sum(len(over_seeds) - 1 for over_seeds in client_differences if over_seeds)
+    if not degrees_of_freedom:
+        return None
+    squares = math.fsum(
+        (value - mean_value(over_seeds)) ** 2
+        for over_seeds in client_differences
+        for value in over_seeds
+    )
+    quantile = float(scipy.special.stdtrit(degrees_of_freedom, 0.975))
+    return quantile * math.sqrt(squares / degrees_of_freedom / num_seeds)

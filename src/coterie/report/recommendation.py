@@ -1,0 +1,69 @@
+"""Which method to use, as a decision: :mod:`coterie.report.verdict` puts it into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.records.shown import ClientId
+from coterie.report.contest import Contest
+from coterie.report.warnings import clients_below
+
+Reason = Literal["no better than constant", "not known", "simplest", "tied", "best"]
+"""Why a method comes first:
+
+- ``no better than constant``: it does not, nothing was learned;
+- ``not known``: it has the best score, and noise is not known;
+- ``simplest``: others have a better score, but not significantly, and not fewer groups;
+- ``tied``: it has the best score, others are not significantly worse;
+- ``best``: it is significantly better than all others.
+"""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which method to use.
+
+    Attributes:
+        method: The label of the method with the best score or of the simplest of those.
+        reason: Why this method.
+        tied: The methods that do not differ significantly from it.
+        below: Clients for which it is worse than a constant prediction.
+        exceptions: Label of another method -> the clients for which that is significantly better.
+    """
+
+    method: str
+    reason: Reason
+    tied: Sequence[str] = ()
+    below: Sequence[ClientId] = ()
+    exceptions: Mapping[str, Sequence[ClientId]] = field(default_factory=dict)
+
+
+def recommend(contest: Contest) -> Recommendation:
+    """Return which method to use of those that are compared.
+
+    Args:
+        contest: The comparison, with the recommended method first.
+    """
+    best, *others = contest.methods
+    if contest.constant is not None and contest.beats_constant(best) is False:
+        return Recommendation(best.label, "no better than constant")
+    gains = {}
+    for method in others:
+        gain = contest.mean_gain(best, method)
+        if gain is not None:
+            gains[method.label] = gain
+    if any(gain.sign is None for gain in gains.values()):
+        return Recommendation(best.label, "not known")
+    tied = [label for label, gain in gains.items() if gain.sign == 0]
+    reason: Reason = "tied" if tied else "best"
+    if any(gain.by < 0 for gain in gains.values()):
+        reason = "simplest"
+    exceptions = {}
+    for rival in contest.rivals_of(best):
+        better_off = contest.clients_better_with(rival, than=best)
+        if better_off:
+            exceptions[rival.label] = better_off
+    below = [each.client for each in clients_below(contest, best)]
+    return Recommendation(best.label, reason, tied, below, exceptions)

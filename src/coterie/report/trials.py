@@ -1,0 +1,197 @@
+"""Runs as a comparison of methods needs them, and methods over the seeds of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.pooling import ErrorSums
+from coterie.records.record import Line, Record
+from coterie.records.shown import ClientId, shown_as, sums_of
+from coterie.report.gathered import aside
+from coterie.report.learning import Losses
+from coterie.report.limits import Limit, limited
+from coterie.report.noise import mean_value
+from coterie.report.reference import GroupEvidence, Reference, strongest_evidence
+from coterie.report.summary import Summary, summarised
+from coterie.report.words import by_time, sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A run as a comparison needs it.
+
+    Attributes:
+        summary: The summary of the run.
+        scores: Tested round -> honest client -> its main metric.
+        sums: Tested round -> honest client -> its sums of the main metric, if that is pooled over
+            clients; see ``coterie.pooling``.
+        test_sizes: Client -> its number of test examples or of test subjects, where recorded.
+        test_unit: What the sizes count.
+        data_digest: The digest of the data, or empty.
+        last_decision: The last decision on the groups, as a sentence with its round, or empty.
+        losses: Tested round -> honest client -> its loss on test data; empty where data drift.
+        reference: The scores of constant predictions.
+        testers: Client -> the mean number of clients that test an example of its test part; None if
+            it is not recorded.
+        cautions: What the data warn of.
+        evidence: The strongest evidence for groups, or None.
+        limits: What limits on single clients changed.
+        by_time: How test examples follow the others in time, as a sentence; empty if they are
+            drawn at random.
+    """
+
+    summary: Summary
+    scores: Mapping[int, Mapping[ClientId, float]]
+    sums: Mapping[int, Mapping[ClientId, ErrorSums]]
+    test_sizes: Mapping[ClientId, int]
+    test_unit: str
+    data_digest: str
+    last_decision: str
+    losses: Losses = field(default_factory=dict)
+    reference: Reference = field(default_factory=Reference)
+    testers: Mapping[ClientId, float] | None = None
+    cautions: Sequence[str] = ()
+    evidence: GroupEvidence | None = None
+    limits: Sequence[Limit] = ()
+    by_time: str = ""
+
+    def losses_until(self, last_round: int | None) -> Losses:
+        """Return the losses up to a round; None for all."""
+        if last_round is None:
+            return self.losses
+        return {number: losses for number, losses in self.losses.items() if number <= last_round}
+
+
+def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]) -> Trial:
+    """Return what a comparison needs of a run.
+
+    Args:
+        run: The run directory.
+        description: The content of ``run.toml``, as shown.
+        lines: The completed rounds, as shown.
+
+    Raises:
+        UserError: If ``lines`` is empty.
+    """
+    world = description["world"]
+    limits = limited(lines)
+    scores: dict[int, dict[ClientId, float]] = {}
+    sums: dict[int, dict[ClientId, ErrorSums]] = {}
+    losses: dict[int, dict[ClientId, float]] = {}
+    for line in lines:
+        if not line["tested"]:
+            continue
+        number, main = line["round"], shown_as(line).main
+        honest = _honest_entries(line)
+        round_scores = _numbers(honest, main)
+        if round_scores:
+            scores[number] = round_scores
+            sums[number] = _sums_of_honest(line, main, honest)
+            losses[number] = _numbers(honest, "loss")
+    if world.get("test_subjects") is None:
+        test_unit, sizes = "test examples", world.get("tests", ())
+    else:
+        test_unit, sizes = "test subjects", world["test_subjects"]
+    testers = world.get("testers")
+    return Trial(
+        summary=summarised(run, description, lines, limits),
+        scores=scores,
+        sums=sums,
+        test_sizes=dict(zip(world["clients"], sizes, strict=False)),
+        test_unit=test_unit,
+        data_digest=world.get("data", ""),
+        last_decision=last_decision(lines),
+        losses={} if "drift" in world else losses,
+        reference=Reference.of(world),
+        testers=None if testers is None else dict(zip(world["clients"], testers, strict=False)),
+        cautions=world.get("cautions", ()),
+        evidence=strongest_evidence(lines),
+        limits=limits,
+        by_time=by_time(world),
+    )
+
+
+def _honest_entries(line: Line) -> dict[ClientId, Mapping[str, Any]]:
+    """Return what a round records of each client that is no adversary."""
+    client_id = shown_as(line).key
+    return {
+        client_id(key): entry
+        for key, entry in line["clients"].items()
+        if not entry.get("adversary")
+    }
+
+
+def _numbers(entries: Mapping[ClientId, Mapping[str, Any]], name: str) -> dict[ClientId, float]:
+    """Return a number of each client that has it."""
+    return {
+        client: float(entry[name])
+        for client, entry in entries.items()
+        if entry.get(name) is not None
+    }
+
+
+def _sums_of_honest(
+    line: Line, main: str, honest: Mapping[ClientId, Any]
+) -> dict[ClientId, ErrorSums]:
+    client_id = shown_as(line).key
+    client_sums = {client_id(key): sums for key, sums in sums_of(line, main).items()}
+    return {client: sums for client, sums in client_sums.items() if client in honest}
+
+
+def read(run: Path | str, last_round: int | None = None) -> Trial:
+    """Read the run in a directory, up to a round or to its last one.
+
+    Raises:
+        UserError: If there is no run, or it has no completed round.
+    """
+    description, lines = Record(run).shown()
+    return trial(run, description, lines[:last_round])
+
+
+def last_decision(lines: Sequence[Line]) -> str:
+    """Return the last decision that divided the clients, as a sentence with its round.
+
+    With one group it is the last decision that did not divide them. Empty if there is none.
+
+    Args:
+        lines: The completed rounds, as shown.
+    """
+    min_parts = 2 if len(lines[-1]["groups"]) > 1 else 0
+    for line in reversed(lines):
+        for note in reversed(line["notes"]):
+            is_of_groups = len(note["parts"]) >= min_parts and len(note["clients"]) > 1
+            # Notes aside are of single clients; the end of an arm (drop) may be a reason for one group.
+            if is_of_groups and note["text"] and not aside(note):
+                return f"Round {line['round']}: {sentence(note['text'])}"
+    return ""
+
+
+@dataclass(frozen=True)
+class MethodTrials:
+    """A method with its settings, over seeds.
+
+    Attributes:
+        label: Its name, with a number if several entries have the same method.
+        trials: Seed -> run.
+    """
+
+    label: str
+    trials: Mapping[int, Trial]
+
+    @property
+    def first(self) -> Trial:
+        """The run with the smallest seed."""
+        return self.trials[min(self.trials)]
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return str(self.first.summary["method"])
+
+    @property
+    def mean_groups(self) -> float:
+        """The mean number of groups over the seeds."""
+        return mean_value(len(trial.summary["groups"]) for trial in self.trials.values())

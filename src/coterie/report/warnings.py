@@ -1,0 +1,229 @@
+"""What must be said before a method is recommended: what learning nothing scores, whom it fails, and what is not decided.
+
+The reference is a constant prediction, see :mod:`coterie.data.constant`. Where records have no
+score of it, as in older runs and in federations, nothing is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coterie.records.shown import ClientId
+from coterie.report.contest import Contest
+from coterie.report.learning import Fall, still_falling
+from coterie.report.limits import limit_sentences
+from coterie.report.trials import MethodTrials
+from coterie.report.words import count, number, sentence, short
+
+MAX_CLIENTS_IN_WARNING = 12
+"""The greatest number of clients that a warning names."""
+
+MAX_P_OF_EVIDENCE = 1e-3
+"""Evidence for groups is shown if its p-value is below this: a run examines its groups in many
+rounds."""
+
+MAX_P_OF_EVIDENCE_IF_BELOW = 0.05
+"""The same if the recommended method is worse than a constant prediction for some client."""
+
+ROUNDING_OF_CONSTANTS = 1e-6
+"""Recorded scores of constant predictions are rounded to this."""
+
+
+def warnings(contest: Contest) -> list[str]:
+    """Return what must be said before a method is recommended, as sentences in the order in which they are shown.
+
+    Args:
+        contest: The comparison, with the recommended method first.
+    """
+    best = contest.methods[0]
+    # 1. The methods are not the published ones, or the data are unfit.
+    lines = [*limited_lines(contest), *_data_lines(best)]
+    if contest.round is None:
+        return lines
+    # 2. The recommended method is no better than a constant prediction, or only for some clients.
+    constant_warning = no_better(contest, best)
+    below = [] if constant_warning else clients_below(contest, best)
+    lines += [constant_warning, below_line(contest, best, below), undecided_line(contest, below)]
+    # 3. One model is recommended against evidence for groups, or the comparison came too early.
+    if len(contest.methods) > 1:
+        lines.append(evidence_line(contest, best, below))
+    lines.append(falling_line(contest))
+    return [line for line in lines if line]
+
+
+def limited_lines(contest: Contest) -> list[str]:
+    """Return what limits on single clients changed with each method, one sentence a setting.
+
+    Of several seeds, the first in which they changed something.
+    """
+    lines = []
+    for method in contest.methods:
+        limited_trials = (trial for trial in method.trials.values() if trial.limits)
+        trial = next(limited_trials, None)
+        if trial is not None:
+            for text in limit_sentences(trial.limits, trial.summary["rounds"]):
+                lines.append(f"With {method.label}, {text}")
+    return lines
+
+
+def _data_lines(method: MethodTrials) -> list[str]:
+    """Return what the data warn of, each once."""
+    cautions = (text for trial in method.trials.values() for text in trial.cautions)
+    return [sentence(text) for text in dict.fromkeys(cautions)]
+
+
+def reference_line(contest: Contest) -> str:
+    """Return what always predicting the same scores; empty if it is not recorded."""
+    constant = contest.constant
+    score = None if constant is None else contest.mean_score(constant)
+    if constant is None or score is None:
+        return ""
+    num_clients = len(contest.clients)
+    over = f" over {count(num_clients, 'client')}" if num_clients > 1 else ""
+    prediction = constant.label[:1].upper() + constant.label[1:]
+    return f"{prediction} has a {contest.mean_name} of {number(score)}{over}."
+
+
+def no_better(contest: Contest, method: MethodTrials) -> str:
+    """Return that a method is no better than a constant prediction; empty if it is, or this is not known."""
+    constant = contest.constant
+    if constant is None or contest.beats_constant(method) is not False:
+        return ""
+    gain = contest.mean_gain(method, constant)
+    assert gain is not None  # or it would not be known
+    degree = "not significantly" if gain.by > 0 else "no"
+    scores = f"{contest.metric} {number(gain.score)} against {number(gain.other_score)}"
+    return f"{method.label} is {degree} better than {constant.label}: {scores}."
+
+
+@dataclass(frozen=True)
+class ClientBelow:
+    """A client for which a method is worse than a constant prediction.
+
+    Attributes:
+        client: The client.
+        score: Its main metric.
+        constant_score: The score of the better constant prediction, see
+            :meth:`~coterie.report.contest.Contest.constant_score`.
+        is_significant: Whether the difference is significant; None if noise is not known.
+    """
+
+    client: ClientId
+    score: float
+    constant_score: float
+    is_significant: bool | None
+
+
+def clients_below(contest: Contest, method: MethodTrials) -> list[ClientBelow]:
+    """Return the clients for which a method is worse than a constant prediction, the worst first."""
+    shortfalls = []
+    for client in contest.clients:
+        scores = contest.seed_scores(method, client)
+        constant_score = contest.constant_score(client)
+        if not scores or constant_score is None:
+            continue
+        score = sum(scores.values()) / len(scores)
+        shortfall = constant_score - score
+        if contest.summary["better"] == "smaller":
+            shortfall = -shortfall
+        if shortfall <= ROUNDING_OF_CONSTANTS:
+            continue
+        is_significant = None
+        if contest.noise_is_of_tests:
+            noise = contest.noise_of_shares({client: (score, constant_score)})
+            is_significant = shortfall > noise
+        shortfalls.append((shortfall, ClientBelow(client, score, constant_score, is_significant)))
+    return [below for _, below in sorted(shortfalls, key=lambda pair: -pair[0])]
+
+
+def below_line(contest: Contest, method: MethodTrials, below: Sequence[ClientBelow]) -> str:
+    """Return for which clients a method is worse than a constant prediction, with both scores."""
+    if not below:
+        return ""
+    clients = f"{len(below)} of {count(len(contest.clients), 'client')}"
+    scores = [
+        f"{each.client} {number(each.score)} ({number(each.constant_score)})"
+        for each in below[:MAX_CLIENTS_IN_WARNING]
+    ]
+    return (
+        f"With {method.label}, {clients} score worse than always predicting the same (in brackets: "
+        "the better constant prediction, from all training data or from the client's own): "
+        f"{', '.join(scores)}{_and_more(below)}."
+    )
+
+
+def undecided_line(contest: Contest, below: Sequence[ClientBelow]) -> str:
+    """Return for which of these clients the test set is too small to decide, with its size."""
+    undecided = [each.client for each in below if each.is_significant is False]
+    if not undecided:
+        return ""
+    sizes = [
+        f"{client} ({_size_in_words(contest, client)})"
+        for client in undecided[:MAX_CLIENTS_IN_WARNING]
+    ]
+    return f"Test sets too small to decide this: {', '.join(sizes)}{_and_more(undecided)}."
+
+
+def _size_in_words(contest: Contest, client: ClientId) -> str:
+    """Return the size of a client's test set: "8 rows", "1 subject"."""
+    size = contest.test_size(client)
+    unit = contest.test_unit.removeprefix("test ")
+    noun = "rows" if unit == "examples" else unit
+    return f"{size:g} {noun.removesuffix('s') if size == 1 else noun}"
+
+
+def _and_more(clients: Sequence[object]) -> str:
+    unnamed = len(clients) - MAX_CLIENTS_IN_WARNING
+    return f", and {unnamed} more" if unnamed > 0 else ""
+
+
+def evidence_line(contest: Contest, best: MethodTrials, below: Sequence[ClientBelow]) -> str:
+    """Return the strongest evidence for groups, if the recommended method has one group.
+
+    Empty if the evidence is weak.
+    """
+    if best.mean_groups > 1:
+        return ""
+    evidence = [
+        (trial.evidence, method.label)
+        for method in contest.methods
+        for trial in method.trials.values()
+        if trial.evidence
+    ]
+    if not evidence:
+        return ""
+    strongest, label = min(evidence, key=lambda pair: pair[0].p)
+    if strongest.p >= (MAX_P_OF_EVIDENCE_IF_BELOW if below else MAX_P_OF_EVIDENCE):
+        return ""
+    return (
+        f"{best.label} has one model for all. Strongest evidence for groups: "
+        f"p = {short(strongest.p)} ({label}, round {strongest.round}): {strongest.text}"
+    )
+
+
+def falling_line(contest: Contest) -> str:
+    """Return which methods have not finished learning, with the fall of their losses; empty if all have."""
+    falls = []
+    for method in contest.methods:
+        fall = _fall_with_most_seeds(contest, method)
+        if fall is not None:
+            losses = f"{number(fall.before)} to {number(fall.after)}"
+            falls.append(f"{losses} in rounds {fall.first} to {fall.last} with {method.label}")
+    if not falls:
+        return ""
+    what = "this model has" if len(contest.methods) == 1 else "these models have"
+    return (
+        f"Losses still fall ({'; '.join(falls)}): {what} not finished learning, "
+        "and more rounds may change the result."
+    )
+
+
+def _fall_with_most_seeds(contest: Contest, method: MethodTrials) -> Fall | None:
+    """Return the fall with the first seed of those whose losses still fall, if these are most seeds."""
+    falls = []
+    for seed in contest.seeds:
+        fall = still_falling(method.trials[seed].losses_until(contest.round))
+        if fall is not None:
+            falls.append(fall)
+    return falls[0] if 2 * len(falls) > len(contest.seeds) else None
