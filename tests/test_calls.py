@@ -24,7 +24,7 @@ MODULES = (
     "coterie.clustering",
     "coterie.core",
     "coterie.engines.flower",
-    "coterie.tracking",
+    "coterie.contrib.tracking",
 )
 """Modules with a list of what is public."""
 
@@ -46,10 +46,12 @@ def public_names() -> Iterator[tuple[str, Any]]:
 
 
 def is_called(thing: Any) -> bool:
-    """Whether users call it: not a constant, a protocol, an error, a result (a named tuple), or a name of a type."""
+    """Whether users call it: not a constant, a protocol, a base class, an error, a result (a named tuple), or a name of a type."""
     if isinstance(thing, type):
         return not (
-            issubclass(thing, Exception | int | tuple) or getattr(thing, "_is_protocol", False)
+            issubclass(thing, Exception | int | tuple)
+            or getattr(thing, "_is_protocol", False)
+            or inspect.isabstract(thing)
         )
     return inspect.isfunction(thing)
 

@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 ORDER = [
     "printable",
     "settings",
+    "extensions",
     "pooling",
     "notebook",
     "files",
@@ -33,8 +34,9 @@ ORDER = [
     "engines.flower",
     "runs",
     "report",
-    "tracking",
     "cli",
+    "contrib",
+    "contrib.tracking",
     "__main__",
     "__init__",
 ]
@@ -46,6 +48,11 @@ NEVER = {("methods", other) for other in ("models", "data", "training", "boundar
 }
 """Arrows that would run down, and must not be: methods and clustering are arithmetic."""
 
+EXTENSIONS = [part for part in ORDER if part.startswith("contrib.")]
+
+NEVER |= {(one, other) for one in EXTENSIONS for other in EXTENSIONS if one != other}
+"""An extension that comes with Coterie stands alone, as one of another package does."""
+
 PURE = ("core", "clustering", "methods")
 
 
@@ -54,7 +61,8 @@ def part_of(path: Path) -> str:
 
 
 def _part(names: Sequence[str]) -> str:
-    return "engines.flower" if list(names[:2]) == ["engines", "flower"] else names[0]
+    folders = ".".join(names[:2])
+    return folders if folders in ORDER else names[0]
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -146,6 +154,13 @@ def test_no_modules_import_each_other() -> None:
         free = {name for name, needs in left.items() if not needs & set(left)}
         assert free, f"a circle among {sorted(left)}"
         left = {name: needs for name, needs in left.items() if name not in free}
+
+
+@pytest.mark.parametrize("name", [n for n in BY_NAME if not n.startswith("contrib/")])
+def test_the_core_imports_no_extension(name: str) -> None:
+    """It finds them by entry points. The list of public names in ``__init__`` may contain theirs."""
+    extensions = {part for part, _ in parts_imported(BY_NAME[name]) if part.startswith("contrib")}
+    assert not extensions or name == "__init__.py"
 
 
 def test_the_root_has_few_modules() -> None:

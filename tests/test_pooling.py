@@ -15,6 +15,7 @@ import scipy.stats
 import torch
 
 import coterie
+from coterie.contrib.tracking.metrics import Metrics
 from coterie.data.objective import METRICS, REGRESSION, Objective, Tally, mean_output, squared_error
 from coterie.pooling import flat, parted, pooled, sound
 from coterie.records.record import Record
@@ -22,7 +23,6 @@ from coterie.records.shown import mean_of, spread
 from coterie.report.page import document
 from coterie.report.ranking import contests
 from coterie.report.trials import read
-from coterie.tracking.metrics import Metrics
 
 
 def by_definition(outputs: np.ndarray, targets: np.ndarray) -> float:

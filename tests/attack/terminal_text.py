@@ -319,7 +319,7 @@ def logged(rng: random.Random, place: Path) -> Attempt:
                 log.removeHandler(handler)
                 log.propagate = before
         elif kind == "tracker":
-            from coterie.tracking.metrics import words
+            from coterie.contrib.tracking.metrics import words
             from page_runs import line, note
 
             said.append(words(line(1, [[0]], note("split", [0], text=text))))

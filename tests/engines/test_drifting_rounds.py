@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import coterie
+from coterie.contrib.tracking.metrics import Metrics
 from coterie.core import Method, Position, Round
 from coterie.data.world import Drift, World
 from coterie.engines.rounds import rounds
@@ -18,7 +19,6 @@ from coterie.records.wellformed import flaw_of_description
 from coterie.report.summary import agreement_at
 from coterie.runs.experiment import make
 from coterie.settings import SettingError, UserError
-from coterie.tracking.metrics import Metrics
 from small import client, world
 
 IDS, PERIOD = (2, 3, 7), 2

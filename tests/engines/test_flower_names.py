@@ -21,6 +21,7 @@ from flwr.clientapp import ClientApp
 import coterie
 from attack import flower_identity
 from coterie.boundary import Boundary
+from coterie.contrib.tracking.trackers import Tracker
 from coterie.data.world import World
 from coterie.engines.flower import Participant, boundary_mod, client_app
 from coterie.engines.flower.messages import NAME, QUERY, SCHEMA, WHO
@@ -35,7 +36,6 @@ from coterie.records.record import NODES, Record
 from coterie.report.explain import explain
 from coterie.report.page.document import document
 from coterie.settings import SettingError, UserError
-from coterie.tracking.trackers import Tracker
 from flowered import FIRST, Here, foreign, strategy_of
 from small import mlp, world
 from timed import Clock, Timed

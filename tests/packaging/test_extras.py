@@ -71,7 +71,8 @@ def imported() -> frozenset[tuple[str, str]]:
 
 
 HOME = {
-    "engines/flower/": "flower", "masks/": "masks", "tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
+    "engines/flower/": "flower", "masks/": "masks",
+    "contrib/tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
     "engines/ray.py": "ray",
     "data/datasets.py": "hub", "data/tables.py": "tables", "data/pictures.py": "images", "boundary/privacy.py": "dp",
 }  # fmt: skip

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coterie.cli import fail
 from coterie.files import reason
@@ -42,9 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     from coterie.runs import experiment as overrides
     from coterie.runs.experiment import make, normal, read
     from coterie.runs.run import Caution, begin_new
-    from coterie.tracking.following import check
 
-    check(arguments.track)
+    _tracking(arguments.track)
     consent = given(arguments)
     secret = consent["secret"]
     own = consent["trust_code"] or any(
@@ -139,9 +138,8 @@ def resume(arguments: argparse.Namespace) -> int:
     """The command ``resume``."""
     from coterie.cli.commands import given
     from coterie.runs.run import changed_versions, reopen
-    from coterie.tracking.following import check
 
-    check(arguments.track)
+    _tracking(arguments.track)
     runs = reopen(arguments.run, **given(arguments), address=arguments.address)
     if all(one.finished() for one in runs):
         _track(runs, arguments.track)
@@ -161,11 +159,35 @@ def resume(arguments: argparse.Namespace) -> int:
     return _carry_out(runs, Path(arguments.run), arguments)
 
 
+class _NoTracking:
+    """What follows runs without ``--track``: nothing."""
+
+    def __enter__(self) -> _NoTracking:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def follow(self, folder: Path) -> None:
+        """Do nothing after a round."""
+
+
+def _tracking(
+    names: Sequence[str],
+    tell: Callable[[str], None] = warnings.warn,
+    wait: Callable[[str], None] | None = None,
+) -> Any:
+    """The context in which trackers follow runs; trackers that cannot be used are refused at once."""
+    if not names:
+        return _NoTracking()
+    from coterie.extensions import hook
+
+    return hook("tracking")(names, tell, wait)
+
+
 def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
     """Track the rounds of finished runs that are not tracked yet."""
-    from coterie.tracking import Tracking
-
-    with Tracking(names, lambda text: say(f"coterie: {text}", sys.stderr)) as tracking:
+    with _tracking(names, lambda text: say(f"coterie: {text}", sys.stderr)) as tracking:
         for one in runs:
             tracking.follow(one.folder)
 
@@ -176,13 +198,12 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     from coterie.records.record import line
     from coterie.records.shown import Shown
     from coterie.report.live import Live, watched
-    from coterie.tracking import Tracking
 
     names = [f"{one.folder.name}" if len(runs) > 1 else one.method.name for one in runs]
     try:
         with (
             Live(watched(arguments.json), names, runs[0].experiment.rounds) as live,
-            Tracking(arguments.track, live.tell, wait=live.note) as tracking,
+            _tracking(arguments.track, live.tell, wait=live.note) as tracking,
             _live_page(arguments.watch, folder, live) as page,
         ):
             for number, one in enumerate(runs):

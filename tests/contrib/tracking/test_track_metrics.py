@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import page_runs
+from coterie.contrib.tracking.metrics import MOST, Metrics, settings, words
 from coterie.records.record import Record
 from coterie.report.summary import summary
-from coterie.tracking.metrics import MOST, Metrics, settings, words
 
 
 def numbers(run: Path) -> list[dict[str, float]]:

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from coterie.tracking.__main__ import follow
-from coterie.tracking.pictures import Picture
-from coterie.tracking.trackers import Tracker
+from coterie.contrib.tracking.__main__ import follow
+from coterie.contrib.tracking.pictures import Picture
+from coterie.contrib.tracking.trackers import Tracker
 
 ROUNDS = 8
 """Of the run that is tracked."""

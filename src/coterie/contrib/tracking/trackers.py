@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from coterie.contrib.tracking.metrics import Metrics, settings, words
+from coterie.contrib.tracking.pictures import Picture, pictures
+from coterie.extensions import Registry
 from coterie.files import check_links, descriptor, read_within, within
 from coterie.records.record import ROUNDS, Line, Record
 from coterie.records.shown import ends, shown
 from coterie.records.store import SCHEMA, check_schema, write_whole
 from coterie.runs.experiment import EXPERIMENT
 from coterie.settings import UserError
-from coterie.tracking.metrics import Metrics, settings, words
-from coterie.tracking.pictures import Picture, pictures
 
 TRACK = "track"
 """Folder of trackers' files inside a run directory, or inside the folder of several runs."""
@@ -319,7 +320,9 @@ class Wandb(Tracker):
         self.run.finish()
 
 
-TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[Wandb]] = {
-    one.name: one for one in (TensorBoard, MLflow, Wandb)
-}
+TRACKERS: Registry[type[Tracker]] = Registry(
+    "coterie.trackers",
+    "a subclass of coterie.contrib.tracking.Tracker",
+    lambda name, cls: isinstance(cls, type) and issubclass(cls, Tracker) and cls.name == name,
+)
 """The trackers by name."""

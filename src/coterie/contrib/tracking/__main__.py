@@ -1,4 +1,4 @@
-"""The process of a tracker: ``python -m coterie.tracking NAME``, started by :class:`~coterie.tracking.Tracking`."""
+"""The process of a tracker, which ``Tracking`` starts: ``python -m coterie.contrib.tracking NAME``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from coterie.tracking.trackers import TRACKERS, Tracker
+from coterie.contrib.tracking.trackers import TRACKERS, Tracker
 
 EVERY = 1.0
 """Seconds between two reads of a growing record. The run does not say when it has recorded a round,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coterie.contrib.tracking.metrics import name_of
 from coterie.records.record import Line, load_matrices
-from coterie.tracking.metrics import name_of
 
 SIDE = 512
 """Pixels of a picture's side."""

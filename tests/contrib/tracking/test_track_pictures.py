@@ -8,9 +8,9 @@ import numpy as np
 from safetensors import safe_open
 
 import page_runs
+from coterie.contrib.tracking.pictures import SIDE, pictures, shaded
 from coterie.records.checksum import digest
 from coterie.records.record import Record
-from coterie.tracking.pictures import SIDE, pictures, shaded
 
 
 def test_a_picture_shows_the_parts_as_blocks(whole: Path) -> None:

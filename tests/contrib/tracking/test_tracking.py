@@ -12,12 +12,13 @@ import pytest
 from tracked import ROUNDS, Kept, append, cut, follow_one
 
 from coterie.cli import main
+from coterie.contrib.tracking import Tracking, following, track
+from coterie.contrib.tracking import __main__ as process
+from coterie.contrib.tracking.__main__ import follow
+from coterie.contrib.tracking.trackers import TRACKERS, Tracker
+from coterie.extensions import entry_points
 from coterie.records.record import Record
 from coterie.settings import UserError
-from coterie.tracking import Tracking, following, track
-from coterie.tracking import __main__ as process
-from coterie.tracking.__main__ import follow
-from coterie.tracking.trackers import Tracker
 
 
 def test_rounds_are_tracked_as_they_are_recorded(run: Path) -> None:
@@ -156,7 +157,7 @@ def test_links_to_a_tracker_s_own_files_are_left_alone(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("mlfow", "no tracker 'mlfow'; did you mean mlflow? (known: tensorboard, mlflow, wandb)"),
+    [("mlfow", "no tracker 'mlfow'; did you mean mlflow? (known: mlflow, tensorboard, wandb)"),
      ("wandb", "tracking with wandb needs the module wandb: pip install 'coterie[track]'")],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["run --out new", "resume old"])
@@ -170,7 +171,14 @@ def test_a_mistake_costs_one_sentence_before_anything_is_written(
 ) -> None:
     (tmp_path / "wandb").mkdir()  # such as it leaves behind: no module
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    trackers = list(entry_points("coterie.trackers").values())
+    site = tmp_path.parent / f"{tmp_path.name}-site" / "coterie-0.dist-info"
+    site.mkdir(parents=True)
+    (site / "entry_points.txt").write_text(
+        "[coterie.hooks]\ntracking = coterie.contrib.tracking:Tracking\n[coterie.trackers]\n"
+        + "".join(f"{point.name} = {point.target}\n" for point in trackers)
+    )
+    monkeypatch.setattr("sys.path", [str(tmp_path), str(site.parent)])
     monkeypatch.delitem(__import__("sys").modules, "wandb", raising=False)
     assert main([*command.split(), "--track", name]) == 2
     out, errors = capsys.readouterr()
@@ -197,7 +205,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(following, "__package__", "stand_in")
     monkeypatch.setattr(
-        following, "TRACKERS", dict.fromkeys(("fails", "hangs", "slow", "works"), Tracker)
+        TRACKERS, "built_in", dict.fromkeys(("fails", "hangs", "slow", "works"), Tracker)
     )
 
 

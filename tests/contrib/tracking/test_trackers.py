@@ -15,12 +15,12 @@ from tracked import ROUNDS, append, cut, follow_one
 
 import page_runs
 from coterie.cli import main
+from coterie.contrib.tracking import track
+from coterie.contrib.tracking.metrics import Metrics, settings
+from coterie.contrib.tracking.trackers import TRACKERS, MLflow, Tracker, Wandb
 from coterie.records.record import Record
 from coterie.records.store import SCHEMA
 from coterie.settings import UserError
-from coterie.tracking import track
-from coterie.tracking.metrics import Metrics, settings
-from coterie.tracking.trackers import TRACKERS, MLflow, Tracker, Wandb
 
 pytestmark = pytest.mark.slow
 

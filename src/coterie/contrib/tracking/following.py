@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
 
+from coterie.contrib.tracking.metrics import MOST
+from coterie.contrib.tracking.trackers import TRACK, TRACKERS
 from coterie.files import within
 from coterie.printable import printable
 from coterie.records.record import Record
 from coterie.records.store import write_whole
 from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
-from coterie.tracking.metrics import MOST
-from coterie.tracking.trackers import TRACK, TRACKERS
 
 PATIENCE = 60.0
 """Seconds to wait for a tracker at the end; the count starts again whenever it has tracked another
@@ -48,11 +48,13 @@ def check(names: Iterable[str]) -> list[str]:
     """
     chosen = list(dict.fromkeys(names))
     for name in chosen:
-        if name not in TRACKERS:
+        try:
+            tracker = TRACKERS.find(name)
+        except KeyError:
             raise UserError(
                 f"there is no tracker {name!r}{nearest(name, TRACKERS)} (known: {', '.join(TRACKERS)})"
-            )
-        for module in TRACKERS[name].needs:
+            ) from None
+        for module in tracker.needs:
             found = importlib.util.find_spec(module)
             if (
                 found is None or found.origin is None
@@ -68,7 +70,7 @@ class Tracking:
     """Context manager that lets trackers follow runs. At its end, the trackers have tracked all rounds.
 
     Args:
-        names: Names of :data:`~coterie.tracking.TRACKERS`.
+        names: Names of :data:`~coterie.contrib.tracking.TRACKERS`.
         tell: Called with a sentence when a tracker has failed and is switched off, or leaves
             something out; issues a warning by default. The runs continue.
         wait: Called with a sentence when the end has to wait for a tracker.
@@ -148,7 +150,7 @@ def track(folder: Path | str, names: Iterable[str] | str) -> None:
 
     Args:
         folder: The run directory.
-        names: Names of :data:`~coterie.tracking.TRACKERS`.
+        names: Names of :data:`~coterie.contrib.tracking.TRACKERS`.
 
     Raises:
         UserError: A name is unknown, or a module that a tracker needs is not installed.

@@ -1,0 +1,259 @@
+"""Extensions: methods, engines, commands and trackers that installed packages register.
+
+A package registers what it adds by entry points in its ``pyproject.toml``, as Coterie itself does
+for :mod:`coterie.contrib`::
+
+    [project.entry-points."coterie.methods"]
+    my-method = "my_package.my_module:MyMethod"
+
+============================ =====================================================================
+group                        what the entry point names
+============================ =====================================================================
+``coterie.methods``          a method's class, whose ``name`` is the name of the entry point
+``coterie.commands``         a :class:`coterie.cli.arguments.Command`
+``coterie.trackers``         a subclass of :class:`coterie.contrib.tracking.Tracker`
+``coterie.hooks``            what the command line calls for an option: ``tracking``, for ``--track``
+============================ =====================================================================
+
+Nothing is imported before it is used. If an extension cannot be imported, or is not what its group
+needs, a warning names its package, and everything else works.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from coterie.settings import UserError
+
+PREFIX = "coterie."
+"""The groups of entry points that are read begin with this."""
+
+METADATA_FOLDERS = (".dist-info", ".egg-info")
+"""Endings of the folders in which installers describe packages."""
+
+T = TypeVar("T")
+
+
+class BrokenExtension(UserError):
+    """An extension cannot be imported, or is not what its group needs."""
+
+
+class ExtensionWarning(UserWarning):
+    """An installed package registers something that cannot be used."""
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One line of a package's entry points.
+
+    Attributes:
+        group: The group, such as ``coterie.methods``.
+        name: The name that users write.
+        target: ``module:attribute``.
+        package: The package and its version, for messages.
+    """
+
+    group: str
+    name: str
+    target: str
+    package: str
+
+    def load(self) -> Any:
+        """Import what the entry point names.
+
+        Raises:
+            BrokenExtension: That fails; the message names the package and the error.
+        """
+        module, _, attribute = self.target.partition(":")
+        try:
+            value: Any = import_module(module)
+            for part in filter(None, attribute.split(".")):
+                value = getattr(value, part)
+        except (Exception, SystemExit) as error:  # a module may do anything while it is imported
+            text = f"{type(error).__name__}: {error}"
+            raise self.broken(f"cannot be imported ({text:.300})") from error
+        return value
+
+    def broken(self, reason: str) -> BrokenExtension:
+        """The error for an extension that cannot be used, and why it cannot."""
+        kind = self.group.removeprefix(PREFIX)
+        return BrokenExtension(f"{self.name!r} in {kind} of the package {self.package} {reason}")
+
+
+def entry_points(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by name; nothing is imported.
+
+    Args:
+        group: The group, such as ``coterie.methods``.
+
+    Returns:
+        Name -> entry point: those of Coterie first, then in the order of ``sys.path``.
+    """
+    return _grouped(tuple(sys.path)).get(group, {})
+
+
+@cache
+def _grouped(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
+    """Group -> name -> entry point, of the packages installed in the folders of ``path``."""
+    points = [point for folder, package in _packages(path) for point in _points(folder, package)]
+    points.sort(key=lambda point: _package_name(point.package) != "coterie")  # stable
+    groups: dict[str, dict[str, EntryPoint]] = {}
+    for point in points:
+        first = groups.setdefault(point.group, {}).setdefault(point.name, point)
+        if first is not point:
+            warn(point.broken(f"is ignored: {first.package} registers the same name"))
+    return groups
+
+
+def _packages(path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """(folder of its metadata, name with version) of each installed package.
+
+    importlib.metadata finds the same, but importing it takes 40 ms of processor time, a third of
+    all that ``coterie --help`` needs.
+    """
+    # The current folder may be a run directory from another person, who must not add code to it.
+    folders = [folder for folder in path if folder and folder != os.getcwd()]
+    names = set()
+    for folder in folders:
+        try:
+            entries = sorted(os.listdir(folder))
+        except OSError:  # a zip file, or a folder that is gone
+            continue
+        for entry in entries:
+            package, ending = os.path.splitext(entry)
+            name = _package_name(package)
+            # As in Python's own search, the first folder that has a package is the one that counts.
+            if ending in METADATA_FOLDERS and name not in names:
+                names.add(name)
+                yield os.path.join(folder, entry), package.replace("-", " ", 1)
+
+
+def _package_name(package: str) -> str:
+    """The name of a package without its version, as package indexes compare names."""
+    return package.replace(" ", "-").partition("-")[0].lower().replace("_", "-").replace(".", "-")
+
+
+def _points(folder: str, package: str) -> Iterator[EntryPoint]:
+    """The entry points of one package that are of Coterie's groups."""
+    try:
+        with open(os.path.join(folder, "entry_points.txt"), encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError):  # most packages have none
+        return
+    if f"[{PREFIX}" not in text:
+        return
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        name, equals, target = line.partition("=")
+        if line.startswith("["):
+            group = line.strip("[] ")
+        elif group.startswith(PREFIX) and equals and not line.startswith(("#", ";")):
+            yield EntryPoint(group, name.strip(), target.strip(), package)
+
+
+def hook(name: str) -> Any:
+    """Return what is registered for an option of the command line.
+
+    Args:
+        name: The name in the group ``coterie.hooks``.
+
+    Raises:
+        UserError: No installed package registers it, or it cannot be imported.
+    """
+    points = entry_points("coterie.hooks")
+    if name not in points:
+        raise UserError(f"no installed package provides {name}; install coterie again with pip")
+    return points[name].load()
+
+
+def warn(error: BrokenExtension) -> None:
+    """Warn of an extension that cannot be used."""
+    warnings.warn(str(error), ExtensionWarning, stacklevel=2)
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """What there is of one kind by name: Coterie's own, then what installed packages register.
+
+    An extension is imported when its name is first looked up, or all are iterated over. One that is
+    broken is left out, with one warning.
+
+    Args:
+        group: The group of entry points.
+        kind: What the group needs, for messages.
+        accepts: Whether something that was imported is of this kind, under this name.
+        prepared: Applied to each extension once; None to leave them as they are.
+
+    Attributes:
+        built_in: Name -> Coterie's own. No extension replaces one.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        kind: str,
+        accepts: Callable[[str, Any], bool],
+        prepared: Callable[[T], T] | None = None,
+    ) -> None:
+        self.group = group
+        self.kind = kind
+        self.accepts = accepts
+        self.prepared = prepared
+        self.built_in: dict[str, T] = {}
+        self._extensions: dict[EntryPoint, T | None] = {}
+
+    def find(self, name: str) -> T:
+        """Return what has this name.
+
+        Raises:
+            KeyError: Nothing has.
+            BrokenExtension: An extension has, and cannot be used.
+        """
+        if name in self.built_in:
+            return self.built_in[name]
+        point = entry_points(self.group)[name]
+        extension = self._extensions.get(point)
+        if extension is None:
+            extension = self._extensions[point] = self._loaded(point)
+        return extension
+
+    def _loaded(self, point: EntryPoint) -> T:
+        value = point.load()
+        if not self.accepts(point.name, value):
+            raise point.broken(f"is not {self.kind} of this name")
+        return self.prepared(value) if self.prepared else value
+
+    def _usable(self, point: EntryPoint) -> bool:
+        """Whether an extension can be used; if not, there is a warning the first time."""
+        if point.name in self.built_in:
+            return False
+        if point not in self._extensions:
+            try:
+                self.find(point.name)
+            except BrokenExtension as error:
+                self._extensions[point] = None
+                warn(error)
+        return self._extensions[point] is not None
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self.built_in and not self._usable(entry_points(self.group)[name]):
+            raise KeyError(name)
+        return self.find(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.built_in
+        for name, point in entry_points(self.group).items():
+            if self._usable(point):
+                yield name
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"<{self.group}: {', '.join(self)}>"
