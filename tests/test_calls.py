@@ -46,7 +46,7 @@ def public_names() -> Iterator[tuple[str, Any]]:
 
 
 def is_called(thing: Any) -> bool:
-    """Whether users call it: not a constant, a protocol, a base class, an error, a result (a named tuple), or a name of a type."""
+    """Whether users call it: no constant, protocol, base class, error, result (a named tuple) or name of a type."""
     if isinstance(thing, type):
         return not (
             issubclass(thing, Exception | int | tuple)
