@@ -21,9 +21,9 @@ mean, and the sum of squares around it."""
 SIGN = "|"
 """Sign in a key of test results between a metric and a sum of it: ``R2Score|errors/0``."""
 
-PARTS = ("rows", "errors", "means", "squares")
+SUM_NAMES = ("rows", "errors", "means", "squares")
 
-MOST_ROWS = 10**12
+MAX_ROWS = 10**12
 """More rows than this are not taken from a client."""
 
 FEW_ROWS = 10
@@ -45,44 +45,43 @@ def pooled(clients: Iterable[ErrorSums]) -> float:
     Returns:
         The metric; NaN if it is not defined. A client whose sums are not finite does not count.
     """
-    known = [sums for sums in clients if _finite(sums)]
-    rows = math.fsum(sums["rows"][0] for sums in known)
+    finite = [sums for sums in clients if _is_finite(sums)]
+    client_rows = [sums["rows"][0] for sums in finite]
+    rows = math.fsum(client_rows)
     if not rows:
         return math.nan
-    outputs = min(len(sums["errors"]) for sums in known)
-    errors = [math.fsum(sums["errors"][i] for sums in known) for i in range(outputs)]
-    if "means" not in known[0]:
+    outputs = min(len(sums["errors"]) for sums in finite)
+    errors = [math.fsum(sums["errors"][i] for sums in finite) for i in range(outputs)]
+    if "means" not in finite[0]:  # the root mean squared error
         return math.sqrt(math.fsum(errors) / rows)
     scores = []
     for i in range(outputs):
-        means = [sums["means"][i] for sums in known]
-        within = math.fsum(sums["squares"][i] for sums in known)
+        means = [sums["means"][i] for sums in finite]
+        within = math.fsum(sums["squares"][i] for sums in finite)
         if not within and len(set(means)) == 1:
             continue  # all targets are equal
-        overall = (
-            math.fsum(sums["rows"][0] * mean for sums, mean in zip(known, means, strict=True))
-            / rows
-        )
+        # The squares around the mean of all targets: those around each client's mean, and those of
+        # the clients' means.
+        mean_of_all = math.fsum(map(math.prod, zip(client_rows, means, strict=True))) / rows
         between = math.fsum(
-            sums["rows"][0] * (mean - overall) ** 2 for sums, mean in zip(known, means, strict=True)
+            n * (mean - mean_of_all) ** 2 for n, mean in zip(client_rows, means, strict=True)
         )
         scores.append(1 - errors[i] / (within + between))
     return math.fsum(scores) / len(scores) if scores else math.nan
 
 
-def _finite(sums: ErrorSums) -> bool:
-    return all(
-        value is not None and math.isfinite(value) for part in sums.values() for value in part
-    )
+def _is_finite(sums: ErrorSums) -> bool:
+    numbers = [value for values in sums.values() for value in values]
+    return all(value is not None and math.isfinite(value) for value in numbers)
 
 
 def flat(metric: str, sums: ErrorSums) -> dict[str, float]:
     """Return a metric's sums as numbers by key, as they are beside the metrics in the results of a test."""
-    return {
-        f"{metric}{SIGN}{part}/{i}": float(value)
-        for part, values in sums.items()
-        for i, value in enumerate(values)
-    }
+    results = {}
+    for part, values in sums.items():
+        for i, value in enumerate(values):
+            results[f"{metric}{SIGN}{part}/{i}"] = float(value)
+    return results
 
 
 def parted(results: Mapping[str, float]) -> tuple[dict[str, float], dict[str, ErrorSums]]:
@@ -97,7 +96,7 @@ def parted(results: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Er
     for key, value in results.items():
         metric, sign, part = key.rpartition(SIGN)
         name = part.rpartition("/")[0]
-        if sign and name in PARTS:
+        if sign and name in SUM_NAMES:
             sums.setdefault(metric, {}).setdefault(name, []).append(value)
         else:
             metrics[key] = value
@@ -106,33 +105,23 @@ def parted(results: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Er
 
 def sound(sums: Any) -> bool:
     """Whether a value, which may come from anybody, has the form of :data:`ErrorSums`; numbers may be None, for NaN."""
-    if not isinstance(sums, Mapping) or not {"rows", "errors"} <= set(sums) <= set(PARTS):
+    if not isinstance(sums, Mapping) or not {"rows", "errors"} <= set(sums) <= set(SUM_NAMES):
         return False
-    if ("means" in sums) != ("squares" in sums) or not all(
-        isinstance(part, list) and part for part in sums.values()
-    ):
+    if ("means" in sums) != ("squares" in sums):
         return False
-    numbers = [value for part in sums.values() for value in part]
-    if not all(
-        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-        for value in numbers
-    ):
+    for name, values in sums.items():
+        if not isinstance(values, list) or not values:
+            return False
+        if not all(_is_number_or_none(value) for value in values):
+            return False
+        if name != "means" and any(value is not None and not value >= 0 for value in values):
+            return False
+    outputs = {len(values) for name, values in sums.items() if name != "rows"}
+    if len(outputs) != 1 or len(sums["rows"]) != 1:
         return False
-    outputs = {len(part) for name, part in sums.items() if name != "rows"}
-    signed = [
-        value
-        for name, part in sums.items()
-        if name != "means"
-        for value in part
-        if value is not None
-    ]
-    return (
-        len(outputs) == 1
-        and len(sums["rows"]) == 1
-        and all(value >= 0 for value in signed)
-        and _few(sums["rows"][0])
-    )
+    rows = sums["rows"][0]
+    return rows is None or 1 <= rows <= MAX_ROWS
 
 
-def _few(rows: float | None) -> bool:
-    return rows is None or 1 <= rows <= MOST_ROWS
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

@@ -11,7 +11,7 @@ import re
 import sys
 from typing import TextIO
 
-_ODD = re.compile("[^ -~]")
+_NOT_ASCII = re.compile("[^ -~]")
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -32,21 +32,26 @@ def printable(text: str, keep: str = "") -> str:
         >>> print(printable("caf\u00e9 \x1b[31m\u202e\udcff"))
         café \u001b[31m\u202e\udcff
     """
-    return _ODD.sub(
-        lambda found: found[0] if found[0].isprintable() or found[0] in keep else _escape(found[0]),
-        text,
-    )
+
+    def escaped(match: re.Match[str]) -> str:
+        letter = match[0]
+        return letter if letter.isprintable() or letter in keep else _escape(letter)
+
+    return _NOT_ASCII.sub(escaped, text)
 
 
-def one_line(text: str, most: int = 2000) -> str:
-    """Return ``text`` as one :func:`printable` line; a line of more than ``most`` characters is cut in the middle."""
+def one_line(text: str, max_length: int = 2000) -> str:
+    """Return ``text`` as one :func:`printable` line; one longer than ``max_length`` is cut in the middle."""
     line = printable(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[: most // 2]} [...] {line[-most // 4 :]}"
+    if len(line) <= max_length:
+        return line
+    return f"{line[: max_length // 2]} [...] {line[-max_length // 4 :]}"
 
 
 def _escape(letter: str) -> str:
+    r"""A character in JSON's way: ``\u`` and four hexadecimal digits for each unit of UTF-16."""
     code = letter.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{code[at : at + 4]}" for at in range(0, len(code), 4))
+    return "".join(f"\\u{code[start : start + 4]}" for start in range(0, len(code), 4))
 
 
 def say(text: str, to: TextIO | None = None, end: str = "\n") -> None:
@@ -56,5 +61,6 @@ def say(text: str, to: TextIO | None = None, end: str = "\n") -> None:
 
 def printable_record(record: logging.LogRecord) -> bool:
     """Make the message of a log record :func:`printable`; a filter for a logger."""
-    record.msg, record.args = printable(record.getMessage()), ()
+    record.msg = printable(record.getMessage())
+    record.args = ()
     return True

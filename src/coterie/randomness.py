@@ -77,32 +77,35 @@ class Scope:
     """The global generators in a :func:`seeded` scope."""
 
     def __init__(self, word: int, gpu: bool, own_code: bool) -> None:
-        self.word, self.gpu, self.own_code = word, gpu, own_code
+        self.word = word
+        self.gpu = gpu
+        self.own_code = own_code
 
     @property
     def moved(self) -> bool:
         """Whether a global generator has been drawn from since it was seeded."""
-        if not torch.equal(
-            torch.get_rng_state(), torch.Generator().manual_seed(self.word).get_state()
-        ):
+        unmoved = torch.Generator().manual_seed(self.word).get_state()
+        if not torch.equal(torch.get_rng_state(), unmoved):
             return True
-        if self.gpu and not torch.equal(
-            torch.cuda.get_rng_state(), torch.Generator("cuda").manual_seed(self.word).get_state()
-        ):
-            return True
+        if self.gpu:
+            unmoved = torch.Generator("cuda").manual_seed(self.word).get_state()
+            if not torch.equal(torch.cuda.get_rng_state(), unmoved):
+                return True
         if not self.own_code:
             return False
+        # Both modules use a Mersenne twister, and keep the second of two Gaussian numbers.
+        _, python_words, python_gauss = random.getstate()
+        if python_gauss is not None or not _just_seeded(python_words[-1], python_words[0]):
+            return True
         numpy = _numpy_state()
-        python, state = random.getstate(), numpy["state"]
-        first = _fresh(python[1][-1], python[1][0]) and _fresh(state["pos"], state["key"][0])
-        return not first or python[2] is not None or bool(numpy["has_gauss"])
+        twister = numpy["state"]
+        return bool(numpy["has_gauss"]) or not _just_seeded(twister["pos"], twister["key"][0])
 
 
-def _fresh(position: int, word: int) -> bool:
+def _just_seeded(position: int, word: int) -> bool:
     """Whether a Mersenne twister has not drawn since it was seeded, from its position and the first word of its state."""
-    return (
-        position == 624 and word == 0x80000000
-    )  # what every seed gives; the first draw changes both
+    # Every seed leaves these two; the first draw changes both.
+    return position == 624 and word == 0x80000000
 
 
 @contextmanager
@@ -141,19 +144,22 @@ def seeded(*key: int, own_code: bool = True) -> Iterator[Scope]:
 @contextmanager
 def _own_code_seeded(word: int) -> Iterator[None]:
     """Fork and seed the global generators of ``random`` and ``numpy.random``."""
-    python, numpy = random.getstate(), _numpy_state()
-    replaced = None if numpy["bit_generator"] == "MT19937" else np.random.get_bit_generator()  # type: ignore[attr-defined]
-    if replaced is not None:  # by the user; only a Mersenne twister can be seeded in place
+    python_state = random.getstate()
+    numpy_state = _numpy_state()
+    # A user may have set another generator; only a Mersenne twister can be seeded in place.
+    replaced = None
+    if numpy_state["bit_generator"] != "MT19937":
+        replaced = np.random.get_bit_generator()  # type: ignore[attr-defined]
         np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]
     try:
         random.seed(word)
         np.random.seed(_halves(word))  # noqa: NPY002  (the global generator is what is seeded)
         yield
     finally:
-        random.setstate(python)
+        random.setstate(python_state)
         if replaced is not None:
             np.random.set_bit_generator(replaced)  # type: ignore[attr-defined]
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def _halves(word: int) -> list[int]:
@@ -173,8 +179,8 @@ def _numpy_state() -> dict[str, Any]:
 def is_generator(value: Any) -> bool:
     """Whether a value is a random generator of torch, NumPy or Python, and none of the global ones."""
     kinds = np.random.Generator | np.random.RandomState | random.Random | torch.Generator
-    shared = (random._inst, np.random.mtrand._rand, torch.random.default_generator)
-    return isinstance(value, kinds) and not any(value is one for one in shared)
+    global_generators = (random._inst, np.random.mtrand._rand, torch.random.default_generator)
+    return isinstance(value, kinds) and not any(value is shared for shared in global_generators)
 
 
 def state_of(generator: Any) -> str:
@@ -183,10 +189,7 @@ def state_of(generator: Any) -> str:
         return str(generator.get_state().tolist())
     if isinstance(generator, random.Random):
         return str(generator.getstate())
-    numpy = (
-        generator.get_state(legacy=False)
-        if isinstance(generator, np.random.RandomState)
-        else generator.bit_generator.state
-    )
-    with np.printoptions(threshold=10_000):
-        return str(numpy)
+    is_legacy = isinstance(generator, np.random.RandomState)
+    state = generator.get_state(legacy=False) if is_legacy else generator.bit_generator.state
+    with np.printoptions(threshold=10_000):  # so that no word of the state is left out
+        return str(state)

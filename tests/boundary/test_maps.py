@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
-from coterie.boundary.maps import drawn
+from coterie.boundary.maps import draw_map
 from coterie.boundary.rules import ROTATIONS
 from coterie.clustering import manhattan
 from coterie.methods.hcct import paper_code_ratios
@@ -40,7 +40,7 @@ def test_norms_inner_products_and_rows_survive(
     layout = Layout(
         nn.Sequential(nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 2))
     )
-    drawing, parameters = drawn(rotation, layout, block, seed), slice(0, layout.trainable)
+    drawing, parameters = draw_map(rotation, layout, block, seed), slice(0, layout.trainable)
     x = rows(layout, 3, seed)
     sealed = torch.stack([drawing.seal(row) for row in x])
     inner, outer = (part[:, parameters].double() for part in (x, sealed))
@@ -57,7 +57,7 @@ def test_norms_inner_products_and_rows_survive(
 @seeded(0)
 def test_a_map_is_linear_so_means_and_differences_commute_with_it(rotation: str) -> None:
     layout = Layout(mlp())
-    drawing = drawn(rotation, layout, 16, 5)
+    drawing = draw_map(rotation, layout, 16, 5)
     x, y = rows(layout, 2, 0)
     torch.testing.assert_close(
         drawing.seal(0.3 * x - 0.7 * y), 0.3 * drawing.seal(x) - 0.7 * drawing.seal(y)
@@ -67,7 +67,7 @@ def test_a_map_is_linear_so_means_and_differences_commute_with_it(rotation: str)
 @seeded(0)
 def test_the_matrix_of_a_blocks_map_is_orthogonal() -> None:
     layout = Layout(nn.Linear(6, 3, bias=False))  # 18 parameters: blocks of 8, 8 and 2
-    drawing = drawn("blocks", layout, 8, 1)
+    drawing = draw_map("blocks", layout, 8, 1)
     matrix = torch.stack([drawing.seal(row) for row in torch.eye(18)]).double()
     torch.testing.assert_close(
         matrix @ matrix.T, torch.eye(18, dtype=torch.float64), rtol=0, atol=1e-6
@@ -84,8 +84,8 @@ def test_a_map_by_tensors_leaves_every_tensor_its_columns() -> None:
             for i, piece in enumerate(layout.pieces)
         ]
     )
-    assert torch.equal(drawn("permute-tensors", layout, 2, 3).seal(row).abs(), row)
-    assert not torch.equal(drawn("permute", layout, 2, 3).seal(row).abs(), row)
+    assert torch.equal(draw_map("permute-tensors", layout, 2, 3).seal(row).abs(), row)
+    assert not torch.equal(draw_map("permute", layout, 2, 3).seal(row).abs(), row)
 
 
 @pytest.mark.parametrize("rotation", MAPS)
@@ -93,7 +93,7 @@ def test_a_map_by_tensors_leaves_every_tensor_its_columns() -> None:
 def test_a_map_is_its_key(rotation: str) -> None:
     layout = Layout(mlp())
     row = rows(layout, 1, 0)[0]
-    sealed = [drawn(rotation, layout, 16, key).seal(row) for key in (1, 1, 2)]
+    sealed = [draw_map(rotation, layout, 16, key).seal(row) for key in (1, 1, 2)]
     assert torch.equal(sealed[0], sealed[1])
     # Of 75 numbers as good as none is where it was.
     assert (sealed[0] == sealed[2]).sum() < 8
@@ -103,7 +103,7 @@ def test_a_map_is_its_key(rotation: str) -> None:
 @seeded(0)
 def test_signs_and_places_are_even() -> None:
     layout = Layout(nn.Linear(100, 100))
-    sealed = drawn("permute", layout, 2, 4).seal(torch.arange(1.0, layout.size + 1))
+    sealed = draw_map("permute", layout, 2, 4).seal(torch.arange(1.0, layout.size + 1))
     assert abs(float((sealed < 0).double().mean()) - 0.5) < 5 * 0.5 / layout.size**0.5
     assert (sealed.abs() == torch.arange(1.0, layout.size + 1)).sum() < 10  # one on average
 
@@ -113,7 +113,7 @@ def test_signs_and_places_are_even() -> None:
 def test_distances_by_l1_survive_permutations_and_not_blocks(rotation: str) -> None:
     layout = Layout(mlp())
     x = rows(layout, 4, 1)
-    seal = lambda name: torch.stack([drawn(name, layout, 16, 2).seal(row) for row in x])  # noqa: E731
+    seal = lambda name: torch.stack([draw_map(name, layout, 16, 2).seal(row) for row in x])  # noqa: E731
     torch.testing.assert_close(manhattan(seal(rotation)), manhattan(x), rtol=1e-6, atol=1e-6)
     assert abs(manhattan(seal("blocks")) - manhattan(x)).max() > 0.5
 
@@ -123,7 +123,7 @@ def test_signed_means_of_entries_survive_no_map() -> None:
     layout = Layout(mlp())
     x = rows(layout, 4, 1) + 1
     layers = {name: (span,) for name, span in layout.columns.items()}
-    sealed = torch.stack([drawn("permute-tensors", layout, 16, 2).seal(row) for row in x])
+    sealed = torch.stack([draw_map("permute-tensors", layout, 16, 2).seal(row) for row in x])
     plain, mapped = paper_code_ratios(x, layers), paper_code_ratios(sealed, layers)
     assert all(abs(plain[name] - mapped[name]) > 0.1 for name in layers)
 
@@ -166,6 +166,6 @@ def test_a_block_larger_than_the_model_is_the_model() -> None:
     layout = Layout(nn.Linear(3, 2))
     row = rows(layout, 1, 0)[0]
     assert torch.equal(
-        drawn("blocks", layout, 4096, 5).seal(row),
-        drawn("blocks", layout, layout.trainable, 5).seal(row),
+        draw_map("blocks", layout, 4096, 5).seal(row),
+        draw_map("blocks", layout, layout.trainable, 5).seal(row),
     )

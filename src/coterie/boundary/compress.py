@@ -13,7 +13,7 @@ NUMBER = 4
 """Bytes of a float32, and of an index, in a message."""
 
 
-def kept(share: float, count: int) -> int:
+def topk_count(share: float, count: int) -> int:
     """The number of ``count`` entries that topk sends: at least one, if there is any."""
     return min(count, max(1, round(share * count)))
 
@@ -40,8 +40,9 @@ def pack(
         Name -> array.
     """
     if kind == "topk":
-        at = torch.topk(values.abs(), kept(share, len(values))).indices.sort().values
-        return {"values": values[at], "indices": at.to(torch.int32)}
+        largest = torch.topk(values.abs(), topk_count(share, len(values))).indices
+        indices = largest.sort().values
+        return {"values": values[indices], "indices": indices.to(torch.int32)}
     if kind == "sign":
         positive = values >= 0
         if gen is not None:
@@ -90,15 +91,18 @@ def check_packed(
             f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected))}"
         )
     for name, values in expected.items():
-        found = sent[name]
-        if found.shape != values.shape or found.dtype != values.dtype:
+        array = sent[name]
+        if array.shape != values.shape or array.dtype != values.dtype:
             raise ValueError(
-                f"its {name} are {tuple(found.shape)} of {found.dtype} where {kind} has {tuple(values.shape)} of {values.dtype}"
+                f"its {name} are {tuple(array.shape)} of {array.dtype} "
+                f"where {kind} has {tuple(values.shape)} of {values.dtype}"
             )
-    if kind == "topk" and not bool(((sent["indices"] >= 0) & (sent["indices"] < count)).all()):
-        raise ValueError(f"its indices must be from 0 to {count - 1}")
-    if kind == "topk" and not bool((sent["indices"].diff() > 0).all()):
-        raise ValueError("its indices must increase strictly")
+    if kind == "topk":
+        indices = sent["indices"]
+        if not bool(((indices >= 0) & (indices < count)).all()):
+            raise ValueError(f"its indices must be from 0 to {count - 1}")
+        if not bool((indices.diff() > 0).all()):
+            raise ValueError("its indices must increase strictly")
 
 
 @public
@@ -108,7 +112,7 @@ def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
         return 0
     sizes = {
         "none": count * NUMBER,
-        "topk": kept(share, count) * 2 * NUMBER,
+        "topk": topk_count(share, count) * 2 * NUMBER,
         "sign": -(-count // 8) + NUMBER,
         "8bit": count + NUMBER,
     }

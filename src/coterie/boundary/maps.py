@@ -23,7 +23,7 @@ class Map(Protocol):
         ...
 
 
-class Same:
+class NoMap:
     """The identity map."""
 
     def seal(self, row: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,9 @@ class Permutation:
     """
 
     def __init__(self, order: torch.Tensor, signs: torch.Tensor) -> None:
-        self.order, self.back, self.signs = order, torch.argsort(order), signs
+        self.order = order
+        self.inverse_order = torch.argsort(order)
+        self.signs = signs
 
     def seal(self, row: torch.Tensor) -> torch.Tensor:
         """Permute a row ``(d,)`` and flip signs."""
@@ -55,7 +57,7 @@ class Permutation:
 
     def open(self, row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
-        return (row * self.signs)[self.back]
+        return (row * self.signs)[self.inverse_order]
 
 
 class Blocks:
@@ -67,42 +69,50 @@ class Blocks:
     rounding.
 
     Args:
-        first: The permutation.
+        permutation: The permutation.
         parameters: Number of parameters.
         size: Parameters per block.
         rng: Draws the matrices.
     """
 
     def __init__(
-        self, first: Permutation, parameters: int, size: int, rng: np.random.Generator
+        self, permutation: Permutation, parameters: int, size: int, rng: np.random.Generator
     ) -> None:
-        self.first, self.size = first, size
-        self.whole = parameters - parameters % size
+        self.permutation = permutation
+        self.size = size
         self.parameters = parameters
-        self.matrix, self.last = _orthogonal(size, rng), _orthogonal(parameters % size, rng)
+        self.last_start = parameters - parameters % size  # where the shorter last block begins
+        self.matrix = _orthogonal(size, rng)
+        self.last_matrix = _orthogonal(parameters % size, rng)
 
     def seal(self, row: torch.Tensor) -> torch.Tensor:
         """Permute a row ``(d,)`` and multiply its blocks by the matrix."""
-        return self._turn(self.first.seal(row), self.matrix.T, self.last.T)
+        permuted = self.permutation.seal(row)
+        return self._multiplied(permuted, self.matrix.T, self.last_matrix.T)
 
     def open(self, row: torch.Tensor) -> torch.Tensor:
         """Undo :meth:`seal`."""
-        return self.first.open(self._turn(row, self.matrix, self.last))
+        return self.permutation.open(self._multiplied(row, self.matrix, self.last_matrix))
 
-    def _turn(self, row: torch.Tensor, matrix: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        turned = row.clone()
-        whole, rest = slice(0, self.whole), slice(self.whole, self.parameters)
-        turned[whole] = (row[whole].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
-        turned[rest] = (row[rest].double() @ last).to(row.dtype)
-        return turned
+    def _multiplied(
+        self, row: torch.Tensor, matrix: torch.Tensor, last_matrix: torch.Tensor
+    ) -> torch.Tensor:
+        """The row with each block of parameters multiplied by the matrix from the right."""
+        out = row.clone()
+        full = slice(0, self.last_start)
+        last = slice(self.last_start, self.parameters)
+        out[full] = (row[full].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
+        out[last] = (row[last].double() @ last_matrix).to(row.dtype)
+        return out
 
 
 def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
+    """Draw an orthogonal matrix ``(size, size)``, uniformly."""
     q, r = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
     return q * torch.sign(torch.diagonal(r))
 
 
-def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
+def draw_map(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     """Draw a map, which depends only on the layout and ``key``.
 
     Buffers are only permuted among themselves: a server may average a variance, but its sign must
@@ -118,22 +128,18 @@ def drawn(rotation: str, layout: Layout, block: int, *key: int) -> Map:
         The map.
     """
     if rotation == "none":
-        return Same()
-    rng, parameters = (
-        numpy_generator(*key),
-        layout.trainable,
-    )  # its seed has 128 bits; that of PyTorch's generator has 32
-    spans = [(piece.start, piece.stop) for piece in layout.pieces]
-    if rotation != "permute-tensors":
+        return NoMap()
+    rng = numpy_generator(*key)  # its seed has 128 bits; that of PyTorch's generator has 32
+    parameters = layout.trainable
+    if rotation == "permute-tensors":
+        spans = [(piece.start, piece.stop) for piece in layout.pieces]
+    else:
         spans = [(0, parameters), (parameters, layout.size)]
-    order = torch.from_numpy(
-        np.concatenate([start + rng.permutation(stop - start) for start, stop in spans])
-    )
+    permuted = [start + rng.permutation(stop - start) for start, stop in spans]
+    order = torch.from_numpy(np.concatenate(permuted))
     signs = torch.ones(layout.size)
     signs[:parameters] -= 2 * torch.from_numpy(rng.integers(0, 2, parameters))
     permutation = Permutation(order, signs)
-    return (
-        Blocks(permutation, parameters, min(block, parameters), rng)
-        if rotation == "blocks"
-        else permutation
-    )
+    if rotation == "blocks":
+        return Blocks(permutation, parameters, min(block, parameters), rng)
+    return permutation

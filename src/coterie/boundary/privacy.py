@@ -88,22 +88,23 @@ def spent(
         return math.inf
     if accountant != "exact":
         return _by_library(noise, updates, delta, accountant)
-    separation = 2 * math.sqrt(updates) / noise
-    wanted = math.log(delta)
-    if leak(0.0, separation) <= wanted:
+    separation = 2 * math.sqrt(updates) / noise  # μ
+    log_delta = math.log(delta)
+    if leak(0.0, separation) <= log_delta:
         return 0.0
     # Zero-concentrated differential privacy bounds ε; the closed form decreases in ε.
-    most = separation * separation / 2 + separation * math.sqrt(-2 * wanted)
-    if leak(most, separation) > wanted:  # by rounding, if the noise is extremely small
-        most *= 2
-    if not math.isfinite(most):
+    max_epsilon = separation * separation / 2 + separation * math.sqrt(-2 * log_delta)
+    if leak(max_epsilon, separation) > log_delta:  # by rounding, if the noise is extremely small
+        max_epsilon *= 2
+    if not math.isfinite(max_epsilon):
         return math.inf
 
-    def above(epsilon: float) -> float:
-        return max(leak(epsilon, separation), -1e300) - wanted
+    def excess(epsilon: float) -> float:
+        """How far log δ(ε) is above log δ."""
+        return max(leak(epsilon, separation), -1e300) - log_delta
 
-    found = float(scipy.optimize.brentq(above, 0.0, most, xtol=1e-12, rtol=1e-12))
-    return found * (1 + 1e-9)  # at least the root
+    root = float(scipy.optimize.brentq(excess, 0.0, max_epsilon, xtol=1e-12, rtol=1e-12))
+    return root * (1 + 1e-9)  # at least the true root
 
 
 def _by_library(noise: float, updates: int, delta: float, accountant: str) -> float:
@@ -142,12 +143,15 @@ def noise_for(epsilon: float, updates: int, delta: float = 1e-5, sums: bool = Fa
     """
     if not epsilon > 0 or updates < 1:
         raise SettingError(f"epsilon must be > 0 and updates >= 1, got {epsilon!r} and {updates!r}")
-    low, high = 1e-9, 1.0
+    # Bisection: ε falls as the noise grows. `high` is always enough noise.
+    low = 1e-9
+    high = 1.0
     while spent(high, updates, delta, sums=sums) > epsilon:
         high *= 2
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if spent(middle, updates, delta, sums=sums) <= epsilon else (middle, high)
-        )
+        if spent(middle, updates, delta, sums=sums) <= epsilon:
+            high = middle
+        else:
+            low = middle
     return high

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from coterie.boundary.compress import NUMBER, check_packed, pack, packed_bytes, unpack
-from coterie.boundary.maps import drawn
+from coterie.boundary.maps import draw_map
 from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, numpy_generator, seeded
 from coterie.settings.calls import public
 
-OTHERS = "others"
+AFTER_PARAMETERS = "others"
 """Name of the array with the entries behind the parameters, which is sent with a compressed update.
 """
 
@@ -38,7 +38,7 @@ def update_number(part: int, half: int = 0) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Veiled(Federation):
+class MappedFederation(Federation):
     """A federation whose rows are mapped as a whole: layers have names, but no columns.
 
     Access to the columns of a layer raises ``SettingError``.
@@ -55,7 +55,7 @@ class Veiled(Federation):
         return slice(0, self.trainable)
 
 
-class Veil(Mapping[str, tuple[int, int]]):
+class HiddenColumns(Mapping[str, tuple[int, int]]):
     """Names of layers whose columns are hidden; access to them raises ``SettingError``.
 
     Args:
@@ -64,7 +64,8 @@ class Veil(Mapping[str, tuple[int, int]]):
     """
 
     def __init__(self, names: Iterable[str], boundary: Boundary) -> None:
-        self.names, self.boundary = tuple(names), boundary
+        self.names = tuple(names)
+        self.boundary = boundary
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -106,7 +107,7 @@ class Wire:
     def __post_init__(self) -> None:
         self.boundary.check_layout(self.layout)
         secret = self.seed if self.boundary.secret is None else self.boundary.secret
-        drawing = drawn(
+        drawing = draw_map(
             self.boundary.rotation, self.layout, self.boundary.block, secret, Purpose.BOUNDARY
         )
         object.__setattr__(self, "seal", drawing.seal)
@@ -126,27 +127,20 @@ class Wire:
         Returns:
             The model ``(d,)``.
         """
-        secret, layout = self.boundary.secret, self.layout
-        with seeded(
-            *(
-                (self.seed, Purpose.INIT, i)
-                if secret is None
-                else (secret, Purpose.INIT, self.seed, i)
-            )
-        ):
-            row = layout.row(model())
+        secret = self.boundary.secret
         if secret is None:
-            return row
+            with seeded(self.seed, Purpose.INIT, i):
+                return self.layout.row(model())
+        with seeded(secret, Purpose.INIT, self.seed, i):
+            row = self.layout.row(model())
         rng = numpy_generator(secret, Purpose.INIT, self.seed, i, 1)
-        for start, stop in layout.tensors.values():
-            drawn = row[start:stop]
-            scale = drawn.std(correction=0)
-            more = torch.from_numpy(rng.standard_normal(stop - start, dtype=np.float32))
-            row[start:stop] = (
-                drawn.mean() + (drawn - drawn.mean() + scale * more) / 2**0.5
-                if scale > 0
-                else drawn
-            )
+        for start, stop in self.layout.tensors.values():
+            tensor = row[start:stop]
+            scale = tensor.std(correction=0)
+            gaussian = torch.from_numpy(rng.standard_normal(stop - start, dtype=np.float32))
+            if scale > 0:
+                mean = tensor.mean()
+                row[start:stop] = mean + (tensor - mean + scale * gaussian) / 2**0.5
         return row
 
     def veil(self, federation: Federation, sealed: bool = False) -> Federation:
@@ -159,13 +153,14 @@ class Wire:
         Returns:
             The federation for the method.
         """
-        shown: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
+        values: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
         if not sealed:
-            shown["draw"] = lambda i: self.seal(federation.draw(i))
+            values["draw"] = lambda i: self.seal(federation.draw(i))
         if self.boundary.rotation not in WHOLE_ROW:
-            return Federation(**shown)
-        shown |= {name: Veil(shown[name], self.boundary) for name in ("columns", "tensors")}
-        return Veiled(**shown, trainable=self.layout.trainable)
+            return Federation(**values)
+        for name in ("columns", "tensors"):
+            values[name] = HiddenColumns(values[name], self.boundary)
+        return MappedFederation(**values, trainable=self.layout.trainable)
 
     # -- outgoing updates
     # ----------------------------------------------------------------------------------------------
@@ -233,15 +228,16 @@ class Wire:
         if self.boundary.clip is not None:
             out = self.clipped(out, self.boundary.clip)
         if self.boundary.noise:
-            key = self.seed if seed is None else seed, Purpose.NOISE, exchange, client
-            out = self._noised(out, keep, numpy_generator(*key, *((2 * number,) if number else ())))
+            key = [self.seed if seed is None else seed, Purpose.NOISE, exchange, client]
+            if number:
+                key.append(2 * number)  # odd numbers seed the signs of compression, see `pack`
+            out = self._noised(out, keep, numpy_generator(*key))
         return self.seal(out)
 
     def limit(self, clip: float | None) -> float | None:
         """Return the maximum norm of an update: the least of the boundary's and a plan's ``clip``; None without one."""
-        return min(
-            (limit for limit in (self.boundary.clip, clip) if limit is not None), default=None
-        )
+        limits = [limit for limit in (self.boundary.clip, clip) if limit is not None]
+        return min(limits, default=None)
 
     def clipped(self, update: torch.Tensor, limit: float) -> torch.Tensor:
         """Return an update ``(d,)`` whose parameters have at most the norm ``limit``."""
@@ -258,8 +254,9 @@ class Wire:
     ) -> torch.Tensor:
         """The update with noise on the parameters, and zero behind them: buffers do not change."""
         assert self.boundary.clip is not None
-        parameters, out = self.layout.trainable, torch.zeros_like(update)
+        parameters = self.layout.trainable
         noise = torch.from_numpy(rng.standard_normal(parameters, dtype=np.float32))
+        out = torch.zeros_like(update)
         out[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
         return out if keep is None else out.masked_fill(keep, 0.0)
 
@@ -283,14 +280,14 @@ class Wire:
         Returns:
             Name -> array.
         """
-        there, behind = self._travelling(keep)
-        gen = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
-        packed = (
-            pack(sealed[there], self.boundary.compress, self.boundary.share, gen)
-            if len(there)
-            else {}
-        )
-        return {**packed, OTHERS: sealed[behind]}
+        parameters, after = self._sent_columns(keep)
+        arrays: dict[str, torch.Tensor] = {}
+        if len(parameters):
+            gen = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
+            values = sealed[parameters]
+            arrays.update(pack(values, self.boundary.compress, self.boundary.share, gen))
+        arrays[AFTER_PARAMETERS] = sealed[after]
+        return arrays
 
     def unpack(
         self, sent: Mapping[str, torch.Tensor], keep: torch.Tensor | None = None
@@ -307,15 +304,18 @@ class Wire:
         Raises:
             ValueError: The arrays are of another kind.
         """
-        there, behind = self._travelling(keep)
-        packed = {name: values for name, values in sent.items() if name != OTHERS}
-        if OTHERS not in sent or sent[OTHERS].shape != behind.shape:
-            raise ValueError(f"its {OTHERS} must be the {len(behind)} entries after the parameters")
+        parameters, after = self._sent_columns(keep)
+        packed = {name: values for name, values in sent.items() if name != AFTER_PARAMETERS}
+        if AFTER_PARAMETERS not in sent or sent[AFTER_PARAMETERS].shape != after.shape:
+            raise ValueError(
+                f"its {AFTER_PARAMETERS} must be the {len(after)} entries after the parameters"
+            )
         row = torch.zeros(self.layout.size)
-        if len(there):
-            check_packed(packed, self.boundary.compress, len(there), self.boundary.share)
-            row[there] = unpack(packed, self.boundary.compress, len(there))
-        row[behind] = sent[OTHERS].float()
+        if len(parameters):
+            kind = self.boundary.compress
+            check_packed(packed, kind, len(parameters), self.boundary.share)
+            row[parameters] = unpack(packed, kind, len(parameters))
+        row[after] = sent[AFTER_PARAMETERS].float()
         return row
 
     def unclipped(self, sealed: torch.Tensor, task: Task) -> str | None:
@@ -333,26 +333,30 @@ class Wire:
         Returns:
             The reason, for an error message; None if the norm is possible.
         """
-        clip, noise = self.boundary.clip, self.boundary.noise
+        clip = self.boundary.clip
+        noise = self.boundary.noise
         if clip is None:
             return None
-        sizes = sealed[: self.layout.trainable].double().abs()
-        if self.boundary.compress == "8bit":
-            sizes = (sizes - sizes.max() / 254).clamp(min=0)
-        norm, most = (
-            float(sizes.norm()),
-            clip * (1 + noise * (math.sqrt(self.columns(task)[0]) + 8)),
-        )
-        if norm <= most * (1 + 1e-4):  # allows for single precision, with a margin
+        magnitudes = sealed[: self.layout.trainable].double().abs()
+        if self.boundary.compress == "8bit":  # less the greatest error of rounding, half a step
+            magnitudes = (magnitudes - magnitudes.max() / 254).clamp(min=0)
+        norm = float(magnitudes.norm())
+        parameters, _ = self.columns(task)
+        max_norm = clip * (1 + noise * (math.sqrt(parameters) + 8))
+        if norm <= max_norm * (1 + 1e-4):  # allows for single precision, with a margin
             return None
         bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
-        return f"its update has norm {norm:.4g}, more than {most:.4g}, the maximum under the boundary's {bounds}"
+        return (
+            f"its update has norm {norm:.4g}, more than {max_norm:.4g}, "
+            f"the maximum under the boundary's {bounds}"
+        )
 
-    def _travelling(self, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sent_columns(self, keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """The columns that do not stay at the client: those of parameters, and those behind them."""
-        at = torch.arange(self.layout.size)
-        at = at if keep is None else at[~keep]
-        return at[at < self.layout.trainable], at[at >= self.layout.trainable]
+        columns = torch.arange(self.layout.size)
+        columns = columns if keep is None else columns[~keep]
+        is_parameter = columns < self.layout.trainable
+        return columns[is_parameter], columns[~is_parameter]
 
     # -- communication cost and compatibility
     # --------------------------------------------------------------------------
@@ -365,11 +369,10 @@ class Wire:
         parameters = self.layout.trainable - int(stay[: self.layout.trainable].sum())
         return parameters, self.layout.size - int(stay.sum()) - parameters
 
-    def bytes_of(self, parameters: int, others: int) -> int:
-        """Bytes of a compressed update with this number of parameters and other entries."""
-        return (
-            packed_bytes(self.boundary.compress, parameters, self.boundary.share) + others * NUMBER
-        )
+    def bytes_of(self, parameters: int, buffers: int) -> int:
+        """Bytes of a compressed update with this number of parameters and of entries after them."""
+        packed = packed_bytes(self.boundary.compress, parameters, self.boundary.share)
+        return packed + buffers * NUMBER
 
     @property
     def counts(self) -> bool:
@@ -398,10 +401,11 @@ class Wire:
         An answer under masks counts as its question's ``cost``. In a ``hidden`` plan the place of
         an update shows which model the client took, so an update without columns counts, too.
         """
-        sends = (
-            bool(self.boundary.noise) and task.trains and (hidden or bool(self.columns(task)[0]))
-        )
+        if not self.boundary.noise:
+            return 0
+        sends_update = task.trains and (hidden or bool(self.columns(task)[0]))
         if self.boundary.masks:
-            cost = 0 if task.question is None or task.question.ask == "cell" else task.question.cost
-            return int(sends and task.sent) + cost * bool(self.boundary.noise)
-        return sends * (2 if task.halves else 1)
+            question = task.question
+            cost = 0 if question is None or question.ask == "cell" else question.cost
+            return int(sends_update and task.sent) + cost
+        return sends_update * (2 if task.halves else 1)

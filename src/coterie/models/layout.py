@@ -64,20 +64,15 @@ class Layout:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        trainable = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
-        stored, sent = module.state_dict(), getattr(module, AVERAGED, ("*",))
-        buffers = [
-            (n, b)
-            for n, b in module.named_buffers()
-            if b.is_floating_point()
-            and n in stored
-            and any(fnmatchcase(n, pattern) for pattern in sent)
-        ]
-        pieces, start = [], 0
-        for name, tensor in [*trainable, *buffers]:
-            pieces.append(Piece(name, tuple(tensor.shape), start))
-            start = pieces[-1].stop
-        if any(p.is_complex() for _, p in trainable):
+        trainable = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        buffers = _sent_buffers(module)
+        pieces = []
+        start = 0
+        for name, tensor in [*trainable.items(), *buffers.items()]:
+            piece = Piece(name, tuple(tensor.shape), start)
+            pieces.append(piece)
+            start = piece.stop
+        if any(parameter.is_complex() for parameter in trainable.values()):
             raise ValueError(
                 f"{type(module).__name__} has a complex parameter, and only real ones are supported"
             )
@@ -85,15 +80,14 @@ class Layout:
             raise ValueError(f"{type(module).__name__} has no trainable parameter")
         self.pieces: tuple[Piece, ...] = tuple(pieces)
         self.size: int = start
-        self.trainable: int = sum(p.numel() for _, p in trainable)
-        self.statistics: tuple[str, ...] = tuple(n for n, _ in buffers)
+        self.trainable: int = sum(parameter.numel() for parameter in trainable.values())
+        self.statistics: tuple[str, ...] = tuple(buffers)
         self.variances: tuple[slice, ...] = tuple(
             slice(p.start, p.stop) for p in pieces if p.name.rpartition(".")[2] == "running_var"
         )
-        names = {n for n, _ in trainable}
-        self.columns: Mapping[str, tuple[int, int]] = self._layers(names)
+        self.columns: Mapping[str, tuple[int, int]] = self._layers(set(trainable))
         self.tensors: Mapping[str, tuple[int, int]] = {
-            p.name: (p.start, p.stop) for p in self.pieces if p.name in names
+            p.name: (p.start, p.stop) for p in pieces if p.name in trainable
         }
         self.dense: tuple[str, ...] = tuple(
             name
@@ -187,10 +181,23 @@ class Layout:
 
     def load(self, module: torch.nn.Module, row: torch.Tensor) -> None:
         """Copy a row into the tensors of a module, in place."""
-        own = module.state_dict(keep_vars=True)
+        tensors = module.state_dict(keep_vars=True)
         with torch.no_grad():
             for name, value in self.state_dict(row).items():
-                own[name].copy_(value)
+                tensors[name].copy_(value)
+
+
+def _sent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The float buffers of a module that are sent: those of its ``state_dict`` and of :func:`averaging`."""
+    stored = module.state_dict()
+    patterns = getattr(module, AVERAGED, ("*",))
+    sent = {}
+    for name, buffer in module.named_buffers():
+        if not buffer.is_floating_point() or name not in stored:
+            continue
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            sent[name] = buffer
+    return sent
 
 
 AVERAGED = "averaged_buffers"
@@ -222,14 +229,12 @@ def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> to
     """Make a module of which only the float buffers with these names are sent and averaged."""
     module = model()
     floats = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
-    unknown = [
-        pattern for pattern in names if not any(fnmatchcase(name, pattern) for name in floats)
-    ]
-    if unknown:
-        known = ", ".join(floats) or "none"
-        raise SettingError(
-            f"buffers: {unknown[0]!r} is no float buffer of the model (these are: {known})"
-        )
+    for pattern in names:
+        if not any(fnmatchcase(name, pattern) for name in floats):
+            raise SettingError(
+                f"buffers: {pattern!r} is no float buffer of the model "
+                f"(these are: {', '.join(floats) or 'none'})"
+            )
     setattr(module, AVERAGED, names)
     return module
 

@@ -105,21 +105,20 @@ def convolutional(
         layers[f"conv{i}"] = torch.nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
         if norm:
             layers[f"norm{i}"] = torch.nn.BatchNorm2d(conv.out)
-        if (
-            conv.pool and pooling == "max"
-        ):  # before ReLU: the same result, and a quarter of the work for ReLU
+        # The maximum before ReLU: the same result, and a quarter of the work for ReLU.
+        if conv.pool and pooling == "max":
             layers[f"pool{i}"] = torch.nn.MaxPool2d(2)
         layers[f"relu{i}"] = torch.nn.ReLU()
         if conv.pool and pooling == "mean":
             layers[f"pool{i}"] = torch.nn.AvgPool2d(2)
-        channels, size = (
-            conv.out,
-            [(s + 2 * conv.padding - conv.kernel + 1) // (2 if conv.pool else 1) for s in size],
-        )
+        channels = conv.out
+        stride = 2 if conv.pool else 1
+        size = [(length + 2 * conv.padding - conv.kernel + 1) // stride for length in size]
     if min(size) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")
     if average:
-        layers["average"], size = torch.nn.AdaptiveAvgPool2d(1), [1, 1]
+        layers["average"] = torch.nn.AdaptiveAvgPool2d(1)
+        size = [1, 1]
     layers["flatten"] = torch.nn.Flatten()
     _dense_layers(layers, channels * math.prod(size), hidden, classes, dropout, norm)
     return torch.nn.Sequential(layers)
@@ -133,6 +132,7 @@ def _dense_layers(
     dropout: float,
     norm: bool = False,
 ) -> None:
+    """Add the hidden dense layers and the last one, for inputs of this width."""
     for i, out in enumerate(hidden, 1):
         layers[f"fc{i}"] = torch.nn.Linear(width, out)
         if norm:
@@ -175,7 +175,7 @@ _MCMAHAN = [Conv(32, 5, 2, True), Conv(64, 5, 2, True)]
 _VALID = [Conv(32, 5, 0, True), Conv(64, 5, 0, True)]
 _NOTEBOOK = [Conv(6, 5, 0, True), Conv(16, 5, 0, True)]
 _LENET = [Conv(6, 5, 2, True), Conv(16, 5, 0, True)]
-_SMALL = [Conv(8, 5, 0, True), Conv(16, 5, 0, True)]
+_CFL_SIZES = [Conv(8, 5, 0, True), Conv(16, 5, 0, True)]
 _CIFAR = [Conv(32, 3, 1, False), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
 _CNN4 = [Conv(16, 3, 1, False), Conv(32, 3, 1, True), Conv(64, 3, 1, True), Conv(128, 3, 1, True)]
 _CNN4_NARROW = [
@@ -193,7 +193,7 @@ _ACFL_EARLY = [
     Conv(64, 3, 1, True),
     Conv(64, 3, 1, False),
 ]
-_ACFL = [
+_ACFL_LATE = [
     Conv(32, 3, 1, False),
     Conv(64, 3, 1, True),
     Conv(64, 3, 1, False),
@@ -231,14 +231,14 @@ MODELS: Mapping[str, Builder] = MappingProxyType(
         # LeNet-5 (LeCun et al. 1998) with ReLU, as in FLUX's code: 61,706 on MNIST.
         "lenet5": partial(convolutional, convs=_LENET, hidden=(120, 84), pooling="mean"),
         # CFL's "multi-layer CNN" for MNIST, whose sizes the paper does not give; ours: 29,066.
-        "cfl-cnn": partial(convolutional, convs=_SMALL, hidden=(96,)),
+        "cfl-cnn": partial(convolutional, convs=_CFL_SIZES, hidden=(96,)),
         # CFL's "5-layer CNN" for CIFAR-10, sizes ours: 2,193,226.
         "cfl-cifar-cnn": partial(convolutional, convs=_CIFAR, hidden=(256,)),
         # CFL's two-layer LSTM for AG News, sizes ours: 4,771,600 with 10,000 words.
         "cfl-lstm": next_word,
         # ACFL's five convolutions and one dense layer, 511 KB: 130,826. The positions of the
         # pooling are ours.
-        "acfl-cnn": partial(convolutional, convs=_ACFL, average=True),
+        "acfl-cnn": partial(convolutional, convs=_ACFL_LATE, average=True),
         # The same layers with earlier pooling, for studies on a few cores: a quarter of the
         # operations.
         "acfl-cnn-early": partial(convolutional, convs=_ACFL_EARLY, average=True),
@@ -300,24 +300,22 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], torch.nn.Modu
     return partial(make, name, shape, classes)
 
 
-def check_maker(made: Any, where: str) -> None:
+def check_maker(maker: Any, argument: str) -> None:
     """Check that a user has passed a function that makes a module, and not the module.
 
     Args:
-        made: What was passed.
-        where: The argument, for the message.
+        maker: The value that the user passed.
+        argument: Name of the argument, for the message.
 
     Raises:
         SettingError: It is no function.
     """
-    if isinstance(made, torch.nn.Module) or not callable(made):
-        got = (
-            f"the module {type(made).__name__}"
-            if isinstance(made, torch.nn.Module)
-            else f"{made!r:.60}"
-        )
+    is_module = isinstance(maker, torch.nn.Module)
+    if is_module or not callable(maker):
+        got = f"the module {type(maker).__name__}" if is_module else f"{maker!r:.60}"
         raise SettingError(
-            f"{where} must be a function that makes a fresh module, such as lambda: Net(), got {got}"
+            f"{argument} must be a function that makes a fresh module, "
+            f"such as lambda: Net(), got {got}"
         )
 
 
@@ -335,13 +333,8 @@ def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
         return inner and {**inner, "buffers": list(maker.args[1])}
     if not isinstance(maker, partial) or maker.func is not make:
         return None
-    return dict(
-        zip(
-            ("name", "shape", "classes"),
-            (maker.args[0], list(maker.args[1]), maker.args[2]),
-            strict=True,
-        )
-    )
+    name, shape, classes = maker.args
+    return {"name": name, "shape": list(shape), "classes": classes}
 
 
 def _try(name: str, shape: Shape, classes: int) -> None:
@@ -349,26 +342,26 @@ def _try(name: str, shape: Shape, classes: int) -> None:
     build = builder(name)
     try:
         with seeded(0):
-            made = build(shape, classes)
+            module = build(shape, classes)
     except Exception as error:
         raise UserError(
             f"the model {name!r} fails with shape {shape} and {classes} classes: {error}"
         ) from error
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module):
         raise UserError(
-            f"the model {name!r} must make an nn.Module, but makes {type(made).__name__}"
+            f"the model {name!r} must make an nn.Module, but makes {type(module).__name__}"
         )
-    if not any(parameter.requires_grad for parameter in made.parameters()):
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise UserError(f"the model {name!r} has no trainable parameter")
 
 
-def check_consent(name: str, file: str, what: str = "model") -> None:
+def check_consent(name: str, file: str, kind: str = "model") -> None:
     """Check that a file does not name a model, or a scenario, that is code.
 
     Args:
         name: Its name.
         file: The file that names it.
-        what: What is named.
+        kind: The kind of object that has the name, for the message.
 
     Raises:
         UserError: It is code; the message has the place of the code.
@@ -376,17 +369,15 @@ def check_consent(name: str, file: str, what: str = "model") -> None:
     module, colon, _ = name.partition(":")
     if name in MODELS or not colon:
         return
-    top = module.partition(".")[0]
-    spec = (
-        importlib.machinery.PathFinder.find_spec(top, [*sys.path, os.getcwd()])
-        if top.isidentifier()
-        else None
-    )
+    package = module.partition(".")[0]
+    spec = None
+    if package.isidentifier():
+        spec = importlib.machinery.PathFinder.find_spec(package, [*sys.path, os.getcwd()])
     place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
-    where = f"from {place}" if place else "from wherever Python finds it"
+    source = f"from {place}" if place else "from wherever Python finds it"
     raise UserError(
-        f"{file} names the {what} {name!r}, which is code: Coterie would import {module!r} {where}; if you trust it, "
-        "pass --trust-code, or trust_code=True in Python"
+        f"{file} names the {kind} {name!r}, which is code: Coterie would import {module!r} "
+        f"{source}; if you trust it, pass --trust-code, or trust_code=True in Python"
     )
 
 
@@ -405,31 +396,30 @@ def builder(name: str) -> Builder:
     if name in MODELS:
         return MODELS[name]
     if ":" not in name:
-        known = f"{', '.join(MODELS)}, or package.module:Name"
-        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {known})")
-    found: Builder = imported(name, "model")
-    return found
+        names = f"{', '.join(MODELS)}, or package.module:Name"
+        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {names})")
+    user_builder: Builder = imported(name, "model")
+    return user_builder
 
 
-def imported(name: str, what: str) -> Any:
+def imported(name: str, kind: str) -> Any:
     """Import ``package.module:Name``, also from the current folder.
 
     Args:
         name: The name.
-        what: What it is, for the error message.
+        kind: The kind of object that has it, for the error message.
 
     Returns:
-        What has the name.
+        The object.
 
     Raises:
         UserError: It cannot be imported.
     """
     module, _, attribute = name.partition(":")
-    if (
-        "" not in sys.path and os.getcwd() not in sys.path
-    ):  # an installed command does not search the current folder
+    # An installed command does not search the current folder.
+    if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the user's module can raise anything
-        raise UserError(f"the {what} {name!r} cannot be imported: {error}") from error
+        raise UserError(f"the {kind} {name!r} cannot be imported: {error}") from error

@@ -40,14 +40,14 @@ def followed(rounds: Generator[R, None, None], name: str, total: int) -> Iterato
 
 
 def _drawn(bar: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
-    with bar(desc=name, total=total, unit="round") as shown:
+    with bar(desc=name, total=total, unit="round") as progress:
         for done in rounds:
-            if not shown.n:  # a run that goes on begins where it stopped
-                shown.initial = shown.n = done.number - 1
-            shown.set_postfix_str(_event(done), refresh=False)
-            shown.update()
+            if not progress.n:  # a run that goes on begins where it stopped
+                progress.initial = progress.n = done.number - 1
+            progress.set_postfix_str(_event(done), refresh=False)
+            progress.update()
             yield done
-        shown.leave = bool(shown.n)  # no bar is left of a run that was finished before
+        progress.leave = bool(progress.n)  # no bar is left of a run that was finished before
 
 
 def _lines(rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
@@ -63,9 +63,8 @@ def _event(done: Numbered) -> str:
 def _bar() -> Any:
     """The class of tqdm's bars for this notebook or terminal, without its thread; None if tqdm is not installed."""
     try:
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # without ipywidgets a notebook gets the bar of a terminal
+        # Without ipywidgets a notebook gets the bar of a terminal, and a warning.
+        with warnings.catch_warnings(action="ignore"):
             from tqdm.auto import tqdm
     except ImportError:
         return None

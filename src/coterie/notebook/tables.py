@@ -9,16 +9,20 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
+from itertools import islice
 from typing import Any
 
 from coterie.printable import printable
 from coterie.settings import UserError
 
-ROWS = 20
-"""Most rows of an HTML table."""
+MAX_TABLE_ROWS = 20
+"""Of an HTML table."""
 
-LISTED = 6
-"""Most entries of a list in a text."""
+MAX_LISTED = 6
+"""Entries of a list in a text."""
+
+MAX_ENTRY_LENGTH = 40
+"""Characters of an entry of such a list."""
 
 
 def labels(names: Mapping[int, str], ids: Iterable[int] = ()) -> dict[int, int | str]:
@@ -33,9 +37,13 @@ def labels(names: Mapping[int, str], ids: Iterable[int] = ()) -> dict[int, int |
         >>> labels({}, [0, 1]), labels({0: "north"}, [0, 1])
         ({0: 0, 1: 1}, {0: 'north', 1: '1'})
     """
-    whole = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names.values())
-    others = {client: client if whole else str(client) for client in ids}
-    return {**others, **{client: int(name) if whole else name for client, name in names.items()}}
+    are_numbers = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names.values())
+    shown: dict[int, int | str] = {}
+    for client in ids:
+        shown[client] = client if are_numbers else str(client)
+    for client, name in names.items():
+        shown[client] = int(name) if are_numbers else name
+    return shown
 
 
 def count(number: int, noun: str) -> str:
@@ -48,16 +56,18 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def some(values: Collection[Any], most: int = LISTED) -> str:
+def some(values: Collection[Any], limit: int = MAX_LISTED) -> str:
     """Return the first values in words, each printable and cut to 40 characters.
 
     Example:
-        >>> some([0, 1, 2]), some(range(9), most=3)
+        >>> some([0, 1, 2]), some(range(9), limit=3)
         ('0, 1, 2', '0, 1, 2, ...')
     """
-    texts = [printable(str(value)) for value, _ in zip(values, range(most), strict=False)]
-    cut = [text if len(text) <= 40 else f"{text[:37]}..." for text in texts]
-    return ", ".join(cut) + (", ..." if len(values) > most else "")
+    texts = []
+    for value in islice(values, limit):
+        text = printable(str(value))
+        texts.append(text if len(text) <= MAX_ENTRY_LENGTH else f"{text[:37]}...")
+    return ", ".join(texts) + (", ..." if len(values) > limit else "")
 
 
 def partition(groups: Collection[Sequence[Any]]) -> str:
@@ -90,7 +100,7 @@ def by_group(
         row: dict[str, Any] = {
             "group": number,
             "size": len(group),
-            "clients": some(group, most=2 * LISTED),
+            "clients": some(group, limit=2 * MAX_LISTED),
         }
         if value is not None:
             row[metric] = value(group)
@@ -105,12 +115,12 @@ def mean(values: Iterable[float | None]) -> float | None:
         >>> mean([1.0, None, 2.0]), mean([])
         (1.5, None)
     """
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return an HTML table of at most :data:`ROWS` rows, below a title; all text is escaped.
+    """Return an HTML table of at most :data:`MAX_TABLE_ROWS` rows, below a title; all text is escaped.
 
     Args:
         title: The title.
@@ -120,12 +130,14 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         The HTML.
     """
     head = "".join(f"<th>{_cell(name)}</th>" for name in (rows[0] if rows else ()))
-    body = "".join(
-        f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row.values())}</tr>"
-        for row in rows[:ROWS]
-    )
-    more = f"<p>… and {len(rows) - ROWS:,} more</p>" if len(rows) > ROWS else ""
-    return f"<p>{_cell(title)}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    body = ""
+    for row in rows[:MAX_TABLE_ROWS]:
+        cells = "".join(f"<td>{_cell(value)}</td>" for value in row.values())
+        body += f"<tr>{cells}</tr>"
+    hidden = len(rows) - MAX_TABLE_ROWS
+    note = f"<p>… and {hidden:,} more</p>" if hidden > 0 else ""
+    html_table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<p>{_cell(title)}</p>{html_table}{note}"
 
 
 def _cell(value: Any) -> str:
@@ -150,9 +162,7 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
         import pandas
     except ImportError as error:
         raise UserError("to_pandas needs pandas: pip install 'coterie[notebook]'") from error
-    return pandas.DataFrame(
-        [
-            {name: math.nan if value is None else value for name, value in row.items()}
-            for row in rows
-        ]
-    )
+    filled = []
+    for row in rows:
+        filled.append({name: math.nan if value is None else value for name, value in row.items()})
+    return pandas.DataFrame(filled)
