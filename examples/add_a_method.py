@@ -100,6 +100,7 @@ class KMeansFL:
         notes = tuple(
             Note(
                 kind="join",
+                effect="joins",
                 clients=(client,),
                 text=f"least training loss with model {chosen[client]}",
             )
@@ -145,6 +146,7 @@ class KMeansFL:
         )
         note = Note(
             kind="cluster",
+            effect="divides",
             clients=replies.clients,
             parts=groups,
             text=text,

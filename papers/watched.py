@@ -92,6 +92,7 @@ class Watched:
         }
         note = Note(
             kind="watch",
+            effect="info",
             clients=state.clients,
             text="watched",
             numbers=numbers,

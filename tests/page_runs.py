@@ -21,6 +21,29 @@ from forged import change_lines
 OLD = Path(__file__).parent / "old_runs" / "schema-1"
 
 
+EFFECTS = {
+    "split": "divides",
+    "cluster": "divides",
+    "partition": "regroups",
+    "merge": "merges",
+    "join": "joins",
+    "move": "moves",
+    "walk": "waits",
+    "wait": "waits",
+    "arrive": "arrives",
+    "leave": "leaves",
+    "arms": "serves",
+    "lead": "serves",
+    "drop": "serves",
+    "node": "warns",
+    "bound": "limits",
+    "arm": "info",
+    "tune": "info",
+    "layer": "info",
+}
+"""What the usual kinds of notes do to groups; other kinds keep them."""
+
+
 def note(
     kind: str, clients: Sequence[int], parts: Sequence[Sequence[int]] = (), **more: Any
 ) -> dict[str, Any]:
@@ -30,11 +53,13 @@ def note(
         "criteria": [],
         "otherwise": "",
         "numbers": {},
+        "labels": {},
         "values": {},
         "similarity": None,
     }
     return {
         "kind": kind,
+        "effect": EFFECTS.get(kind, "keeps"),
         "clients": list(clients),
         "parts": [list(part) for part in parts],
         **plain,
@@ -44,7 +69,9 @@ def note(
 
 def criterion(value: float) -> dict[str, Any]:
     """CFL's first criterion as a line has it."""
-    test = Criterion("mean update", value, "<", 0.5, "eps1", "stationary", "not stationary")
+    test = Criterion(
+        "mean update", value, "<", 0.5, "eps1", "stationary", "not stationary", "mean_norm"
+    )
     return {**asdict(test), "held": test.held}
 
 

@@ -45,7 +45,7 @@ def test_ten_newcomers_and_one_who_returns_reach_their_true_leaves(seed: int) ->
         c
         for one in done[ROUNDS:]
         for n in one.notes
-        if n.kind == "join" and "node" in n.numbers
+        if n.kind == "join" and "node" in n.labels
         for c in n.clients
     }
     assert arrived == gone  # all of them walked

@@ -14,15 +14,15 @@ from worlds import THREE, TRUTH, grouped, last, play
 def test_cfl_tells_nodes_peaks_and_rounds_in_a_row() -> None:
     told = [note for p in play(CFL(persistence=2), grouped(THREE), 30) for note in p.notes]
     splits = [note for note in told if note.kind == "split"]
-    assert splits[0].numbers["node"] == 0
-    assert splits[0].numbers["first_part"] == 1
+    assert splits[0].labels["node"] == 0
+    assert splits[0].labels["first_part"] == 1
     nodes = {
-        int(note.numbers["first_part"]) + i: part
+        note.labels["first_part"] + i: part
         for note in splits
         for i, part in enumerate(note.parts)
     }
     assert set(TRUTH) <= set(nodes.values())
-    assert all(nodes.get(int(note.numbers["node"]), note.clients) == note.clients for note in told)
+    assert all(nodes.get(note.labels["node"], note.clients) == note.clients for note in told)
     rows = {
         kind: {note.criteria[-1].value for note in told if note.kind == kind}
         for kind in ("split", "hold")
@@ -34,7 +34,7 @@ def test_cfl_tells_nodes_peaks_and_rounds_in_a_row() -> None:
         for note in told
         if note.kind in ("hold", "keep") and note.criteria
     )
-    peaks = [note.numbers["peak"] for note in told if note.numbers["node"] == 0]
+    peaks = [note.numbers["peak"] for note in told if note.labels["node"] == 0]
     assert peaks == [
         max(note.numbers["client_norm"] for note in told[: i + 1]) for i in range(len(peaks))
     ]
@@ -49,7 +49,7 @@ def test_split_half_tells_its_signals_cosines_by_both_probes() -> None:
     both = (first + second) / 2
     np.testing.assert_allclose(note.similarity["all"].numpy(), signal_cosine(both), atol=1e-6)
     assert note.order == played[at].replies.clients
-    assert note.numbers["heard"] == 12
+    assert note.labels["heard"] == 12
     assert note.numbers["p"] == pytest.approx(congruence(second).p)
     near = [
         min(range(len(note.parts)), key=lambda j: note.values[f"distance to part {j}"][c])
@@ -84,7 +84,7 @@ def test_a_review_tells_the_cosines_once_or_how_near_the_nearest_groups_are() ->
         n
         for p in play(method, grouped(THREE, d=60, noise=0.3), 12)
         for n in p.notes
-        if "other_node" in n.numbers
+        if "other_node" in n.labels
     ]
     assert calm
     assert all(0 <= note.criteria[0].value <= 0.01 == note.criteria[0].bound for note in calm)

@@ -724,7 +724,7 @@ def test_a_probe_of_few_answers_lasts_until_most_have_answered() -> None:
     state = method.step(state, some(all_, 1, 6, 7))
     (note,) = state.notes
     assert note.kind == "hold"
-    assert note.numbers["heard"] == 8
+    assert note.labels["heard"] == 8
     assert state.watched[0].gathered is None
 
 
@@ -782,7 +782,7 @@ def test_a_probe_ends_whoever_answers() -> None:
         assert rounds < 20
     assert rounds == 12
     (note,) = state.notes
-    assert (note.kind, note.numbers["heard"]) == ("keep", 2)
+    assert (note.kind, note.labels["heard"]) == ("keep", 2)
 
 
 def test_who_leaves_takes_its_replies_along() -> None:
@@ -899,7 +899,7 @@ def test_a_client_takes_a_model_that_undoes_half_of_the_rise() -> None:
     assert new.rose == {}
     assert new.losses[4] == 0.59
     (note,) = new.notes
-    assert (note.kind, note.clients, note.numbers) == ("move", (4,), {"at": 0.0, "node": 1.0})
+    assert (note.kind, note.clients, note.labels) == ("move", (4,), {"at": 0, "node": 1})
     assert new.watched[0].due == 11  # of client 3, which no model serves
     assert new.watched[1].due == 14  # the next turn
     assert ALERT.plan(new, EVERYONE).ends_round

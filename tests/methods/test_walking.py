@@ -94,7 +94,7 @@ def test_a_step_costs_one_training_per_level_and_says_why(trained: tuple[Pull, P
 
 
 def _at(note: Any, end: Played) -> int:
-    return end.state.tree.nodes[int(note.numbers["node"])].parent
+    return end.state.tree.nodes[note.labels["node"]].parent
 
 
 def test_three_join_in_the_very_round_their_leaf_splits() -> None:

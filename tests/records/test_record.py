@@ -51,7 +51,8 @@ scalars = st.one_of(keys, arrays.filter(lambda a: a.ndim == 0).map(lambda a: a[(
 tensors = arrays.map(lambda a: torch.from_numpy(np.array(a)))
 simple = st.one_of(
     scalars, arrays, tensors, tensors.map(lambda t: t.to(torch.bfloat16)), tensors.map(lambda t: t.T if t.ndim == 2 else t),
-    st.just(Training(lr=0.3, clip=1e-9)), st.just(Note(kind="split", clients=(1, 2), text="β", parts=((1,), (2,)))),
+    st.just(Training(lr=0.3, clip=1e-9)),
+    st.just(Note(kind="split", effect="divides", clients=(1, 2), text="β", parts=((1,), (2,)))),
 )  # fmt: skip
 values = st.recursive(
     simple,

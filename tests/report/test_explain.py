@@ -48,13 +48,16 @@ def split(**more: Any) -> Note:
         "otherwise": "it would not have split in this round",
         **more,
     }
-    return Note(kind="split", clients=EVERYONE, text="stationary and separable", **fields)
+    return Note(
+        kind="split", effect="divides", clients=EVERYONE, text="stationary and separable", **fields
+    )
 
 
 def keep(clients: tuple[int, ...], *tests: float) -> Note:
     then = "it would have split in this round"
     return Note(
         kind="keep",
+        effect="keeps",
         clients=clients,
         text="not stationary",
         criteria=criteria(*tests),
@@ -175,6 +178,7 @@ def test_a_change_without_a_note_is_said_to_have_no_recorded_reason(tmp_path: Pa
 def test_a_users_method_is_explained_by_its_notes(tmp_path: Path) -> None:
     note = Note(
         kind="cluster",
+        effect="divides",
         clients=EVERYONE,
         parts=(LEFT, RIGHT),
         text="two means, 3.2 apart",
@@ -192,7 +196,18 @@ def test_of_many_decisions_the_words_have_the_first_and_the_last_and_the_values_
 ) -> None:
     rounds = [((LEFT, RIGHT) if i % 2 else ((0, 2), (1, 3)), []) for i in range(30)]
     rounds = [
-        (groups, [Note(kind="cluster", clients=EVERYONE, parts=groups, text="made anew")])
+        (
+            groups,
+            [
+                Note(
+                    kind="cluster",
+                    effect="divides",
+                    clients=EVERYONE,
+                    parts=groups,
+                    text="made anew",
+                )
+            ],
+        )
         for groups, _ in rounds
     ]
     run = recorded(tmp_path / "run", {"name": "mine"}, rounds)
@@ -207,6 +222,7 @@ def test_a_users_method_is_explained_by_its_criteria(tmp_path: Path) -> None:
     test = Criterion("apart", 3.2, ">", 2.0, setting="least", met="two groups")
     note = Note(
         kind="cluster",
+        effect="divides",
         clients=EVERYONE,
         parts=(LEFT, RIGHT),
         text=test.text,
@@ -236,6 +252,7 @@ def test_losses_with_each_model_are_ordered(tmp_path: Path) -> None:
     }
     note = Note(
         kind="cluster",
+        effect="divides",
         clients=(0, 1),
         parts=((0,), (1,)),
         text="",
@@ -247,11 +264,12 @@ def test_losses_with_each_model_are_ordered(tmp_path: Path) -> None:
 
 
 def test_a_newcomer_found_its_group(tmp_path: Path) -> None:
-    made = Note(kind="split", clients=EVERYONE, parts=(LEFT, RIGHT), text="")
-    here = Note(kind="arrive", clients=(7,), text="1 client joined in round 2")
+    made = Note(kind="split", effect="divides", clients=EVERYONE, parts=(LEFT, RIGHT), text="")
+    here = Note(kind="arrive", effect="arrives", clients=(7,), text="1 client joined in round 2")
     test = Criterion("similarity", 0.75, ">", 0.5, "threshold", met="it joins that group")
     came = Note(
         kind="join",
+        effect="joins",
         clients=(7,),
         text="client 7 joins",
         criteria=(test,),
@@ -271,6 +289,7 @@ def test_an_infinite_bound_is_that_of_the_setting(tmp_path: Path) -> None:
     test = Criterion("largest update", 1.0, ">=", math.inf, "eps2", "at odds", "in agreement")
     note = Note(
         kind="keep",
+        effect="keeps",
         clients=EVERYONE,
         text=test.text,
         criteria=(test,),

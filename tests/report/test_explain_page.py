@@ -42,7 +42,7 @@ def fields(found: Any) -> Iterator[str]:
     elif isinstance(found, dict):
         for name, value in found.items():
             yield name
-            if name not in ("numbers", "unchanged", "refused"):
+            if name not in ("numbers", "labels", "unchanged", "refused"):
                 yield from fields(value)
 
 
@@ -79,6 +79,7 @@ def test_whatever_a_note_tells_has_a_meaning_in_the_documents(
             for told in (
                 *(one["name"] for one in note["criteria"]),
                 *note["numbers"],
+                *note["labels"],
                 *note["values"],
             ):
                 general = re.sub(

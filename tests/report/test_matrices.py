@@ -100,9 +100,16 @@ def test_one_client_heard_alone_is_a_matrix_of_one() -> None:
 
 def test_a_matrix_has_a_row_for_everyone_heard() -> None:
     with pytest.raises(ValueError, match=r"'all' has shape \(2, 2\), but 3 clients replied"):
-        Note(kind="split", clients=(1, 2, 3), text="", similarity={"all": torch.zeros(2, 2)})
+        Note(
+            kind="split",
+            effect="divides",
+            clients=(1, 2, 3),
+            text="",
+            similarity={"all": torch.zeros(2, 2)},
+        )
     note = Note(
         kind="split",
+        effect="divides",
         clients=(1, 2, 3),
         text="",
         similarity={"all": torch.zeros(2, 2)},
@@ -123,15 +130,28 @@ def done(*notes: Note) -> Round:
 def test_files_hold_what_the_notes_hold_and_the_line_names_them(tmp_path: Path) -> None:
     matrix = torch.tensor([[0.0, 0.1], [0.1, math.nan]], dtype=torch.float64)
     notes = (
-        Note(kind="keep", clients=(7,), text="", values={"gain": {11: math.inf, 2: 0.5}}),
+        Note(
+            kind="keep",
+            effect="keeps",
+            clients=(7,),
+            text="",
+            values={"gain": {11: math.inf, 2: 0.5}},
+        ),
         Note(
             kind="split",
+            effect="divides",
             clients=(2, 3, 7),
             text="",
             similarity={"all": matrix, "fc": matrix * 2},
             heard=(2, 7),
         ),
-        Note(kind="split", clients=(11,), text="", similarity={"all": torch.ones(1, 1)}),
+        Note(
+            kind="split",
+            effect="divides",
+            clients=(11,),
+            text="",
+            similarity={"all": torch.ones(1, 1)},
+        ),
     )
     record = Record(tmp_path)
     record.append({"round": 1})
@@ -156,6 +176,7 @@ def test_files_hold_what_the_notes_hold_and_the_line_names_them(tmp_path: Path) 
 def test_a_file_made_again_is_the_same() -> None:
     note = Note(
         kind="split",
+        effect="divides",
         clients=(2, 3),
         text="",
         similarity={k: torch.ones(2, 2) for k in ("b", "all", "a")},

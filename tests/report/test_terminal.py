@@ -20,7 +20,15 @@ def shown(renderable: Any, width: int = 200) -> str:
 def note(
     kind: str, clients: list[int], parts: list[list[int]], text: str = "why"
 ) -> dict[str, Any]:
-    return {"kind": kind, "clients": clients, "parts": parts, "text": text, "numbers": {}}
+    return {
+        "kind": kind,
+        "effect": "divides" if parts else "keeps",
+        "clients": clients,
+        "parts": parts,
+        "text": text,
+        "criteria": [],
+        "numbers": {},
+    }
 
 
 def line(

@@ -84,6 +84,7 @@ def shown() -> Iterator[Any]:
     )
     note = Note(
         kind="keep",
+        effect="keeps",
         clients=tuple(range(500)),
         text="all alike " * 90,
         similarity={"all": torch.eye(500)},

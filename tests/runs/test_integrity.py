@@ -507,7 +507,7 @@ def test_a_forged_checkpoint_is_one_sentence_or_a_result(
 
 
 def test_a_stored_field_is_what_its_annotation_says() -> None:
-    note = codec.encode(Note(kind="split", clients=(1, 2), text="so"), str)
+    note = codec.encode(Note(kind="split", effect="divides", clients=(1, 2), text="so"), str)
     for name, odd in (
         ("kind", 1),
         ("clients", "x"),

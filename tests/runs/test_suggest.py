@@ -554,7 +554,7 @@ def test_one_of_split_half_and_the_suggestion_is_the_advice(
 ) -> None:
     lines: list[dict[str, Any]] = [
         {"round": 2, "notes": [{"kind": "keep", "numbers": {"p": 0.2}}]},
-        {"round": 4, "notes": [{"kind": "join", "numbers": {"at": 0.0}}]},
+        {"round": 4, "notes": [{"kind": "join", "numbers": {}}]},
         {"round": 6, "notes": [{"kind": "hold", "numbers": {"p": 0.03}}]},
     ]
     found = own_probes(method, start, finding, lines)

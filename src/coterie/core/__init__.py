@@ -28,7 +28,7 @@ from coterie.core.clients import (
     without,
 )
 from coterie.core.method import Admits, Assignment, Cohort, Federation, Method, Neighbours
-from coterie.core.notes import BOUND, Criterion, Note, Sign, tested
+from coterie.core.notes import P_VALUE, Criterion, Effect, Note, Sign, tested
 from coterie.core.replies import (
     WORST_LOSS,
     Candidate,
@@ -43,11 +43,11 @@ from coterie.core.rounds import HALVES, Kept, Position, Round
 from coterie.core.tasks import Need, Personal, Plan, Stage, Task, Training, Weighting, train_from
 
 __all__ = [
-    "BOUND",
     "CHUNK",
     "HALVES",
     "LONGEST_NAME",
     "MEANS",
+    "P_VALUE",
     "STATES",
     "WORST_LOSS",
     "Admits",
@@ -57,6 +57,7 @@ __all__ = [
     "Client",
     "Cohort",
     "Criterion",
+    "Effect",
     "Federation",
     "Groups",
     "Held",

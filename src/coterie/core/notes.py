@@ -37,10 +37,12 @@ class Criterion:
         setting: The setting whose value is the bound; empty if the bound was measured or is fixed.
         met: What it means if the comparison holds, in few words.
         unmet: What it means otherwise.
+        key: Its name for programs, which stays when ``name`` is reworded. The key of a p-value for
+            "all of these clients have the same distribution" is :data:`P_VALUE`.
 
     Example:
-        >>> one = Criterion("mean update", 0.625, "<", 0.5, setting="eps1", met="stationary", unmet="not stationary")
-        >>> one.held, one.text
+        >>> stationary = Criterion("mean update", 0.625, "<", 0.5, setting="eps1", met="stationary", unmet="not stationary")
+        >>> stationary.held, stationary.text
         (False, 'not stationary: mean update 0.625 >= eps1 0.5')
     """
 
@@ -51,6 +53,7 @@ class Criterion:
     setting: str = ""
     met: str = ""
     unmet: str = ""
+    key: str = ""
 
     @property
     def held(self) -> bool:
@@ -86,15 +89,33 @@ def tested(criteria: Iterable[Criterion]) -> str:
         'p 0.5 >= 0.01'
     """
     texts = []
-    for one in criteria:
-        texts.append(one.text)
-        if not one.held:
+    for criterion in criteria:
+        texts.append(criterion.text)
+        if not criterion.held:
             break
     return "; ".join(texts)
 
 
-BOUND = "bound"
-"""The kind of notes of methods that limited the weight or the reports of some clients."""
+P_VALUE = "p_value"
+"""Key of a criterion that tests whether all clients of a group have the same distribution."""
+
+Effect = Literal[
+    "divides",  # its clients are divided into its parts
+    "regroups",  # its parts train from the next round
+    "merges",  # its clients become one group
+    "joins",  # its client is now a member of a group
+    "moves",  # its client is now a member of another group
+    "waits",  # its client is on its way to a group
+    "arrives",  # its clients are new in the federation
+    "leaves",  # its clients are no longer in the federation
+    "keeps",  # the groups of its clients were examined and stay as they are
+    "serves",  # other models are trained, or serve the clients
+    "limits",  # the weight or the replies of its clients were limited
+    "warns",  # clients could not do their part; the person who runs the federation should know
+    "info",  # nothing
+]
+"""What happens to the groups by the decision that a note describes. Reports read this, and no
+``kind``."""
 
 
 @public
@@ -103,7 +124,9 @@ class Note:
     """The reason why a method acted or did not act, for people and for records.
 
     Attributes:
-        kind: ``"split"``, ``"cluster"``, ``"join"``, ``"keep"``, ...
+        kind: A word for the decision, chosen by the method: ``"split"``, ``"cluster"``, ``"keep"``.
+            It is shown and recorded, and no program depends on it.
+        effect: What happens to the groups.
         clients: The group that the note is about.
         text: One sentence with the numbers that were compared.
         parts: The groups into which it was divided.
@@ -111,7 +134,8 @@ class Note:
             the decision. If some do not, all of these were in its way.
         otherwise: What would have happened then, as the end of a sentence: "it would not have
             split". Empty if it is unknown.
-        numbers: Further numbers, by name.
+        numbers: Further measurements, by name; their curves are drawn.
+        labels: Numbers that name or count something, such as the node of a tree: no curve is drawn.
         values: Numbers for each client, by name. ``model`` is the number of the model that a client
             took. Names that differ only in a number at their end, such as ``loss of model 0``,
             belong together.
@@ -124,12 +148,14 @@ class Note:
     """
 
     kind: str
+    effect: Effect = "info"
     clients: tuple[Client, ...]
     text: str
     parts: Groups = ()
     criteria: tuple[Criterion, ...] = ()
     otherwise: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, Mapping[Client, float]] = field(default_factory=dict)
     similarity: Mapping[str, torch.Tensor] = field(default_factory=dict)
     heard: tuple[Client, ...] = ()

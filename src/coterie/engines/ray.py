@@ -688,7 +688,7 @@ class Cluster:
         self._say(clients, f"{_named(node)} was lost: {why}; its clients run on the others")
 
     def _say(self, clients: tuple[Client, ...], text: str) -> None:
-        self._said.append(Note(kind="node", clients=clients, text=text))
+        self._said.append(Note(kind="node", effect="warns", clients=clients, text=text))
 
     # -- shares
     # -------------------------------------------------------------------------------------------------------

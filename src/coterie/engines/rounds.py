@@ -174,6 +174,7 @@ def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
     text = "each client takes the model of lowest loss on its training data; the server does not know which"
     note = Note(
         kind="choose",
+        effect="divides",
         clients=clients,
         text=text,
         parts=assignment.groups,
@@ -1009,7 +1010,7 @@ def admit_new(
         return position, ()
     members = tuple(sorted((*position.members, *new)))
     text = f"{len(new)} client{'s' if len(new) > 1 else ''} joined in round {number}"
-    note = Note(kind="arrive", clients=new, text=text)
+    note = Note(kind="arrive", effect="arrives", clients=new, text=text)
     return replace(position, members=members, state=method.admit(position.state, new)), (note,)
 
 
@@ -1061,7 +1062,7 @@ def retire_silent(
     if not gone or not stay or not isinstance(method, Admits):  # the last members are never retired
         return replace(position, missed=missed), ()
     text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {patience} round{'s' if patience > 1 else ''}"
-    note = Note(kind="leave", clients=gone, text=text)
+    note = Note(kind="leave", effect="leaves", clients=gone, text=text)
     missed = {c: rounds for c, rounds in missed.items() if c not in set(gone)}
     return replace(
         position, members=stay, missed=missed, state=method.retire(position.state, gone)

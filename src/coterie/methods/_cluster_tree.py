@@ -350,6 +350,7 @@ def _near(distance: float, threshold: float) -> Criterion:
         threshold,
         "threshold",
         unmet="far from all clients",
+        key="nearest_distance",
     )
 
 
@@ -371,15 +372,13 @@ def _note(
     alone = "" if child in close else ", a new group: it is far from all"
     return Note(
         kind="join" if tree.is_leaf(child) else "walk",
+        effect="joins" if tree.is_leaf(child) else "waits",
         clients=(client,),
         text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",
         criteria=criteria,
         otherwise=f"it would have {'started a new group' if child in close else 'joined a group'}",
-        numbers={
-            "at": float(at),
-            "node": float(child),
-            **{f"node_{id}": sign * value for id, value in close.items()},
-        },
+        numbers={f"node_{id}": sign * value for id, value in close.items()},
+        labels={"at": at, "node": child},
     )
 
 
@@ -515,10 +514,10 @@ def placed(note: Note, leaf: Leaf, children: Iterable[Leaf]) -> Note:
     """Add the ids of the split node and of its first child to the note of a split; the ids of the other children follow."""
     return replace(
         note,
-        numbers={
-            **note.numbers,
-            "node": float(leaf.node),
-            "first_part": float(min(c.node for c in children)),
+        labels={
+            **note.labels,
+            "node": leaf.node,
+            "first_part": min(child.node for child in children),
         },
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from coterie.core import BOUND, Client, Note
+from coterie.core import Client, Note
 from coterie.notebook.tables import some
 
 FEW = 8
@@ -96,4 +96,4 @@ def fence_note(clients: Iterable[Client]) -> Note:
     whose = tuple(sorted(clients))
     named = some([str(client) for client in whose])
     text = f"reports on held-out examples are limited by those of the other clients (robust.share): client {named}"
-    return Note(kind=BOUND, clients=whose, text=text)
+    return Note(kind="bound", effect="limits", clients=whose, text=text)

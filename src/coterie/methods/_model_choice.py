@@ -332,6 +332,7 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
     rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
     return Note(
         kind="cluster" if parts else "keep",
+        effect="divides" if parts else "keeps",
         clients=state.clients,
         text=text,
         parts=parts,
@@ -372,7 +373,14 @@ def restart_note(
     text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
     parts = groups_of(of_all(state.clients, start.chosen, (0,)))
     numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
-    return Note(kind="cluster", clients=state.clients, text=text, parts=parts, numbers=numbers)
+    return Note(
+        kind="cluster",
+        effect="divides",
+        clients=state.clients,
+        text=text,
+        parts=parts,
+        numbers=numbers,
+    )
 
 
 MOST_MODELS = 1000

@@ -296,7 +296,9 @@ class ACFL:
         if heard < self.quorum * len(everyone) or heard < 1:
             text = f"not clustered yet: {heard} of {len(everyone)} clients answered, less than the quorum {self.quorum:g}"
             return replace(
-                state, missed=state.round, notes=(Note(kind="keep", clients=everyone, text=text),)
+                state,
+                missed=state.round,
+                notes=(Note(kind="keep", effect="keeps", clients=everyone, text=text),),
             )
         late = tuple(sorted(set(everyone) - set(replies.clients)))
         seats, centres, note = clustered(
@@ -384,12 +386,13 @@ class Rule:
         return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
 
     def criteria(
-        self, name: str, similarity: float, sign: Sign, met: str, unmet: str = ""
+        self, key: str, similarity: float, sign: Sign, met: str, unmet: str = ""
     ) -> tuple[Criterion, ...]:
         """The comparison of a similarity with the threshold, above which clients merge; none without a threshold."""
         if self.threshold is None:
             return ()
-        return (Criterion(name, similarity, sign, self.threshold, "threshold", met, unmet),)
+        name = f"similarity of the {key.replace('_', ' ')}"
+        return (Criterion(name, similarity, sign, self.threshold, "threshold", met, unmet, key),)
 
     def words(self) -> str:
         """Return the rule as text for notes."""
@@ -490,12 +493,12 @@ def _note(
     if len(made):
         numbers["last_merge"] = float(made[-1])
         criteria += rule.criteria(
-            "similarity of the last merge", numbers["last_merge"], ">", met="two groups merged"
+            "last_merge", numbers["last_merge"], ">", met="two groups merged"
         )
     if len(open_):
         numbers["next_merge"] = float(open_[0])
         criteria += rule.criteria(
-            "similarity of the next merge", numbers["next_merge"], "<=", met="no merge"
+            "next_merge", numbers["next_merge"], "<=", met="no merge"
         )
     last, further = (
         f"{numbers[name]:.3g}" if name in numbers else "none"
@@ -511,6 +514,7 @@ def _note(
     groups = as_groups([*found, late] if late else found)
     return Note(
         kind="cluster" if len(groups) > 1 else "keep",
+        effect="divides" if len(groups) > 1 else "keeps",
         clients=tuple(sorted(c for g in groups for c in g)),
         text=text,
         parts=groups,
@@ -565,19 +569,18 @@ def placed(
 def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note:
     """The note of a late client, which joins the group of the most similar client if its criteria hold."""
     whom = "its own earlier model" if like == client else f"client {like}"
-    name, joins, founds = (
-        "similarity of the nearest client",
-        "it joins that group",
-        "it starts a new group",
-    )
-    criteria = rule.criteria(name, similarity, ">", met=joins, unmet=founds)
+    joins = "it joins that group"
+    founds = "it starts a new group"
+    criteria = rule.criteria("nearest_client", similarity, ">", met=joins, unmet=founds)
     held = all(one.held for one in criteria)
     text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"
     return Note(
         kind="join",
+        effect="joins",
         clients=(client,),
         text=text,
-        numbers={"similarity": similarity, "like": float(like)},
+        numbers={"similarity": similarity},
+        labels={"like": like},
         criteria=criteria,
         otherwise=f"it would have {'started a new group' if held else 'joined that group'}",
     )

@@ -404,9 +404,17 @@ class CFL:
                 "eps1",
                 met="stationary",
                 unmet="not stationary",
+                key="mean_norm",
             ),
             Criterion(
-                "largest update", most, ">=", self.eps2, "eps2", met="at odds", unmet="in agreement"
+                "largest update",
+                most,
+                ">=",
+                self.eps2,
+                "eps2",
+                met="at odds",
+                unmet="in agreement",
+                key="client_norm",
             ),
         )
 
@@ -423,7 +431,11 @@ class CFL:
             )
             met, unmet = f"separable{by}", f"not separable{by}"
             bound = gamma_bound(group.alpha if self.scale == "relative" else group.cross)
-            found.append(Criterion("noise allowed", bound, ">", gamma_max, setting, met, unmet))
+            found.append(
+                Criterion(
+                    "noise allowed", bound, ">", gamma_max, setting, met, unmet, "gamma_bound"
+                )
+            )
         if group.sides is not None and self.min_cluster_size > 1:
             size, least = group.smallest, self.min_cluster_size
             found.append(
@@ -434,6 +446,7 @@ class CFL:
                     least,
                     "min_cluster_size",
                     unmet="a side is too small",
+                    key="smaller_side",
                 )
             )
         return tuple(found)
@@ -482,14 +495,26 @@ class CFL:
         """Return the decision if it has been the same for ``persistence`` rounds; else hold it."""
         if found.kind in ("keep", "ask") or self.persistence == 1:
             return found
-        rounds = Criterion("rounds in a row", leaf.held + 1, ">=", self.persistence, "persistence")
+        rounds = Criterion(
+            "rounds in a row",
+            leaf.held + 1,
+            ">=",
+            self.persistence,
+            "persistence",
+            key="persistence",
+        )
         found = replace(
             found, text=f"{found.text}; {rounds.text}", criteria=(*found.criteria, rounds)
         )
         if rounds.held:
             return found
         return replace(
-            found, kind="hold", parts=(), similarity={}, otherwise="it would have split by now"
+            found,
+            kind="hold",
+            effect="keeps",
+            parts=(),
+            similarity={},
+            otherwise="it would have split by now",
         )
 
     def _scheduled(self, state: CFLState, groups: Mapping[int, GroupUpdates | None]) -> int | None:
@@ -631,8 +656,6 @@ class GroupUpdates:
             otherwise: what would have happened if they had not come out like this.
         """
         numbers = {
-            "node": float(self.leaf.node),
-            "heard": float(len(self.clients)),
             "peak": self.leaf.peak,
             "mean_norm": self.mean_norm,
             "client_norm": self.client_norm,
@@ -641,12 +664,14 @@ class GroupUpdates:
             numbers["alpha_cross"] = self.sides.cross
         return Note(
             kind=kind,
+            effect="divides" if kind == "split" else "keeps",
             clients=self.leaf.clients,
             text=text,
             parts=parts,
             criteria=criteria,
             otherwise=otherwise,
             numbers=numbers,
+            labels={"node": self.leaf.node, "heard": len(self.clients)},
             heard=self.clients,
             similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
         )

@@ -248,6 +248,7 @@ class CFLGP:
         text = f"{len(row)} clients in {len(parts)} groups by their updates from {int((state.counts.sum(0) > 0).sum())} models"
         note = Note(
             kind="cluster" if changed else "keep",
+            effect="divides" if changed else "keeps",
             clients=state.clients,
             text=f"{text}; {moved} moved",
             parts=parts if changed else (),

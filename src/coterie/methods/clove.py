@@ -188,6 +188,7 @@ class CLoVE:
         text = f"{len(new)} clients in {len(set(new.values()))} groups by their losses with {self.models} models; {moved} moved"
         return Note(
             kind="cluster" if changed else "keep",
+            effect="divides" if changed else "keeps",
             clients=after.clients,
             text=text
             + f"; each has had its model in {self.patience} groupings: groups are final"

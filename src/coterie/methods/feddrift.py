@@ -327,6 +327,7 @@ class FedDrift:
             ">",
             self.delta,
             "delta",
+            key="loss_rise",
             met="drift",
             unmet="no drift",
         )
@@ -336,6 +337,7 @@ class FedDrift:
         text = f"time step {step}: {drifted}; {criterion.text}"
         return Note(
             kind="cluster" if away or merges else "keep",
+            effect="divides" if away or merges else "keeps",
             clients=state.clients,
             text=text,
             parts=groups,

@@ -31,7 +31,6 @@ import numpy as np
 import torch
 
 from coterie.core import (
-    BOUND,
     Assignment,
     Client,
     Cohort,
@@ -161,7 +160,7 @@ def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
         f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3]
     )
     text = f"left out, as their training accuracy is not 0 to 1: {measured}{', ...' if len(odd) > 3 else ''}"
-    return (Note(kind="keep", clients=tuple(odd), text=text),)
+    return (Note(kind="keep", effect="keeps", clients=tuple(odd), text=text),)
 
 
 def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> Note:
@@ -175,7 +174,7 @@ def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> 
     before, after = cut[worst]
     more = f", and of {len(cut) - 1} more" if len(cut) > 1 else ""
     text = f"the weight of client {worst}{more} is limited to {after:.3g}, from {before:.3g} (robust.share)"
-    return Note(kind=BOUND, clients=tuple(cut), text=text)
+    return Note(kind="bound", effect="limits", clients=tuple(cut), text=text)
 
 
 def _note(replies: Replies, share: np.ndarray) -> Note:
@@ -193,6 +192,7 @@ def _note(replies: Replies, share: np.ndarray) -> Note:
     )
     return Note(
         kind="keep",
+        effect="keeps",
         clients=replies.clients,
         text=text,
         values={"accuracy": accuracies, "weight": shares},

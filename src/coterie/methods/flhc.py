@@ -200,7 +200,7 @@ class FLHC:
     def _waits(self, state: FLHCState) -> Note:
         """Say in the first round when the clients will be clustered, for runs that end before."""
         text = f"not clustered yet: this is done after round {self.warmup} (warmup)"
-        return Note(kind="keep", clients=state.tree.nodes[0].clients, text=text)
+        return Note(kind="keep", effect="keeps", clients=state.tree.nodes[0].clients, text=text)
 
     def _place(self, state: FLHCState, replies: Replies) -> FLHCState:
         """Place the walkers that answered in a group, or in new groups."""
@@ -224,7 +224,9 @@ class FLHC:
         if heard < self.quorum * members or heard < 1:
             text = f"not clustered yet: {heard} of {members} clients answered, less than the quorum {self.quorum:g}"
             return replace(
-                state, missed=state.round, notes=(Note(kind="keep", clients=clients, text=text),)
+                state,
+                missed=state.round,
+                notes=(Note(kind="keep", effect="keeps", clients=clients, text=text),),
             )
         apart = self._apart(replies.all_updates[:, : state.tree.parameters])
         labels, merges = self._labels(apart)
@@ -307,6 +309,7 @@ class FLHC:
             text += f"; {len(late)} silent clients are placed when they answer"
         return Note(
             kind="cluster" if len(groups) > 1 else "keep",
+            effect="divides" if len(groups) > 1 else "keeps",
             clients=state.tree.nodes[0].clients,
             text=text,
             parts=groups,
@@ -328,6 +331,7 @@ class FLHC:
                 sign,
                 self.threshold,
                 "threshold",
+                key=name,
                 met=met,
             )
             for name, (sign, met) in tests.items()

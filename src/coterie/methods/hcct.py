@@ -465,12 +465,14 @@ class HCCT:
         text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
         note = Note(
             kind="partition",
+            effect="regroups",
             clients=state.clients,
             text=text,
             parts=state.next if changed else (),
+            labels={"answered": len(heard.spoke)},
             heard=heard.clients,
         )
-        numbers = {"groups": float(len(state.next)), "answered": float(len(heard.spoke))}
+        numbers = {"groups": float(len(state.next))}
         values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
         silent = (
             f"; {_count(absent, 'silent client')} stay with their previous groups" if absent else ""
@@ -543,6 +545,7 @@ class HCCT:
                 ">=",
                 self.tradeoff,
                 "tradeoff",
+                key="next_merge",
                 met="no merge adds utility",
             ),
         )
@@ -730,7 +733,10 @@ def _join_note(
     """The note of a newcomer, which joins the group it benefits most if its criteria hold; ``full``: it joins in any case."""
     if found is None:
         return Note(
-            kind="wait", clients=(client,), text=f"client {client} waits: no other client answered"
+            kind="wait",
+            effect="waits",
+            clients=(client,),
+            text=f"client {client} waits: no other client answered",
         )
     place, gain = found
     criteria = (
@@ -738,7 +744,13 @@ def _join_note(
         if full
         else (
             Criterion(
-                "gain of the best group", gain, ">", 0.0, met="it joins", unmet="it stays alone"
+                "gain of the best group",
+                gain,
+                ">",
+                0.0,
+                met="it joins",
+                unmet="it stays alone",
+                key="best_gain",
             ),
         )
     )
@@ -752,7 +764,12 @@ def _join_note(
     else:
         text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
     return Note(
-        kind="join", clients=(client,), text=text, criteria=criteria, numbers={"gain": gain}
+        kind="join",
+        effect="joins",
+        clients=(client,),
+        text=text,
+        criteria=criteria,
+        numbers={"gain": gain},
     )
 
 
@@ -851,7 +868,7 @@ def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: st
     text = f"clients are compared by layer {ranked[0]!r} from now on, of relative variance {ratios[ranked[0]]:.3g} ({how})"
     if len(ranked) > 1:
         text += f"; next is {ranked[1]!r} with {ratios[ranked[1]]:.3g}"
-    return Note(kind="layer", clients=clients, text=text, numbers=ratios)
+    return Note(kind="layer", effect="info", clients=clients, text=text, numbers=ratios)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -335,7 +335,11 @@ class MAXFL:
         return replace(
             state,
             model=model,
-            notes=(Note(kind="keep", clients=replies.clients, text=text, values=values),),
+            notes=(
+                Note(
+                    kind="keep", effect="keeps", clients=replies.clients, text=text, values=values
+                ),
+            ),
         )
 
     def _note(
@@ -355,6 +359,7 @@ class MAXFL:
         )
         return Note(
             kind="cluster" if len(parts) > 1 else "keep",
+            effect="divides" if len(parts) > 1 else "keeps",
             clients=tuple(losses),
             text=text,
             parts=parts,

@@ -424,7 +424,7 @@ class Race:
         )
         again = " and ".join(self.called[name] for name in state.dropped)
         text = f"{why}: clients train {again} again, beginning with the mean of the models that served them"
-        note = Note(kind="arms", clients=clients, text=text)
+        note = Note(kind="arms", effect="serves", clients=clients, text=text)
         parts = {**{name: name for name in arms}, **state.parts}
         return replace(
             state,
@@ -471,8 +471,9 @@ class Race:
             now.z,
             ">",
             bound,
-            met="which is beyond noise",
-            unmet="which is within noise",
+            met="which is significant",
+            unmet="which is not significant",
+            key="held_out_loss",
         )
         if not beyond.held:
             return None
@@ -619,7 +620,13 @@ def _hope(name: str, history: tuple[Difference, ...], least: float) -> Criterion
     far = " by two standard errors" if least else ""
     value = expected(history) / history[-1].error
     return Criterion(
-        f"{name}, in standard errors", value, "<", least, met=f"not lower{far}", unmet=f"lower{far}"
+        f"{name}, in standard errors",
+        value,
+        "<",
+        least,
+        met=f"not lower{far}",
+        unmet=f"lower{far}",
+        key="expected_loss",
     )
 
 
@@ -725,19 +732,21 @@ def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
 
 LOSS, EXPECTED = "held-out loss", "expected held-out loss"
 
-KEPT = ("keep", "hold")
-"""Kinds of notes about groups that stay: an arm's test says something about the clients also if the
-arm does not serve them."""
-
 
 def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
     """An arm's note. If the arm does not serve the clients, their groups are not the ones of which the note tells."""
-    numbers = {**note.numbers, "arm": float(at)}
+    labels = {**note.labels, "arm": at}
     if serves:
-        return replace(note, text=f"{called}: {note.text}", numbers=numbers)
-    kind = note.kind if note.kind in KEPT else "arm"
+        return replace(note, text=f"{called}: {note.text}", labels=labels)
+    keeps = note.effect == "keeps"
     return replace(
-        note, kind=kind, text=f"{called}, not in use: {note.text}", parts=(), numbers=numbers
+        note,
+        kind=note.kind if keeps else "arm",
+        # A test that finds one group is about the groups of the clients, whoever serves them.
+        effect="keeps" if keeps else "info",
+        text=f"{called}, not in use: {note.text}",
+        parts=(),
+        labels=labels,
     )
 
 
@@ -772,6 +781,7 @@ def _lead(
             now.z,
             ">",
             1.0,
+            key="held_out_loss",
             met="more than a standard error",
             unmet="not lower by more than a standard error",
         )
@@ -781,10 +791,16 @@ def _lead(
         )
         text += f": held-out loss{where} is {_by(now.mean)} ± {now.error:.2g}{than}"
         text += f", {ahead.meaning}" if criteria else ""
-    numbers = {**_numbers(state), "arm": float(list(called).index(leader))}
     clients = tuple(sorted({*_everyone(state), *(client for part in parts for client in part)}))
     return Note(
-        kind="lead", clients=clients, text=text, parts=parts, criteria=criteria, numbers=numbers
+        kind="lead",
+        effect="serves",
+        clients=clients,
+        text=text,
+        parts=parts,
+        criteria=criteria,
+        numbers=_numbers(state),
+        labels={"arm": list(called).index(leader)},
     )
 
 
@@ -812,7 +828,12 @@ def _drop(
         f"{called[1]}, and expected to be {_by(-sign * later)} after {doubled} rounds, {criterion.meaning}; {paid}"
     )
     return Note(
-        kind="drop", clients=_everyone(state), text=text, criteria=(criterion,), numbers=numbers
+        kind="drop",
+        effect="serves",
+        clients=_everyone(state),
+        text=text,
+        criteria=(criterion,),
+        numbers=numbers,
     )
 
 

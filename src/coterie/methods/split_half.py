@@ -68,6 +68,7 @@ from coterie.clustering.congruence import (
 )
 from coterie.clustering.halves import halves
 from coterie.core import (
+    P_VALUE,
     Assignment,
     Averaging,
     Client,
@@ -630,7 +631,9 @@ class SplitHalf(Probing):
             return new
         text = f"the losses of {len(rose)} clients rose by more than {RISE:g} times the usual change, {state.usual:.3g}"
         numbers = {"rise": max(changes[c] for c in rose), "usual": state.usual}
-        note = Note(kind="alert", clients=tuple(sorted(rose)), text=text, numbers=numbers)
+        note = Note(
+            kind="alert", effect="info", clients=tuple(sorted(rose)), text=text, numbers=numbers
+        )
         return replace(new, review=(state.round, self.review_every), notes=(note,))
 
     def _taken(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
@@ -805,7 +808,7 @@ def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -
         return None
     if before is not None and 2 * len(now.clients) < len(before.clients):
         text = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first; asked again"
-        return Found(Note(kind="hold", clients=leaf.clients, text=text), before)
+        return Found(Note(kind="hold", effect="keeps", clients=leaf.clients, text=text), before)
     test = congruence(now.products.numpy())
     if before is None:
         one = differ(
@@ -853,6 +856,7 @@ def differ(name: str, p: float, level: float, count: int) -> Criterion:
         "level",
         met=f"{count} clients differ beyond chance",
         unmet=f"{count} clients differ no more than by chance",
+        key=P_VALUE,
     )
 
 
@@ -861,8 +865,6 @@ def group_note(
 ) -> Note:
     """Describe the conclusion from a group's probe, with the numbers of its test."""
     numbers = {
-        "node": float(leaf.node),
-        "heard": float(test.clients),
         "p": test.p,
         "z": test.z,
         "spread": test.spread,
@@ -870,11 +872,13 @@ def group_note(
     numbers["dimension"] = test.dimension
     return Note(
         kind=kind,
+        effect="divides" if kind == "split" else "keeps",
         clients=leaf.clients,
         text=text,
         criteria=(criterion,),
         otherwise=otherwise,
         numbers={k: v for k, v in numbers.items() if np.isfinite(v)},
+        labels={"node": leaf.node, "heard": test.clients},
     )
 
 
@@ -1116,15 +1120,16 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, heard: bool) -> Note:
     )
     clients = tuple(sorted(c for leaf in leaves for c in leaf.clients))
     if pair is None:
-        return Note(kind="keep", clients=clients, text=text)
+        return Note(kind="keep", effect="keeps", clients=clients, text=text)
     one, other, found = pair
-    numbers = {"node": float(one.node), "other_node": float(other.node), "distance": found.distance}
     return Note(
         kind="keep",
+        effect="keeps",
         clients=clients,
         text=f"{text}; {same_group(found.p).text}",
         criteria=(same_group(found.p),),
-        numbers=numbers,
+        numbers={"distance": found.distance},
+        labels={"node": one.node, "other_node": other.node},
     )
 
 
@@ -1175,7 +1180,12 @@ def _move_note(
     """Describe the move of a client from node ``at`` to node ``to``."""
     criteria = (
         Criterion(
-            "p of belonging to its group", own.p, "<", level, met="it differs from its group"
+            "p of belonging to its group",
+            own.p,
+            "<",
+            level,
+            met="it differs from its group",
+            key="own_group",
         ),
         Criterion(
             "p of belonging to the other",
@@ -1183,16 +1193,20 @@ def _move_note(
             ">",
             ALIKE,
             met="it does not differ from the other",
+            key="other_group",
         ),
     )
-    numbers = {
-        "at": float(at),
-        "node": float(to),
-        "distance": own.distance,
-        "distance_there": there.distance,
-    }
+    numbers = {"distance": own.distance, "distance_there": there.distance}
     text = f"client {client} moves from node {at} to node {to}: {tested(criteria)}"
-    return Note(kind="move", clients=(client,), text=text, criteria=criteria, numbers=numbers)
+    return Note(
+        kind="move",
+        effect="moves",
+        clients=(client,),
+        text=text,
+        criteria=criteria,
+        numbers=numbers,
+        labels={"at": at, "node": to},
+    )
 
 
 def _at(place: Mapping[Client, int], node: int) -> tuple[Client, ...]:
@@ -1209,23 +1223,32 @@ def _closest(
     one, other, found = min(alike, key=lambda pair: pair[2].distance)
     clients = tuple(sorted((*one.clients, *other.clients)))
     same = same_group(found.p)
-    numbers = {
-        "node": float(one.node),
-        "other_node": float(other.node),
-        "distance": found.distance,
-        "error": found.error,
-    }
+    numbers = {"distance": found.distance, "error": found.error}
     return (
         one,
         other,
-        Note(kind="merge", clients=clients, text=same.text, criteria=(same,), numbers=numbers),
+        Note(
+            kind="merge",
+            effect="merges",
+            clients=clients,
+            text=same.text,
+            criteria=(same,),
+            numbers=numbers,
+            labels={"node": one.node, "other_node": other.node},
+        ),
     )
 
 
 def same_group(p: float) -> Criterion:
     """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
     return Criterion(
-        "p of one group", p, ">", ALIKE, met="two groups do not differ", unmet="all groups differ"
+        "p of one group",
+        p,
+        ">",
+        ALIKE,
+        met="two groups do not differ",
+        unmet="all groups differ",
+        key="one_group",
     )
 
 
@@ -1311,15 +1334,20 @@ def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
 def _taken_note(state: SplitHalfState, client: Client, at: int, to: int, loss: float) -> Note:
     """Describe the move of a client whose loss rose from node ``at`` to node ``to``, whose model has this ``loss``."""
     met = "it undoes more than half of the rise"
-    criteria = (Criterion("loss with the other model", loss, "<", state.rose[client], met=met),)
+    criteria = (
+        Criterion(
+            "loss with the other model", loss, "<", state.rose[client], met=met, key="other_loss"
+        ),
+    )
     new = ", which begins with the first draw" if to == len(state.tree.nodes) else ""
     text = f"client {client}, whose loss rose, moves from node {at} to node {to}{new}: {tested(criteria)}"
     return Note(
         kind="move",
+        effect="moves",
         clients=(client,),
         text=text,
         criteria=criteria,
-        numbers={"at": float(at), "node": float(to)},
+        labels={"at": at, "node": to},
     )
 
 
@@ -1521,25 +1549,32 @@ def _walk_note(
         for id, seen in sorted(found.items())
     )
     where = "joins" if tree.is_leaf(child) else "continues from"
-    numbers = {
-        "at": float(at),
-        "node": float(child),
-        **{f"node_{id}": seen.value for id, seen in found.items()},
-    }
+    numbers = {f"node_{id}": seen.value for id, seen in found.items()}
     criteria: tuple[Criterion, ...] = ()
     if level is not None:
         chances = {f"p_{id}": seen.p for id, seen in found.items()}
         numbers |= chances
         name, unmet = "p of the most similar branch", "it differs from all branches"
         criteria = (
-            Criterion(name, max(chances.values()), ">=", level, "level", "it fits a branch", unmet),
+            Criterion(
+                name,
+                max(chances.values()),
+                ">=",
+                level,
+                "level",
+                "it fits a branch",
+                unmet,
+                "nearest_branch",
+            ),
         )
     return Note(
         kind="join" if tree.is_leaf(child) else "walk",
+        effect="joins" if tree.is_leaf(child) else "waits",
         clients=(client,),
         criteria=criteria,
         text=f"client {client} at node {at}: squared distance {by}; {where} node {child}"
         + ("" if child in found else ", a new group: it differs from all"),
         otherwise=f"it would have {'started a new group' if child in found else 'joined the nearest branch'}",
         numbers=numbers,
+        labels={"at": at, "node": child},
     )

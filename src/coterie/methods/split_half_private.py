@@ -336,14 +336,22 @@ class SplitHalfPrivate:
 
     def _note(self, state: SplitHalfPrivateState, p: float, count: float) -> Note:
         criterion = differ("p", p, self.level, max(round(count), 2))
-        return Note(kind="keep", clients=state.clients, text=criterion.text, criteria=(criterion,))
+        return Note(
+            kind="keep",
+            effect="keeps",
+            clients=state.clients,
+            text=criterion.text,
+            criteria=(criterion,),
+        )
 
     def _found(self, state: SplitHalfPrivateState, why: str = "") -> SplitHalfPrivateState:
         """The state after a search: a model for each cell."""
         search = state.search
         assert search is not None
         m, note = len(search.centres), search.note
-        note = note or Note(kind="keep", clients=state.clients, text=why or "no groups")
+        note = note or Note(
+            kind="keep", effect="keeps", clients=state.clients, text=why or "no groups"
+        )
         if m == 1:
             note = replace(
                 note, otherwise="they would have been searched for groups" if note.criteria else ""
@@ -356,6 +364,7 @@ class SplitHalfPrivate:
         note = replace(
             note,
             kind="split",
+            effect="divides",
             text=text,
             numbers={"groups": float(m)},
             otherwise="it would not have been divided",

@@ -713,10 +713,11 @@ class SplitHalfSums(Probing):
         note = replace(
             search.note,
             kind="split",
+            effect="divides",
             text=text,
             parts=as_groups(children.values()),
             otherwise="it would not have split in this round",
-            numbers={**search.note.numbers, "node": float(group.node), "first_part": float(first)},
+            labels={**search.note.labels, "node": group.node, "first_part": first},
         )
         others = [one for one in new.groups if one.node != group.node]
         made = [Leaf(node=node, clients=part, model=group.model) for node, part in children.items()]
@@ -751,9 +752,12 @@ class SplitHalfSums(Probing):
             child = _group_at(new, branch.children[replies.cells[client]])
             leaf = child not in new.branches
             text = f"client {client} at node {at}: nearest to node {child}; {'joins it' if leaf else 'continues from there'}"
-            numbers = {"at": float(at), "node": float(child)}
             note = Note(
-                kind="join" if leaf else "walk", clients=(client,), text=text, numbers=numbers
+                kind="join" if leaf else "walk",
+                effect="joins" if leaf else "waits",
+                clients=(client,),
+                text=text,
+                labels={"at": at, "node": child},
             )
             walkers = {c: node for c, node in new.walkers.items() if c != client}
             new = replace(
@@ -975,10 +979,11 @@ def _joined(state: SplitHalfSumsState, one: int, other: int, same: Criterion) ->
     both = Leaf(node=one, clients=joined(left.clients, right.clients), model=model)
     note = Note(
         kind="merge",
+        effect="merges",
         clients=both.clients,
         text=same.text,
         criteria=(same,),
-        numbers={"node": float(one), "other_node": float(other)},
+        labels={"node": one, "other_node": other},
     )
     return replace(
         state,
@@ -995,10 +1000,13 @@ def _unchanged(state: SplitHalfSumsState, sums: Mapping[int, Moments]) -> Note:
     """Describe a review in which no groups merged."""
     clients = tuple(sorted(client for group in state.groups for client in group.clients))
     if len(sums) < 2:
-        return Note(kind="keep", clients=clients, text="reviewed: too few clients answered")
+        return Note(
+            kind="keep", effect="keeps", clients=clients, text="reviewed: too few clients answered"
+        )
     p = max(found.p for found, _, _ in _contrasts(sums))
     return Note(
         kind="keep",
+        effect="keeps",
         clients=clients,
         text=f"reviewed: no groups merge; {same_group(p).text}",
         criteria=(same_group(p),),
@@ -1008,5 +1016,9 @@ def _unchanged(state: SplitHalfSumsState, sums: Mapping[int, Moments]) -> Note:
 def _move_note(client: Client, at: int, to: int) -> Note:
     text = f"client {client} moves from node {at} to node {to}: that model has the lowest loss on its data"
     return Note(
-        kind="move", clients=(client,), text=text, numbers={"at": float(at), "node": float(to)}
+        kind="move",
+        effect="moves",
+        clients=(client,),
+        text=text,
+        labels={"at": at, "node": to},
     )

@@ -316,6 +316,7 @@ def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set
     )
     return Note(
         kind="tune",
+        effect="info",
         clients=tuple(sorted(expected)),
         text=text,
         numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},

@@ -545,12 +545,14 @@ def note_entry(note: Note, file: str | None) -> dict[str, Any]:
     """
     return {
         "kind": note.kind,
+        "effect": note.effect,
         "clients": list(note.clients),
         "parts": [list(part) for part in note.parts],
         "text": note.text,
         "criteria": [{**asdict(one), "held": one.held} for one in note.criteria],
         "otherwise": note.otherwise,
         "numbers": dict(note.numbers),
+        "labels": dict(note.labels),
         "values": {name: dict(sorted(values.items())) for name, values in note.values.items()},
         "similarity": file,
     }

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from coterie.boundary import Boundary
-from coterie.core import LONGEST_NAME, Criterion, Sign, Training
+from coterie.core import LONGEST_NAME, Criterion, Effect, Sign, Training
 from coterie.data import target_scale
 from coterie.methods import METHODS
 from coterie.pooling import sound
@@ -61,7 +61,7 @@ def _client(value: Any) -> bool:
 def _criterion(value: Any) -> bool:
     if not isinstance(value, Mapping) or set(value) != _CRITERION:
         return False
-    texts = all(_text(value[name]) for name in ("name", "setting", "met", "unmet"))
+    texts = all(_text(value[name]) for name in ("name", "key", "setting", "met", "unmet"))
     known = value["sign"] in get_args(Sign) and isinstance(value["held"], bool)
     return texts and known and _number(value["value"]) and _number(value["bound"])
 
@@ -108,12 +108,14 @@ def _constant(value: Any) -> bool:
 
 NOTE: Mapping[str, Test] = {
     "kind": _text,
+    "effect": lambda value: value in get_args(Effect),
     "clients": _ids,
     "parts": _groups,
     "text": _text,
     "criteria": _list(_criterion),
     "otherwise": _text,
     "numbers": _table(_number),
+    "labels": _table(_whole),
     "values": _table(_table(_number, _id)),
     "similarity": lambda value: value is None or _text(value),
 }

@@ -141,35 +141,15 @@ def mostly(clients: Sequence[ClientId], at: Mapping[ClientId, int]) -> int:
 # too.
 
 
-ASIDE = ("arm", "arms", "tune")
-"""Notes of these kinds are about models other than those of the groups that serve the clients."""
+def makes_groups(note: Mapping[str, Any]) -> bool:
+    """Whether a note can explain a new group of several clients."""
+    return note["effect"] in ("divides", "regroups", "merges", "moves") or bool(note["parts"])
 
 
-def of_idle_arm(note: Mapping[str, Any]) -> bool:
-    """Whether a note is of an arm that does not serve the clients, and examines their groups by criteria."""
-    return note["kind"] == "arm" and bool(note.get("criteria"))
-
-
-def aside(note: Mapping[str, Any]) -> bool:
-    """Whether a note examines no groups of the clients."""
-    return note["kind"] in ASIDE and not of_idle_arm(note)
-
-
-KEEPS = (
-    "keep",
-    "hold",
-    "ask",
-    "gradients",
-    "arrive",
-    "join",
-    "wait",
-    "walk",
-    "leave",
-    "node",
-    "drop",
-    *ASIDE,
-)
-"""Notes of these kinds create no new group, except for that of a single new client."""
+def examines_groups(note: Mapping[str, Any]) -> bool:
+    """Whether a note is about the groups of the clients, whether they changed or not."""
+    models_alone = note["effect"] in ("info", "limits", "serves")
+    return not models_alone or bool(note["criteria"]) or bool(note["parts"])
 
 
 FEW = 40
@@ -178,6 +158,7 @@ FEW = 40
 
 WAITS: Mapping[str, Any] = {
     "kind": "wait",
+    "effect": "waits",
     "text": "in none of the parts; placed after its next answer",
     "numbers": {},
 }
@@ -273,9 +254,7 @@ class Reasons:
     """
 
     def __init__(self, notes: Sequence[Mapping[str, Any]]) -> None:
-        self.notes = [
-            note for note in notes if note["kind"] not in KEEPS or len(note["clients"]) == 1
-        ]
+        self.notes = [note for note in notes if makes_groups(note) or len(note["clients"]) == 1]
         self.about = [frozenset(note["clients"]) for note in self.notes]
         parts = [(note, part) for note in notes for part in note["parts"]]
         self.parts = [(note, len(part)) for note, part in parts]

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core import BOUND
 from coterie.notebook.tables import count
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
@@ -107,7 +106,7 @@ def _bound_clients(line: Line) -> set[ClientId]:
     """Return the clients whose reports to a method were limited in a round."""
     clients: set[ClientId] = set()
     for note in line["notes"]:
-        if note["kind"] == BOUND:
+        if note["effect"] == "limits":
             clients.update(note["clients"])
     return clients
 

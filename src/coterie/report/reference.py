@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
+from coterie.core import P_VALUE
 from coterie.pooling import ErrorSums
 from coterie.records.record import Line
 from coterie.records.shown import ClientId
-from coterie.report.gathered import aside
+from coterie.report.gathered import examines_groups
 from coterie.report.words import sentence
 
 
@@ -76,7 +77,7 @@ def strongest_evidence(lines: Sequence[Line]) -> GroupEvidence | None:
     strongest: GroupEvidence | None = None
     for line in lines:
         for note in line["notes"]:
-            if len(note["clients"]) < 2 or aside(note):
+            if len(note["clients"]) < 2 or not examines_groups(note):
                 continue
             p = min(_p_values(note), default=None)
             if p is not None and (strongest is None or p < strongest.p):
@@ -89,6 +90,5 @@ def _p_values(note: Mapping[str, Any]) -> Iterable[float]:
     if note["numbers"].get("p") is not None:
         yield note["numbers"]["p"]
     for criterion in note["criteria"]:
-        is_test = criterion["name"].startswith("p ") and criterion["sign"] == "<"
-        if is_test and criterion["value"] is not None:
+        if criterion["key"] == P_VALUE and criterion["value"] is not None:
             yield criterion["value"]

@@ -18,7 +18,7 @@ from rich.tree import Tree
 from coterie.printable import printable
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, mean_of, shown_as
-from coterie.report.gathered import aside
+from coterie.report.gathered import examines_groups
 from coterie.report.summary import Summary, differences, unequal
 
 
@@ -360,7 +360,9 @@ def history(lines: Sequence[Line]) -> Group:
             parts = sorted(tuple(part) for part in note["parts"])
             if parts:
                 _divide(root, tuple(sorted(note["clients"])), parts, line["round"], note["text"])
-            elif root.clients == tuple(note["clients"]) and not root.parts and not aside(note):
+            elif (
+                root.clients == tuple(note["clients"]) and not root.parts and examines_groups(note)
+            ):
                 root.why = note["text"]
         _follow(root, [tuple(group) for group in line["groups"]])
     if sorted(leaf.clients for leaf in root.leaves()) != groups:

@@ -10,7 +10,7 @@ from typing import Any
 from coterie.pooling import ErrorSums
 from coterie.records.record import Line, Record
 from coterie.records.shown import ClientId, shown_as, sums_of
-from coterie.report.gathered import aside
+from coterie.report.gathered import examines_groups
 from coterie.report.learning import Losses
 from coterie.report.limits import Limit, limited
 from coterie.report.noise import mean_value
@@ -164,7 +164,7 @@ def last_decision(lines: Sequence[Line]) -> str:
         for note in reversed(line["notes"]):
             is_of_groups = len(note["parts"]) >= min_parts and len(note["clients"]) > 1
             # Notes aside are of single clients; the end of an arm (drop) may be a reason for one group.
-            if is_of_groups and note["text"] and not aside(note):
+            if is_of_groups and note["text"] and examines_groups(note):
                 return f"Round {line['round']}: {sentence(note['text'])}"
     return ""
 

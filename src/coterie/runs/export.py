@@ -459,7 +459,7 @@ def _taken(
 
     The record of a federation does not; each client then has all models on its path.
     """
-    notes = [note for note in line["notes"] if note["kind"] == "choose"]
+    notes = [note for note in line["notes"] if note["parts"] and "model" in note["values"]]
     if notes:
         row = {int(client): int(model) for client, model in notes[-1]["values"]["model"].items()}
         return replace(assignment, row=row, groups=as_groups(notes[-1]["parts"]))

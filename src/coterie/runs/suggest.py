@@ -793,9 +793,9 @@ def course(probe: Probe, groups: Groups) -> ProbeCourse:
         tuple(splits),
         tuple(kept),
         tuple(sorted(reached)),
-        start=start["mean update"],
-        moving=moving["mean update"],
-        bound=moving["noise allowed"],
+        start=start["mean_norm"],
+        moving=moving["mean_norm"],
+        bound=moving["gamma_bound"],
     )
 
 
@@ -819,16 +819,13 @@ def sight(probe: Probe, clients: tuple[Client, ...], peak: float) -> Sight:
     greatest = float(np.sqrt(np.diagonal(centred(halves(probe.halves, at).mean)).max()))
     noise = float(np.sqrt(noise_levels(probe.halves, at).sum())) / len(at)
     floor = noise / greatest if greatest > 0 else 0.0
-    return Sight(
-        clients, at_rest.parts(), floor, compared["largest update"], compared["noise allowed"]
-    )
+    return Sight(clients, at_rest.parts(), floor, compared["client_norm"], compared["gamma_bound"])
 
 
 def values(group: GroupUpdates) -> dict[str, float]:
-    """The numbers that CFL compares with its settings, by the names of its criteria."""
-    return {
-        one.name: one.value for one in (*CFL().norm_criteria(group), *CFL().cut_criteria(group))
-    }
+    """The numbers that CFL compares with its settings, by the keys of its criteria."""
+    criteria = (*CFL().norm_criteria(group), *CFL().cut_criteria(group))
+    return {criterion.key: criterion.value for criterion in criteria}
 
 
 def heard(replies: Replies, parameters: int, peak: float = 0.0) -> GroupUpdates:

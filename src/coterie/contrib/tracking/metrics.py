@@ -15,10 +15,6 @@ MOST = 100
 """Most clients that are tracked one by one; if there are more, only the clusters and the whole are
 tracked."""
 
-EVENTS = ("join", "walk", "move", "merge")
-"""Kinds of notes about events. They may be about a group with the same smallest member as a group
-examined in this round."""
-
 
 class Metrics:
     """The numbers of a run's rounds. Some are sums over all rounds, so every round is passed, in order.
@@ -60,7 +56,10 @@ def _of_notes(notes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float |
     for note in notes:
         if not note["clients"]:
             continue
-        about = name_of(note["clients"]) + (f"/{note['kind']}" if note["kind"] in EVENTS else "")
+        about = name_of(note["clients"])
+        if note["effect"] in ("joins", "waits", "moves", "merges"):
+            # A group with the same smallest member may have been examined in this round.
+            about += f"/{note['kind']}"
         for criterion in note["criteria"]:
             name = _safe(criterion["name"])
             yield f"criteria/{about}/{name}", criterion["value"]

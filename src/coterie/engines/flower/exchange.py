@@ -394,7 +394,9 @@ class Carrier:
                     has = f"that of exchange {found}" if found >= 0 else "none, and starts anew"
                     has = has.replace("that", "those") if task.keep else has
                     text = f"client {client} should have {had}, but has {has}"
-                    self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
+                    self.nodes.notes.append(
+                        Note(kind="node", effect="warns", clients=(client,), text=text)
+                    )
                 self.kept.setdefault(node, {})[name] = task.keep
                 self.layers.setdefault(name, {})[client] = exchange
 
@@ -455,7 +457,9 @@ class Carrier:
                 what = "tests" if kind.what == "evaluate" else "tasks"
                 text = f"did not answer {BEHIND} {what} in a row; the server no longer waits for it"
                 text = f"client {client} {text if behind else f'answers {what} again; the server waits for it'}"
-                self.nodes.notes.append(Note(kind="node", clients=(client,), text=text))
+                self.nodes.notes.append(
+                    Note(kind="node", effect="warns", clients=(client,), text=text)
+                )
                 self.passed ^= {kind}
         return replies
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from coterie.core import BOUND, Client, Round
+from coterie.core import Client, Round
 from coterie.robust import OFF
 
 
@@ -42,7 +42,7 @@ class LimitLog:
                 f"counted {counted:,} of the {claim:,} examples that it reports"
             )
         for note in done.notes:
-            if note.kind == BOUND:
+            if note.effect == "limits":
                 changes |= {
                     ("robust.share", client): "limited what the method makes of its reports"
                     for client in note.clients

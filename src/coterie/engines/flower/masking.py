@@ -415,7 +415,12 @@ class MaskedExchange:
             if cut:
                 text = f"{cut} of {len(one.server.arrived)} updates had changes beyond boundary.bound {one.form.bound:g}"
                 self.notes.append(
-                    Note(kind="node", clients=tuple(sorted(one.server.arrived)), text=text)
+                    Note(
+                        kind="node",
+                        effect="warns",
+                        clients=tuple(sorted(one.server.arrived)),
+                        text=text,
+                    )
                 )
         return found
 
@@ -431,7 +436,12 @@ class MaskedExchange:
     def _fail(self, one: OneSum, why: str) -> None:
         self.sums.remove(one)
         self.notes.append(
-            Note(kind="node", clients=one.clients, text=f"a masked sum was not formed: {why}")
+            Note(
+                kind="node",
+                effect="warns",
+                clients=one.clients,
+                text=f"a masked sum was not formed: {why}",
+            )
         )
 
 

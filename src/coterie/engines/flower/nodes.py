@@ -705,7 +705,7 @@ class Nodes:
         for client in sorted(count):
             if count[client] > 1 and client not in self.doubled:
                 text = f"{count[client]} nodes claim to be client {client}; only the one that came last is used"
-                self.notes.append(Note(kind="node", clients=(client,), text=text))
+                self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=text))
         self.doubled = {client for client in count if count[client] > 1}
         for node, client in self.client.items():
             if node in online or client not in count:
@@ -970,7 +970,7 @@ class Nodes:
     def _once(self, text: str, clients: tuple[Client, ...]) -> None:
         if text not in self.noted:
             self.noted.add(text)
-            self.notes.append(Note(kind="node", clients=clients, text=text))
+            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
 
     def _free(self, claimed: Iterable[Client]) -> Client:
         unlike = [client for client, _ in self.unlike.values()]

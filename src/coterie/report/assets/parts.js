@@ -124,7 +124,7 @@ function costs(run) {
 
 function events(run, ui) {
   const list = h("ol", { class: "events" });
-  const shown = (all) => run.events.filter((event) => all || event.changes || ["arrive", "join", "walk", "move", "wait", "leave", "node", "arms", "lead", "drop"].includes(event.kind));
+  const shown = (all) => run.events.filter((event) => all || event.shown);
   const fill = () => {
     const wanted = shown(ui.all);
     list.replaceChildren(...wanted.slice(0, 400).map((event) => h("li", {}, h("b", {}, `round ${event.round}, ${event.kind}`),

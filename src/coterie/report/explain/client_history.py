@@ -79,7 +79,7 @@ def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView],
     for note in notes:
         if client not in note.clients:
             continue
-        if note.kind in ("arrive", "walk", "wait", "move", "merge", "leave", "join"):
+        if note.effect in ("arrives", "waits", "joins", "moves", "merges", "leaves"):
             found.append(note)
         elif note.parts and note.changes:
             now = _place(note, client, place)
@@ -110,15 +110,13 @@ def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | N
     It is None for a method without personal models.
     """
     gain = next(
-        (note.values(EXPECTED).get(client) for note in reversed(notes) if note.kind == "tune"), None
+        (values.get(client) for note in reversed(notes) if (values := note.values(EXPECTED))), None
     )
     return None if gain is None else {"expected": gain, "serves": gain < 0}
 
 
 def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, Any]:
-    after = note.place + (
-        note.kind == "partition"
-    )  # the groups of a partition train in the next round
+    after = note.place + (note.effect == "regroups")  # the new groups train in the next round
     return {
         **decision(note),
         "client": member(note, client),

@@ -75,14 +75,17 @@ def decision(note: NoteView) -> dict[str, Any]:
     return {
         "round": note.round,
         "kind": note.kind,
+        "effect": note.effect,
         "clients": list(note.clients),
         "parts": [list(part) for part in note.parts],
+        "was_one_group": note.was_one_group,
         "text": note.note["text"],
         "criteria": [_data(one) for one in note.criteria],
         "would_change": [
             {"changes": [dataclasses.asdict(one) for one in some], "then": then} for some in changes
         ],
         "numbers": note.numbers,
+        "labels": note.labels,
         "joined": _joined(note),
         "words": [text for text in words if text],
     }
@@ -90,7 +93,7 @@ def decision(note: NoteView) -> dict[str, Any]:
 
 def _joined(note: NoteView) -> list[ClientId]:
     """Return the clients that the client of a note is with after the round, if it found its group in this round."""
-    if note.kind not in ("join", "move") or len(note.clients) != 1:
+    if note.effect not in ("joins", "moves") or len(note.clients) != 1:
         return []
     group: list[ClientId] = next(
         (group for group in note.line["groups"] if note.clients[0] in group), []
@@ -102,6 +105,7 @@ def _data(one: Criterion) -> dict[str, Any]:
     """Return a criterion as data for JSON."""
     return {
         "name": one.name,
+        "key": one.key,
         "value": one.value,
         "sign": one.sign,
         "bound": one.bound,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.methods import METHODS
+from coterie.methods.tuned import EXPECTED
 from coterie.records.shown import ClientId, mean_of, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
-from coterie.report.gathered import of_idle_arm
 from coterie.report.limits import refused_sentence
 from coterie.report.listing import first_line
 from coterie.report.ranking import beside
@@ -19,14 +19,6 @@ from coterie.report.summary import agreement, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
 from coterie.report.words import count, who
-
-SAME = ("keep", "hold", "ask", "gradients", "partition", "cluster")
-"""Kinds of notes that may explain why groups stayed the same."""
-
-
-CHOICES = ("arms", "lead", "drop")
-"""Kinds of notes about which of several arms serves the clients, and which of them clients still
-train."""
 
 
 def run_history(history: RunHistory) -> dict[str, Any]:
@@ -47,7 +39,7 @@ def run_history(history: RunHistory) -> dict[str, Any]:
         "decisions": [{**decision(note), "grounds": grounds(note, notes)} for note in changed],
         "choices": [decision(note) for note in choices(notes)],
         "unchanged": dict(
-            Counter(note.kind for note in notes if not note.changes and note.kind not in CHOICES)
+            Counter(note.kind for note in notes if not note.changes and note.effect != "serves")
         ),
         "unexplained": unexplained(history, changed),
         "limited": one.first.summary["limited"],
@@ -104,9 +96,9 @@ def heading(history: RunHistory) -> dict[str, Any]:
 
 
 def choices(notes: Sequence[NoteView]) -> list[NoteView]:
-    """Return the notes about arms that changed no group, and the last one about personal models."""
-    tuned = [note for note in notes if note.kind == "tune"][-1:]
-    return [*(note for note in notes if note.kind in CHOICES and not note.changes), *tuned]
+    """Return the notes about models that changed no group, and the last one about personal models."""
+    personal = [note for note in notes if note.values(EXPECTED)][-1:]
+    return [*(note for note in notes if note.effect == "serves" and not note.changes), *personal]
 
 
 def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
@@ -116,21 +108,22 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
         note: The note that the arm takes the lead.
         notes: The notes of the run, oldest first.
     """
-    if note.kind != "lead":
+    if note.effect != "serves":
         return []
-    own = [
-        one
-        for one in notes
-        if (one.kind, one.numbers.get("arm")) == ("arm", note.numbers.get("arm"))
-        and one.place <= note.place
-        and len(one.clients) > 1
-        and one.criteria
-        and all(each.held for each in one.criteria)
+    of_the_arm = []
+    for earlier in notes:
+        same_arm = earlier.labels.get("arm") == note.labels.get("arm")
+        if not same_arm or earlier.place > note.place or earlier.effect != "info":
+            continue
+        if len(earlier.clients) > 1 and earlier.criteria and all(c.held for c in earlier.criteria):
+            of_the_arm.append(earlier)
+    return [
+        f"Round {earlier.round}, {earlier.note['text'].removesuffix('.')}."
+        for earlier in of_the_arm[-MAX_GROUNDS:]
     ]
-    return [f"Round {one.round}, {one.note['text'].removesuffix('.')}." for one in own[-GROUNDS:]]
 
 
-GROUNDS = 3
+MAX_GROUNDS = 3
 """The greatest number of decisions that are listed of an arm before it serves the clients."""
 
 
@@ -176,12 +169,14 @@ def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | No
 
 def _ends(note: NoteView, members: set[ClientId]) -> bool:
     """Return whether a note changed groups of any of these clients, apart from the arrival of one client."""
-    return note.changes and note.kind != "join" and bool(members & set(note.clients))
+    return note.changes and note.effect != "joins" and bool(members & set(note.clients))
 
 
 def _examined(note: NoteView) -> bool:
     """Return whether a note is about groups that were examined and stayed, also by an arm that does not serve them."""
-    return not note.changes and (note.kind in SAME or of_idle_arm(note.note))
+    if note.effect == "info":  # of an arm that does not serve the clients
+        return bool(note.criteria)
+    return not note.changes and note.effect in ("keeps", "divides", "regroups")
 
 
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
@@ -205,7 +200,7 @@ def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[s
         changed: The notes that changed groups.
     """
     why = {note.round for note in changed} | {
-        note.round + 1 for note in changed if note.kind in ("partition", "join")
+        note.round + 1 for note in changed if note.effect in ("regroups", "joins")
     }
     found = []
     for before, line in zip(history.lines, history.lines[1:], strict=False):
@@ -331,27 +326,25 @@ def happened(one: dict[str, Any]) -> str:
         one["clients"],
     )
     shown = " | ".join(parts[:6]) + (f" | and {len(parts) - 6} more" if len(parts) > 6 else "")
-    match one["kind"]:
-        case "split":
-            return f"{who(clients)} split into {shown}."
-        case "merge":
+    match one["effect"]:
+        case "merges":
             return f"two groups became one: {who(clients)}."
-        case "join":
+        case "joins":
             return f"client {clients[0]} " + (
                 f"joined {who(one['joined'])}." if one["joined"] else "found its group."
             )
-        case "arrive":
+        case "arrives":
             return f"{who(clients)} arrived."
-        case "leave":
+        case "leaves":
             return f"{who(clients)} left."
-        case "move":
+        case "moves":
             return f"client {clients[0]} moved to another group."
-        case "walk":
-            return f"client {clients[0]} moved one step down the tree of groups."
-        case "wait":
-            return f"client {clients[0]} waited."
-        case "lead" if len(parts) == 1:
+        case "waits":
+            return f"client {clients[0]} is on its way to a group."
+        case "serves" if len(parts) == 1:
             return f"{who(clients)} became one group."
+        case "divides" if one["was_one_group"]:
+            return f"{who(clients)} split into {shown}."
         case _ if len(parts) > 1:
             return f"{count(len(clients), 'client')} in {len(parts)} groups: {shown}."
         case _:

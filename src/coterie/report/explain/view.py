@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core import Criterion
+from coterie.core import Criterion, Effect
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as, truth_at
 from coterie.report.page.charts import load
@@ -104,6 +104,12 @@ class NoteView:
         return str(self.note["kind"])
 
     @property
+    def effect(self) -> Effect:
+        """What happened to the groups."""
+        effect: Effect = self.note["effect"]
+        return effect
+
+    @property
     def clients(self) -> Clients:
         """The clients that the note is about."""
         return tuple(self.note["clients"])
@@ -126,13 +132,25 @@ class NoteView:
             else one["bound"]
         )
         return Criterion(
-            one["name"], value, one["sign"], bound, one["setting"], one["met"], one["unmet"]
+            one["name"],
+            value,
+            one["sign"],
+            bound,
+            one["setting"],
+            one["met"],
+            one["unmet"],
+            one["key"],
         )
 
     @property
     def numbers(self) -> dict[str, float]:
         """The numbers of the note that are known."""
         return {name: value for name, value in self.note["numbers"].items() if value is not None}
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """What the note names or counts, such as nodes."""
+        return dict(self.note["labels"])
 
     def values(self, name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
@@ -151,13 +169,20 @@ class NoteView:
         )
 
     @property
+    def was_one_group(self) -> bool:
+        """Whether the clients of the parts were one group before this round."""
+        divided = {client for part in self.parts for client in part}
+        before = self.before["groups"] if self.before else [divided]
+        return sum(bool(divided & set(group)) for group in before) == 1
+
+    @property
     def changes(self) -> bool:
         """Whether the note changed groups."""
-        if self.kind in ("join", "move", "merge"):
+        if self.effect in ("joins", "moves", "merges"):
             return True
         if not self.parts:
             return False
-        if self.kind == "partition":  # written if the next groups are not those that trained
+        if self.effect == "regroups":  # with parts only if the next groups are others
             return True
         inside = {c for part in self.parts for c in part}
         old = {

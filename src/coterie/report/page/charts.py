@@ -43,9 +43,6 @@ positive one."""
 MANY = 6
 """The greatest number of charts of further numbers, and of clients' values."""
 
-IDS = ("node", "other_node", "at", "first_part", "like", "heard", "answered")
-"""Numbers of notes that are not drawn: they name a group or count clients."""
-
 
 def charts(
     method: Mapping[str, Any],
@@ -109,8 +106,8 @@ def _criteria(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each criterion: its value for every group, and the bound as a level, or as a curve if it varies."""
     found: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = {}
     for round, node, note in notes:
-        for one in note["criteria"]:
-            found.setdefault(one["name"], []).append((round, node, one))
+        for criterion in note["criteria"]:
+            found.setdefault(criterion["name"], []).append((round, node, criterion))
     for name, entries in found.items():
         newest = entries[-1][2]
         bounds, bound = {one["bound"] for _, _, one in entries}, newest["setting"] or "bound"
@@ -180,7 +177,7 @@ def _numbers(notes: PlacedNotes) -> Iterable[Chart]:
     rounds: dict[str, set[int]] = {}
     for round, _, note in notes:
         for name, value in note["numbers"].items():
-            if value is not None and name not in IDS:
+            if value is not None:
                 rounds.setdefault(name, set()).add(round)
     for name in [name for name, seen in rounds.items() if len(seen) > 1][:MANY]:
         series = _series(

@@ -50,10 +50,6 @@ LIMITS = (
 )
 """Settings of the run itself in ``run.toml``."""
 
-WALKS = ("arrive", "walk", "join", "move", "wait", "leave", "node", "arms", "lead", "drop")
-"""Kinds of notes about single clients that look for their group, and about the methods of a race.
-"""
-
 
 def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
     """Return the document that the page of these runs shows.
@@ -221,16 +217,13 @@ def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
 def events(described: PlacedNotes) -> list[dict[str, Any]]:
     """Return notes of the run in order, at most :data:`EVENTS`.
 
-    Notes that changed groups are chosen first, then those about single clients, then others as far
-    as there is room.
+    Notes that divided clients are chosen first, then those with another effect, then others as far
+    as there is room. The page shows the last only if asked to.
 
     Args:
         described: The notes of the run.
     """
-    rank = [
-        0 if len(note["parts"]) > 1 else 1 if note["kind"] in WALKS else 2
-        for _, _, note in described
-    ]
+    rank = [_importance(note) for _, _, note in described]
     chosen = sorted(sorted(range(len(described)), key=lambda i: (rank[i], -i))[:EVENTS])
     return [
         {
@@ -241,9 +234,17 @@ def events(described: PlacedNotes) -> list[dict[str, Any]]:
             "clients": note["clients"][:50],
             "count": len(note["clients"]),
             "changes": rank[i] == 0,
+            "shown": rank[i] < 2,
         }
         for i, (round, node, note) in ((i, described[i]) for i in chosen)
     ]
+
+
+def _importance(note: Mapping[str, Any]) -> int:
+    """Return 0 for a note that divided clients, 2 for one without an effect, 1 for all others."""
+    if len(note["parts"]) > 1:
+        return 0
+    return 2 if note["effect"] in ("keeps", "limits", "info") else 1
 
 
 def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
