@@ -17,9 +17,7 @@ def test_cfl_tells_nodes_peaks_and_rounds_in_a_row() -> None:
     assert splits[0].labels["node"] == 0
     assert splits[0].labels["first_part"] == 1
     nodes = {
-        note.labels["first_part"] + i: part
-        for note in splits
-        for i, part in enumerate(note.parts)
+        note.labels["first_part"] + i: part for note in splits for i, part in enumerate(note.parts)
     }
     assert set(TRUTH) <= set(nodes.values())
     assert all(nodes.get(note.labels["node"], note.clients) == note.clients for note in told)

@@ -492,14 +492,10 @@ def _note(
     criteria: tuple[Criterion, ...] = ()
     if len(made):
         numbers["last_merge"] = float(made[-1])
-        criteria += rule.criteria(
-            "last_merge", numbers["last_merge"], ">", met="two groups merged"
-        )
+        criteria += rule.criteria("last_merge", numbers["last_merge"], ">", met="two groups merged")
     if len(open_):
         numbers["next_merge"] = float(open_[0])
-        criteria += rule.criteria(
-            "next_merge", numbers["next_merge"], "<=", met="no merge"
-        )
+        criteria += rule.criteria("next_merge", numbers["next_merge"], "<=", met="no merge")
     last, further = (
         f"{numbers[name]:.3g}" if name in numbers else "none"
         for name in ("last_merge", "next_merge")
