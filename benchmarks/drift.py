@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 import coterie
+from coterie.contrib.rivals import FedDrift
 from coterie.core import (
     Assignment,
     Client,
@@ -49,7 +50,7 @@ from coterie.core import (
 )
 from coterie.data.drift import schedule
 from coterie.data.world import World
-from coterie.methods import HCCT, IFCA, Auto, FedAvg, FedDrift, SplitHalf, Tuned
+from coterie.methods import HCCT, IFCA, Auto, FedAvg, SplitHalf, Tuned
 
 RESULTS = Path(__file__).resolve().parent / "results" / "drift.jsonl"
 CLIENTS, PERIOD, SAMPLES = 10, 20, 200

@@ -180,7 +180,7 @@ def skip(app: Sphinx, what: str, name: str, thing: Any, skipped: bool, options: 
     """Left out: what methods do for the contract's functions, and fields of named tuples, which their class tells of."""
     inner = getattr(thing, "fget", thing)
     of_a_method = (
-        getattr(inner, "__module__", "").startswith("coterie.methods.")
+        getattr(inner, "__module__", "").startswith(("coterie.methods.", "coterie.contrib.rivals."))
         and "." in inner.__qualname__
     )
     return True if of_a_method or thing is Any or type(thing).__name__ == "_tuplegetter" else None

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
+from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift
 from coterie.core import Assignment, as_groups
 from coterie.methods import (
     ACFL,
     APFL,
     CFL,
-    CFLGP,
     FLHC,
     FLSC,
     HCCT,
@@ -20,11 +20,9 @@ from coterie.methods import (
     IFCA,
     MAXFL,
     Auto,
-    CLoVE,
     Ditto,
     FedAvg,
     FedBABU,
-    FedDrift,
     FedFA,
     FedPer,
     FedRep,

@@ -40,9 +40,8 @@ def public_names() -> Iterator[tuple[str, Any]]:
         module = importlib.import_module(module_name)
         for name in module.__all__:
             yield f"{module_name}.{name}", name
-    yield from (
-        (f"coterie.methods.{cls.__name__}", cls.__name__) for cls in coterie.METHODS.values()
-    )
+    for cls in coterie.METHODS.values():
+        yield f"{cls.__module__.rpartition('.')[0]}.{cls.__name__}", cls.__name__
 
 
 def is_called(thing: Any) -> bool:

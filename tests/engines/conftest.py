@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift
 from coterie.methods import (
     ACFL,
     APFL,
     CFL,
-    CFLGP,
     FLHC,
     FLSC,
     HCCT,
@@ -21,11 +21,9 @@ from coterie.methods import (
     MAXFL,
     METHODS,
     Auto,
-    CLoVE,
     Ditto,
     FedAvg,
     FedBABU,
-    FedDrift,
     FedFA,
     FedPer,
     FedRep,

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from attack import flower_replies as hostile
 from attack import flower_uploads as uploads
 from coterie.boundary import Boundary, Wire
+from coterie.contrib.rivals import CLoVE, FedDrift
 from coterie.core import Task
 from coterie.data.objective import METRICS, REGRESSION, Objective, cross_entropy
 from coterie.data.world import Split, World, whole
@@ -30,7 +31,7 @@ from coterie.engines.flower import boundary_mod, messages
 from coterie.engines.flower.exchange import Carrier
 from coterie.engines.flower.strategy import CarefulGrid
 from coterie.engines.workers import EngineError
-from coterie.methods import IFCA, CLoVE, FedAvg, FedDrift, FedFA, FedPer, Race
+from coterie.methods import IFCA, FedAvg, FedFA, FedPer, Race
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records.record import line, to_json

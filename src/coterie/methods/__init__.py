@@ -1,8 +1,9 @@
-"""The methods, one file each. :data:`METHODS` is the one list: a method is a file here and a row in it."""
+"""The methods, one file each. A method is a file here and a row in the list at the end.
+
+:data:`METHODS` contains them, and those that extensions register.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 from coterie.methods import _named
 from coterie.methods._named import made as made
@@ -11,12 +12,9 @@ from coterie.methods.acfl import ACFL as ACFL
 from coterie.methods.apfl import APFL as APFL
 from coterie.methods.auto import Auto as Auto
 from coterie.methods.cfl import CFL as CFL
-from coterie.methods.cflgp import CFLGP as CFLGP
-from coterie.methods.clove import CLoVE as CLoVE
 from coterie.methods.ditto import Ditto as Ditto
 from coterie.methods.fedavg import FedAvg as FedAvg
 from coterie.methods.fedbabu import FedBABU as FedBABU
-from coterie.methods.feddrift import FedDrift as FedDrift
 from coterie.methods.fedfa import FedFA as FedFA
 from coterie.methods.fedper import FedPer as FedPer
 from coterie.methods.fedrep import FedRep as FedRep
@@ -36,42 +34,33 @@ from coterie.methods.split_half_sums import SplitHalfSums as SplitHalfSums
 from coterie.methods.tuned import Tuned as Tuned
 from coterie.settings.calls import public
 
-METHODS: dict[str, type[Any]] = _named.KNOWN
-"""Name -> class, in the order used in lists and tables."""
+METHODS = _named.METHODS
+"""Name -> class, in the order used in lists and tables: Coterie's own, then those of extensions."""
 
-METHODS.update(
-    (method.name, public(method))
-    for method in (
-        *(
-            Auto,
-            FedAvg,
-            Independent,
-            CFL,
-            FLHC,
-            HCCT,
-            HCCTE,
-            HCCTP,
-            FedPer,
-            Ditto,
-            APFL,
-            FedRep,
-            FedBABU,
-            KNNPer,
-        ),
-        *(
-            ACFL,
-            MAXFL,
-            FedFA,
-            IFCA,
-            FLSC,
-            CFLGP,
-            CLoVE,
-            FedDrift,
-            SplitHalf,
-            SplitHalfSums,
-            SplitHalfPrivate,
-            Tuned,
-            Race,
-        ),
-    )
-)
+for method in (
+    Auto,
+    FedAvg,
+    Independent,
+    CFL,
+    FLHC,
+    HCCT,
+    HCCTE,
+    HCCTP,
+    FedPer,
+    Ditto,
+    APFL,
+    FedRep,
+    FedBABU,
+    KNNPer,
+    ACFL,
+    MAXFL,
+    FedFA,
+    IFCA,
+    FLSC,
+    SplitHalf,
+    SplitHalfSums,
+    SplitHalfPrivate,
+    Tuned,
+    Race,
+):
+    METHODS.built_in[method.name] = public(method)

@@ -7,11 +7,18 @@ from types import MappingProxyType
 from typing import Any
 
 from coterie.core import Method
+from coterie.extensions import Registry
 from coterie.settings import SettingError, UserError, build
+from coterie.settings.calls import public
 from coterie.settings.field_names import edits, spelled
 
-KNOWN: dict[str, type[Any]] = {}
-"""Name -> class; :mod:`coterie.methods` fills it."""
+METHODS: Registry[type[Any]] = Registry(
+    "coterie.methods",
+    "a method's class",
+    accepts=lambda name, cls: isinstance(cls, type) and getattr(cls, "name", None) == name,
+    prepared=public,
+)
+"""Name -> class; :mod:`coterie.methods` fills in Coterie's own."""
 
 
 def method_class(name: str, own: Mapping[str, type[Any]] = MappingProxyType({})) -> type[Any]:
@@ -22,15 +29,18 @@ def method_class(name: str, own: Mapping[str, type[Any]] = MappingProxyType({}))
         own: name -> class of a user's own methods.
 
     Raises:
-        UserError: there is no such method; the message suggests the nearest known name.
+        UserError: there is no such method; the message suggests the nearest known name. Or it is an
+            extension's, and cannot be imported.
     """
     if name in own:
         return own[name]
-    if name not in KNOWN:
+    try:
+        return METHODS.find(name)
+    except KeyError:
+        instead = _instead(name, [*own, *METHODS])
         raise UserError(
-            f"there is no method {name!r}{_instead(name, [*own, *KNOWN])} (known: {', '.join(KNOWN)})"
-        )
-    return KNOWN[name]
+            f"there is no method {name!r}{instead} (known: {', '.join(METHODS)})"
+        ) from None
 
 
 _OTHERS = """
@@ -100,14 +110,14 @@ def made(given: Any) -> Any:
         settings = dict(given)
         if "name" not in settings:
             raise SettingError(
-                f"a method's table needs a name, one of {', '.join(KNOWN)}, got {given!r:.60}"
+                f"a method's table needs a name, one of {', '.join(METHODS)}, got {given!r:.60}"
             )
         return build(method_class(str(settings.pop("name"))), settings)
     if isinstance(given, type):
         raise SettingError(
             f"a method is an object with its settings, got the class {given.__name__}: write {given.__name__}()"
         )
-    if type(given) in KNOWN.values() or isinstance(given, Method):
+    if isinstance(given, Method):
         return given
     raise SettingError(
         f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}"

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from coterie.contrib.rivals import CLoVE
+from coterie.contrib.rivals.clove import CLoVEState, estimated
+from coterie.contrib.rivals.clove import grouped as grouped_by_losses
 from coterie.core import Client, Cohort, Plan
 from coterie.data.scenario import SCENARIOS
 from coterie.engines.rounds import rounds
-from coterie.methods import IFCA, CLoVE, FedAvg
-from coterie.methods.clove import CLoVEState, estimated
-from coterie.methods.clove import grouped as grouped_by_losses
+from coterie.methods import IFCA, FedAvg
 from worlds import THREE, Pull, grouped, last
 
 

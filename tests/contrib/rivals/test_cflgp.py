@@ -11,11 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.contrib.rivals import CFLGP
+from coterie.contrib.rivals.cflgp import PROFILE, TRAIN, CFLGPState, clusters, matched
 from coterie.core import Client, Cohort, Plan
 from coterie.data.scenario import SCENARIOS
 from coterie.engines.rounds import rounds
-from coterie.methods import CFLGP, FedAvg
-from coterie.methods.cflgp import PROFILE, TRAIN, CFLGPState, clusters, matched
+from coterie.methods import FedAvg
 from coterie.randomness import generator
 from worlds import THREE, Pull, grouped, last
 

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clustering import cut_dendrogram, dendrogram, groups_of
+from coterie.contrib.rivals import FedDrift
+from coterie.contrib.rivals.feddrift import FedDriftState, cluster_distances, drifted
 from coterie.core import Cohort, Federation, Replies
 from coterie.data.scenario import Scenario
 from coterie.engines.rounds import rounds
-from coterie.methods import FedAvg, FedDrift
-from coterie.methods.feddrift import FedDriftState, cluster_distances, drifted
+from coterie.methods import FedAvg
 
 FEDERATION = Federation(
     clients=(2, 5, 8), draw=lambda i: torch.full((2,), float(i)), columns={"all": (0, 2)}

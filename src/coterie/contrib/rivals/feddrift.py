@@ -48,6 +48,7 @@ from coterie.core import (
 )
 from coterie.methods._model_choice import MOST_MODELS, of_all
 from coterie.settings import check, setting
+from coterie.settings.calls import public
 
 
 @state("feddrift")
@@ -143,6 +144,7 @@ def drifted(
     )
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class FedDrift:
     """New models for clients whose loss rises at a time step, and a merge of models that serve alike."""

@@ -55,6 +55,7 @@ from coterie.core import (
 )
 from coterie.methods._model_choice import MOST_MODELS
 from coterie.settings import check, setting
+from coterie.settings.calls import public
 
 PROFILE, TRAIN = "profile", "train"
 """Parts of a plan of a clustering round: all clients train the criterion, and those of other groups
@@ -96,6 +97,7 @@ class CFLGPState:
         return max(sorted(set(rows)), key=rows.count)
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class CFLGP:
     """Groups clients by k-means on their updates from several models, averaged over rounds."""

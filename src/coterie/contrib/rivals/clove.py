@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from coterie.clustering import cut_dendrogram, dendrogram, distances, gram
+from coterie.contrib.rivals.cflgp import k_means
 from coterie.core import (
     Assignment,
     Client,
@@ -45,9 +46,9 @@ from coterie.core import (
     without,
 )
 from coterie.methods._model_choice import MOST_MODELS, capped, losses_of, of_all
-from coterie.methods.cflgp import k_means
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
+from coterie.settings.calls import public
 
 BETTER = 1.1
 """A larger number of groups needs a silhouette this many times as large (the published code)."""
@@ -78,6 +79,7 @@ class CLoVEState:
     notes: tuple[Note, ...] = ()
 
 
+@public
 @dataclass(frozen=True, kw_only=True)
 class CLoVE:
     """Groups clients by k-means on their losses with all models; a group trains the model that fits it."""
