@@ -47,7 +47,7 @@ def replies(clients: tuple[int, ...] = (2, 5, 9, 40)) -> Replies:
         gram=np.arange(n * n, dtype=float).reshape(n, n),
         updates=torch.arange(n * 3.0).reshape(n, 3),
         means=torch.ones(2, 3),
-        heard=np.array([2, 2]),
+        mean_counts=np.array([2, 2]),
     )
 
 
@@ -221,7 +221,7 @@ def test_replies_of_some_are_their_rows_of_everything() -> None:
     assert part.updates is not None
     assert part.updates.tolist() == [[3.0, 4.0, 5.0], [9.0, 10.0, 11.0]]
     assert part.means is None
-    assert part.heard is None
+    assert part.mean_counts is None
     assert replies().positions([40, 7, 5]) == [3, 1]
 
 

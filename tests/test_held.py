@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import small
-from coterie.core import WORST_LOSS, Candidate, Held, Personal, Plan, Replies, Task, Training
+from coterie.core import (
+    WORST_LOSS,
+    Candidate,
+    HeldOutLosses,
+    Holdout,
+    Personal,
+    Plan,
+    Replies,
+    Task,
+    Training,
+)
 from coterie.engines.rounds import held_losses, rounds, together
 from coterie.methods import Race
 from scripted import Scripted, everyone, play, shown
@@ -34,7 +44,7 @@ LOSSES = st.tuples(st.integers(1, 6), st.integers(1, 12)).flatmap(
 def test_a_difference_is_that_of_single_losses(losses: np.ndarray, data: st.DataObject) -> None:
     models = NAMES[: len(losses)]
     one, other = (data.draw(st.sampled_from(range(len(models)))) for _ in range(2))
-    held = Held.of(models, losses)
+    held = HeldOutLosses.of(models, losses)
     apart, n = losses[one] - losses[other], losses.shape[1]
     found = held.difference(models[one], models[other])
     assert found is not None
@@ -51,7 +61,7 @@ def test_a_difference_is_that_of_single_losses(losses: np.ndarray, data: st.Data
 
 @given(LOSSES)
 def test_a_model_and_itself_differ_by_nothing(losses: np.ndarray) -> None:
-    held = Held.of(NAMES[: len(losses)], losses)
+    held = HeldOutLosses.of(NAMES[: len(losses)], losses)
     expected = (0.0, 0.0) if losses.shape[1] > 1 else (0.0, math.inf)
     assert held.difference(NAMES[0], NAMES[0]) == expected
 
@@ -59,7 +69,7 @@ def test_a_model_and_itself_differ_by_nothing(losses: np.ndarray) -> None:
 def test_a_difference_by_rounding_is_no_certainty() -> None:
     losses = np.full((2, 50), 3.1)
     losses[1] += 1e-12
-    found = Held.of(NAMES[:2], losses).difference(*NAMES[:2])
+    found = HeldOutLosses.of(NAMES[:2], losses).difference(*NAMES[:2])
     assert found is not None
     mean, variance = found
     assert abs(mean) < 2 * math.sqrt(variance)
@@ -67,7 +77,7 @@ def test_a_difference_by_rounding_is_no_certainty() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 def test_a_loss_that_is_no_number_is_the_worst_one(bad: float) -> None:
-    held = Held.of(NAMES[:2], np.array([[1.0, bad], [1.0, 2.0]]))
+    held = HeldOutLosses.of(NAMES[:2], np.array([[1.0, bad], [1.0, 2.0]]))
     assert np.isfinite(held.products).all()
     found = held.difference(*NAMES[:2])
     assert found is not None
@@ -75,17 +85,17 @@ def test_a_loss_that_is_no_number_is_the_worst_one(bad: float) -> None:
 
 
 def test_no_example_or_model_no_difference() -> None:
-    none = Held.of(NAMES[:2], np.zeros((2, 0)))
+    none = HeldOutLosses.of(NAMES[:2], np.zeros((2, 0)))
     assert none.difference(*NAMES[:2]) is None
     assert none.difference(NAMES[0], None) is None
-    held = Held.of(NAMES[:2], np.ones((2, 3)))
+    held = HeldOutLosses.of(NAMES[:2], np.ones((2, 3)))
     assert held.difference(NAMES[0], NAMES[2]) is None
     assert held.difference(NAMES[2], None) is None
 
 
 def test_within_a_part_are_its_own_names() -> None:
     losses = np.arange(24.0).reshape(6, 4)
-    held = Held.of(NAMES, losses)
+    held = HeldOutLosses.of(NAMES, losses)
     assert held.within("") is held
     inner = held.within("a")
     assert inner.models == (("", 0), ("", 1), ("b", 0), ("b/c", 1))
@@ -112,7 +122,7 @@ def test_losses_of_all_parts_are_of_the_same_examples() -> None:
 def plan_of(*shares: float, **more: Any) -> Plan:
     return Plan(
         models=torch.zeros(1, 3),
-        tasks={c: Task(offered=(0,), holdout=s) for c, s in enumerate(shares)},
+        tasks={c: Task(offered=(0,), holdout=Holdout(share=s)) for c, s in enumerate(shares)},
         **more,
     )
 
@@ -124,17 +134,20 @@ def test_parts_hold_out_the_same_examples() -> None:
     assert outer.asked == (0, 1)
     with pytest.raises(
         ValueError,
-        match=r"Task.holdout of client 1 must be the same in all parts of a plan, got 0.2 and 0.3",
+        match=r"Holdout.share of client 1 must be the same in all parts of a plan, got 0.2 and 0.3",
     ):
         Plan(models=torch.zeros(0, 3), tasks={}, parts={"a": outer, "b": plan_of(0.1, 0.3)})
 
 
 def test_parts_of_parts_end_too() -> None:
     inner = Plan(
-        models=torch.zeros(0, 3), tasks={}, parts={"c": plan_of(0.1, ended=("x",))}, ended=("old",)
+        models=torch.zeros(0, 3),
+        tasks={},
+        parts={"c": plan_of(0.1, ended_parts=("x",))},
+        ended_parts=("old",),
     )
-    outer = Plan(models=torch.zeros(0, 3), tasks={}, parts={"b": inner}, ended=("a",))
-    assert outer.all_ended == ("a", "b/old", "b/c/x")
+    outer = Plan(models=torch.zeros(0, 3), tasks={}, parts={"b": inner}, ended_parts=("a",))
+    assert outer.all_ended_parts == ("a", "b/old", "b/c/x")
 
 
 def test_what_a_client_kept_for_an_ended_part_of_a_part_is_dropped() -> None:
@@ -146,7 +159,7 @@ def test_what_a_client_kept_for_an_ended_part_of_a_part_is_dropped() -> None:
             "tasks": {},
             "parts": {
                 "outer": Plan(
-                    models=models[:0], tasks={}, parts={f"leaf{exchange}": leaf}, ended=ended
+                    models=models[:0], tasks={}, parts={f"leaf{exchange}": leaf}, ended_parts=ended
                 )
             },
         }
@@ -168,8 +181,8 @@ def test_a_reply_refused_in_one_part_counts_in_the_others() -> None:
     assert both.clients == (0, 1)
     assert both.examples.tolist() == [5, 7]
     assert both.refused == {0: "its update has a NaN"}
-    assert sorted(both.parts["b"].held) == [1]
-    assert both.held[0].difference(("a", 0), ("b", 0)) is None
+    assert sorted(both.parts["b"].held_out_losses) == [1]
+    assert both.held_out_losses[0].difference(("a", 0), ("b", 0)) is None
 
 
 # -- examples that are held out
@@ -181,19 +194,22 @@ def test_held_out_examples_are_a_share_at_least_one_at_most_half(train: int, hel
     world = small.world(
         ids=(2, 3), clients={c: small.client(c, train=train, validation=0) for c in (2, 3)}
     )
-    task = Task(offered=(0,), holdout=0.15, held_out=True)
+    task = Task(offered=(0,), holdout=Holdout(share=0.15, report_losses=True))
     (seen,) = shown([everyone(task, need="rows")(0, (2, 3))], world)
-    assert {c: one.count for c, one in seen.held.items()} == {2: held, 3: held}
+    assert {c: one.count for c, one in seen.held_out_losses.items()} == {2: held, 3: held}
 
 
 def test_validation_examples_are_held_out_before_others() -> None:
     world = small.world(ids=(2,))
-    (seen,) = shown([everyone(Task(offered=(0,), holdout=0.4, held_out=True))(0, (2,))], world)
-    assert seen.held[2].count == len(world.clients[2].validation)
+    (seen,) = shown(
+        [everyone(Task(offered=(0,), holdout=Holdout(share=0.4, report_losses=True)))(0, (2,))],
+        world,
+    )
+    assert seen.held_out_losses[2].count == len(world.clients[2].validation)
 
 
 def test_a_client_whose_update_one_part_refuses_counts_in_the_other() -> None:
-    task = Task(offered=(0,), held_out=True)
+    task = Task(offered=(0,), holdout=Holdout(report_losses=True))
     wild = replace(task, training=Training(lr=9e8, weight_decay=1e9, epochs=5, batch=4))
 
     def say(exchange: int, clients: tuple[int, ...]) -> dict[str, Any]:
@@ -210,8 +226,8 @@ def test_a_client_whose_update_one_part_refuses_counts_in_the_other() -> None:
     assert seen.clients == seen.parts["a"].clients == (2, 3, 7, 11)
     assert seen.parts["b"].clients == (2, 7, 11)
     assert set(done.refused) == set(seen.parts["b"].refused) == {3}
-    assert seen.held[3].models == (("a", 0),)
-    assert seen.held[2].models == (("a", 0), ("b", 0))
+    assert seen.held_out_losses[3].models == (("a", 0),)
+    assert seen.held_out_losses[2].models == (("a", 0), ("b", 0))
 
 
 def test_a_race_goes_on_where_a_client_is_always_refused() -> None:

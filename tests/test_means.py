@@ -43,7 +43,7 @@ def test_means_of_many_groups(n: int, k: int, random: object) -> None:
     np.testing.assert_allclose(
         means.means.numpy(), by_definition(updates, amounts, groups, k), rtol=1e-4, atol=1e-5
     )
-    assert means.heard.tolist() == [sum(g in of for of in groups) for g in range(k)]
+    assert means.counts.tolist() == [sum(g in of for of in groups) for g in range(k)]
 
 
 def test_what_comes_at_a_time_changes_no_bit() -> None:
@@ -57,7 +57,7 @@ def test_what_comes_at_a_time_changes_no_bit() -> None:
             part = slice(start, start + step)
             parts.add(updates[part], amounts[part], groups[part])
         assert torch.equal(parts.means, whole.means)
-        assert parts.heard.tolist() == whole.heard.tolist()
+        assert parts.counts.tolist() == whole.counts.tolist()
 
 
 @pytest.mark.parametrize("n", [1, 2, CHUNK])

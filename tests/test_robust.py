@@ -427,16 +427,16 @@ def test_a_long_update_is_scaled_down_to_the_bound(sketch: int | None, halves: b
     found, free = (
         shown([plan], many, robust=robust)[0] for robust in (Robust(norms=2.0), Robust(norms=None))
     )
-    assert set(found.scaled) == {client}
+    assert set(found.limits.scaled) == {client}
     torch.testing.assert_close(
-        found.updates[0], free.updates[0] * found.scaled[client], rtol=1e-5, atol=1e-7
+        found.updates[0], free.updates[0] * found.limits.scaled[client], rtol=1e-5, atol=1e-7
     )
     torch.testing.assert_close(found.updates[1:], calm.updates[1:])
     if halves:
         own = np.array([0, len(calm.clients)])
         np.testing.assert_allclose(
-            found.halves[np.ix_(own, own)],
-            free.halves[np.ix_(own, own)] * found.scaled[client] ** 2,
+            found.halves.gram[np.ix_(own, own)],
+            free.halves.gram[np.ix_(own, own)] * found.limits.scaled[client] ** 2,
             rtol=1e-4,
         )
     else:
@@ -447,7 +447,7 @@ def test_a_long_update_is_scaled_down_to_the_bound(sketch: int | None, halves: b
         )
         start = float(rounds.setup(FedAvg(), tried, 0, Boundary())[1].draw(0).norm())
         limit = max(2 * np.median(norms), SMALL * max(start, 1.0))
-        assert found.scaled[client] == pytest.approx(limit / norms[0], rel=1e-4)
+        assert found.limits.scaled[client] == pytest.approx(limit / norms[0], rel=1e-4)
 
 
 def layout_of(world: World) -> Layout:

@@ -17,9 +17,13 @@ from coterie.core import (
     Cohort,
     Federation,
     Groups,
-    Held,
+    HalvedUpdates,
+    HeldOutLosses,
     Note,
     Plan,
+    PrivatePlan,
+    PrivateTask,
+    QuestionSums,
     Replies,
     Task,
     as_groups,
@@ -85,12 +89,12 @@ class Pull:
             for client, chosen in zip(replies[name].clients, replies[name].chosen, strict=True):
                 task, start = part.tasks[client], part.models[list(chosen)].mean(0)
                 own = [(start + self.targets[client]) / 2] if task.personal is not None else []
-                if task.held_out:
+                if task.holdout.report_losses:
                     models.setdefault(client, []).extend(
                         ((name, i), model) for i, model in enumerate([start, *own])
                     )
         held = {
-            client: Held.of(
+            client: HeldOutLosses.of(
                 [name for name, _ in each],
                 np.stack([self._held_out(client, model) for _, model in each]),
             )
@@ -122,7 +126,7 @@ class Pull:
                 if task.gradient
                 else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
             )
-            for layer in task.keep:
+            for layer in task.local_layers:
                 row[slice(*self.columns[layer])] = 0.0
             if (
                 task.halves and client not in self.single
@@ -134,6 +138,13 @@ class Pull:
             chosen.append(tuple(task.offered[i] for i in best))
             losses.append(tuple(loss) if task.measure else ())
             accuracies.append(tuple(1 / (1 + value) for value in loss) if task.measure else ())
+        matrix = products(plan, halves)
+        second = [both[1] for both in halves.values()]
+        halved = matrix is not None and HalvedUpdates(
+            clients=tuple(halves),
+            gram=matrix,
+            second=torch.stack(second) if plan.second_halves else None,
+        )
         full = Replies(
             clients=tuple(clients),
             examples=np.array([self.examples.get(c, 1) for c in clients], dtype=np.int64),
@@ -141,8 +152,7 @@ class Pull:
             losses=tuple(losses),
             accuracies=tuple(accuracies),
             updates=self._updates(plan, rows),
-            halves=products(plan, halves),
-            halved=tuple(halves),
+            halves=halved or None,
         )
         return self._sums(plan, full, halves) if plan.need == "sums" else needed(plan, full)
 
@@ -158,38 +168,48 @@ class Pull:
                 self.sketches.pop(client, None)
             if client in halves:
                 self.sketches[client] = torch.stack(halves[client])[:, plan.columns].numpy()
-            if task.question is not None and task.question.ask == "cell":
+            question = task.private.question
+            if question is not None and question.ask == "cell":
                 cells |= (
-                    {client: task.question.cell(self.sketches[client])}
+                    {client: question.cell(self.sketches[client])}
                     if client in self.sketches
                     else {}
                 )
-            elif task.question is not None:
+            elif question is not None:
                 norm = float(full.updates[i].norm()) if full.updates is not None else None
-                answer = task.question.answer(
+                answer = question.answer(
                     self.sketches.get(client), norm, self.examples.get(client, 1)
                 )
                 if answer is not None:
                     sums[task.offered[0]] = sums.get(task.offered[0], 0.0) + answer
         sent = {
-            client: task if task.sent else replace(task, epochs=0, halves=False, question=None)
+            client: task
+            if task.private.sends_update
+            else replace(task, epochs=0, halves=False, private=PrivateTask())
             for client, task in plan.tasks.items()
         }
-        means = needed(replace(plan, need="mean", sketch=None, tasks=sent, hidden=False), full)
+        means = needed(
+            replace(plan, need="mean", sketch=None, tasks=sent, private=PrivatePlan()), full
+        )
         if means.means is None:  # nobody trained
             means = replace(
                 means,
                 means=torch.zeros_like(plan.models),
-                heard=np.zeros(len(plan.models), dtype=np.int64),
+                mean_counts=np.zeros(len(plan.models), dtype=np.int64),
             )
         ones = np.ones(len(full.clients), dtype=np.int64)
-        if plan.hidden:
+        if plan.private.hides_choices:
             assert means.means is not None
-            assert means.heard is not None
-            shares = torch.from_numpy(means.heard / max(len(full.clients), 1)).float()
+            assert means.mean_counts is not None
+            shares = torch.from_numpy(means.mean_counts / max(len(full.clients), 1)).float()
             means = replace(means, means=means.means * shares[:, None])
         return replace(
-            means, examples=ones, losses=(), accuracies=(), halves=None, sums=sums, cells=cells
+            means,
+            examples=ones,
+            losses=(),
+            accuracies=(),
+            halves=None,
+            sums=QuestionSums(by_row=sums, cells=cells),
         )
 
     def taken(self, assignment: Assignment) -> Assignment:

@@ -435,12 +435,12 @@ def lengths(
     }
     masks = {
         keep: wire.layout.mask(keep)
-        for keep in {plan.tasks[client].keep for client in updates}
+        for keep in {plan.tasks[client].local_layers for client in updates}
         if keep
     }
     extents = {
         client: [
-            extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].keep))
+            extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].local_layers))
             for row in rows
         ]
         for client, rows in updates.items()
@@ -498,7 +498,7 @@ def _kind(task: Task) -> Hashable:
     """What tasks have in common whose updates can be compared step by step: not how many epochs or steps they have."""
     training = task.training and replace(task.training, epochs=1, steps=None)
     layers = tuple(stage.layers for stage in task.stages)
-    return training, layers, task.gradient, task.halves, task.keep
+    return training, layers, task.gradient, task.halves, task.local_layers
 
 
 def steps_of(task: Task, training: Training, examples: int) -> float:

@@ -84,13 +84,13 @@ def chatty(rng: random.Random) -> Any:
 
 def a_task(rng: random.Random) -> Any:
     """Any task that a server may ask for."""
-    from coterie.core import Personal, Stage, Task
+    from coterie.core import Holdout, Personal, Stage, Task
 
     task: dict[str, Any] = {"offered": (0,)}
     if rng.random() < 0.2:
         task["measure"] = rng.choice(("train", "validation"))
     if rng.random() < 0.1:
-        task |= {"held_out": True, "holdout": rng.choice((0.0, 0.2))}
+        task["holdout"] = Holdout(share=rng.choice((0.0, 0.2)), report_losses=True)
     if rng.random() < 0.3:
         task["epochs"] = rng.choice((0, 1, 3))
     if rng.random() < 0.2:
@@ -100,7 +100,7 @@ def a_task(rng: random.Random) -> Any:
     elif rng.random() < 0.3 and task.get("epochs") != 0:
         task["halves"] = True
     if rng.random() < 0.2:
-        task["keep"] = rng.choice((("0",), ("2",), ("0", "2")))
+        task["local_layers"] = rng.choice((("0",), ("2",), ("0", "2")))
     elif rng.random() < 0.4 and "gradient" not in task:
         task["personal"] = rng.choice(
             (Personal(), Personal(start="own", mixture=0.5), Personal(start="offered", pull=1.0))
@@ -206,7 +206,7 @@ def leaving(rng: random.Random) -> Iterator[Attempt]:
                 reply = through(mod, chatty(own), message, a_context(own, {"partition-id": 0}))
             tasks = [order.task for order in orders]
             none = kind.startswith("evaluate") or any(
-                task.measure or task.held_out for task in tasks
+                task.measure or task.holdout.report_losses for task in tasks
             )
             return tells(
                 reply,

@@ -60,7 +60,7 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
     from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
     from coterie.boundary import update_number
-    from coterie.core import Held
+    from coterie.core import HeldOutLosses
     from coterie.engines.flower import boundary_check, messages
 
     told = {boundary_check.BOUNDARY: boundary_check.stated(wire.boundary)}
@@ -78,8 +78,8 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
     count = 0
     for place, order in enumerate(orders):
         task, exchange = order.task, order.key[1]
-        count += task.held_out * (1 + (task.personal is not None))
-        keep = wire.layout.mask(task.keep) if task.keep else None
+        count += task.holdout.report_losses * (1 + (task.personal is not None))
+        keep = wire.layout.mask(task.local_layers) if task.local_layers else None
         gen = torch.Generator().manual_seed(1000 * exchange + client)
         for half in range(2 if task.halves else 1) if task.trains else ():
             toward = torch.linspace(-1, 1, wire.layout.size) * (1 if client % 2 else -1)
@@ -98,14 +98,14 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
                 "losses": [0.5 + 0.1 * i for i in range(offered)],
                 "accuracies": [0.7] * offered,
             }
-        if task.keep and task.trains:
+        if task.local_layers and task.trains:
             own["kept"] = exchange - 1
         if task.personal is not None:
             own |= {"kept": exchange - 1, "personal": 1}
         metrics |= {messages.of_task(name, place): value for name, value in own.items()}
     if count:
         draw = np.random.default_rng(client)
-        held = Held.of(
+        held = HeldOutLosses.of(
             [("", i) for i in range(count)],
             draw.exponential(1.0, (1, 8)) + 0.1 * draw.random((count, 8)),
         )

@@ -161,7 +161,7 @@ def test_updates_are_tampered_with_at_the_client(task: Task, workers: int) -> No
 
 def test_running_statistics_and_layers_that_stay_are_spared() -> None:
     layout = Layout(made(normed))
-    task = Task(offered=(0,), keep=("3",))
+    task = Task(offered=(0,), local_layers=("3",))
     honest, found = (updates(world(model=normed, attacks=who), task) for who in ({}, ATTACKERS))
     sent = (torch.arange(layout.size) < layout.trainable) & ~layout.mask(("3",))
     assert torch.equal(found[3][sent], -2 * honest[3][sent])

@@ -23,7 +23,8 @@ from coterie.core import (
     Assignment,
     Cohort,
     Federation,
-    Held,
+    HeldOutLosses,
+    Holdout,
     Note,
     Personal,
     Plan,
@@ -123,6 +124,13 @@ def tight(found: Any, expected: Any) -> None:
     )
 
 
+def _part(replies: Replies, name: str) -> Any:
+    value: Any = replies
+    for attribute in name.split("."):
+        value = None if value is None else getattr(value, attribute)
+    return value
+
+
 def agree(found: Replies, expected: Replies) -> None:
     assert (found.clients, found.chosen) == (expected.clients, expected.chosen)
     assert dict(found.refused) == dict(expected.refused)
@@ -131,19 +139,19 @@ def agree(found: Replies, expected: Replies) -> None:
         "losses",
         "accuracies",
         "means",
-        "heard",
+        "mean_counts",
         "gram",
         "updates",
-        "halves",
-        "second_halves",
+        "halves.gram",
+        "halves.second",
     ):
-        one, other = getattr(found, name), getattr(expected, name)
+        one, other = (_part(replies, name) for replies in (found, expected))
         assert (one is None) == (other is None)
         if other is not None:
             tight(one, other)
-    assert list(found.held) == list(expected.held)
-    for client, other in expected.held.items():
-        one = found.held[client]
+    assert list(found.held_out_losses) == list(expected.held_out_losses)
+    for client, other in expected.held_out_losses.items():
+        one = found.held_out_losses[client]
         assert (one.models, one.count) == (other.models, other.count)
         tight(one.sums, other.sums)
         tight(one.products, other.products)
@@ -238,32 +246,33 @@ TASKS = {
     "stages": Task(offered=(0,), stages=(Stage(layers=("2",), epochs=2), Stage(layers=("0",)))),
     "one stage": Task(offered=(0,), stages=(Stage(layers=("0",)),)),
     "stages and layers that stay": Task(
-        offered=(1,), keep=("2",), stages=(Stage(layers=("2",)), Stage(layers=("0",)))
+        offered=(1,), local_layers=("2",), stages=(Stage(layers=("2",)), Stage(layers=("0",)))
     ),
     "stages and a personal model": Task(
         offered=(1,), stages=(Stage(layers=("2",)),), personal=Personal(epochs=1)
     ),
-    "held out": Task(offered=(1,), held_out=True),
-    "held out of training": Task(offered=(1,), held_out=True, holdout=0.2),
-    "held out and not measured": Task(offered=(1,), holdout=0.3),
-    "held out of a choice": Task(offered=(0, 1), choose=1, held_out=True, holdout=0.2),
+    "held out": Task(offered=(1,), holdout=Holdout(report_losses=True)),
+    "held out of training": Task(offered=(1,), holdout=Holdout(share=0.2, report_losses=True)),
+    "held out and not measured": Task(offered=(1,), holdout=Holdout(share=0.3)),
+    "held out of a choice": Task(
+        offered=(0, 1), choose=1, holdout=Holdout(share=0.2, report_losses=True)
+    ),
     "held out and personal": Task(
-        offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["own"]
+        offered=(0,), holdout=Holdout(share=0.2, report_losses=True), personal=PERSONAL["own"]
     ),
     "held out and mixed": Task(
-        offered=(0,), held_out=True, holdout=0.2, personal=PERSONAL["mixture"]
+        offered=(0,), holdout=Holdout(share=0.2, report_losses=True), personal=PERSONAL["mixture"]
     ),
-    "only measured": Task(offered=(0,), epochs=0, held_out=True, holdout=0.2),
+    "only measured": Task(offered=(0,), epochs=0, holdout=Holdout(share=0.2, report_losses=True)),
     "halves": Task(
         offered=(0,),
         halves=True,
-        held_out=True,
-        holdout=0.2,
+        holdout=Holdout(share=0.2, report_losses=True),
         personal=Personal(start="trained", epochs=1),
     ),
     "halves and a pull": Task(offered=(0,), halves=True, personal=PERSONAL["offered"]),
     "halves and a mixture": Task(
-        offered=(0,), halves=True, held_out=True, personal=PERSONAL["mixture"]
+        offered=(0,), halves=True, holdout=Holdout(report_losses=True), personal=PERSONAL["mixture"]
     ),
     "only personal": Task(offered=(0,), epochs=0, personal=Personal(start="own", epochs=1)),
 }
@@ -277,7 +286,7 @@ def test_tasks_do_what_they_do_in_one_process(name: str) -> None:
 def test_held_out_losses_are_no_single_losses() -> None:
     """Of six examples and two models: their number, two sums and three products."""
     tried = world(IDS)
-    task = Task(offered=(0,), held_out=True, personal=Personal())
+    task = Task(offered=(0,), holdout=Holdout(report_losses=True), personal=Personal())
     grid, _, _, _ = both(always(task), tried, rounds=1)
     for message, reply in grid.messages:
         if message.metadata.message_type == "train":
@@ -293,7 +302,7 @@ def test_held_out_losses_are_no_single_losses() -> None:
 
 def race(exchange: int, models: Tensor) -> Plan:
     """Two methods, one of which has two parts, and clients that take part in some of them only."""
-    task = Task(offered=(0,), held_out=True, holdout=0.2)
+    task = Task(offered=(0,), holdout=Holdout(share=0.2, report_losses=True))
     inner = of_parts(
         shared=all_do(replace(task, personal=PERSONAL["own"]), models, need="mean"),
         mixed=all_do(
@@ -326,17 +335,20 @@ def test_all_models_of_a_client_are_compared_on_the_same_examples() -> None:
     tried = some_without()
     list(strategy_of(over, tried).rounds(Here(app_of(tried), 4), 1))
     shared, mixed, halves = ("outer/shared", 0), ("outer/mixed", 0), ("halves", 0)
-    assert over.seen[0].held[1].models == (
+    assert over.seen[0].held_out_losses[1].models == (
         shared,
         ("outer/shared", 1),
         mixed,
         ("outer/mixed", 1),
         halves,
     )
-    found = over.seen[0].held[1].difference(shared, halves)
+    found = over.seen[0].held_out_losses[1].difference(shared, halves)
     assert found is not None
     assert found[0] != 0
-    assert over.seen[0].parts["outer"].parts["mixed"].held[1].models == (("", 0), ("", 1))
+    assert over.seen[0].parts["outer"].parts["mixed"].held_out_losses[1].models == (
+        ("", 0),
+        ("", 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -434,11 +446,11 @@ def answered(
 def ending(exchange: int, models: Tensor) -> Plan:
     """Part a ends in exchange 2, and begins anew in exchange 3; part b of c ends with c."""
     personal = all_do(Task(offered=(0,), personal=PERSONAL["own"]), models)
-    nested = all_do(Task(offered=(1,), keep=("2",)), models)
+    nested = all_do(Task(offered=(1,), local_layers=("2",)), models)
     if exchange < 2:
         return of_parts(a=personal, c=of_parts(b=nested), d=personal)
     if exchange == 2:
-        return replace(of_parts(d=personal), ended=("a", "c"))
+        return replace(of_parts(d=personal), ended_parts=("a", "c"))
     return of_parts(a=personal, d=personal)
 
 
@@ -481,7 +493,7 @@ def test_a_name_that_is_no_part_ends_alone() -> None:
 
     def say(exchange: int, models: Tensor) -> Plan:
         personal = all_do(Task(offered=(0,), personal=PERSONAL["own"]), models)
-        return personal if not exchange else replace(of_parts(a=personal), ended=("",))
+        return personal if not exchange else replace(of_parts(a=personal), ended_parts=("",))
 
     tried = world(IDS)
     grid, strategy, _, expected = both(say, tried, rounds=4, serve={"part": "a"})
@@ -631,10 +643,12 @@ def test_an_app_with_functions_of_its_own_is_told_before_anybody_trains(
 
 def test_such_an_app_trains_personal_models_and_several_parts() -> None:
     tried = replace(world(IDS), training=Training(batch=0, lr=0.2))
-    task = Task(offered=(0,), holdout=0.3, personal=Personal(start="own", epochs=2))
+    task = Task(offered=(0,), holdout=Holdout(share=0.3), personal=Personal(start="own", epochs=2))
 
     def say(exchange: int, models: Tensor) -> Plan:
-        return of_parts(a=all_do(task, models), b=all_do(Task(offered=(1,), holdout=0.3), models))
+        return of_parts(
+            a=all_do(task, models), b=all_do(Task(offered=(1,), holdout=Holdout(share=0.3)), models)
+        )
 
     tried = replace(
         tried,
@@ -675,7 +689,7 @@ def test_the_result_says_that_personal_models_stay() -> None:
 # ----------------------------------------------------------------------------------------------
 
 
-HONEST = Held.of([("", 0), ("", 1)], np.array([[1.0, 2.0, 0.5], [1.0, 4.0, 0.25]]))
+HONEST = HeldOutLosses.of([("", 0), ("", 1)], np.array([[1.0, 2.0, 0.5], [1.0, 4.0, 0.25]]))
 
 
 def told_held(**changes: Any) -> MetricRecord:
@@ -687,7 +701,7 @@ def test_held_out_losses_are_read_as_they_were_reported() -> None:
     assert (found.models, found.count) == (HONEST.models, HONEST.count)
     assert np.array_equal(found.sums, HONEST.sums)
     assert np.array_equal(found.products, HONEST.products)
-    nothing = Held.of([("", 0)], np.zeros((1, 0)))
+    nothing = HeldOutLosses.of([("", 0)], np.zeros((1, 0)))
     assert (
         messages.held_of(MetricRecord(messages.held_metrics(nothing)), nothing.models, 10).count
         == 0
@@ -703,7 +717,7 @@ def test_losses_that_are_possible_are_taken(losses: str) -> None:
                 "equal": np.full((m, count), 0.1), "zero": np.zeros((m, count)), "worst": np.full((m, count), np.inf),
                 "random": draw.exponential(2.0, (1, count)) + 1e-6 * draw.normal(size=(m, count)),
             }[losses]  # fmt: skip
-            held = Held.of([("", i) for i in range(m)], rows)
+            held = HeldOutLosses.of([("", i) for i in range(m)], rows)
             messages.held_of(MetricRecord(messages.held_metrics(held)), held.models, 1000)
 
 
@@ -750,7 +764,7 @@ def a_task(**changes: Any) -> dict[str, Any]:
         offered=(0,),
         stages=(Stage(layers=("0",)),),
         personal=Personal(start="own", pull=0.5, layers=("0",)),
-        held_out=True,
+        holdout=Holdout(report_losses=True),
     )
     order = Order(
         task=task,
@@ -779,7 +793,7 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     "changes",
     [
-        {"task__holdout": value} for value in (-0.1, 1.0, 1e9, NAN, "0.1", None, True, [0.1])
+        {"task__holdout__share": value} for value in (-0.1, 1.0, 1e9, NAN, "0.1", None, True, [0.1])
     ] + [
         {"task__personal__start": value} for value in ("theirs", None, 3, ["own"])
     ] + [
@@ -793,7 +807,8 @@ NAN, INF = float("nan"), float("inf")
     ] + [
         {"task__personal__layers": [3]}, {"task__personal__layers": None},
         {"task__personal__more": 1}, {"task__personal": "own"}, {"task__personal": [1]}, {"task__more": 1},
-        {"task__held_out": 1}, {"task__held_out": "yes"}, {"task__stages": 3}, {"task__stages": [3]}, {"task__stages": [{}]},
+        {"task__holdout__report_losses": 1}, {"task__holdout__report_losses": "yes"},
+        {"task__stages": 3}, {"task__stages": [3]}, {"task__stages": [{}]},
         {"task__stages__0__epochs": -1}, {"task__stages__0__epochs": 0.5}, {"task__stages__0__epochs": True},
         {"task__stages__0__layers": [3]}, {"task__stages__0__layers": None},
         {"number": -1}, {"number": 2**63}, {"since": -1}, {"since": "x"}, {"part": "x" * 1001}, {"ended": {"a": -1}},
@@ -806,7 +821,7 @@ def test_an_order_with_another_value_is_no_order(changes: dict[str, Any]) -> Non
         Order.of(a_task(**changes))
 
 
-@pytest.mark.parametrize("name", ["stages", "personal", "holdout", "held_out"])
+@pytest.mark.parametrize("name", ["stages", "personal", "holdout", "private"])
 def test_an_order_without_an_entry_is_no_order(name: str) -> None:
     found = a_task()
     del found["task"][name]

@@ -230,7 +230,7 @@ def test_nothing_that_a_server_says_begins_a_new_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("task", "each"),
-    [({"halves": True}, 2), ({"gradient": True}, 1), ({"keep": ("0",)}, 1), ({}, 1)],
+    [({"halves": True}, 2), ({"gradient": True}, 1), ({"local_layers": ("0",)}, 1), ({}, 1)],
     ids=str,
 )
 def test_what_a_task_lets_out_is_what_is_counted(
@@ -244,7 +244,7 @@ def test_what_a_task_lets_out_is_what_is_counted(
 def test_layers_that_all_stay_cost_nothing(tmp_path: Path) -> None:
     mod = boundary_mod(NOISE, mlp, budget=spent(10.0, 1))
     for _ in range(5):
-        reply = mod(asked(keep=("0", "2")), a_context(tmp_path), answer)
+        reply = mod(asked(local_layers=("0", "2")), a_context(tmp_path), answer)
         assert not any(len(record) for record in reply.content.array_records.values())
     assert not (tmp_path / "budget-node.json").exists()
 

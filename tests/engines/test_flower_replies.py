@@ -558,7 +558,10 @@ def test_no_honest_update_is_taken_for_one_that_was_not_clipped(
     for keep in (None,) if boundary.rotation == "blocks" else (None, layout.mask([""])):
         sent = wire.send(row * 10**size, 3, 5, keep)
         sent = sent if keep is None else sent.masked_fill(keep, 0.0)
-        assert wire.unclipped(sent, Task(offered=(0,), keep=() if keep is None else ("",))) is None
+        assert (
+            wire.unclipped(sent, Task(offered=(0,), local_layers=() if keep is None else ("",)))
+            is None
+        )
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES, ids=str)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie
-from coterie.core import Task, Training
+from coterie.core import Holdout, Task, Training
 from coterie.data.batches import Items
 from coterie.data.objective import Metric, Objective, cross_entropy
 from coterie.data.scenario import OwnWorld
@@ -139,13 +139,16 @@ def test_numbers_do_not_depend_on_generators_workers_or_interruptions(
 @pytest.mark.parametrize("where", PLACES)
 @seeded(0)
 def test_silence_of_others_changes_no_number(where: str, source: str) -> None:
-    method = [Scripted(everyone(Task(offered=(0, 1), choose=1, held_out=True))) for _ in range(2)]
+    method = [
+        Scripted(everyone(Task(offered=(0, 1), choose=1, holdout=Holdout(report_losses=True))))
+        for _ in range(2)
+    ]
     whole = play(method[0], drawing_world(where, source))
     few = play(method[1], drawing_world(where, source, ids=(3, 11)))
     for c in (3, 11):
         one, other = method[0].seen[0], method[1].seen[0]
         assert torch.equal(one.updates[one.clients.index(c)], other.updates[other.clients.index(c)])  # type: ignore[index]
-        assert np.array_equal(one.held[c], other.held[c])  # type: ignore[index]
+        assert np.array_equal(one.held_out_losses[c], other.held_out_losses[c])  # type: ignore[index]
         assert whole[0].scores[c] == few[0].scores[c]  # type: ignore[index]
 
 

@@ -74,7 +74,7 @@ def test_independent_clients_train_as_if_alone_and_send_nothing(model: Any) -> N
 def test_a_head_that_stays_is_trained_kept_and_not_sent() -> None:
     tried = world(sizes=SIZES, training=TRAINING)
     layout, (first, _) = first_models(tried, 2)
-    method = Scripted(everyone(Task(offered=(0,), keep=(HEAD,))))
+    method = Scripted(everyone(Task(offered=(0,), local_layers=(HEAD,))))
     done, head = play(method, tried, 2), layout.mask([HEAD])
     rows = {c: by_hand(tried, first, c, 0) for c in tried.clients}
     for after, seen in zip(done, method.seen, strict=True):
@@ -98,7 +98,11 @@ def test_own_layers_count_only_in_tasks_that_keep_them() -> None:
     tried = world(training=TRAINING)
     layout, (first, _) = first_models(tried, 2)
     head, body = layout.mask([HEAD]), layout.mask([BODY])
-    tasks = [Task(offered=(0,), keep=(HEAD,)), Task(offered=(0,)), Task(offered=(0,), keep=(BODY,))]
+    tasks = [
+        Task(offered=(0,), local_layers=(HEAD,)),
+        Task(offered=(0,)),
+        Task(offered=(0,), local_layers=(BODY,)),
+    ]
     method = Scripted(lambda e, clients: {"tasks": dict.fromkeys(clients, tasks[e])})
     done = play(method, tried, 3)
     kept = [r.position.kept[""][7] for r in done]
@@ -118,7 +122,10 @@ def test_own_layers_count_only_in_tasks_that_keep_them() -> None:
 
 def test_asking_for_a_gradient_changes_no_layer_that_stays() -> None:
     tried, keep = world(), (HEAD,)
-    tasks = [Task(offered=(0,), keep=keep), Task(offered=(0,), keep=keep, gradient=True)]
+    tasks = [
+        Task(offered=(0,), local_layers=keep),
+        Task(offered=(0,), local_layers=keep, gradient=True),
+    ]
     method = Scripted(lambda e, clients: {"tasks": dict.fromkeys(clients, tasks[e])})
     trained_once, asked = play(method, tried, 2)
     assert bits(asked.position.kept) == bits(trained_once.position.kept)
@@ -131,7 +138,10 @@ def test_the_mean_of_several_models_has_the_clients_own_layers() -> None:
     tried = world(training=TRAINING)
     layout, models = first_models(tried, 2)
     head = layout.mask([HEAD])
-    plans = [Task(offered=(0,), keep=(HEAD,)), Task(offered=(0, 1), choose=2, keep=(HEAD,))]
+    plans = [
+        Task(offered=(0,), local_layers=(HEAD,)),
+        Task(offered=(0, 1), choose=2, local_layers=(HEAD,)),
+    ]
     seen = shown([{"tasks": {7: task}} for task in plans], tried)
     own = by_hand(tried, models[0], 7, 0)
     start = torch.where(head, own, (models[0] + models[1]) / 2)
@@ -161,9 +171,9 @@ HEAD_SIZE = 8 * CLASSES + CLASSES
             1 + 4,
             2 * D,
         ),
-        (Task(offered=(0,), keep=(HEAD,)), D - HEAD_SIZE + 1, D - HEAD_SIZE),
-        (Task(offered=(0,), keep=(HEAD, BODY)), 0, 0),
-        (Task(offered=(0,), keep=(HEAD, BODY), measure="train"), 1 + 2, 0),
+        (Task(offered=(0,), local_layers=(HEAD,)), D - HEAD_SIZE + 1, D - HEAD_SIZE),
+        (Task(offered=(0,), local_layers=(HEAD, BODY)), 0, 0),
+        (Task(offered=(0,), local_layers=(HEAD, BODY), measure="train"), 1 + 2, 0),
     ],
 )
 @seeded(0)

@@ -118,7 +118,7 @@ def test_means_of_parts_are_the_mean_of_all(data: st.DataObject) -> None:
             else np.zeros(5)
         )
         np.testing.assert_allclose(means.means[group], expected, rtol=0, atol=2e-6)
-        assert means.heard[group] == len(at)
+        assert means.counts[group] == len(at)
         assert means.weight[group] == pytest.approx(amounts[at].sum())
 
 

@@ -48,7 +48,7 @@ def test_what_a_step_sees_is_the_sketch_of_what_it_would_have_seen(
     means = seen(task, tried, need="mean")
     for found in (short, matrix):
         assert torch.equal(found.means, means.means)
-        assert found.heard.tolist() == means.heard.tolist()
+        assert found.mean_counts.tolist() == means.mean_counts.tolist()
         assert (found.clients, found.chosen, found.examples.tolist()) == (
             rows.clients,
             rows.chosen,
@@ -76,7 +76,7 @@ def test_scripted_worlds_see_the_same() -> None:
 
 def test_layers_that_stay_are_not_in_a_sketch() -> None:
     tried = world(IDS)
-    kept = replace(TASK, keep=("2",))
+    kept = replace(TASK, local_layers=("2",))
     rows, short = (seen(kept, tried, need="rows", sketch=k) for k in (None, 16))
     assert torch.equal(short.updates, sketch(rows.updates, 16))
     assert not rows.updates[:, 48:].any()

@@ -12,7 +12,7 @@ import torch
 from coterie.boundary import Boundary
 from coterie.clustering import sketch
 from coterie.clustering.cells import Question, sizes_of
-from coterie.core import HALVES, Cohort, Plan, Position, Replies, Task
+from coterie.core import HALVES, Cohort, Plan, Position, PrivateTask, Replies, Task
 from coterie.engines import rounds as inprocess
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import Clock, exchange
@@ -54,10 +54,15 @@ def test_means_and_answers_are_those_of_the_single_updates() -> None:
     tasks = {c: replace(halves, offered=(int(c > IDS[1]),)) for c in IDS}
     seen, _ = carried(plan_of(tasks, need="rows", second_halves=True))
     summed, kept = carried(
-        plan_of({c: replace(t, question=question) for c, t in tasks.items()}, need="sums", sketch=K)
+        plan_of(
+            {c: replace(t, private=PrivateTask(question=question)) for c, t in tasks.items()},
+            need="sums",
+            sketch=K,
+        )
     )
-    firsts = 2 * seen.all_updates - seen.second_halves
-    assert seen.second_halves is not None
+    assert seen.halves is not None
+    assert seen.halves.second is not None
+    firsts = 2 * seen.all_updates - seen.halves.second
     columns = slice(0, seen.all_updates.shape[1])
     for row, at in ((0, [0, 1]), (1, [2, 3])):
         weights = np.array([seen.examples[i] for i in at]) / sum(seen.examples[i] for i in at)
@@ -65,21 +70,31 @@ def test_means_and_answers_are_those_of_the_single_updates() -> None:
         torch.testing.assert_close(summed.mean_updates[row], mean, rtol=1e-4, atol=1e-6)
         answers = [
             question.answer(
-                sketch(torch.stack([firsts[i], seen.second_halves[i]]), K).numpy()
+                sketch(torch.stack([firsts[i], seen.halves.second[i]]), K).numpy()
             ).astype(np.float64)
             for i in at
         ]
-        np.testing.assert_allclose(summed.sums[row], sum(answers), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(summed.sums.by_row[row], sum(answers), rtol=1e-3, atol=1e-6)
     assert sorted(kept[HALVES]) == list(IDS)
     assert {tuple(each.shape) for each in kept[HALVES].values()} == {(2, K)}
 
 
 def test_nothing_of_a_single_client_is_in_the_replies() -> None:
-    tasks = {c: Task(offered=(0,), measure="train", question=Question(ask="sizes")) for c in IDS}
+    tasks = {
+        c: Task(offered=(0,), measure="train", private=PrivateTask(question=Question(ask="sizes")))
+        for c in IDS
+    }
     seen, _ = carried(plan_of(tasks, need="sums"))
     assert seen.clients == IDS
     assert seen.examples.tolist() == [1] * len(IDS)
-    assert (seen.losses, seen.accuracies, seen.updates, seen.gram, seen.halves, seen.claimed) == (
+    assert (
+        seen.losses,
+        seen.accuracies,
+        seen.updates,
+        seen.gram,
+        seen.halves,
+        seen.limits.claimed,
+    ) == (
         (),
         (),
         None,
@@ -87,41 +102,50 @@ def test_nothing_of_a_single_client_is_in_the_replies() -> None:
         None,
         {},
     )
-    bound, examples = sizes_of(seen.sums[0])
+    bound, examples = sizes_of(seen.sums.by_row[0])
     assert bound > 0
     assert 20 / 2**0.25 <= examples <= 20 * 2**0.25  # each has 20 for training
 
 
 def test_questions_are_answered_from_sketches_of_an_earlier_exchange() -> None:
-    first = {c: Task(offered=(0,), halves=True, sent=False) for c in IDS}
+    first = {
+        c: Task(offered=(0,), halves=True, private=PrivateTask(sends_update=False)) for c in IDS
+    }
     done, kept = carried(plan_of(first, need="sums", sketch=K))
     assert done.mean_updates.abs().max() == 0  # asked to keep their updates
-    assert done.heard is not None
-    assert done.heard.sum() == 0
+    assert done.mean_counts is not None
+    assert done.mean_counts.sum() == 0
     own = {c: kept[HALVES][c].numpy() for c in IDS}
     centres = np.stack([own[IDS[0]].mean(0), own[IDS[-1]].mean(0)])
     asked = {
-        c: Task(offered=(0,), epochs=0, question=Question(ask="cell", centres=centres, scale=1.0))
+        c: Task(
+            offered=(0,),
+            epochs=0,
+            private=PrivateTask(question=Question(ask="cell", centres=centres, scale=1.0)),
+        )
         for c in IDS
     }
     placed, after = carried(plan_of(asked, need="sums", sketch=K), kept, 1)
-    assert (placed.cells[IDS[0]], placed.cells[IDS[-1]]) == (0, 1)
-    assert placed.cells == {c: asked[c].question.cell(own[c]) for c in IDS}  # type: ignore[union-attr]
+    assert (placed.sums.cells[IDS[0]], placed.sums.cells[IDS[-1]]) == (0, 1)
+    assert placed.sums.cells == {c: asked[c].private.question.cell(own[c]) for c in IDS}  # type: ignore[union-attr]
     assert all(torch.equal(after[HALVES][c], kept[HALVES][c]) for c in IDS)
     means = {
-        c: replace(task, question=Question(ask="means", centres=centres))
+        c: replace(task, private=PrivateTask(question=Question(ask="means", centres=centres)))
         for c, task in asked.items()
     }
     summed, _ = carried(plan_of(means, need="sums", sketch=K), kept, 1)
-    assert summed.sums[0].reshape(2, -1)[:, 0].tolist() == [
-        sum(v == i for v in placed.cells.values()) for i in (0, 1)
+    assert summed.sums.by_row[0].reshape(2, -1)[:, 0].tolist() == [
+        sum(v == i for v in placed.sums.cells.values()) for i in (0, 1)
     ]
 
 
 def test_a_client_without_sketches_says_nothing() -> None:
-    asked = {c: Task(offered=(0,), epochs=0, question=Question(ask="means")) for c in IDS}
+    asked = {
+        c: Task(offered=(0,), epochs=0, private=PrivateTask(question=Question(ask="means")))
+        for c in IDS
+    }
     seen, _ = carried(plan_of(asked, need="sums", sketch=K))
-    assert (seen.sums, seen.cells, seen.clients) == ({}, {}, IDS)
+    assert (seen.sums.by_row, seen.sums.cells, seen.clients) == ({}, {}, IDS)
 
 
 def test_bytes_of_a_question_are_those_of_the_answer() -> None:
@@ -129,7 +153,9 @@ def test_bytes_of_a_question_are_those_of_the_answer() -> None:
     wire, _ = inprocess.setup(SplitHalf(), tried, 0, Boundary())
     question = Question(ask="means", centres=np.zeros((3, K)))
     asked = plan_of(
-        {c: Task(offered=(0,), epochs=0, question=question) for c in IDS}, need="sums", sketch=K
+        {c: Task(offered=(0,), epochs=0, private=PrivateTask(question=question)) for c in IDS},
+        need="sums",
+        sketch=K,
     )
     up, down = inprocess.traffic(asked, wire)
     assert up == 4 * len(IDS) * 3 * (1 + K)

@@ -16,6 +16,8 @@ from coterie.core import (
     Assignment,
     Cohort,
     Federation,
+    HalvedUpdates,
+    Holdout,
     Need,
     Note,
     Personal,
@@ -65,7 +67,7 @@ class Probing:
 
     def plan(self, state: Seen, cohort: Cohort) -> Plan:
         tasks = {
-            c: Task(offered=(0,), halves=c not in self.spared, keep=self.keep)
+            c: Task(offered=(0,), halves=c not in self.spared, local_layers=self.keep)
             for c in cohort.present
         }
         need: Need = "mean" if self.sketch else "rows"
@@ -87,11 +89,11 @@ class Probing:
         return replace(
             state,
             model=state.model + mean,
-            halves=replies.halves,
-            halved=replies.halved,
+            halves=None if replies.halves is None else replies.halves.gram,
+            halved=() if replies.halves is None else replies.halves.clients,
             heard=replies.clients,
             updates=updates,
-            second_halves=replies.second_halves,
+            second_halves=None if replies.halves is None else replies.halves.second,
         )
 
     def assignment(self, state: Seen) -> Assignment:
@@ -191,7 +193,8 @@ def test_who_is_not_asked_for_halves_has_none() -> None:
     tried = world(IDS)
     found = played(Probing(spared=(2,)), tried, 1)[0].position.state
     assert found.halved == (IDS[0], *IDS[2:])
-    assert found.second_halves.isnan().all(1).tolist() == [False, True, False, False]
+    assert len(found.second_halves) == 3
+    assert not found.second_halves.isnan().any()
     rest = [0, 2, 3, 4, 6, 7]
     whole = played(Probing(), tried, 1)[0].position.state.halves
     np.testing.assert_allclose(found.halves, whole[np.ix_(rest, rest)], atol=1e-7)
@@ -317,19 +320,21 @@ def test_one_update_costs_and_releases_as_one() -> None:
 
 
 def test_replies_tell_whose_halves_they_have() -> None:
-    replies = Replies(
-        clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6)
+    halves = HalvedUpdates(
+        clients=(3, 9), gram=np.arange(16.0).reshape(4, 4), second=torch.tensor([[1.0], [2.0]])
     )
-    assert replies.halved == (3, 5, 9)
-    assert replace(replies, halves=None).halved == ()
-    two = replace(replies, halved=(3, 9), halves=np.arange(16.0).reshape(4, 4))
-    some = two.of([5, 9])
-    assert (some.clients, some.halved) == ((5, 9), (9,))
+    replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=halves)
+    some = replies.of([5, 9])
     assert some.halves is not None
-    assert some.halves.tolist() == [[5.0, 7.0], [13.0, 15.0]]
-    assert (two.of([5]).halves, two.of([5]).halved) == (None, ())
+    assert (some.clients, some.halves.clients) == ((5, 9), (9,))
+    assert some.halves.gram.tolist() == [[5.0, 7.0], [13.0, 15.0]]
+    assert some.halves.second is not None
+    assert some.halves.second.tolist() == [[2.0]]
+    assert replies.of([5]).halves is None
     with pytest.raises(ValueError, match=r"halves of 2 clients cannot have the shape \(6, 6\)"):
-        replace(replies, halved=(3, 9))
+        replace(halves, gram=np.zeros((6, 6)))
+    with pytest.raises(ValueError, match="halves of 2 clients cannot have 3 second updates"):
+        replace(halves, second=torch.zeros(3, 1))
 
 
 @seeded(0)
@@ -341,12 +346,11 @@ def test_twice_the_bytes_go_up_and_no_more_come_down() -> None:
 
 
 def test_replies_of_some_have_the_halves_of_some() -> None:
-    replies = Replies(
-        clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=np.arange(36.0).reshape(6, 6)
-    )
+    halves = HalvedUpdates(clients=(3, 5, 9), gram=np.arange(36.0).reshape(6, 6))
+    replies = Replies(clients=(3, 5, 9), examples=np.array([1, 2, 3]), halves=halves)
     some = replies.of([9, 3]).halves
     assert some is not None
-    assert some.tolist() == replies.halves[np.ix_([0, 2, 3, 5], [0, 2, 3, 5])].tolist()  # type: ignore[index]
+    assert some.gram.tolist() == halves.gram[np.ix_([0, 2, 3, 5], [0, 2, 3, 5])].tolist()
 
 
 def test_silence_changes_nobodys_halves() -> None:
@@ -376,13 +380,13 @@ def test_a_personal_model_beside_halves_is_that_of_a_task_without_halves(
     personal: Personal,
 ) -> None:
     """It is trained on all examples; one that starts from the trained model starts from that of all examples."""
-    kept, plain = [], Task(offered=(0,), personal=personal, held_out=True)
+    kept, plain = [], Task(offered=(0,), personal=personal, holdout=Holdout(report_losses=True))
     for task in (replace(plain, halves=True), plain):
         method = Scripted(everyone(task), count=1)
         (done,) = play(method, world(IDS))
         kept.append(done.position.kept[""])
         assert (method.seen[0].halves is not None) == task.halves
-        assert method.seen[0].held[IDS[0]].models == (("", 0), ("", 1))
+        assert method.seen[0].held_out_losses[IDS[0]].models == (("", 0), ("", 1))
     for client in IDS:
         torch.testing.assert_close(kept[0][client], kept[1][client], rtol=1e-5, atol=1e-6)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.clustering import halves_gram
-from coterie.core import Cohort, Federation, Replies, Training
+from coterie.core import Cohort, Federation, HalvedUpdates, Replies, Training
 from coterie.data.scenario import SCENARIOS
 from coterie.engines import rounds as inprocess
 from coterie.methods import CFL
@@ -21,8 +21,11 @@ METHOD = CFL(gamma_max=None)
 
 
 def replies(a: np.ndarray, b: np.ndarray) -> Replies:
+    clients = tuple(range(len(a)))
     return Replies(
-        clients=tuple(range(len(a))), examples=np.ones(len(a), int), halves=halves_gram(a, b)
+        clients=clients,
+        examples=np.ones(len(a), int),
+        halves=HalvedUpdates(clients=clients, gram=halves_gram(a, b)),
     )
 
 
@@ -43,7 +46,7 @@ def test_where_there_is_nothing_but_noise_gamma_is_beyond_all_bounds() -> None:
 
 def without(whole: Replies, *gone: int) -> Replies:
     halved = whole.of(set(whole.clients) - set(gone))
-    return replace(whole, halves=halved.halves, halved=halved.halved)
+    return replace(whole, halves=halved.halves)
 
 
 def test_gamma_is_that_of_those_who_sent_halves_and_two_must() -> None:
@@ -118,7 +121,11 @@ def test_a_group_that_moves_again_is_not_split_by_its_halves() -> None:
         (True, replace(training, epochs=6))
     }
     for kind, updates in (("keep", opposite + torch.tensor([9.0, 0.0])), ("split", opposite)):
-        halves = replace(whole, updates=updates, halves=halves_gram(updates, updates))
+        halves = replace(
+            whole,
+            updates=updates,
+            halves=HalvedUpdates(clients=whole.clients, gram=halves_gram(updates, updates)),
+        )
         assert method.step(state, halves).notes[0].kind == kind
 
 

@@ -59,7 +59,7 @@ def _kept(method: Any, world: Pull) -> set[str]:
         for layer in world.columns
         if not any(layer in s.layers for s in t.stages)
     }
-    return still | {layer for task in tasks for layer in task.keep}
+    return still | {layer for task in tasks for layer in task.local_layers}
 
 
 def served(played: Any) -> dict[int, torch.Tensor]:

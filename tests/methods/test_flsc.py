@@ -84,7 +84,7 @@ def test_models_are_means_of_trained_models(data: st.DataObject, n: int, k: int,
             means[row] = sum(float(s) * updates[i] for s, i in zip(share, members, strict=True))  # type: ignore[assignment]
             expected[row] = sum(float(s) * trained[i] for s, i in zip(share, members, strict=True))  # type: ignore[assignment]
     replies = Replies(
-        clients=tuple(range(n)), examples=sizes, chosen=chosen, means=means, heard=heard
+        clients=tuple(range(n)), examples=sizes, chosen=chosen, means=means, mean_counts=heard
     )
     found = FLSC(models=k, overlap=overlap).aggregate(models, replies)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clustering import gram, halves_gram
-from coterie.core import Cohort, Federation, Replies, Training
+from coterie.core import Cohort, Federation, HalvedUpdates, Replies, Training
 from coterie.methods import HCCT, HCCTE, HCCTP
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.hcct import (
@@ -46,8 +46,9 @@ def heard(halves: bool = True, halved: int = 2) -> Replies:
         examples=np.array([100, 100]),
         chosen=((0,), (0,)),
         updates=(A + B) / 2,
-        halves=halves_gram(A[:halved], B[:halved]) if halves else None,
-        halved=(4, 9)[:halved],
+        halves=HalvedUpdates(clients=(4, 9)[:halved], gram=halves_gram(A[:halved], B[:halved]))
+        if halves
+        else None,
     )
 
 
@@ -236,7 +237,7 @@ def test_hcct_e_chooses_its_layer_by_whole_updates_and_compares_the_signals_of_t
 
 def test_hcct_p_keeps_its_layers_in_halves_too() -> None:
     for played in play(HCCTP(**EACH), grouped(THREE), 3):
-        assert {(task.halves, task.keep) for task in played.plan.tasks.values()} == {
+        assert {(task.halves, task.local_layers) for task in played.plan.tasks.values()} == {
             (True, ("rest",))
         }
 

@@ -144,7 +144,7 @@ def test_the_last_layers_stay_and_similarity_is_of_those_that_travel() -> None:
     world = grouped(THREE)
     method = HCCTP()
     history = list(play(method, world, 3))
-    assert {task.keep for p in history for task in p.plan.tasks.values()} == {("rest",)}
+    assert {task.local_layers for p in history for task in p.plan.tasks.values()} == {("rest",)}
     signs = [[c for c in world.clients if (world.targets[c][0] > 0) == up] for up in (True, False)]
     assert history[-1].groups == tuple(sorted(tuple(group) for group in signs if group))
     assert torch.equal(

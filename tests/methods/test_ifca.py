@@ -41,7 +41,7 @@ def replies(
         examples=np.array(examples or [1] * len(chosen)),
         means=means,
         chosen=tuple((row,) for row in chosen),
-        heard=np.bincount(chosen, minlength=len(models)),
+        mean_counts=np.bincount(chosen, minlength=len(models)),
     )
 
 

@@ -42,7 +42,7 @@ def test_split_half_tells_its_signals_cosines_by_both_probes() -> None:
     method = SplitHalf(first_probe=2, probe_every=1, review_every=0, level=1e-3)
     played = list(play(method, grouped(THREE, d=60, noise=0.3), 6))
     at, note = next((i, n) for i, p in enumerate(played) for n in p.notes if n.kind == "split")
-    first, second = (p.replies.halves for p in played[at - 1 : at + 1])
+    first, second = (p.replies.halves.gram for p in played[at - 1 : at + 1])
     assert all(any(set(true) <= set(part) for part in note.parts) for true in TRUTH)
     both = (first + second) / 2
     np.testing.assert_allclose(note.similarity["all"].numpy(), signal_cosine(both), atol=1e-6)

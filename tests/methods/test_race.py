@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import small
 from coterie.boundary import Boundary
-from coterie.core import Averaging, Cohort, Held, Replies, Round
+from coterie.core import Averaging, Cohort, HeldOutLosses, Replies, Round
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import Attack, Attendance, World, among
 from coterie.engines.rounds import rounds
@@ -648,9 +648,9 @@ def test_the_losses_of_another_leader_are_not_compared_with_those_before() -> No
             PAIR: dict.fromkeys(world.clients, (-3.0, 0.0001, 9))
         },  # the simpler arm is far ahead
     )
-    held = {2: Held.of([("fedavg", 0)], np.ones((1, 4)))}
+    held = {2: HeldOutLosses.of([("fedavg", 0)], np.ones((1, 4)))}
     new = race._judged(
-        state, Replies(clients=(2,), examples=np.array([5]), held=held), (world.clients,)
+        state, Replies(clients=(2,), examples=np.array([5]), held_out_losses=held), (world.clients,)
     )
     assert new.leader == "fedavg"
     assert (dict(new.losses), new.lowest) == ({}, None)

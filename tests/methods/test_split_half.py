@@ -13,7 +13,16 @@ import torch
 from coterie.clustering import gram, halves_gram
 from coterie.clustering.congruence import Noise, excess
 from coterie.clustering.halves import Halves
-from coterie.core import Cohort, Federation, Plan, Replies, Round, Training, as_groups
+from coterie.core import (
+    Cohort,
+    Federation,
+    HalvedUpdates,
+    Plan,
+    Replies,
+    Round,
+    Training,
+    as_groups,
+)
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import Attendance, World
 from coterie.engines import rounds as inprocess
@@ -195,7 +204,11 @@ def test_evidence_is_of_those_who_sent_halves() -> None:
     halved = CLIENTS[:2] + CLIENTS[3:]
     products = whole.of(halved).products.numpy()
     found = evidence_of(
-        Replies(clients=CLIENTS, examples=np.ones(16, int), halves=products, halved=halved)
+        Replies(
+            clients=CLIENTS,
+            examples=np.ones(16, int),
+            halves=HalvedUpdates(clients=halved, gram=products),
+        )
     )
     assert found is not None
     assert found.clients == halved
@@ -205,7 +218,11 @@ def test_evidence_is_of_those_who_sent_halves() -> None:
 
 def test_a_probe_is_explained_with_its_p() -> None:
     leaf = Leaf(node=0, clients=CLIENTS, model=torch.zeros(D))
-    own = lambda e: Replies(clients=CLIENTS, examples=np.ones(16, int), halves=e.products.numpy())  # noqa: E731
+
+    def own(e: Evidence) -> Replies:
+        halves = HalvedUpdates(clients=CLIENTS, gram=e.products.numpy())
+        return Replies(clients=CLIENTS, examples=np.ones(16, int), halves=halves)
+
     calm, apart = evidence(np.zeros((16, D))), evidence(signals(TWO), 1)
     told = [
         looked_at(1e-4, leaf, own(e), before)
@@ -228,7 +245,9 @@ def leaves(*groups: tuple[int, ...]) -> list[Leaf]:
 
 def asked(e: Evidence) -> Replies:
     return Replies(
-        clients=e.clients, examples=np.ones(len(e.clients), int), halves=e.products.numpy()
+        clients=e.clients,
+        examples=np.ones(len(e.clients), int),
+        halves=HalvedUpdates(clients=e.clients, gram=e.products.numpy()),
     )
 
 
@@ -488,7 +507,7 @@ def newcomer(
     signal: np.ndarray, seed: int, noise: np.ndarray = ROUND, halved: bool = True
 ) -> Replies:
     a, b = signal + noise * np.random.default_rng(seed).normal(size=(2, 1, D))
-    halves = halves_gram(a, b) if halved else None
+    halves = HalvedUpdates(clients=(99,), gram=halves_gram(a, b)) if halved else None
     return Replies(
         clients=(99,),
         examples=np.ones(1, int),
@@ -549,8 +568,12 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
     )  # four of a third group
     clients = tuple(range(100, 112))
     updates = torch.from_numpy(halves.mean(axis=0))
+    halved_updates = HalvedUpdates(clients=clients, gram=halves_gram(*halves))
     own = Replies(
-        clients=clients, examples=np.ones(12, int), updates=updates, halves=halves_gram(*halves)
+        clients=clients,
+        examples=np.ones(12, int),
+        updates=updates,
+        halves=HalvedUpdates(clients=clients, gram=halves_gram(*halves)),
     )
     went = walk(tree, dict.fromkeys(clients, 0), {0: probe}, own, 1e-4)
     assert list(went.goes.values()) == [1, 2] * 4 + [3] * 4
@@ -684,9 +707,11 @@ def halved(
         clients=clients,
         examples=examples,
         updates=updates,
-        halves=products,
-        halved=tuple(client for client in clients if client not in whole),
-        second_halves=torch.from_numpy(b).float(),
+        halves=HalvedUpdates(
+            clients=tuple(client for client in clients if client not in whole),
+            gram=products,
+            second=torch.from_numpy(b[~out]).float(),
+        ),
     )
 
 

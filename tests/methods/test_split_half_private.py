@@ -74,9 +74,13 @@ def test_all_plans_hide_who_takes_what_and_ask_only_what_noise_covers() -> None:
         plan = method.plan(
             done.position.state, Cohort(present=tuple(tried.clients), exchange=0, seed=0)
         )
-        assert plan.hidden
+        assert plan.private.hides_choices
         assert len(set(plan.tasks.values())) == 1  # the same task for all
-        asked |= {task.question.ask for task in plan.tasks.values() if task.question is not None}
+        asked |= {
+            task.private.question.ask
+            for task in plan.tasks.values()
+            if task.private.question is not None
+        }
     assert asked <= {*COVERED, "cell"}
     assert "cell" in asked
 

@@ -162,7 +162,7 @@ def test_who_was_away_walks_to_its_group_and_sends_nothing_meanwhile() -> None:
     history = list(play(QUICK, world, 6, state=state, first=40))
     assert history[-1].groups == TRUTH
     aside = [p.plan.tasks[17] for p in history if 17 in p.plan.tasks and p.plan.tasks[17].halves]
-    assert not aside[0].sent
+    assert not aside[0].private.sends_update
     assert "join" in kinds(history)
 
 

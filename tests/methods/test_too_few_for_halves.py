@@ -26,7 +26,7 @@ def test_they_are_averaged_and_find_their_groups(name: str) -> None:
         asked = [p for p in history if p.replies.halves is not None]
         assert asked
         for played in asked:
-            assert not set(played.replies.halved) & SINGLE
+            assert not set(played.replies.halves.clients) & SINGLE
             assert set(played.replies.clients) >= SINGLE
         for played in history:
             check_assignment(played.assignment, world.clients)

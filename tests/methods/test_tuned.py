@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import small
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Personal, Round, Task
+from coterie.core import Cohort, Holdout, Personal, Round, Task
 from coterie.data.world import Attendance, ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
@@ -163,7 +163,9 @@ def test_a_methods_own_personal_models_are_judged() -> None:
     state = method.init(grouped(THREE).federation())
     plan = method.plan(state, Cohort(present=(2, 3), exchange=0, seed=0))
     assert plan.tasks[2] == Task(
-        offered=(0,), personal=Personal(start="own", pull=0.5), held_out=True, holdout=0.15
+        offered=(0,),
+        personal=Personal(start="own", pull=0.5),
+        holdout=Holdout(share=0.15, report_losses=True),
     )
     ours, alone = (play(one, world(), 4)[-1] for one in (method, Ditto(pull=0.5)))
     gains = ours.position.state.gains
@@ -213,7 +215,9 @@ def test_the_outermost_share_is_held_out_in_all_parts() -> None:
     method = Tuned(method=Race(methods=(Tuned(holdout=0.3), "ifca"), holdout=0.2), holdout=0.4)
     state = method.init(grouped(THREE).federation())
     plan = method.plan(state, Cohort(present=(2, 3), exchange=0, seed=0))
-    assert {task.holdout for _, part in plan.leaves() for task in part.tasks.values()} == {0.4}
+    assert {task.holdout.share for _, part in plan.leaves() for task in part.tasks.values()} == {
+        0.4
+    }
     done = play(method, world(clients=clients), 2)[-1]
     assert {len(reports) for reports in done.position.state.inner.seen.values()} == {4}
 

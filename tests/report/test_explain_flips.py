@@ -162,7 +162,7 @@ def test_split_half_and_its_level(tmp_path: Path) -> None:
     (flip,) = calm["would_change"]
     assert "probed again" in flip["then"]
     again = list(play(changed(method, flip), world, calm["round"]))
-    assert all(p.notes for p in again if p.replies.halved)
+    assert all(p.notes for p in again if p.replies.halves)
     note = same(again[-1].notes, calm)
     assert note is None or note.kind in (
         "hold",

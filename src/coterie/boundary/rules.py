@@ -192,10 +192,13 @@ class Boundary:
                 f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
                 "single updates are not protected but hidden"
             )
-        if self.noise and not all(self.covers(task, plan.hidden) for task in tasks):
+        if self.noise and not all(self.covers(task, plan.private.hides_choices) for task in tasks):
             raise self._measured(name)
         if self.rotation in WHOLE_ROW:
-            if any(task.keep and set(task.keep) != set(layout.columns) for task in tasks):
+            if any(
+                task.local_layers and set(task.local_layers) != set(layout.columns)
+                for task in tasks
+            ):
                 raise self.hidden(f"{name} keeps some layers at the clients")
             if plan.columns is not None and _span(plan.columns, layout) != (0, layout.trainable):
                 raise self.hidden(f"{name} compares updates by some of their columns")
@@ -207,10 +210,10 @@ class Boundary:
             task: The task.
             hidden: Whether its plan is hidden.
         """
-        asked = None if task.question is None else task.question.ask
+        asked = None if task.private.question is None else task.private.question.ask
         chooses = bool(task.measure) or asked == "cell"
         return (
-            not task.held_out
+            not task.holdout.report_losses
             and asked in (None, "cell", *COVERED)
             and (not chooses or (hidden and self.masks))
         )

@@ -363,9 +363,9 @@ class Wire:
 
     def columns(self, task: Task) -> tuple[int, int]:
         """(parameters, other entries) of a row that are sent in ``task``."""
-        if not task.keep:
+        if not task.local_layers:
             return self.layout.trainable, self.layout.size - self.layout.trainable
-        stay = self.layout.mask(task.keep)
+        stay = self.layout.mask(task.local_layers)
         parameters = self.layout.trainable - int(stay[: self.layout.trainable].sum())
         return parameters, self.layout.size - int(stay.sum()) - parameters
 
@@ -405,7 +405,7 @@ class Wire:
             return 0
         sends_update = task.trains and (hidden or bool(self.columns(task)[0]))
         if self.boundary.masks:
-            question = task.question
+            question = task.private.question
             cost = 0 if question is None or question.ask == "cell" else question.cost
-            return int(sends_update and task.sent) + cost
+            return int(sends_update and task.private.sends_update) + cost
         return sends_update * (2 if task.halves else 1)

@@ -31,8 +31,11 @@ from coterie.core.method import Admits, Assignment, Cohort, Federation, Method, 
 from coterie.core.notes import P_VALUE, Criterion, Effect, Note, Sign, tested
 from coterie.core.replies import (
     WORST_LOSS,
+    AppliedLimits,
     Candidate,
-    Held,
+    HalvedUpdates,
+    HeldOutLosses,
+    QuestionSums,
     Replies,
     amounts,
     group_means,
@@ -40,7 +43,19 @@ from coterie.core.replies import (
     weights,
 )
 from coterie.core.rounds import HALVES, Kept, Position, Round
-from coterie.core.tasks import Need, Personal, Plan, Stage, Task, Training, Weighting, train_from
+from coterie.core.tasks import (
+    Holdout,
+    Need,
+    Personal,
+    Plan,
+    PrivatePlan,
+    PrivateTask,
+    Stage,
+    Task,
+    Training,
+    Weighting,
+    train_from,
+)
 
 __all__ = [
     "CHUNK",
@@ -51,6 +66,7 @@ __all__ = [
     "STATES",
     "WORST_LOSS",
     "Admits",
+    "AppliedLimits",
     "Assignment",
     "Averaging",
     "Candidate",
@@ -60,7 +76,9 @@ __all__ = [
     "Effect",
     "Federation",
     "Groups",
-    "Held",
+    "HalvedUpdates",
+    "HeldOutLosses",
+    "Holdout",
     "Kept",
     "Means",
     "Method",
@@ -70,6 +88,9 @@ __all__ = [
     "Personal",
     "Plan",
     "Position",
+    "PrivatePlan",
+    "PrivateTask",
+    "QuestionSums",
     "Replies",
     "Round",
     "Sign",

@@ -264,17 +264,15 @@ class Means:
     Attributes:
         averaging: The rule of averaging.
         means: Shape ``(k, d)``; zeros for a group without updates.
-        heard: Shape ``(k,)``: the number of updates in each mean.
+        counts: Shape ``(k,)``: the number of updates in each mean.
         weight: Shape ``(k,)``: the sum of their weights.
     """
 
     def __init__(self, k: int, d: int, averaging: Averaging | None = None) -> None:
         self.averaging = averaging or Averaging()
-        self.means, self.heard, self.weight = (
-            torch.zeros(k, d),
-            np.zeros(k, dtype=np.int64),
-            np.zeros(k),
-        )
+        self.means = torch.zeros(k, d)
+        self.counts = np.zeros(k, dtype=np.int64)
+        self.weight = np.zeros(k)
 
     def add(
         self, updates: torch.Tensor, amounts: np.ndarray, groups: Sequence[Iterable[int]]
@@ -304,14 +302,14 @@ class Means:
             return
         self.join(group, self.averaging.of(updates, amounts / part), part, len(updates))
 
-    def join(self, group: int, mean: torch.Tensor, weight: float, heard: int) -> None:
+    def join(self, group: int, mean: torch.Tensor, weight: float, count: int) -> None:
         """Add the mean of several updates to the mean of a group.
 
         Args:
             group: The group.
             mean: Shape ``(d,)``: the weighted mean of the updates.
             weight: The sum of their weights, above zero.
-            heard: The number of the updates.
+            count: The number of the updates.
         """
         before = float(self.weight[group])
         if before:
@@ -319,4 +317,4 @@ class Means:
             mean = self.means[group].mul(1 - share).add_(mean, alpha=share)
         self.means[group] = mean
         self.weight[group] += weight
-        self.heard[group] += heard
+        self.counts[group] += count

@@ -111,7 +111,7 @@ class Neighbours:
         weights: Values of λ, from which each client chooses the one with the lowest mean loss on
             its validation examples, the first of equal ones. A single value needs no such examples.
             A client without any is served by the model alone.
-        holdout: As ``Task.holdout``, by which the same examples stay out of training.
+        holdout: As ``Holdout.share``, by which the same examples stay out of training.
 
     Raises:
         ValueError: A number is out of range.

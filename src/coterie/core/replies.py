@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from coterie.core.tasks import Weighting
 from coterie.notebook.tables import count, some
 from coterie.settings.calls import public
 
+V = TypeVar("V")
+
 Candidate = tuple[str, int]
 """The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the
 personal model that it trains in it."""
@@ -25,7 +28,7 @@ personal model that it trains in it."""
 
 @public
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class HeldOutLosses:
     """Losses of m models on the same held-out examples of one client: no single loss, only sums.
 
     Where examples have subjects, such as patients, a subject counts as one example, with its mean
@@ -38,8 +41,8 @@ class Held:
         products: Shape ``(m, m)``: sums of products of two models' losses of the same example.
 
     Example:
-        >>> held = Held.of([("", 0), ("", 1)], np.array([[1.0, 2.0], [1.0, 4.0]]))  # losses of two models, two examples
-        >>> held.difference(("", 0), ("", 1))  # mean, and its variance
+        >>> losses = HeldOutLosses.of([("", 0), ("", 1)], np.array([[1.0, 2.0], [1.0, 4.0]]))  # of two models, two examples
+        >>> losses.difference(("", 0), ("", 1))  # mean, and its variance
         (-1.0, 1.0)
     """
 
@@ -49,7 +52,7 @@ class Held:
     products: np.ndarray
 
     @classmethod
-    def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> Held:
+    def of(cls, models: Iterable[Candidate], losses: np.ndarray) -> HeldOutLosses:
         """Make the sums of losses ``(m, examples)``. Losses that are not finite, or enormous, count as ``WORST_LOSS``."""
         bounded = np.nan_to_num(losses.astype(np.float64), nan=WORST_LOSS, posinf=WORST_LOSS).clip(
             -WORST_LOSS, WORST_LOSS
@@ -79,7 +82,7 @@ class Held:
         )  # so that no difference by rounding has no variance
         return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
 
-    def within(self, part: str) -> Held:
+    def within(self, part: str) -> HeldOutLosses:
         """Return the sums of one part's models, under its own names of them."""
         if not part:
             return self
@@ -100,6 +103,77 @@ WORST_LOSS = 1e4
 
 @public
 @dataclass(frozen=True, kw_only=True)
+class HalvedUpdates:
+    """The updates of clients that trained on two halves of their data (``Task.halves``).
+
+    Attributes:
+        clients: The m clients that sent updates of both halves, sorted: they were asked for them,
+            and have enough examples.
+        gram: Shape ``(2 m, 2 m)``: the Gram matrix over the plan's columns of their first updates,
+            followed by their second updates.
+        second: Shape ``(m, d)``: the updates of the second halves, if the plan asked for them.
+
+    Raises:
+        ValueError: A shape does not fit the number of clients.
+    """
+
+    clients: tuple[Client, ...]
+    gram: np.ndarray
+    second: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        clients = count(len(self.clients), "client")
+        if self.gram.shape != (2 * len(self.clients),) * 2:
+            raise ValueError(f"halves of {clients} cannot have the shape {self.gram.shape}")
+        if self.second is not None and len(self.second) != len(self.clients):
+            raise ValueError(f"halves of {clients} cannot have {len(self.second)} second updates")
+
+    def of(self, clients: Iterable[Client]) -> HalvedUpdates | None:
+        """Return the updates of those of ``clients`` that sent both; None if there are none."""
+        wanted = set(clients)
+        rows = [i for i, client in enumerate(self.clients) if client in wanted]
+        if not rows:
+            return None
+        both = [*rows, *(len(self.clients) + i for i in rows)]
+        return HalvedUpdates(
+            clients=tuple(self.clients[i] for i in rows),
+            gram=self.gram[np.ix_(both, both)],
+            second=None if self.second is None else self.second[rows],
+        )
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class QuestionSums:
+    """The sums of the clients' answers to questions (``PrivateTask.question``).
+
+    Attributes:
+        by_row: First offered row -> the sum of the answers of the clients that were offered it.
+        cells: Client -> its cell, if it was asked for that.
+        deviation: Standard deviation of the noise on each number of the sums.
+    """
+
+    by_row: Mapping[int, np.ndarray] = field(default_factory=dict)
+    cells: Mapping[Client, int] = field(default_factory=dict)
+    deviation: float = 0.0
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class AppliedLimits:
+    """How far the bounds on the influence of one client changed what clients sent.
+
+    Attributes:
+        claimed: Client -> the number of examples that it reports, if it counts for fewer.
+        scaled: Client -> the factor by which its update was scaled down.
+    """
+
+    claimed: Mapping[Client, int] = field(default_factory=dict)
+    scaled: Mapping[Client, float] = field(default_factory=dict)
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
 class Replies:
     """The replies of one exchange: one entry for each client that answered, in the order of ``clients``.
 
@@ -113,28 +187,19 @@ class Replies:
         means: Shape ``(k, d)``: for each row of the plan's models, the weighted mean update; zeros
             if no client trained from it. ``None`` if the plan does not need them; then
             ``mean_updates`` raises an error.
-        heard: Shape ``(k,)``: for each row of the plan's models, the number of clients in the mean.
+        mean_counts: Shape ``(k,)``: for each row of the plan's models, the number of clients in the mean.
         gram: Shape ``(n, n)``: the Gram matrix of the updates, or of their sketches; ``None`` if
             the plan does not need it.
         updates: Shape ``(n, d)``: the updates, or their sketches; ``None`` if the plan does not
             need them. Then ``all_updates`` raises an error.
-        halves: Shape ``(2 m, 2 m)``: if tasks asked for halves, the Gram matrix over the plan's
-            columns of the first updates of the clients ``halved``, followed by their second
-            updates. ``None`` if no client sent halves.
-        halved: The m clients that sent updates of both halves, sorted: they were asked for them,
-            and have enough examples. If none are given, all clients have the ``halves``.
-        second_halves: Shape ``(n, d)``: if the plan asked for them, the updates of the second
-            halves; NaN for a client without. ``None`` if there are none.
+        halves: The updates of clients that trained on two halves of their data; ``None`` if no
+            client did.
         refused: Client -> the reason why its reply was refused (non-finite values, wrong shape,
             implausible norm). A refused client counts as silent.
         averaging: The rule by which the run averages updates, see :meth:`mean`.
-        claimed: Client -> the number of examples that it reports, if it counts for fewer.
-        scaled: Client -> the factor by which its update was scaled down.
-        held: Client -> the sums of its held-out losses, if tasks asked for these.
-        sums: First offered row -> the sum of the answers of the clients that were offered it, to
-            the question of their tasks.
-        cells: Client -> its cell, if it was asked for that.
-        deviation: Standard deviation of the noise on each number of ``sums``.
+        limits: How far the bounds on the influence of one client changed what clients sent.
+        held_out_losses: Client -> the sums of its held-out losses, if tasks asked for these.
+        sums: The sums of answers to the questions of a plan with ``need="sums"``.
         ends_round: Whether the exchange ended the round, as far as the plan is concerned.
         parts: Name -> the replies to a part of the plan.
 
@@ -152,31 +217,17 @@ class Replies:
     losses: tuple[tuple[float, ...], ...] = ()
     accuracies: tuple[tuple[float, ...], ...] = ()
     means: torch.Tensor | None = None
-    heard: np.ndarray | None = None
+    mean_counts: np.ndarray | None = None
     gram: np.ndarray | None = None
     updates: torch.Tensor | None = None
-    halves: np.ndarray | None = None
-    halved: tuple[Client, ...] = ()
-    second_halves: torch.Tensor | None = None
+    halves: HalvedUpdates | None = None
     refused: Mapping[Client, str] = field(default_factory=dict)
     averaging: Averaging = field(default_factory=Averaging)
-    claimed: Mapping[Client, int] = field(default_factory=dict)
-    scaled: Mapping[Client, float] = field(default_factory=dict)
-    names: Mapping[Client, str] = field(default_factory=dict)
-    held: Mapping[Client, Held] = field(default_factory=dict)
-    sums: Mapping[int, np.ndarray] = field(default_factory=dict)
-    cells: Mapping[Client, int] = field(default_factory=dict)
-    deviation: float = 0.0
+    limits: AppliedLimits = AppliedLimits()
+    held_out_losses: Mapping[Client, HeldOutLosses] = field(default_factory=dict)
+    sums: QuestionSums = QuestionSums()
     ends_round: bool = True
     parts: Mapping[str, Replies] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.halves is None or not self.halved:
-            object.__setattr__(self, "halved", () if self.halves is None else self.clients)
-        if self.halves is not None and self.halves.shape != (2 * len(self.halved),) * 2:
-            raise ValueError(
-                f"halves of {count(len(self.halved), 'client')} cannot have the shape {self.halves.shape}"
-            )
 
     def __repr__(self) -> str:
         refused = f", {len(self.refused):,} refused" if self.refused else ""
@@ -224,28 +275,25 @@ class Replies:
 
     def of(self, clients: Iterable[Client]) -> Replies:
         """Return the replies of those of ``clients`` that answered, without means."""
-        at = self.positions(sorted(clients))
-        here, halves = {self.clients[i] for i in at}, self.halves
-        known = [i for i, client in enumerate(self.halved) if client in here]
-        both = [*known, *(len(self.halved) + i for i in known)]
-        pick = lambda rows: tuple(rows[i] for i in at) if rows else ()  # noqa: E731
+        positions = self.positions(sorted(clients))
+        answered = tuple(self.clients[i] for i in positions)
+
+        def selected(values: tuple[V, ...]) -> tuple[V, ...]:
+            return tuple(values[i] for i in positions) if values else ()
+
         return replace(
             self,
-            clients=tuple(self.clients[i] for i in at),
-            examples=self.examples[at],
-            chosen=pick(self.chosen),
-            losses=pick(self.losses),
-            accuracies=pick(self.accuracies),
+            clients=answered,
+            examples=self.examples[positions],
+            chosen=selected(self.chosen),
+            losses=selected(self.losses),
+            accuracies=selected(self.accuracies),
             means=None,
-            heard=None,
-            gram=None if self.gram is None else self.gram[np.ix_(at, at)],
-            updates=None if self.updates is None else self.updates[at],
-            halves=None if halves is None or not known else halves[np.ix_(both, both)],
-            halved=tuple(self.halved[i] for i in known),
-            second_halves=None if self.second_halves is None else self.second_halves[at],
-            held={
-                client: self.held[client] for i in at if (client := self.clients[i]) in self.held
-            },
+            mean_counts=None,
+            gram=None if self.gram is None else self.gram[np.ix_(positions, positions)],
+            updates=None if self.updates is None else self.updates[positions],
+            halves=None if self.halves is None else self.halves.of(answered),
+            held_out_losses={c: v for c, v in self.held_out_losses.items() if c in set(answered)},
         )
 
 
@@ -299,4 +347,4 @@ def group_means(
                 within[place[client]].append(group)
     means = Means(len(groups), replies.all_updates.shape[1], replies.averaging)
     means.add(replies.all_updates, amounts(replies.examples, weighting), within)
-    return means.means, means.heard
+    return means.means, means.counts

@@ -122,6 +122,53 @@ class Personal:
 
 @public
 @dataclass(frozen=True, kw_only=True)
+class Holdout:
+    """The training examples that a client keeps out of training, and whether it reports its losses on held-out examples.
+
+    Attributes:
+        share: The share of its training examples, always the same ones, that a client without a
+            validation part holds out of training. At least one, and at most half.
+        report_losses: Reply with sums of the losses, on held-out examples, of the model from which
+            the client starts and of its personal model, see ``Replies.held_out_losses``. Held-out
+            examples are the client's validation part.
+
+    Raises:
+        ValueError: ``share`` is not a number from 0 to below 1, or ``report_losses`` not a boolean.
+    """
+
+    share: float = 0.0
+    report_losses: bool = False
+
+    def __post_init__(self) -> None:
+        real = isinstance(self.share, (int, float)) and not isinstance(self.share, bool)
+        if not real or not 0 <= self.share < 1:
+            raise ValueError(
+                f"Holdout.share must be a number from 0 to below 1, got {self.share!r}"
+            )
+        if not isinstance(self.report_losses, bool):
+            raise ValueError(
+                f"Holdout.report_losses must be true or false, got {self.report_losses!r}"
+            )
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class PrivateTask:
+    """What a task has besides if its plan needs only sums over clients (``need="sums"``).
+
+    Attributes:
+        question: A question about the sketches of the client's halves, or about its update; the
+            sum of the clients' answers is in ``Replies.sums``. A task without epochs only asks it.
+        sends_update: Whether the update counts in the means. Otherwise the client only keeps the
+            sketches of its halves.
+    """
+
+    question: Question | None = None
+    sends_update: bool = True
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """The work of one client: it takes the ``choose`` offered models of lowest loss, trains from their mean, and replies.
 
@@ -138,24 +185,18 @@ class Task:
             ``"train"`` otherwise.
         gradient: Reply with the full-batch gradient of the mean training loss at the offered model
             instead of an update.
-        held_out: Reply with sums of the losses, on held-out examples, of the model from which the
-            client starts and of its personal model, see ``Replies.held``. Held-out examples are the
-            client's validation part.
-        holdout: The share of its training examples, always the same ones, that a client without a
-            validation part holds out of training. At least one, and at most half.
+        holdout: The examples held out of training, and whether the client reports its losses on
+            them.
         stages: Train in these stages, one after the other, instead of all layers at once.
         personal: Train a model for the client itself as well.
         halves: Train twice from the same model, on two disjoint random halves of the data, and
             reply with both updates. Their mean serves as the update. Each half makes as many passes
             or steps as the task states. A client with too few examples, or subjects of examples,
             for two halves trains once, on all of them.
-        keep: Layers that stay at the client, which trains and is tested with its own values of
+        local_layers: Layers that stay at the client, which trains and is tested with its own values of
             them. Their columns of an update are zero, and they cost no bytes. If these are all
             layers, nothing is sent.
-        question: A question of a plan with ``need="sums"``, see ``Replies.sums``. A task without
-            epochs only asks it.
-        sent: Whether the update counts in the means of a plan with ``need="sums"``. Otherwise the
-            client only keeps the sketches of its halves.
+        private: What the task has besides if its plan has ``need="sums"``.
 
     Raises:
         ValueError: The fields contradict each other.
@@ -175,13 +216,11 @@ class Task:
     measure: Literal["train", "validation"] | None = None
     gradient: bool = False
     halves: bool = False
-    keep: tuple[str, ...] = ()
-    held_out: bool = False
-    holdout: float = 0.0
+    local_layers: tuple[str, ...] = ()
+    holdout: Holdout = Holdout()
     stages: tuple[Stage, ...] = ()
     personal: Personal | None = None
-    question: Question | None = None
-    sent: bool = True
+    private: PrivateTask = PrivateTask()
 
     def __post_init__(self) -> None:
         for row in self.offered:
@@ -197,7 +236,7 @@ class Task:
             raise ValueError(
                 f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for evaluation only"
             )
-        if self.personal is not None and (self.gradient or self.keep):
+        if self.personal is not None and (self.gradient or self.local_layers):
             raise ValueError("Task.personal needs a task that trains the whole model")
         if self.stages and (
             self.gradient or (self.personal is not None and self.personal.mixture is not None)
@@ -243,6 +282,24 @@ def _of_epochs(training: Training, epochs: int) -> Training:
 
 @public
 @dataclass(frozen=True, kw_only=True)
+class PrivatePlan:
+    """What a plan has besides if it needs only sums over clients (``need="sums"``).
+
+    Attributes:
+        hides_choices: Whether the server must not learn which model a client takes; all tasks then
+            offer all models. A client takes that of its cell if it is asked for its cell, else that
+            of lowest loss. It sends a vector with a slot for each model, and all but one are zero.
+            A row of ``Replies.means`` is then the sum of the updates from this model divided by the
+            number of all clients that answered, and ``Replies.mean_counts`` has estimates.
+        clip: The maximum norm of an update, if it is less than the boundary's.
+    """
+
+    hides_choices: bool = False
+    clip: float | None = None
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One exchange: the models, and the task of each client. A client without a task rests.
 
@@ -268,16 +325,10 @@ class Plan:
             carried out together. A client answers all of its tasks or none, and holds out the same
             examples in all of them. It keeps its own values for each part separately. If its reply
             to one task is refused, those to the others count.
-        ended: Names of parts of earlier plans whose clients' own values are no longer needed.
+        ended_parts: Names of parts of earlier plans whose clients' own values are no longer needed.
         second_halves: Whether ``step`` also needs the updates of the second halves, of tasks that
             ask for halves.
-        hidden: Whether the server must not learn which model a client takes, in a plan with
-            ``need="sums"`` whose tasks offer all models. A client takes that of its cell if it is
-            asked for its cell, else that of lowest loss. It sends a vector with a slot for each
-            model, and all but one are zero. A row of ``Replies.means`` is then the sum of the
-            updates from this model divided by the number of all clients that answered, and
-            ``Replies.heard`` has estimates.
-        clip: The maximum norm of an update, if it is less than the boundary's.
+        private: What the plan has besides with ``need="sums"``.
 
     Raises:
         ValueError: A task offers a row that ``models`` does not have, or the fields contradict each
@@ -297,25 +348,24 @@ class Plan:
     weighting: Weighting = "data"
     ends_round: bool = True
     parts: Mapping[str, Plan] = field(default_factory=dict)
-    ended: tuple[str, ...] = ()
+    ended_parts: tuple[str, ...] = ()
     second_halves: bool = False
-    hidden: bool = False
-    clip: float | None = None
+    private: PrivatePlan = PrivatePlan()
 
     def __post_init__(self) -> None:
         self._check_rows()
-        if self.hidden and self.need != "sums":
-            raise ValueError(f'Plan.hidden needs Plan.need "sums", got {self.need!r}')
+        if self.private != PrivatePlan() and self.need != "sums":
+            raise ValueError(f'Plan.private needs Plan.need "sums", got {self.need!r}')
         shares: dict[Client, float] = {}
         for task, client in (
             ((t, c) for _, part in self.leaves() for c, t in part.tasks.items())
             if self.parts
             else ()
         ):
-            if shares.setdefault(client, task.holdout) != task.holdout:
-                both = f"{shares[client]:g} and {task.holdout:g}"
+            if shares.setdefault(client, task.holdout.share) != task.holdout.share:
+                both = f"{shares[client]:g} and {task.holdout.share:g}"
                 raise ValueError(
-                    f"Task.holdout of client {client} must be the same in all parts of a plan, got {both}"
+                    f"Holdout.share of client {client} must be the same in all parts of a plan, got {both}"
                 )
 
     def _check_rows(self) -> None:
@@ -338,11 +388,15 @@ class Plan:
                 )
 
     @property
-    def all_ended(self) -> tuple[str, ...]:
-        """The names ``ended`` of the plan and of its parts, each as ``"outer/inner"``."""
+    def all_ended_parts(self) -> tuple[str, ...]:
+        """The names ``ended_parts`` of the plan and of its parts, each as ``"outer/inner"``."""
         return (
-            *self.ended,
-            *(f"{name}/{ended}" for name, part in self.parts.items() for ended in part.all_ended),
+            *self.ended_parts,
+            *(
+                f"{name}/{ended}"
+                for name, part in self.parts.items()
+                for ended in part.all_ended_parts
+            ),
         )
 
     @property

@@ -218,7 +218,7 @@ class Worker:
             client_job.task,
             None if client_job.own is None else self.wire.open(self.models[client_job.own]),
         )
-        data = self.data(client_job.client, task.holdout, client_job.step)
+        data = self.data(client_job.client, task.holdout.share, client_job.step)
         training = client_job.training or task.how(self.world.training)
         job = local.Job(
             task, offered, data, training, client_job.lr, client_job.key, own, client_job.weight
@@ -245,7 +245,11 @@ class Worker:
             self.replies[client_job.slot] = 0.0  # clears the row of an earlier exchange
             self.sketches[client_job.slot : client_job.slot + 1] = 0.0
         else:
-            keep = self.wire.layout.mask(client_job.task.keep) if client_job.task.keep else None
+            keep = (
+                self.wire.layout.mask(client_job.task.local_layers)
+                if client_job.task.local_layers
+                else None
+            )
             row = self._tampered(reply.row, client_job, keep)
             number = update_number(client_job.part, client_job.half or 0)
             sent = self.wire.send(row, client_job.client, exchange, keep, number)
@@ -586,7 +590,7 @@ class ClientPool:
 
     def scale(self, plan: Plan, client: Client, answer: Answer, factor: float) -> None:
         """Scale the update of a client, or those of both halves; layers that stay at it are not scaled."""
-        keep = plan.tasks[client].keep
+        keep = plan.tasks[client].local_layers
         if self.remote is not None and self.away:
             self.remote.scale(answer.slots, factor)
         for slot in answer.slots:
@@ -703,7 +707,9 @@ class ClientPool:
         )  # rows of the reply matrix behind the first one of each client
         client_jobs = []
         for slot, client in enumerate(sorted(clients)):
-            data = self.hand.data(client, plan.tasks[client].holdout, self.world.step(when[2] + 1))
+            data = self.hand.data(
+                client, plan.tasks[client].holdout.share, self.world.step(when[2] + 1)
+            )
             job = self._job(plan, client, kept.get(client), when, slot, personal, part)
             client_jobs += self._in_parts(job, halvable(data.train, self.least), slots)
         workers = self.put(
@@ -788,7 +794,9 @@ class ClientPool:
 
     def _data(self, client_job: ClientJob) -> Split:
         """The training examples of a client; a job for a half trains on half of them."""
-        return self.hand.data(client_job.client, client_job.task.holdout, client_job.step).train
+        return self.hand.data(
+            client_job.client, client_job.task.holdout.share, client_job.step
+        ).train
 
     def _size(self, client_job: ClientJob) -> int:
         """The number of training examples of a job; of a half with whole subjects it is near."""
@@ -799,7 +807,11 @@ class ClientPool:
         """The properties that all clients of a block share; for a client that trains alone, its id."""
         task, alone = client_job.task, (client_job.client, client_job.half, client_job.aside)
         mixes = task.personal is not None and task.personal.mixture is not None
-        if self.width > 1 and task.measure and not (task.trains or task.personal or task.held_out):
+        if (
+            self.width > 1
+            and task.measure
+            and not (task.trains or task.personal or task.holdout.report_losses)
+        ):
             return task.measure, task.offered
         if self.width == 1 or task.gradient or not task.trains or mixes:
             return alone
@@ -870,8 +882,8 @@ class ClientPool:
         """The client's own values of the layers that it keeps in a task; NaN in the other columns."""
         return (
             None
-            if kept is None or not task.keep
-            else torch.where(self.mask(task.keep), kept, torch.nan)
+            if kept is None or not task.local_layers
+            else torch.where(self.mask(task.local_layers), kept, torch.nan)
         )
 
     def taken(self, assignment: Assignment, when: tuple[int, int, int]) -> Assignment:

@@ -389,7 +389,7 @@ class Station:
             if not order.stay:
                 rows[job.slot] = row.numpy()
                 continue
-            mask = pool.mask(job.task.keep) if job.task.keep else None
+            mask = pool.mask(job.task.local_layers) if job.task.local_layers else None
             extents[job.slot] = extent(row, given[list(done.chosen)].mean(0), pool.wire, mask)
             if mask is not None:
                 kept[job.slot] = row[mask].numpy()
@@ -711,7 +711,7 @@ class Cluster:
         return sum(
             len(one)
             if isinstance(one, Test)
-            else len(self._here.data(one.client, one.task.holdout, one.step).train)
+            else len(self._here.data(one.client, one.task.holdout.share, one.step).train)
             // (1 if one.half is None else 2)
             for one in job
         )
@@ -746,7 +746,7 @@ class Cluster:
             if not (done.trained or job.aside or self._stay):
                 replies[share.slots[job.slot]] = 0.0  # clears the row of an earlier exchange
             if job.slot in outcome.kept:
-                mask = self._here.wire.layout.mask(job.task.keep)
+                mask = self._here.wire.layout.mask(job.task.local_layers)
                 replies[share.slots[job.slot], mask] = torch.from_numpy(
                     outcome.kept[job.slot].copy()
                 )

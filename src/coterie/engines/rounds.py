@@ -25,11 +25,13 @@ from coterie.core import (
     CHUNK,
     HALVES,
     Admits,
+    AppliedLimits,
     Candidate,
     Client,
     Cohort,
     Federation,
-    Held,
+    HalvedUpdates,
+    HeldOutLosses,
     Kept,
     Means,
     Method,
@@ -335,17 +337,17 @@ def round_steps(
         spoken[0].update(plan.asked)
         spoken[1].update(replies.clients)
         refused.update(replies.refused)
-        claimed.update(replies.claimed)
+        claimed.update(replies.limits.claimed)
         examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
-        counted.update({client: examples[client] for client in replies.claimed})
-        scaled.update(replies.scaled)
+        counted.update({client: examples[client] for client in replies.limits.claimed})
+        scaled.update(replies.limits.scaled)
         sent = as_sent(carried, replies)
         for _, part in sent.leaves():
             released.update(
                 {
                     client: count
                     for client, task in part.tasks.items()
-                    if (count := wire.releases(task, part.hidden))
+                    if (count := wire.releases(task, part.private.hides_choices))
                 }
             )
         up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
@@ -525,13 +527,13 @@ def exchange(
             kept[name + HALVES] = answers.halves
         if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
-    gone = tuple(f"{name}/" for name in plan.all_ended)
+    gone = tuple(f"{name}/" for name in plan.all_ended_parts)
     return together(plan, replies, held_losses(losses)), {
         n: v for n, v in kept.items() if v and not f"{n}/".startswith(gone)
     }
 
 
-def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Client, Held]:
+def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Client, HeldOutLosses]:
     """Return the sums of each client's held-out losses, over the models of all parts of a plan.
 
     Args:
@@ -542,12 +544,14 @@ def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Clien
         for client, rows in of_part.items():
             seen.setdefault(client, []).extend(((name, i), row) for i, row in enumerate(rows))
     return {
-        client: Held.of([model for model, _ in each], np.stack([row for _, row in each]))
+        client: HeldOutLosses.of([model for model, _ in each], np.stack([row for _, row in each]))
         for client, each in seen.items()
     }
 
 
-def together(plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, Held]) -> Replies:
+def together(
+    plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, HeldOutLosses]
+) -> Replies:
     """Return the replies to a plan from those to its parts.
 
     Args:
@@ -559,7 +563,7 @@ def together(plan: Plan, replies: Mapping[str, Replies], held: Mapping[Client, H
 
 
 def _nested(
-    plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, Held]
+    plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, HeldOutLosses]
 ) -> Replies:
     """The replies to a plan that is part ``name`` of another one, or that one itself."""
     own = {
@@ -568,7 +572,7 @@ def _nested(
         if (inner := each.within(name)).models
     }
     if not plan.parts:
-        return replace(replies[name], held=own, ends_round=plan.ends_round)
+        return replace(replies[name], held_out_losses=own, ends_round=plan.ends_round)
     parts = {
         part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held)
         for part, inner in plan.parts.items()
@@ -581,9 +585,11 @@ def _nested(
         examples=np.array([examples[c] for c in sorted(examples)], dtype=np.int64),
         refused={c: why for each in parts.values() for c, why in each.refused.items()},
         averaging=next(iter(parts.values())).averaging,
-        claimed={c: n for each in parts.values() for c, n in each.claimed.items()},
-        scaled={c: factor for each in parts.values() for c, factor in each.scaled.items()},
-        held=own,
+        limits=AppliedLimits(
+            claimed={c: n for each in parts.values() for c, n in each.limits.claimed.items()},
+            scaled={c: s for each in parts.values() for c, s in each.limits.scaled.items()},
+        ),
+        held_out_losses=own,
         ends_round=plan.ends_round,
         parts=parts,
     )
@@ -648,12 +654,11 @@ def _exchange_part(
         losses=tuple(a.losses for a in taken.values()),
         accuracies=tuple(a.accuracies for a in taken.values()),
         refused=refused,
-        halves=halves.gram(),
-        halved=tuple(halves.clients),
-        second_halves=second_halves(halves.seconds, tuple(taken)),
+        halves=halves.halved(),
         averaging=pool.robust,
-        claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
-        scaled=scaled,
+        limits=AppliedLimits(
+            claimed={c: claims[c] for c in taken if claims[c] > counted[c]}, scaled=scaled
+        ),
     )
     losses = {c: a.held for c, a in taken.items() if a.held is not None}
     trained = not taken or any(a.update is not None for a in taken.values())
@@ -664,7 +669,7 @@ def _exchange_part(
         if sums is not None:
             return (
                 sums.only(
-                    replace(replies, means=means.means, heard=means.heard),
+                    replace(replies, means=means.means, mean_counts=means.counts),
                     (when[0], when[1], number),
                 ),
                 kept,
@@ -672,7 +677,7 @@ def _exchange_part(
             )
         if not trained:
             return replies, kept, losses
-        replies = replace(replies, means=means.means, heard=means.heard)
+        replies = replace(replies, means=means.means, mean_counts=means.counts)
         return (_short(plan, replies, torch.cat(sketches)) if sketches else replies), kept, losses
 
 
@@ -768,7 +773,7 @@ def _collude(pool: ClientPool, plan: Plan, answers: Mapping[Client, Answer]) -> 
                 torch.stack([_rows(pool, a)[half if a.second is not None else 0] for a in seen])
             )
             stays = torch.arange(len(row)) >= pool.layout.trainable
-            stays = stays | pool.mask(task.keep) if task.keep else stays
+            stays = stays | pool.mask(task.local_layers) if task.local_layers else stays
             row[~stays] = wrong[~stays]
             if plan.sketch is not None:
                 shown = row.masked_fill(stays, 0.0)[None, plan.columns or slice(None)]
@@ -786,9 +791,9 @@ def _keep(
         answer.own is not None and torch.isfinite(answer.own).all()
     ):  # with noise, no refusal reveals that it is not
         kept[client] = answer.own.clone()
-    if not task.keep or answer.update is None:
+    if not task.local_layers or answer.update is None:
         return
-    mask, before = pool.mask(task.keep), kept.get(client)
+    mask, before = pool.mask(task.local_layers), kept.get(client)
     if not task.gradient:
         start = pool.start_row(plan, task, before, answer.chosen)
         kept[client] = torch.where(
@@ -806,7 +811,7 @@ def _average(
 ) -> None:
     tasks = [plan.tasks[client] for client in answers]
     groups = [
-        a.chosen if task.trains and task.sent else ()
+        a.chosen if task.trains and task.private.sends_update else ()
         for a, task in zip(answers.values(), tasks, strict=True)
     ]
     weigh = amounts(np.array([counted[client] for client in answers]), plan.weighting)
@@ -834,7 +839,7 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
     means, heard = group_means(replies, groups, plan.weighting)
     rows = replies.updates
-    replies = replace(replies, means=means, heard=heard, updates=None)
+    replies = replace(replies, means=means, mean_counts=heard, updates=None)
     if plan.sketch is not None:
         return _short(
             plan, replies, unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch)
@@ -882,7 +887,7 @@ class HalfUpdates:
         own = {
             client: self._own(client, *pair)
             for client, pair in pairs.items()
-            if self.plan.tasks[client].keep
+            if self.plan.tasks[client].local_layers
         }
         if self.plan.need == "sums":
             pass  # products of two clients are no sums
@@ -896,33 +901,26 @@ class HalfUpdates:
                 self.seconds[client] = self.pool.hand.replies[pair[1]].clone()
             self.pool.average(*pair)
             if client in own:
-                self.pool.hand.replies[pair[0]][self.pool.mask(self.plan.tasks[client].keep)] = own[
-                    client
-                ]
+                self.pool.hand.replies[pair[0]][
+                    self.pool.mask(self.plan.tasks[client].local_layers)
+                ] = own[client]
 
     def _own(self, client: Client, first: int, second: int) -> Tensor:
         """Mean of both updates in the columns that stay at the client; these columns are then set to zero in the rows."""
-        mask, rows = self.pool.mask(self.plan.tasks[client].keep), self.pool.hand.replies
+        mask, rows = self.pool.mask(self.plan.tasks[client].local_layers), self.pool.hand.replies
         own = (rows[first][mask] + rows[second][mask]) / 2
         rows[first][mask] = rows[second][mask] = 0.0
         return own
 
-    def gram(self) -> np.ndarray | None:
-        """Return the Gram matrix of the m ``clients``' halves, ``(2 m, 2 m)``, or None if there is none."""
-        return gram(torch.cat(self.sketches, 1).flatten(0, 1)) if self.sketches else self.products
-
-
-def second_halves(rows: Mapping[Client, Tensor], clients: Sequence[Client]) -> Tensor | None:
-    """Return the updates of the second halves, ``(n, d)``, NaN for a client without; None if there are none.
-
-    Args:
-        rows: Client -> the update ``(d,)`` of its second half.
-        clients: All clients that answered, in the order of the replies.
-    """
-    if not rows:
-        return None
-    missing = torch.full_like(next(iter(rows.values())), torch.nan)
-    return torch.stack([rows.get(client, missing) for client in clients])
+    def halved(self) -> HalvedUpdates | None:
+        """Return the inner products of all halves, and the second updates if the plan asked for them; None without halves."""
+        matrix = self.products
+        if self.sketches:
+            matrix = gram(torch.cat(self.sketches, 1).flatten(0, 1))
+        if matrix is None:
+            return None
+        second = torch.stack(list(self.seconds.values())) if self.seconds else None
+        return HalvedUpdates(clients=tuple(self.clients), gram=matrix, second=second)
 
 
 def products(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> np.ndarray | None:
@@ -1105,19 +1103,24 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     for count in held_models(plan).values():  # the number of examples, sums, and products
         up += (1 + count + count * (count + 1) // 2) * NUMBER
     for need, task, size, slots in _tasks_of(plan, wire.layout.size):
-        if task.keep not in sizes:
-            sizes[task.keep] = wire.columns(task)
-        parameters, others = sizes[task.keep]
+        if task.local_layers not in sizes:
+            sizes[task.local_layers] = wire.columns(task)
+        parameters, others = sizes[task.local_layers]
         row = parameters + others
-        if task.question is not None:
+        if task.private.question is not None:
             up += (
-                (task.question.ask == "cell" and not slots) or task.question.length(size)
+                (task.private.question.ask == "cell" and not slots)
+                or task.private.question.length(size)
             ) * NUMBER
-            down += task.question.sent * NUMBER
+            down += task.private.question.sent * NUMBER
         if need == "sums" and not (task.trains or task.measure):  # no model is sent
             continue
-        if row or task.measure or task.held_out:
-            updates = task.trains * task.sent * (2 if task.halves and need != "sums" else 1)
+        if row or task.measure or task.holdout.report_losses:
+            updates = (
+                task.trains
+                * task.private.sends_update
+                * (2 if task.halves and need != "sums" else 1)
+            )
             if slots:  # and the number of clients in each
                 up += slots * (updates * wire.bytes_of(parameters, others) + NUMBER)
             else:
@@ -1133,7 +1136,12 @@ def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int, int]]:
     """All tasks of a plan's parts, with what the part needs, the numbers of a sketch, and the slots of a hidden plan."""
     for _, part in plan.leaves():
         for task in part.tasks.values():
-            yield part.need, task, sketch_size(part, d), len(part.models) * part.hidden
+            yield (
+                part.need,
+                task,
+                sketch_size(part, d),
+                len(part.models) * part.private.hides_choices,
+            )
 
 
 def as_sent(plan: Plan, replies: Replies) -> Plan:
@@ -1150,7 +1158,8 @@ def as_sent(plan: Plan, replies: Replies) -> Plan:
         The plan in which only clients that sent two updates have ``halves``.
     """
     parts = {name: as_sent(part, replies.parts[name]) for name, part in plan.parts.items()}
-    whole = set(replies.clients) - set(replies.halved)
+    halved = () if replies.halves is None else replies.halves.clients
+    whole = set(replies.clients) - set(halved)
     tasks = {
         c: replace(task, halves=False) if task.halves and c in whole else task
         for c, task in plan.tasks.items()
@@ -1169,7 +1178,7 @@ def held_models(plan: Plan) -> Counter[Client]:
     count: Counter[Client] = Counter()
     for _, part in plan.leaves():
         for client, task in part.tasks.items():
-            if task.held_out:
+            if task.holdout.report_losses:
                 count[client] += 1 + (task.personal is not None)
     return count
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.boundary import Boundary
-from coterie.core import Client, Plan, Replies, Task
+from coterie.core import Client, Plan, QuestionSums, Replies, Task
 from coterie.engines.pool import Answer, ClientPool
 from coterie.randomness import Purpose, numpy_generator
 
@@ -71,8 +71,9 @@ def as_taken(plan: Plan, halves: Mapping[Client, Tensor]) -> Plan:
         halves: Client -> the sketches ``(2, k)`` of its halves; a client without takes the model of
             lowest loss.
     """
-    if not plan.hidden or all(
-        task.question is None or task.question.ask != "cell" for task in plan.tasks.values()
+    if not plan.private.hides_choices or all(
+        task.private.question is None or task.private.question.ask != "cell"
+        for task in plan.tasks.values()
     ):
         return plan
     return replace(
@@ -83,14 +84,14 @@ def as_taken(plan: Plan, halves: Mapping[Client, Tensor]) -> Plan:
 
 def in_cell(task: Task, halves: Tensor | np.ndarray | None) -> Task:
     """Return the task of a hidden plan as a client with these sketches takes it."""
-    question = task.question
+    question = task.private.question
     if question is None or question.ask != "cell":
         return task
     if halves is None:
-        return replace(task, question=None)
+        return replace(task, private=replace(task.private, question=None))
     return replace(
         task,
-        question=None,
+        private=replace(task.private, question=None),
         offered=(task.offered[question.cell(np.asarray(halves))],),
         measure=None,
     )
@@ -126,18 +127,18 @@ class Answers:
                 self.halves.pop(client, None)  # those of an earlier model
             if answer.second is not None:
                 self.halves[client] = self.pool.sketches([answer.slot, answer.second]).view(2, -1)
-            if task.question is None:
+            if task.private.question is None:
                 continue
             own = self.halves.get(client)
             sketches = None if own is None else own.numpy()
-            if task.question.ask == "cell":
+            if task.private.question.ask == "cell":
                 if sketches is not None:
-                    self.cells[client] = task.question.cell(sketches)
+                    self.cells[client] = task.private.question.cell(sketches)
                 continue
             norm = None
-            if task.question.ask in ("sizes", "norms") and answer.update is not None:
+            if task.private.question.ask in ("sizes", "norms") and answer.update is not None:
                 norm = float(answer.update[: self.pool.layout.trainable].norm())
-            numbers = task.question.answer(sketches, norm, len(self.data[client].train))
+            numbers = task.private.question.answer(sketches, norm, len(self.data[client].train))
             if numbers is not None:
                 self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(
                     np.float64
@@ -148,7 +149,7 @@ class Answers:
         wire = self.pool.wire
         if not wire.boundary.masks:
             return
-        limit = wire.limit(self.plan.clip)
+        limit = wire.limit(self.plan.private.clip)
         for answer in answers.values():
             if answer.update is not None:
                 if limit is not None:
@@ -165,21 +166,19 @@ class Answers:
             key: The seed, the exchange, and the position of the plan among the parts, for the
                 noise.
         """
-        hidden, boundary = self.plan.hidden, self.pool.wire.boundary
+        hidden, boundary = self.plan.private.hides_choices, self.pool.wire.boundary
         replies = replace(
             replies,
             examples=np.ones(len(replies.clients), dtype=np.int64),
             losses=(),
             accuracies=(),
-            claimed={},
+            limits=replace(replies.limits, claimed={}),
             halves=None,
-            second_halves=None,
-            sums=self.sums,
-            cells=self.cells,
+            sums=QuestionSums(by_row=self.sums, cells=self.cells),
             chosen=() if hidden else replies.chosen,
         )
-        if hidden and replies.means is not None and replies.heard is not None:
-            shares = torch.from_numpy(replies.heard / max(len(replies.clients), 1)).float()
+        if hidden and replies.means is not None and replies.mean_counts is not None:
+            shares = torch.from_numpy(replies.mean_counts / max(len(replies.clients), 1)).float()
             replies = replace(replies, means=replies.means * shares[:, None])
         return (
             self._noised(replies, numpy_generator(key[0], Purpose.NOISE, *key[1:]))
@@ -189,22 +188,25 @@ class Answers:
 
     def _noised(self, replies: Replies, rng: np.random.Generator) -> Replies:
         """The replies with noise on every sum; sums in which too few clients have answered are left out."""
-        boundary, means, heard = self.pool.wire.boundary, replies.means, replies.heard
+        boundary, means, heard = self.pool.wire.boundary, replies.means, replies.mean_counts
         assert means is not None
         assert heard is not None
         answered, tasks, each = set(replies.clients), self.plan.tasks, range(len(means))
         rows = (
             [list(tasks)]
-            if self.plan.hidden
+            if self.plan.private.hides_choices
             else [[c for c in tasks if tasks[c].offered[0] == row] for row in each]
         )
         means, heard, sums, deviation = (
             means.clone(),
             heard.astype(np.float64),
-            dict(replies.sums),
+            dict(replies.sums.by_row),
             0.0,
         )
-        limit, hidden = self.pool.wire.limit(self.plan.clip), self.plan.hidden
+        limit, hidden = (
+            self.pool.wire.limit(self.plan.private.clip),
+            self.plan.private.hides_choices,
+        )
         for row, asked in enumerate(rows):
             there = len(answered.intersection(asked))
             at = slice(None) if hidden else slice(row, row + 1)
@@ -212,10 +214,17 @@ class Answers:
                 means[at], heard[at] = 0.0, 0.0
                 sums.pop(row, None)
                 continue
-            cost = next((t.question.cost for c in asked if (t := tasks[c]).question is not None), 1)
+            cost = next(
+                (
+                    t.private.question.cost
+                    for c in asked
+                    if (t := tasks[c]).private.question is not None
+                ),
+                1,
+            )
             noise, together = Noise.of(boundary, len(asked), hidden, limit, cost), math.sqrt(there)
             assert noise is not None
-            if any(tasks[c].trains and tasks[c].sent for c in asked):
+            if any(tasks[c].trains and tasks[c].private.sends_update for c in asked):
                 means[at] += self._drawn(means[at], asked[0], rng) * (
                     noise.update * together / there
                 )
@@ -224,11 +233,12 @@ class Answers:
             if row in sums:
                 deviation = noise.answer * together
                 sums[row] = sums[row] + rng.standard_normal(len(sums[row])) * deviation
-        return replace(replies, means=means, heard=heard, sums=sums, deviation=deviation)
+        noisy = replace(replies.sums, by_row=sums, deviation=deviation)
+        return replace(replies, means=means, mean_counts=heard, sums=noisy)
 
     def _drawn(self, means: Tensor, client: Client, rng: np.random.Generator) -> Tensor:
         """Standard normal numbers for some means; zero for running statistics, and for layers that stay at the clients."""
         noise = torch.from_numpy(rng.standard_normal(means.shape, dtype=np.float32))
         noise[:, self.pool.layout.trainable :] = 0.0
-        keep = self.plan.tasks[client].keep
+        keep = self.plan.tasks[client].local_layers
         return noise.masked_fill(self.pool.mask(keep), 0.0) if keep else noise

@@ -720,8 +720,7 @@ def measured_gamma(replies: Replies) -> float | None:
         γ_max; infinite if the halves of a client share no signal, None if fewer than two clients
         sent halves.
     """
-    halves = replies.halves
-    if halves is None or len(halves) < 4:
+    if replies.halves is None or len(replies.halves.clients) < 2:
         return None
-    least = float(reliability(halves).min())
+    least = float(reliability(replies.halves.gram).min())
     return float(np.sqrt(1 / least - 1)) if least > 0 else float("inf")

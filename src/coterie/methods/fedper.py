@@ -69,5 +69,5 @@ class FedPer(OneModel[FedPerState]):
         )
 
     def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
-        task = Task(offered=(0,), keep=state.keep)
+        task = Task(offered=(0,), local_layers=state.keep)
         return self.asking(state, cohort, task)

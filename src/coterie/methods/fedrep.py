@@ -101,6 +101,8 @@ class FedRep(OneModel[FedRepState]):
             Stage(layers=state.body, epochs=self.body_epochs),
         )
         task = Task(
-            offered=(0,), keep=state.keep, stages=tuple(stage for stage in stages if stage.layers)
+            offered=(0,),
+            local_layers=state.keep,
+            stages=tuple(stage for stage in stages if stage.layers),
         )
         return self.asking(state, cohort, task)

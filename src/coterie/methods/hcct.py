@@ -249,7 +249,7 @@ class HCCT:
         share = 1.0 if self.one_shot and not state.partitioned else self.fraction
         compares = not (np.isinf(self.tradeoff) or self._rests(state))
         new, opens = set(self._remembered_firsts(state)), self.layer_open(state)
-        usual = Task(offered=(0,), keep=state.keep)
+        usual = Task(offered=(0,), local_layers=state.keep)
         if self.cosines == "signals" and compares and not opens:
             usual = replace(
                 usual, halves=True, training=of_equal_steps(state.training, state.sizes.values())
@@ -605,8 +605,8 @@ def beginners(state: HCCTState) -> tuple[Client, ...]:
 
 def trained(state: HCCTState, replies: Replies) -> HCCTState:
     """Apply the mean update of each group that answered, also for its silent members; the other groups' models stay."""
-    if replies.means is not None and replies.heard is not None:
-        means, heard = replies.means, replies.heard
+    if replies.means is not None and replies.mean_counts is not None:
+        means, heard = replies.means, replies.mean_counts
     else:
         means, heard = group_means(replies, state.next)
     moved = np.flatnonzero(heard)
@@ -1092,7 +1092,8 @@ def shared(replies: Replies) -> np.ndarray:
     """Return the inner products ``a_i · b_i`` of each client's halves, ``(n,)``; NaN for a client without."""
     found = np.full(len(replies.clients), np.nan)
     if replies.halves is not None:
-        found[replies.positions(replies.halved)] = replies.halves.diagonal(len(replies.halved))
+        halved = replies.halves.clients
+        found[replies.positions(halved)] = replies.halves.gram.diagonal(len(halved))
     return found
 
 

@@ -60,7 +60,7 @@ class Independent:
         )
 
     def plan(self, state: IndependentState, cohort: Cohort) -> Plan:
-        task = Task(offered=(0,), keep=state.layers)
+        task = Task(offered=(0,), local_layers=state.layers)
         return Plan(
             models=state.model[None], tasks=dict.fromkeys(cohort.present, task), need="mean"
         )

@@ -29,6 +29,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Holdout,
     Neighbours,
     Plan,
     Task,
@@ -103,7 +104,7 @@ class KNNPer(OneModel[KNNPerState]):
         return KNNPerState(clients=federation.clients, model=federation.draw(0), layer=layer)
 
     def plan(self, state: KNNPerState, cohort: Cohort) -> Plan:
-        task = Task(offered=(0,), holdout=self._held)
+        task = Task(offered=(0,), holdout=Holdout(share=self._held))
         return self.asking(state, cohort, task)
 
     def assignment(self, state: KNNPerState) -> Assignment:

@@ -56,7 +56,8 @@ from coterie.core import (
     Criterion,
     Federation,
     Groups,
-    Held,
+    HeldOutLosses,
+    Holdout,
     Note,
     Plan,
     Replies,
@@ -248,7 +249,7 @@ class Race:
             models=torch.zeros(0, next(iter(plans.values())).models.shape[1]),
             tasks={},
             parts=parts,
-            ended=tuple(sorted({*state.parts.values()} - used)),
+            ended_parts=tuple(sorted({*state.parts.values()} - used)),
             ends_round=not earlier,
         )
 
@@ -262,9 +263,9 @@ class Race:
         )
 
     def _held(self, task: Task, report: bool = True) -> Task:
-        return replace(
-            task, holdout=self.holdout, held_out=task.held_out or report
-        )  # all parts hold out the same examples
+        report_losses = task.holdout.report_losses or report
+        # All parts of a plan must hold out the same examples.
+        return replace(task, holdout=Holdout(share=self.holdout, report_losses=report_losses))
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
         named, arms, parts, spent = (
@@ -317,7 +318,7 @@ class Race:
             {key: dict(reports) for key, reports in state.seen.items()},
             dict(state.losses),
         )
-        for client, held in replies.held.items():
+        for client, held in replies.held_out_losses.items():
             models = {name: serving(client, at[name], served[name], held) for name in at}
             for one, other in pairs(at, state.arms):
                 offered = (models[one][0], 0), (models[other][0], 0)
@@ -338,7 +339,7 @@ class Race:
 
     def _judged(self, state: RaceState, replies: Replies, groups: Groups) -> RaceState:
         """End a round: choose the leader, drop arms, and start dropped ones again. ``groups`` are those before the round."""
-        if not replies.held:
+        if not replies.held_out_losses:
             return state
         limited = replies.averaging.limits_reports
         past = dict(state.past)
@@ -350,7 +351,7 @@ class Race:
             for of in ("", OFFERED)
         ):
             if state.seen.get(key):
-                share = min(len(replies.held) / len(state.seen[key]), 1.0)
+                share = min(len(replies.held_out_losses) / len(state.seen[key]), 1.0)
                 now = replace(
                     pooled(state.round, state.seen[key], limited),
                     share=share,
@@ -522,7 +523,7 @@ def facts(federation: Federation) -> Facts | None:
     return Facts(**known)
 
 
-def serving(client: Client, part: str, assignment: Assignment, held: Held) -> Candidate:
+def serving(client: Client, part: str, assignment: Assignment, held: HeldOutLosses) -> Candidate:
     """Return the measured model that serves a client: its personal one, or the one that it was offered."""
     name = f"{part}/{assignment.part}".rstrip("/")
     return name, int(client not in assignment.plain and (name, 1) in held.models)
@@ -687,7 +688,7 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
 
 def _serves(host: Plan, guest: Plan) -> bool:
     """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
-    if any(task.keep for task in guest.tasks.values()):
+    if any(task.local_layers for task in guest.tasks.values()):
         return False  # the layers of its clients would be lost with the name of the part
     if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean":
         return False
@@ -723,7 +724,9 @@ def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
         plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
         means, heard = group_means(replies, [replies.clients], plan.weighting)
     chosen = ((0,),) * len(replies.clients)
-    return replace(replies, chosen=chosen, means=means, heard=heard, updates=None, halves=None)
+    return replace(
+        replies, chosen=chosen, means=means, mean_counts=heard, updates=None, halves=None
+    )
 
 
 # ----------------------------------------------------------------------------------------------------

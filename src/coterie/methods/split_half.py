@@ -76,6 +76,7 @@ from coterie.core import (
     Criterion,
     Federation,
     Groups,
+    HalvedUpdates,
     Note,
     Plan,
     Replies,
@@ -160,14 +161,15 @@ class Gathered:
     def take(self, own: Replies) -> Gathered:
         """Add the replies of clients that have not answered before."""
         new = own.of(self.late(own))
-        halved, taken = new.of(new.halved), replace(self, heard=(*self.heard, *new.clients))
-        if halved.second_halves is None:
+        taken = replace(self, heard=(*self.heard, *new.clients))
+        if new.halves is None or new.halves.second is None:
             return taken
+        halved = new.of(new.halves.clients)
         return replace(
             taken,
             clients=(*self.clients, *halved.clients),
             updates=torch.cat([self.updates, halved.all_updates]),
-            second_halves=torch.cat([self.second_halves, halved.second_halves]),
+            second_halves=torch.cat([self.second_halves, new.halves.second]),
         )
 
     def without(self, gone: set[Client]) -> Gathered:
@@ -188,12 +190,14 @@ class Gathered:
             averaging: the rule by which the run averages updates.
         """
         at = sorted(range(len(self.clients)), key=lambda i: self.clients[i])
+        clients = tuple(self.clients[i] for i in at)
         updates, seconds = self.updates[at], self.second_halves[at]
+        both = torch.cat([2 * updates - seconds, seconds])
         return Replies(
-            clients=tuple(self.clients[i] for i in at),
+            clients=clients,
             examples=np.array([examples.get(self.clients[i], 1) for i in at], dtype=np.int64),
             updates=updates,
-            halves=gram(torch.cat([2 * updates - seconds, seconds]), columns=slice(0, parameters))
+            halves=HalvedUpdates(clients=clients, gram=gram(both, columns=slice(0, parameters)))
             if at
             else None,
             averaging=averaging,
@@ -786,9 +790,9 @@ def enough(asked: Sequence[Client], heard: Sequence[Client]) -> bool:
 
 def evidence_of(own: Replies) -> Evidence | None:
     """Return the evidence of the clients that sent halves; None if there are fewer than two."""
-    if own.halves is None or len(own.halved) < 2:
+    if own.halves is None or len(own.halves.clients) < 2:
         return None
-    return Evidence(clients=own.halved, products=torch.from_numpy(own.halves))
+    return Evidence(clients=own.halves.clients, products=torch.from_numpy(own.halves.gram))
 
 
 def looked_at(level: float, leaf: Leaf, own: Replies, before: Evidence | None) -> Found | None:
@@ -1441,7 +1445,13 @@ def walk(
     noise = (
         {}
         if own.halves is None
-        else dict(zip(own.halved, map(float, np.diagonal(halves(own.halves).noise)), strict=True))
+        else dict(
+            zip(
+                own.halves.clients,
+                map(float, np.diagonal(halves(own.halves.gram).noise)),
+                strict=True,
+            )
+        )
     )
     for client, update in zip(own.clients, own.all_updates if own.clients else (), strict=True):
         at = walkers[client]

@@ -4,7 +4,7 @@ Coterie's own. As :mod:`~coterie.methods.split_half_sums`, and every number that
 a part of a sum whose norm is bounded, so that noise on it makes all of a run differentially private
 (``boundary.noise`` behind ``boundary.masks``). The server sends all models to all clients. Each
 client takes one of them, by itself, and sends a vector with a slot for every model, in which all
-but one are zero (``Plan.hidden``). So the server learns how large groups are, up to the noise, and
+but one are zero (``PrivatePlan.hides_choices``). So the server learns how large groups are, up to the noise, and
 what their models are.
 
 1. **Norms.** Before the first round, a histogram gives the median norm of updates. With
@@ -49,6 +49,8 @@ from coterie.core import (
     Federation,
     Note,
     Plan,
+    PrivatePlan,
+    PrivateTask,
     Replies,
     Task,
     Training,
@@ -192,7 +194,10 @@ class SplitHalfPrivate:
         asked = cohort.sample(state.clients, self.fraction if state.stage == "train" else 1.0)
         if state.stage == "norms":
             more = Task(
-                offered=(0,), sent=False, question=Question(ask="norms", scale=state.limit or 1.0)
+                offered=(0,),
+                private=PrivateTask(
+                    question=Question(ask="norms", scale=state.limit or 1.0), sends_update=False
+                ),
             )
         elif state.stage == "train" and self.probes(state):
             asked = cohort.sample(state.clients, 1.0)
@@ -201,19 +206,18 @@ class SplitHalfPrivate:
             if state.placing and state.search is not None:
                 centres = state.search.centres.numpy() / FAR
                 question = Question(ask="cell", scale=FAR * state.search.scale, centres=centres)
-            more = Task(offered=rows, question=question)
+            more = Task(offered=rows, private=PrivateTask(question=question))
         else:
-            more = Task(offered=(0,), epochs=0, question=self._asked(state))
-        sketches = state.stage != "norms" and (more.halves or more.question is not None)
+            more = Task(offered=(0,), epochs=0, private=PrivateTask(question=self._asked(state)))
+        sketches = state.stage != "norms" and (more.halves or more.private.question is not None)
         return Plan(
             models=state.models,
             tasks=dict.fromkeys(asked, more),
             need="sums",
-            hidden=True,
+            private=PrivatePlan(hides_choices=True, clip=state.clip or None),
             columns=slice(0, state.parameters),
             sketch=self.sketch if sketches else None,
             weighting="uniform",
-            clip=state.clip or None,
             ends_round=state.stage == "train",
         )
 
@@ -244,11 +248,11 @@ class SplitHalfPrivate:
 
     def step(self, state: SplitHalfPrivateState, replies: Replies) -> SplitHalfPrivateState:
         state = replace(state, notes=())
-        answer = replies.sums.get(0)
+        answer = replies.sums.by_row.get(0)
         if state.stage == "norms":
             if answer is None:
                 return state if not replies.clients else replace(state, stage="train")
-            if UNSURE * replies.deviation > len(replies.clients):
+            if UNSURE * replies.sums.deviation > len(replies.clients):
                 return replace(state, stage="train", clip=state.limit)
             norm, examples = norms_of(answer, state.limit or 1.0)
             return replace(state, stage="train", clip=min(norm, state.limit), examples=examples)
@@ -266,12 +270,12 @@ class SplitHalfPrivate:
                 search=replace(search, scale=scale, centres=search.centres / scale),
             )
         if search.axes is None:
-            return self._tested(state, search, answer, replies.deviation)
-        return self._cut(state, search, answer, replies.deviation)
+            return self._tested(state, search, answer, replies.sums.deviation)
+        return self._cut(state, search, answer, replies.sums.deviation)
 
     def _trained(self, state: SplitHalfPrivateState, replies: Replies) -> SplitHalfPrivateState:
         """The state after a round of training."""
-        n, heard = max(len(replies.clients), 1), replies.heard
+        n, heard = max(len(replies.clients), 1), replies.mean_counts
         assert heard is not None
         counted = torch.from_numpy(np.asarray(heard, dtype=np.float64)) / n
         noisy = not np.issubdtype(heard.dtype, np.integer)

@@ -61,6 +61,7 @@ from coterie.core import (
     Federation,
     Note,
     Plan,
+    PrivateTask,
     Replies,
     Task,
     Training,
@@ -296,7 +297,9 @@ class SplitHalfSums(Probing):
             for row, group in enumerate(state.groups):
                 if group.node in state.searches:
                     search = state.searches[group.node]
-                    asked = Task(offered=(row,), epochs=0, question=_question(search))
+                    asked = Task(
+                        offered=(row,), epochs=0, private=PrivateTask(question=_question(search))
+                    )
                     tasks |= dict.fromkeys(
                         sorted(present & set(group.clients) & set(search.probe.heard)), asked
                     )
@@ -304,8 +307,9 @@ class SplitHalfSums(Probing):
             for client in sorted(present & set(state.walkers)):
                 branch = state.branches[state.walkers[client]]
                 if client in branch.sketched:
+                    question = _cell(branch.scale, branch.centres)
                     tasks[client] = Task(
-                        offered=(0,), epochs=0, question=_cell(branch.scale, branch.centres)
+                        offered=(0,), epochs=0, private=PrivateTask(question=question)
                     )
         elif state.stage == "review":
             models = [middle([group for group in state.groups if group.clients])] * len(models)
@@ -315,8 +319,7 @@ class SplitHalfSums(Probing):
                     offered=(row,),
                     halves=True,
                     training=self._probing(state),
-                    question=question,
-                    sent=False,
+                    private=PrivateTask(question=question, sends_update=False),
                 )
                 tasks |= dict.fromkeys(sorted(present & set(group.clients)), task)
         elif state.stage == "move":
@@ -337,7 +340,7 @@ class SplitHalfSums(Probing):
         ends_round: bool,
     ) -> Plan:
         sketches = any(
-            task.halves or (task.question and task.question.ask != "sizes")
+            task.halves or (task.private.question and task.private.question.ask != "sizes")
             for task in tasks.values()
         )
         return Plan(
@@ -366,7 +369,7 @@ class SplitHalfSums(Probing):
                     cohort.sample(group.clients, 1.0), self._probe_task(state, row)
                 )
                 continue
-            usual = Task(offered=(row,), question=Question(ask="sizes"))
+            usual = Task(offered=(row,), private=PrivateTask(question=Question(ask="sizes")))
             tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual)
             if begun is not None:
                 same = replace(state.training, steps=begun.steps)
@@ -377,7 +380,7 @@ class SplitHalfSums(Probing):
                     halves=True,
                     training=same,
                     lr_round=begun.round,
-                    question=question,
+                    private=PrivateTask(question=question),
                 )
                 tasks |= dict.fromkeys(
                     sorted((present & set(group.clients)) - set(begun.heard)), task
@@ -394,14 +397,19 @@ class SplitHalfSums(Probing):
                     halves=True,
                     training=same,
                     lr_round=branch.round,
-                    sent=False,
+                    private=PrivateTask(sends_update=False),
                 )
         models = [*(group.model for group in state.groups), *(model for _, model in more.values())]
         return self._planned(state, models, dict(sorted(tasks.items())), ends_round=True)
 
     def _probe_task(self, state: SplitHalfSumsState, row: int) -> Task:
         question = Question(ask="moments", scale=ROOM * state.norm)
-        return Task(offered=(row,), halves=True, training=self._probing(state), question=question)
+        return Task(
+            offered=(row,),
+            halves=True,
+            training=self._probing(state),
+            private=PrivateTask(question=question),
+        )
 
     def probes(self, state: SplitHalfSumsState, group: Leaf) -> bool:
         """Return whether a group probes in the next round: it is due, and large enough to be divided."""
@@ -456,9 +464,9 @@ class SplitHalfSums(Probing):
 
     def _trained(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         sizes = [
-            replies.sums[row]
+            replies.sums.by_row[row]
             for row in range(len(state.groups))
-            if len(replies.sums.get(row, ())) == _SIZES
+            if len(replies.sums.by_row.get(row, ())) == _SIZES
         ]
         norm, size = sizes_of(np.sum(sizes, axis=0)) if sizes else (state.norm, state.size)
         more, answered = _more_rows(state), set(replies.clients)
@@ -490,7 +498,7 @@ class SplitHalfSums(Probing):
             new = self._probed(
                 new,
                 group,
-                _taken(probe, answered & set(group.clients), replies.sums.get(at)),
+                _taken(probe, answered & set(group.clients), replies.sums.by_row.get(at)),
                 lasts,
             )
         new = self._sketched(new, answered)
@@ -604,7 +612,7 @@ class SplitHalfSums(Probing):
             if search.stage == "cell":
                 new = self._divided(new, group, search, replies)
                 continue
-            after = self._turned(search, replies.sums.get(row))
+            after = self._turned(search, replies.sums.by_row.get(row))
             if after is None:
                 text = "; but no cut of its members was found"
                 new = replace(
@@ -677,7 +685,7 @@ class SplitHalfSums(Probing):
     ) -> SplitHalfSumsState:
         """The state after the members of a group have said which cell is theirs."""
         parts = [
-            sorted(c for c, cell in replies.cells.items() if cell == i and c in group.clients)
+            sorted(c for c, cell in replies.sums.cells.items() if cell == i and c in group.clients)
             for i in range(len(search.centres))
         ]
         there = [i for i, part in enumerate(parts) if part]
@@ -747,9 +755,9 @@ class SplitHalfSums(Probing):
                     at: replace(branch, sketched=without(branch.sketched, [client])),
                 },
             )
-            if client not in replies.cells:  # its sketches are lost: it trains again
+            if client not in replies.sums.cells:  # its sketches are lost: it trains again
                 continue
-            child = _group_at(new, branch.children[replies.cells[client]])
+            child = _group_at(new, branch.children[replies.sums.cells[client]])
             leaf = child not in new.branches
             text = f"client {client} at node {at}: nearest to node {child}; {'joins it' if leaf else 'continues from there'}"
             note = Note(
@@ -775,9 +783,9 @@ class SplitHalfSums(Probing):
     def _reviewed(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after all clients have trained from one model: groups merge whose means do not differ."""
         sums = {
-            group.node: Moments.from_vector(replies.sums[row], state.k)
+            group.node: Moments.from_vector(replies.sums.by_row[row], state.k)
             for row, group in enumerate(state.groups)
-            if row in replies.sums and 2 * replies.sums[row][0] >= len(group.clients)
+            if row in replies.sums.by_row and 2 * replies.sums.by_row[row][0] >= len(group.clients)
         }
         new = state
         while pair := _alike(sums):
@@ -916,7 +924,9 @@ def _more_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, to
 
 
 def _heard(replies: Replies) -> np.ndarray:
-    return np.zeros(len(replies.mean_updates)) if replies.heard is None else replies.heard
+    return (
+        np.zeros(len(replies.mean_updates)) if replies.mean_counts is None else replies.mean_counts
+    )
 
 
 def _both(

@@ -39,6 +39,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Holdout,
     Note,
     Personal,
     Plan,
@@ -158,16 +159,17 @@ class Tuned:
             task: The method's task.
             share: The share of the clients that train in a round.
         """
-        if not task.trains or task.gradient or task.keep:
+        if not task.trains or task.gradient or task.local_layers:
             return self._held(task)
         either: Literal["trained", "own"] = "own" if share >= OFTEN else "trained"
         start = either if self.start == "either" else self.start
         personal = task.personal or Personal(start=start, epochs=self.epochs, pull=self.pull)
-        return replace(self._held(task), held_out=True, personal=personal)
+        holdout = Holdout(share=self.holdout, report_losses=True)
+        return replace(task, holdout=holdout, personal=personal)
 
     def _held(self, task: Task) -> Task:
         """The task with the share of this method, so that all parts of a plan hold out the same examples."""
-        return replace(task, holdout=self.holdout)
+        return replace(task, holdout=replace(task.holdout, share=self.holdout))
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
@@ -176,11 +178,14 @@ class Tuned:
         share = (state.share + share) / 2 if replies.ends_round else state.share
         found = {
             c: (held.difference((part, 1), (part, 0)), held.count)
-            for c, held in replies.held.items()
+            for c, held in replies.held_out_losses.items()
         }
         reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None}
         parts = {
-            name for held in replies.held.values() for name, personal in held.models if personal
+            name
+            for held in replies.held_out_losses.values()
+            for name, personal in held.models
+            if personal
         }
         tuned = tuple(sorted({*state.tuned, *parts}))
         new = replace(

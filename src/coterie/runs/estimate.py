@@ -296,11 +296,11 @@ class _FirstRounds:
                 task.how(self.world.training),
                 1 + task.halves,
             )
-            held = len(data.validation) or task.holdout * len(data.train)
+            held = len(data.validation) or task.holdout.share * len(data.train)
             measured = {None: 0, "train": len(data.train), "validation": len(data.validation)}[
                 task.measure
             ]
-            models = task.held_out * (1 + (task.personal is not None))
+            models = task.holdout.report_losses * (1 + (task.personal is not None))
             sums["measured"] += self.share * (len(task.offered) * measured + models * held)
             if task.trains:
                 part = len(data.train) // parts

@@ -204,7 +204,9 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
 def _stays(run: Run, position: Position) -> tuple[str, ...]:
     """The layers that stay at the clients, in the next tasks of the method that serves them."""
     with from_stored(run.record.checkpoints.path(position.round)):
-        return tuple(sorted({layer for task in _tasks(run, position) for layer in task.keep}))
+        return tuple(
+            sorted({layer for task in _tasks(run, position) for layer in task.local_layers})
+        )
 
 
 def _personal(run: Run, position: Position, assignment: Assignment) -> bool:

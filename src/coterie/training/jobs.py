@@ -236,7 +236,7 @@ def beside_halves(task: Task) -> Task | None:
         The task, on all data; its update does not count. None if the halves are all that is asked
         for.
     """
-    if task.personal is None and not task.held_out:
+    if task.personal is None and not task.holdout.report_losses:
         return None
     if task.personal is not None and task.personal.start == "trained":
         return replace(task, halves=False)
@@ -438,7 +438,7 @@ def _reply(
 ) -> Reply:
     objective, held = learner.objective, None
     start, scores, best = begun
-    if job.task.held_out:
+    if job.task.holdout.report_losses:
         served = () if own is None else (own if weight is None else start + weight * (own - start),)
         with learner.scope((*job.key, 4), job.data.validation):
             each = [learner.losses(model, job.data.validation) for model in (start, *served)]

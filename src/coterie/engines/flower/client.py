@@ -364,7 +364,7 @@ def _work(
     asked, sketches = order.task, Sketches(context, order)
     task = in_cell(asked, sketches.before(exchange)) if order.hidden else asked
     order = replace(order, task=task)
-    keep = layout.mask(task.keep) if task.keep else None
+    keep = layout.mask(task.local_layers) if task.local_layers else None
     keeping = Keeping(context, layout, order.run, order.client, order.part, order.since)
     kept = keeping.before(exchange) if keep is not None or task.personal is not None else None
     layers = (
@@ -407,7 +407,7 @@ def _work(
 
 def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examples: int) -> Work:
     """What a client has done for a task of which only sums are needed: one update, and the answer to its question."""
-    task, question = order.task, order.task.question
+    task, question = order.task, order.task.private.question
     halves: np.ndarray | None = None
     if task.halves:
         halves = np.zeros((0, 0), dtype=np.float32)
@@ -432,7 +432,7 @@ def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examp
         answer = question.answer(known, norm, examples)
     return replace(
         work,
-        updates=[] if update is None or not task.sent else [update],
+        updates=[] if update is None or not task.private.sends_update else [update],
         metrics=metrics,
         answer=answer,
         halves=halves if task.halves else None,
@@ -450,7 +450,7 @@ def _answers(
     """The reply to a task, or to it on both halves of the data, and a third one if halves have not all that is asked for."""
     seed, exchange, _ = order.key
     task = order.task
-    data = training.held_out(me.data, task.holdout, seed, order.client)
+    data = training.held_out(me.data, task.holdout.share, seed, order.client)
     key = seed, Purpose.TRAIN, exchange, order.client
     values, weight = (None, None) if own is None else without_weight(own, learner.layout.size)
     job = training.Job(task, offered, data, order.training, order.lr, key, values, weight)

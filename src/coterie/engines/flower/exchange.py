@@ -16,14 +16,17 @@ from torch import Tensor, nn
 from coterie.boundary import Wire
 from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import (
+    AppliedLimits,
     Assignment,
     Candidate,
     Client,
-    Held,
+    HalvedUpdates,
+    HeldOutLosses,
     Means,
     Note,
     Plan,
     Position,
+    QuestionSums,
     Replies,
     Task,
     Training,
@@ -47,7 +50,7 @@ from coterie.engines.flower.messages import (
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
 from coterie.engines.plausible import Plausible
 from coterie.engines.pool import sketch_size
-from coterie.engines.rounds import Clock, needed, products, second_halves, together
+from coterie.engines.rounds import Clock, needed, products, together
 from coterie.pooling import flat
 from coterie.robust import Robust, lengths, steps_of
 from coterie.settings import SettingError
@@ -202,7 +205,7 @@ class Carrier:
         has = self.kept.get(self.nodes.node(client), {})
         for number, (name, part) in enumerate(plan.leaves()):
             if (task := part.tasks.get(client)) is not None:
-                own = task.keep if has.get(name) == task.keep else ()
+                own = task.local_layers if has.get(name) == task.local_layers else ()
                 offered += self._offered(part.models, task, own, records, number)
                 orders.append(
                     self._order(
@@ -254,7 +257,7 @@ class Carrier:
         columns = range(self.wire.layout.size)[plan.columns or slice(None)]
         size = sketch_size(plan, self.wire.layout.size)
         shown = {"sums": True, "sketch": size, "columns": (columns.start, columns.stop)}
-        return {**shown, "hidden": plan.hidden, "clip": plan.clip}
+        return {**shown, "hidden": plan.private.hides_choices, "clip": plan.private.clip}
 
     def _since(self, part: str) -> int:
         """The exchange from which on own values of a part count: the one after it last ended."""
@@ -344,7 +347,7 @@ class Carrier:
             self._remember(
                 name, part, {client: usable[client] for client in found[name].clients}, exchange
             )
-        self._end(plan.all_ended, exchange)
+        self._end(plan.all_ended_parts, exchange)
         held = {
             client: one.held_of({n for n, each in found.items() if client in each.clients})
             for client, one in heard.items()
@@ -379,25 +382,25 @@ class Carrier:
             node, personal = self.nodes.node(client), task.personal
             if client not in heard:
                 self.kept.get(node, {}).pop(name, None)  # it may return without its layers
-            elif personal is not None or (task.keep and task.trains and not task.gradient):
+            elif personal is not None or (task.local_layers and task.trains and not task.gradient):
                 found, expected = heard[client].kept, self.layers.get(name, {}).get(client, -1)
-                uses = bool(task.keep) or (personal is not None and personal.start == "own")
+                uses = bool(task.local_layers) or (personal is not None and personal.start == "own")
                 if (
                     uses and found != expected and self.wire.counts
                 ):  # with noise a client does not report it
-                    what = "layers" if task.keep else "personal model"
+                    what = "layers" if task.local_layers else "personal model"
                     had = (
                         f"its {what} of exchange {expected}"
                         if expected >= 0
                         else f"no {what} of its own"
                     )
                     has = f"that of exchange {found}" if found >= 0 else "none, and starts anew"
-                    has = has.replace("that", "those") if task.keep else has
+                    has = has.replace("that", "those") if task.local_layers else has
                     text = f"client {client} should have {had}, but has {has}"
                     self.nodes.notes.append(
                         Note(kind="node", effect="warns", clients=(client,), text=text)
                     )
-                self.kept.setdefault(node, {})[name] = task.keep
+                self.kept.setdefault(node, {})[name] = task.local_layers
                 self.layers.setdefault(name, {})[client] = exchange
 
     def _end(self, names: Iterable[str], exchange: int) -> None:
@@ -633,9 +636,9 @@ class Heard:
 
     tasks: Mapping[str, ClientReply]
     refused: Mapping[str, str]
-    held: Held | None
+    held: HeldOutLosses | None
 
-    def held_of(self, parts: Collection[str]) -> Held | None:
+    def held_of(self, parts: Collection[str]) -> HeldOutLosses | None:
         """Return the sums over the models of some parts; None if there are none."""
         at = (
             []
@@ -725,7 +728,11 @@ def _read(
 
 def _held_models(name: str, task: Task) -> list[Candidate]:
     """The models of a task of which a client reports held-out losses: that from which it starts, and the personal one."""
-    return [(name, i) for i in range(1 + (task.personal is not None))] if task.held_out else []
+    return (
+        [(name, i) for i in range(1 + (task.personal is not None))]
+        if task.holdout.report_losses
+        else []
+    )
 
 
 def _read_task(
@@ -743,13 +750,15 @@ def _read_task(
         raise Unfit(
             "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
         )
-    places = [] if plan.hidden and wire.boundary.masks else _places(metrics, task, place)
+    places = (
+        [] if plan.private.hides_choices and wire.boundary.masks else _places(metrics, task, place)
+    )
     losses, accuracies = (
         _measured(metrics, task, place, plausible) if plan.need != "sums" else ((), ())
     )
     if flaw := plausible.flaw(losses, accuracies, str(task.measure)):
         raise Unfit(flaw)
-    plain = task.trains and task.sent and not wire.boundary.masks
+    plain = task.trains and task.private.sends_update and not wire.boundary.masks
     updates = _updates(content, plan, task, places, wire, place) if plain else ()
     kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
     chosen = tuple(task.offered[each] for each in places)
@@ -763,10 +772,10 @@ def _answer(
     content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: int
 ) -> tuple[np.ndarray | None, int | None]:
     """The answer to a task's question, or the cell; None if the client does not know them."""
-    question, name = task.question, messages.of_task(ANSWER, place)
+    question, name = task.private.question, messages.of_task(ANSWER, place)
     if question is None:
         return None, None
-    if question.ask == "cell" and plan.hidden:
+    if question.ask == "cell" and plan.private.hides_choices:
         return None, None
     if question.ask == "cell":
         stated = messages.of_task(CELL, place)
@@ -824,7 +833,7 @@ def _measured(
 def _updates(
     content: Any, plan: Plan, task: Task, places: Sequence[int], wire: Wire, place: int = 0
 ) -> tuple[Tensor, ...]:
-    stay = wire.layout.mask(task.keep) if task.keep else None
+    stay = wire.layout.mask(task.local_layers) if task.local_layers else None
     arrays, both = content.array_records, messages.updates_of(place)
     two = task.halves and plan.need != "sums" and both[1] in arrays
     names = both[: 2 if two else 1]  # a client with too few examples sends no halves
@@ -907,20 +916,26 @@ def gathered(
         clients=tuple(taken),
         examples=np.array([counted[c] for c in taken], dtype=np.int64),
         averaging=robust,
-        claimed={c: claims[c] for c in taken if claims[c] > counted[c]},
-        scaled=limited.scaled,
+        limits=AppliedLimits(
+            claimed={c: claims[c] for c in taken if claims[c] > counted[c]}, scaled=limited.scaled
+        ),
         chosen=tuple(heard[c].chosen for c in taken),
         losses=tuple(heard[c].losses for c in taken),
         accuracies=tuple(heard[c].accuracies for c in taken),
         refused={**refused, **limited.refused},
         updates=torch.stack([_mean(rows[c], size) for c in taken]) if any(rows.values()) else None,
-        halves=products(plan, pairs),
-        halved=tuple(pairs),
-        second_halves=second_halves(
-            {c: each[1] for c, each in pairs.items() if plan.second_halves}, taken
-        ),
+        halves=_halved(plan, pairs),
     )
     return needed(plan, stated if taken else replace(stated, updates=torch.empty(0, size)))
+
+
+def _halved(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> HalvedUpdates | None:
+    """The updates of the clients that sent both halves; None without such clients."""
+    matrix = products(plan, pairs)
+    if matrix is None:
+        return None
+    second = torch.stack([rows[1] for rows in pairs.values()]) if plan.second_halves else None
+    return HalvedUpdates(clients=tuple(pairs), gram=matrix, second=second)
 
 
 def added_up(
@@ -952,10 +967,10 @@ def added_up(
             row = plan.tasks[client].offered[0]
             sums[row] = sums.get(row, 0.0) + answer
     rows = means.means
-    if plan.hidden:
-        rows = rows * torch.from_numpy(means.heard / max(len(clients), 1)).float()[:, None]
+    if plan.private.hides_choices:
+        rows = rows * torch.from_numpy(means.counts / max(len(clients), 1)).float()[:, None]
         heard = {client: replace(one, chosen=()) for client, one in heard.items()}
-    return in_sums(heard, refused, rows, means.heard, sums)
+    return in_sums(heard, refused, rows, means.counts, sums)
 
 
 def in_sums(
@@ -987,10 +1002,12 @@ def in_sums(
         chosen=chosen if any(chosen) else (),
         refused=refused,
         means=means,
-        heard=counts,
-        sums=sums,
-        deviation=deviation,
-        cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
+        mean_counts=counts,
+        sums=QuestionSums(
+            by_row=sums,
+            cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
+            deviation=deviation,
+        ),
     )
 
 

@@ -240,7 +240,7 @@ class MaskedExchange:
         for name, part in self.parts.items():
             for client, task in sorted(part.tasks.items()):
                 sent, answer = sends(task), _length(part, task, self.d)
-                cost = task.question.cost if task.question is not None else 1
+                cost = task.private.question.cost if task.private.question is not None else 1
                 if client in clients and (sent or answer):
                     groups.setdefault((name, task.offered[0], sent, answer, cost), []).append(
                         client
@@ -258,13 +258,17 @@ class MaskedExchange:
         self.needed = [(one.part, one.clients) for one in self.sums]
 
     def _form(self, plan: Plan, sent: bool, answer: int, cost: int, clients: int) -> Form:
-        boundary, slots = self.wire.boundary, len(plan.models) if plan.hidden and sent else 1
-        noise = Noise.of(boundary, clients, plan.hidden, self.wire.limit(plan.clip), cost)
+        boundary, slots = (
+            self.wire.boundary,
+            len(plan.models) if plan.private.hides_choices and sent else 1,
+        )
+        max_norm = self.wire.limit(plan.private.clip)
+        noise = Noise.of(boundary, clients, plan.private.hides_choices, max_norm, cost)
         form = Form(self.d * sent, answer, clients, boundary.bound, slots, noise)
         if form.drowned == "bound":
             raise SettingError(
                 f"boundary.bound is {boundary.bound:g}, and must be at most {form.widest:.2g} with boundary.noise "
-                f"{boundary.noise:g}, updates of norm {self.wire.limit(plan.clip):g} or less and {clients} clients in a masked "
+                f"{boundary.noise:g}, updates of norm {max_norm:g} or less and {clients} clients in a masked "
                 "sum: the noise would be rounded away"
             )
         if form.drowned:
@@ -398,7 +402,7 @@ class MaskedExchange:
                 continue
             means, counts, answers = found[one.part]
             n = len(one.server.arrived)
-            if one.form.d and self.parts[one.part].hidden:
+            if one.form.d and self.parts[one.part].private.hides_choices:
                 means[:] = torch.from_numpy(rows / n).float()
                 found[one.part] = (
                     means,
@@ -447,11 +451,13 @@ class MaskedExchange:
 
 def sends(task: Task) -> bool:
     """Whether a client sends an update in a task."""
-    return task.trains and task.sent
+    return task.trains and task.private.sends_update
 
 
 def _length(plan: Plan, task: Task, d: int) -> int:
-    return 0 if task.question is None else task.question.length(sketch_size(plan, d))
+    return (
+        0 if task.private.question is None else task.private.question.length(sketch_size(plan, d))
+    )
 
 
 def _stepped(about: Mapping[str, Any]) -> RecordDict:
@@ -618,7 +624,8 @@ def masked(
                 stated[name] = metrics[name]
         if order.part not in told:
             if sends(order.task) or (
-                order.task.question is not None and order.task.question.ask != "cell"
+                order.task.private.question is not None
+                and order.task.private.question.ask != "cell"
             ):
                 raise ProtocolError(
                     "this client sends masked numbers only, and was asked for plain ones"
@@ -629,7 +636,7 @@ def masked(
         update = updates[place] if sends(order.task) else None
         if sends(order.task) and update is None:
             raise Unfit("the app's reply has no update")
-        keep = wire.layout.mask(order.task.keep) if order.task.keep else None
+        keep = wire.layout.mask(order.task.local_layers) if order.task.local_layers else None
         if update is not None:
             update = limited(update if keep is None else update.masked_fill(keep, 0.0), limit, wire)
         answer = messages.of_task(ANSWER, place)
@@ -666,7 +673,7 @@ def _form(order: Order, stated: tuple[int, ...], wire: Wire, limit: float | None
         ProtocolError: They differ, or the noise would be rounded away.
     """
     d, answer, clients, slots = stated
-    task, question = order.task, order.task.question
+    task, question = order.task, order.task.private.question
     length = 0 if question is None else question.length(order.sketch)
     places = len(task.offered) if order.hidden and sends(task) else 1
     if (d, answer, slots) != (wire.layout.size * sends(task), length, places):

@@ -33,11 +33,13 @@ from coterie.core import (
     WORST_LOSS,
     Candidate,
     Client,
-    Held,
+    HeldOutLosses,
+    Holdout,
     Method,
     Neighbours,
     Personal,
     Plan,
+    PrivateTask,
     Stage,
     Task,
     Training,
@@ -98,7 +100,7 @@ update is not finite."""
 COUNT, SUMS, PRODUCTS = "held-out", "held-out-sums", "held-out-products"
 """Keys of the metrics for held-out losses: the number of examples, the sums of each model's losses,
 and the sums of products of two models' losses: row after row of the upper triangle of
-:attr:`~coterie.core.Held.products`."""
+:attr:`~coterie.core.HeldOutLosses.products`."""
 
 FIRST = "first"
 """Key of the config in a message that asks a boundary's mod for the i-th first model, sealed."""
@@ -188,9 +190,12 @@ class Order:
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
         near = None if self.neighbours is None else asdict(self.neighbours)
         task = {
-            **asdict(replace(self.task, question=None)),
+            **asdict(replace(self.task, private=PrivateTask())),
             "training": None,
-            "question": _stated(self.task.question),
+            "private": {
+                "question": _stated(self.task.private.question),
+                "sends_update": self.task.private.sends_update,
+            },
         }
         return {**shown, "task": task, "training": asdict(self.training), "neighbours": near}
 
@@ -236,16 +241,17 @@ def _task(found: Mapping[str, Any]) -> Task:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
     }
-    share, own = values["holdout"], values["personal"]
-    if not _real(share) or not 0 <= share < 1:
-        raise ValueError(f"Task.holdout must be a number from 0 to below 1, got {share!r}")
-    if type(values["held_out"]) is not bool:
-        raise ValueError(f"Task.held_out must be true or false, got {values['held_out']!r}")
+    own, private = values["personal"], values["private"]
+    values["holdout"] = Holdout(
+        share=values["holdout"]["share"], report_losses=values["holdout"]["report_losses"]
+    )
     values["stages"] = tuple(_stage(stage) for stage in values["stages"])
     values["personal"] = (
         None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
     )
-    values["question"] = _question(values["question"])
+    values["private"] = PrivateTask(
+        question=_question(private["question"]), sends_update=bool(private["sends_update"])
+    )
     return Task(**values)
 
 
@@ -601,13 +607,13 @@ def count_of(metrics: MetricRecord, name: str, what: str, least: int = 1) -> int
     return count
 
 
-def held_metrics(held: Held) -> dict[str, Any]:
+def held_metrics(held: HeldOutLosses) -> dict[str, Any]:
     """Return the metrics that state a client's held-out losses."""
     upper = held.products[np.triu_indices(len(held.sums))]
     return {COUNT: held.count, SUMS: held.sums.tolist(), PRODUCTS: upper.tolist()}
 
 
-def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> Held:
+def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> HeldOutLosses:
     """Read a client's held-out losses.
 
     Args:
@@ -651,7 +657,7 @@ def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> He
         alike = np.nan_to_num(whole_matrix / np.outer(scale, scale), posinf=2.0, neginf=-2.0)
     if (whole_matrix.diagonal() < 0).any() or np.linalg.eigvalsh(alike)[0] < -ROUNDED * (m + 1):
         raise Unfit("no held-out losses have the sums and products that it reports")
-    return Held(models=tuple(models), count=count, sums=sums, products=products)
+    return HeldOutLosses(models=tuple(models), count=count, sums=sums, products=products)
 
 
 def whole(value: Any) -> int | None:
@@ -743,17 +749,17 @@ def ignored(task: Task) -> str | None:
         else "for the loss of a model"
         if task.measure
         else "for the losses of single held-out examples"
-        if task.held_out
+        if task.holdout.report_losses
         else "to hold examples out of training"
-        if task.holdout
+        if task.holdout.share
         else "for a gradient instead of an update"
         if task.gradient
         else "to keep some layers"
-        if task.keep
+        if task.local_layers
         else "for updates of both halves of its data"
         if task.halves
         else "to answer questions about its update"
-        if task.question is not None
+        if task.private.question is not None
         else "to train its layers in stages"
         if task.stages
         else "to train a personal model"
@@ -780,7 +786,7 @@ def beyond(task: Task) -> str | None:
         "for a gradient instead of an update"
         if task.gradient
         else "for the losses of single held-out examples"
-        if task.held_out
+        if task.holdout.report_losses
         else "to train its layers in stages"
         if task.stages
         else "to mix a personal model with the shared one"

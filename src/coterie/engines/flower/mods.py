@@ -286,7 +286,7 @@ def _sealed(
     layout, out = wire.layout, {}
     for place, order in enumerate(orders):
         both, exchange = messages.updates_of(place), order.key[1]
-        keep = layout.mask(order.task.keep) if order.task.keep else None
+        keep = layout.mask(order.task.local_layers) if order.task.local_layers else None
         updates = _updates(layout, content, offered, orders, place)
         for half, update in enumerate(updates if order.task.trains else []):
             update = update if keep is None else update.masked_fill(keep, 0.0)
@@ -309,7 +309,7 @@ def _updates(
 ) -> list[Tensor]:
     """The updates in an app's reply to the task at a place: at most as many as were asked for and counted."""
     task, both = orders[place].task, messages.updates_of(place)
-    keep = layout.mask(task.keep) if task.keep else None
+    keep = layout.mask(task.local_layers) if task.local_layers else None
     if both[0] in content.array_records:
         names = both[: 2 if task.halves else 1]
         return [
@@ -317,7 +317,11 @@ def _updates(
             for name in names
             if name in content
         ]
-    if len(orders) > 1 or not content.array_records or not (task.trains and task.sent):
+    if (
+        len(orders) > 1
+        or not content.array_records
+        or not (task.trains and task.private.sends_update)
+    ):
         return []
     trained = messages.unpacked(
         messages.only(content.array_records, ARRAYS, "array records"), layout

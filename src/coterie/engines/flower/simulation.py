@@ -171,11 +171,11 @@ def _keeps(
         method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed)),
     )
     tasks = [task for plan in plans for _, part in plan.leaves() for task in part.tasks.values()]
-    if any(task.keep for task in tasks):
+    if any(task.local_layers for task in tasks):
         return "layers"
     if any(task.personal is not None for task in tasks):
         return "personal models"
-    return "sketches" if any(task.question is not None for task in tasks) else None
+    return "sketches" if any(task.private.question is not None for task in tasks) else None
 
 
 def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:

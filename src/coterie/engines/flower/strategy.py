@@ -425,7 +425,7 @@ class MethodStrategy(Strategy):
                 for client, task in part.tasks.items()
                 if not served or client not in served.plain
             ]
-            result.stays = tuple(sorted({layer for task in tasks for layer in task.keep}))
+            result.stays = tuple(sorted({layer for task in tasks for layer in task.local_layers}))
             result.personal = any(task.personal is not None for task in tasks)
         for text in result.cautions():
             log.warning(text)
