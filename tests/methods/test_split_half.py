@@ -573,7 +573,7 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
         clients=clients,
         examples=np.ones(12, int),
         updates=updates,
-        halves=HalvedUpdates(clients=clients, gram=halves_gram(*halves)),
+        halves=halved_updates,
     )
     went = walk(tree, dict.fromkeys(clients, 0), {0: probe}, own, 1e-4)
     assert list(went.goes.values()) == [1, 2] * 4 + [3] * 4
