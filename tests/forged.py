@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coterie.records.checksum import of_json, of_toml, sealed_json, sealed_toml
+from coterie.records.checksum import of_toml, sealed_json, sealed_toml
 from coterie.records.record import Record, to_json
 
 
@@ -15,23 +15,21 @@ def forge(folder: Path) -> None:
     """Make the checksums of a run directory fit to what its files say now."""
     toml = folder / "run.toml"
     toml.write_bytes(sealed_toml(of_toml(toml.read_bytes())[0].decode()))
-    record = Record(folder)
-    previous = record._start()
-    known, out = {0: previous}, b""
+    identity = Record(folder).identity()
     path = folder / "rounds.jsonl"
-    for number, raw in enumerate(path.read_bytes().splitlines() if path.exists() else (), start=1):
-        line = json.loads(raw)
-        line.pop("checksum", None)
-        data = sealed_json(to_json(line).encode(), before=previous)
-        previous = of_json(data)[1] or ""
-        known[number], out = previous, out + data + b"\n"
     if path.exists():
-        path.write_bytes(out)
+        lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+        path.write_bytes(b"".join(_sealed(line, identity) + b"\n" for line in lines))
     for checkpoint in folder.glob("state/*.json"):
         document = json.loads(checkpoint.read_bytes())
+        document["run"] = identity
         document.pop("checksum", None)
-        document["record"] = known.get(document["round"], document["record"])
         checkpoint.write_bytes(sealed_json(json.dumps(document).encode()))
+
+
+def _sealed(line: dict[str, Any], identity: str) -> bytes:
+    line.pop("checksum", None)
+    return sealed_json(to_json(line).encode(), identity)
 
 
 def change(folder: Path, edit: Callable[[str], str]) -> None:

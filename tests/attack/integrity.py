@@ -89,7 +89,7 @@ def plain(text: str) -> str:
     """A text without what differs between equal runs: seconds, checksums, folders."""
     text = re.sub(r"try-\d+", "try", text)
     text = re.sub(r'"seconds[^"]*": ?(\{[^}]*\}|\[[^\]]*\]|[\d.e-]+|null)', "", text)
-    text = re.sub(r'"(checksum|record|run_dir|tag|name)": ?"[^"]*"', "", text)
+    text = re.sub(r'"(checksum|run|run_dir|tag|name)": ?"[^"]*"', "", text)
     return re.sub(r'"similarity/[^"]*": ?"[0-9a-f]{32}"', "", text)
 
 

@@ -13,9 +13,10 @@ from coterie.core import Method, Position, Round
 from coterie.data.world import Drift, World
 from coterie.engines.rounds import rounds
 from coterie.methods import IFCA, FedAvg, KNNPer, SplitHalf
+from coterie.records.codec import DamagedError
 from coterie.records.record import Record
+from coterie.records.schema import check_description
 from coterie.records.shown import truth_at
-from coterie.records.wellformed import flaw_of_description
 from coterie.report.summary import agreement_at
 from coterie.runs.experiment import make
 from coterie.settings import SettingError, UserError
@@ -154,7 +155,7 @@ def test_changed_concepts_are_other_data(tmp_path: Path) -> None:
 
 def test_a_forged_drift_is_refused(tmp_path: Path) -> None:
     document = Record(recorded(tmp_path / "run", 1)).description()
-    assert flaw_of_description(document) is None
+    check_description(document)
     for wrong in (
         {},
         {"period": 0, "concepts": [[0]]},
@@ -163,7 +164,8 @@ def test_a_forged_drift_is_refused(tmp_path: Path) -> None:
         3,
     ):
         changed = {**document, "world": {**document["world"], "drift": wrong}}
-        assert flaw_of_description(changed) is not None
+        with pytest.raises(DamagedError):
+            check_description(changed)
 
 
 def test_flower_refuses_data_that_drift() -> None:

@@ -421,19 +421,6 @@ def test_a_restarted_server_knows_the_names(tmp_path: Path) -> None:
     assert {name for group in again.groups for name in group} == set(NAMES)
 
 
-def test_a_file_from_before_names_goes_on(tmp_path: Path) -> None:
-    federated(tmp_path, [None] * 4, rounds=1)
-    edited(tmp_path, lambda found: found.pop("names"))
-    memory = read_memory(tmp_path)
-    assert memory is not None
-    assert memory.names == {}
-    result = federated(tmp_path, [None] * 4)
-    assert sorted(client for group in result.groups for client in group) == list(IDS)
-    assert Record(tmp_path).shown()[1] == [
-        dict(line, shown=line["shown"]) for line in Record(tmp_path).shown()[1]
-    ]
-
-
 def test_a_run_without_the_file_of_nodes_shows_ids(tmp_path: Path) -> None:
     federated(tmp_path)
     (tmp_path / NODES).unlink()

@@ -25,6 +25,7 @@ from coterie.records.codec import DamagedError, UnknownClassError
 from coterie.records.record import Record, finite, to_json
 from coterie.records.store import BusyError, Checkpoints, held, write_whole
 from coterie.settings import UserError
+from page_runs import line, note, write
 
 
 @state("test.pair")
@@ -272,11 +273,13 @@ def test_a_run_directory_has_one_writer_among_processes_until_it_is_killed(tmp_p
 # ---------------------------------------------------------------------------------------------------------------
 
 
+def round_line(number: int) -> dict[str, Any]:
+    return line(number, [[0, 1]], note("keep", [0, 1], text="split: ε1\n"), seconds={"x": math.nan})
+
+
 def recorded(folder: Path, rounds: int) -> Record:
-    record = Record(folder)
-    for round in range(1, rounds + 1):
-        record.append({"round": round, "loss": math.nan, "text": "split: ε1\n"})
-    return record
+    run = write(folder / "run", [round_line(number) for number in range(1, rounds + 1)])
+    return Record(run)
 
 
 @given(cut=st.integers(min_value=0))
@@ -290,13 +293,13 @@ def test_a_line_cut_short_is_left_out_and_then_cut_off(
     whole = len(record.lines())
     assert whole == data[: cut % len(data)].count(b"\n")
     record.rewind(whole)
-    record.append({"round": whole + 1})
+    record.append(round_line(whole + 1))
     assert [line["round"] for line in record.lines()] == list(range(1, whole + 2))
 
 
 def test_a_last_line_that_was_never_filled_counts_as_cut_short(tmp_path: Path) -> None:
     record = recorded(tmp_path, 2)
-    with open(tmp_path / "rounds.jsonl", "ab") as file:
+    with open(record.folder / "rounds.jsonl", "ab") as file:
         file.write(b"\0\0\0\0\n")
     assert len(record.lines()) == 2
 
@@ -308,7 +311,7 @@ def test_rewind_needs_the_records_to_reach_the_checkpoint(tmp_path: Path) -> Non
 
 def test_a_line_damaged_in_the_middle_is_an_error(tmp_path: Path) -> None:
     record = recorded(tmp_path, 3)
-    path = tmp_path / "rounds.jsonl"
+    path = record.folder / "rounds.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": x'))
     with pytest.raises(DamagedError, match="line 2 of"):
         record.lines()
@@ -327,7 +330,9 @@ def test_a_description_that_lacks_something_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(DamagedError, match=r"run\.toml lacks 'robust'"):
         record.description()
     record.describe({**about, "training": {}, "boundary": {}, "robust": {}})
-    with pytest.raises(DamagedError, match=r"run\.toml is damaged: it lacks 'world'"):
+    with pytest.raises(
+        DamagedError, match=r"run\.toml is damaged: object missing required field `world`"
+    ):
         record.description()
 
 

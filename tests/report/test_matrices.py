@@ -18,6 +18,7 @@ from coterie.methods import CFL, FLHC, FedAvg
 from coterie.records.record import Record, matrices, matrix_file
 from coterie.runs.experiment import make
 from coterie.runs.run import begin
+from page_runs import line, write
 from small import world
 from worlds import Played, Pull, grouped, last, play
 
@@ -153,16 +154,16 @@ def test_files_hold_what_the_notes_hold_and_the_line_names_them(tmp_path: Path) 
             similarity={"all": torch.ones(1, 1)},
         ),
     )
-    record = Record(tmp_path)
-    record.append({"round": 1})
-    path = tmp_path / "rounds.jsonl"
+    run = write(tmp_path / "run", [line(1, [[2, 3, 7, 11]])])
+    record = Record(run)
+    path = run / "rounds.jsonl"
     record.keep(done(*notes))
     written = json.loads(path.read_text().splitlines()[1])["notes"]
     names = [None, "similarity/round-12.safetensors", "similarity/round-12-2.safetensors"]
     assert [note["similarity"] for note in written] == names
     assert written[0]["values"] == {"gain": {"2": 0.5, "11": None}}
     for name, note in zip(names[1:], notes[1:], strict=True):
-        with safe_open(tmp_path / str(name), framework="np") as file:
+        with safe_open(run / str(name), framework="np") as file:
             about = json.loads(file.metadata()["note"])
             assert about == {"round": 12, "kind": "split", "clients": list(note.order)}
             assert set(file.keys()) == set(note.similarity)
@@ -170,7 +171,7 @@ def test_files_hold_what_the_notes_hold_and_the_line_names_them(tmp_path: Path) 
                 np.testing.assert_array_equal(
                     file.get_tensor(layer), note.similarity[layer].float().numpy()
                 )
-    assert len(list((tmp_path / "similarity").iterdir())) == 2
+    assert len(list((run / "similarity").iterdir())) == 2
 
 
 def test_a_file_made_again_is_the_same() -> None:

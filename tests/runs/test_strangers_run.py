@@ -26,6 +26,7 @@ from coterie.runs.experiment import make, read
 from coterie.runs.run import reopen
 from coterie.settings import SettingError, UserError
 from forged import forge
+from page_runs import line, write
 from scripted import bits
 from small import mlp
 
@@ -305,11 +306,11 @@ def test_no_linked_export_inside_a_folder_is_checked(run: Path, tmp_path: Path) 
 
 
 def test_a_second_name_is_not_written_in_place(tmp_path: Path) -> None:
-    Record(tmp_path).append({"round": 1})
-    os.link(tmp_path / "rounds.jsonl", tmp_path / "theirs")
+    run = write(tmp_path / "run", [line(1, [[0, 1]])])
+    os.link(run / "rounds.jsonl", tmp_path / "theirs")
     with pytest.raises(UserError, match=r"is one file with 2 names \(hard links\)"):
-        Record(tmp_path).append({"round": 2})
-    assert os.read(descriptor(tmp_path / "rounds.jsonl", os.O_RDONLY), 9) == b'{"round":'
+        Record(run).append(line(2, [[0, 1]]))
+    assert os.read(descriptor(run / "rounds.jsonl", os.O_RDONLY), 9) == b'{"round":'
 
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:

@@ -47,12 +47,12 @@ def of_json(data: bytes) -> tuple[bytes, str | None]:
     return data[: len(data) - len(data[-256:]) + found.start()], found[1].decode()
 
 
-def sealed_json(data: bytes, before: str = "") -> bytes:
+def sealed_json(data: bytes, identity: str = "") -> bytes:
     """Add the checksum to a JSON object.
 
     Args:
         data: The text of the object, which has at least one entry.
-        before: A checksum on which the new one depends.
+        identity: The identity of the run to which the object belongs; the checksum covers it.
 
     Returns:
         The text with the checksum.
@@ -62,7 +62,7 @@ def sealed_json(data: bytes, before: str = "") -> bytes:
         b'{"a": 1, "checksum": "79'
     """
     body = data.rstrip()[:-1].rstrip()
-    return body + f', "checksum": "{digest(before.encode(), body)}"}}'.encode()
+    return body + f', "checksum": "{digest(identity.encode(), body)}"}}'.encode()
 
 
 def check_json(data: bytes, path: Path) -> None:

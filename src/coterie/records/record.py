@@ -7,10 +7,9 @@ A round is recorded before its checkpoint is stored, and both survive a killed p
 continues from its newest checkpoint: later records are removed and made again, with the same
 content except for the seconds.
 
-The checksum of a line covers the line and the checksum of the line before; that of the first line
-covers the line and the description of the run in ``run.toml``. A line holds the checksums of its
-matrices, and a checkpoint holds the checksum of the newest line. So anything that was changed, left
-out, reordered or taken from another run does not match the rest.
+The checksum of a line covers the line and the identity of the run: a checksum of what ``run.toml``
+says about it. A line holds the checksums of its matrices, and a checkpoint holds the identity. So
+damage, missing lines, and files of another run are noticed.
 
 Numbers that are not finite are ``null`` in all JSON that Coterie writes.
 """
@@ -28,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import safetensors.numpy
 import torch
@@ -46,6 +46,7 @@ from coterie.files import (
 from coterie.printable import printable
 from coterie.records import checksum
 from coterie.records.codec import DamagedError, safetensors_of
+from coterie.records.schema import check_description, check_nodes, decoded_line
 from coterie.records.shown import ClientId, Shown, shown, shown_as
 from coterie.records.shown import Line as Line
 from coterie.records.store import (
@@ -53,12 +54,10 @@ from coterie.records.store import (
     SCHEMA,
     BusyError,
     Checkpoints,
-    Fits,
     check_schema,
     sync_folder,
     write_whole,
 )
-from coterie.records.wellformed import flaw_of_description, flaw_of_line, flaw_of_nodes
 from coterie.settings import UserError, toml
 
 T = TypeVar("T")
@@ -104,15 +103,13 @@ class Entry:
     """A complete line of the records.
 
     Attributes:
-        line: The recorded round.
+        line: The recorded round; empty if the line is damaged.
         end: The position in the file where the line ends, in bytes.
-        checksum: The checksum of the line.
         problem: The reason why the line is damaged, or None.
     """
 
     line: Line
     end: int
-    checksum: str
     problem: str | None
 
 
@@ -122,6 +119,7 @@ class Record:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.checkpoints = Checkpoints(self.folder / "state")
+        self._known_identity: str | None = None
 
     @property
     def begun(self) -> bool:
@@ -130,6 +128,7 @@ class Record:
 
     def describe(self, document: Mapping[str, Any]) -> None:
         """Write ``run.toml``."""
+        self._known_identity = None
         write_whole(
             self.folder / RUN, checksum.sealed_toml(to_toml({"schema": SCHEMA, **document}))
         )
@@ -148,11 +147,23 @@ class Record:
             raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
         path = within(self.folder, RUN)
         document = read_recorded(path)
-        if why := flaw_of_description(document):
-            raise DamagedError(f"{path} is damaged: {why}")
+        try:
+            check_description(document)
+        except DamagedError as error:
+            raise DamagedError(f"{path} is damaged: {error}") from error
         if "secret" in document:
             document["boundary"] = {**document["boundary"], "secret": HIDDEN}
         return document
+
+    def identity(self) -> str:
+        """A checksum of what ``run.toml`` says about the run, without :data:`EDITABLE` entries.
+
+        Raises:
+            UserError: As :meth:`description`.
+        """
+        description = self.description()
+        fixed = {name: value for name, value in description.items() if name not in EDITABLE}
+        return checksum.digest(json.dumps(fixed, sort_keys=True, default=str).encode())
 
     def lines(self) -> list[Line]:
         """Read the recorded rounds.
@@ -164,7 +175,18 @@ class Record:
             DamagedError: The records have been changed or damaged, or end before the newest
                 checkpoint.
         """
-        return [entry.line for entry in self._sound()]
+        # Checkpoints first: a running process records a round before it stores its checkpoint.
+        newest_checkpoint = max(self.checkpoints.rounds(), default=0)
+        lines = []
+        for entry in self.entries():
+            _refuse(entry)
+            lines.append(entry.line)
+        if len(lines) < newest_checkpoint:
+            raise DamagedError(
+                f"{self._path} ends at round {len(lines)}, "
+                f"but there is a checkpoint of round {newest_checkpoint}"
+            )
+        return lines
 
     def shown(self) -> tuple[dict[str, Any], list[Line]]:
         """The content of ``run.toml`` and the recorded rounds as people read them, see :func:`coterie.records.shown.shown`.
@@ -190,12 +212,10 @@ class Record:
         """
         world = description["world"]
         nodes = None if "data" in world else read_nodes(self.folder)
-        return Shown.of(
-            world,
-            None
-            if nodes is None
-            else {int(client): name for client, name in nodes["names"].items()},
-        )
+        names = None
+        if nodes is not None:
+            names = {int(client): name for client, name in nodes["names"].items()}
+        return Shown.of(world, names)
 
     def keep(self, done: Round) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
@@ -206,7 +226,8 @@ class Record:
         Returns:
             The recorded line.
         """
-        recorded, files = line(done), {}
+        recorded = line(done)
+        checksums = {}
         for name, note in matrices(done).items():
             path = within(self.folder, name)
             if not path.parent.exists():
@@ -214,22 +235,22 @@ class Record:
                 sync_folder(self.folder)
             data = matrix_file(note, done.number)
             write_whole(path, data)
-            files[name] = checksum.digest(data)
-        if files:
-            recorded["files"] = files
+            checksums[name] = checksum.digest(data)
+        if checksums:
+            recorded["files"] = checksums
         self.append(recorded)
         return recorded
 
     def append(self, line: Line) -> None:
         """Append a round to the records; it is on the disk when this method returns."""
-        new = not self._path.exists()
-        data = checksum.sealed_json(to_json(line).encode(), before=self._newest()) + b"\n"
+        is_new = not self._path.exists()
+        data = checksum.sealed_json(to_json(line).encode(), self._own_identity()) + b"\n"
         handle = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with open(handle, "ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if new:
+        if is_new:
             sync_folder(self.folder)
 
     def store(self, round: int, position: Any, kept: int = KEPT) -> None:
@@ -240,7 +261,13 @@ class Record:
             position: The position of the run.
             kept: Newest checkpoints to keep.
         """
-        self.checkpoints.save(round, position, kept, record=self._newest())
+        self.checkpoints.save(round, position, kept, self._own_identity())
+
+    def _own_identity(self) -> str:
+        """The identity of the run that this object writes, read once: ``run.toml`` may be large."""
+        if self._known_identity is None:
+            self._known_identity = self.identity()
+        return self._known_identity
 
     def stored(self, kind: type[T], fallback: bool = True) -> tuple[int, T] | None:
         """The newest checkpoint of these records, see ``Checkpoints.load``.
@@ -254,25 +281,23 @@ class Record:
 
         Raises:
             DamagedError: No checkpoint is intact, or it holds a value of another class.
-            BusyError: The run advances so fast that its checkpoints are removed while they are
-                read.
+            BusyError: Checkpoints were removed while they were read, in every attempt.
         """
-        for _ in range(LOOKS):
-            rounds = (
-                self.checkpoints.rounds()
-            )  # read first: a round is recorded before its checkpoint is stored
+        identity = self.identity()
+        for _ in range(MAX_READ_ATTEMPTS):
+            rounds = self.checkpoints.rounds()
             try:
-                found = self.checkpoints.load(self.fits(), fallback, rounds)
+                checkpoint = self.checkpoints.load(identity, fallback, rounds)
             except DamagedError:
                 if self.checkpoints.rounds() == rounds:
                     raise
-            else:
-                if found is not None and not isinstance(found[1], kind):
-                    what = kind.__name__.lower()
-                    raise DamagedError(
-                        f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged"
-                    )
-                return found
+                continue  # a running process has removed the checkpoint
+            if checkpoint is not None and not isinstance(checkpoint[1], kind):
+                what = kind.__name__.lower()
+                raise DamagedError(
+                    f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged"
+                )
+            return checkpoint
         raise BusyError(
             f"{self.folder} changes too fast: its checkpoints are removed while they are read"
         )
@@ -291,34 +316,17 @@ class Record:
             DamagedError: No checkpoint is intact, or there is none although there are more records
                 than a run can have before its first checkpoint.
         """
-        found = self.stored(kind)
-        if found is None and (made := len(self.lines())) > every:
+        recorded_rounds = len(self.lines())
+        checkpoint = self.stored(kind)
+        if checkpoint is None and recorded_rounds > every:
             raise DamagedError(
-                f"{self.folder} has {made} recorded rounds and no checkpoint to resume from: its state was removed or lost"
+                f"{self.folder} has {recorded_rounds} recorded rounds and no checkpoint "
+                "to resume from: its state was removed or lost"
             )
-        self.checkpoints.drop_after(found[0] if found else 0)
-        self.rewind(found[0] if found else 0)
-        return found
-
-    def fits(self) -> Fits:
-        """The function that decides whether a checkpoint belongs to these records.
-
-        Returns:
-            The function.
-
-        Raises:
-            DamagedError: The records have been changed or damaged.
-        """
-        known = {
-            0: self._start(),
-            **{entry.line["round"]: entry.checksum for entry in self._sound()},
-        }
-
-        def why_not(round: int, record: str) -> str | None:
-            same = round in known and known[round] == record
-            return None if same else f"it belongs to other records than those in {self._path}"
-
-        return why_not
+        round = 0 if checkpoint is None else checkpoint[0]
+        self.checkpoints.drop_after(round)
+        self.rewind(round)
+        return checkpoint
 
     def rewind(self, round: int) -> None:
         """Remove the records after a round.
@@ -329,15 +337,17 @@ class Record:
         Raises:
             DamagedError: The records end before this round, or are damaged.
         """
-        end = reached = 0
+        end = 0
+        last_round = 0
         for entry in self.entries():
             _refuse(entry)
             if entry.line["round"] > round:
                 break
-            end, reached = entry.end, entry.line["round"]
-        if reached != round:
+            end = entry.end
+            last_round = entry.line["round"]
+        if last_round != round:
             raise DamagedError(
-                f"{self._path} ends at round {reached}, but the checkpoint is of round {round}"
+                f"{self._path} ends at round {last_round}, but the checkpoint is of round {round}"
             )
         if self._path.exists() and self._path.stat().st_size != end:
             with open(descriptor(self._path, os.O_RDWR), "r+b") as file:
@@ -346,86 +356,73 @@ class Record:
 
     def entries(self) -> Iterator[Entry]:
         """Every complete line, intact or not; a last line that a killed process left incomplete is skipped."""
-        previous, end = self._start(), 0
-        for number, (raw, last) in enumerate(self._raw(), start=1):
-            end += len(raw) + 1
-            name = f"line {number} of {self._path}"
-            body, found = checksum.of_json(raw)
-            computed = checksum.digest(previous.encode(), body)
+        if not within(self.folder, ROUNDS).exists():
+            return
+        identity = self.identity()
+        end = 0
+        for number, (data, is_last) in enumerate(self._raw_lines(), start=1):
+            end += len(data) + 1
             try:
-                parsed = json.loads(raw)
-                problem = (
-                    None
-                    if parsed["round"] == number
-                    else f"{name} is of round {parsed['round']!r:.20}"
-                )
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                if last:  # incomplete: the length of the file reached the disk before the text
+                recorded = _checked_line(data, identity, number)
+            except DamagedError as error:
+                # The length of a file may reach the disk before its text: the line is incomplete.
+                if is_last and not _is_json(data):
                     return
-                parsed, problem = {}, f"{name} is damaged ({error})"
-            if problem is None and found is None:
-                problem = f"{name} has lost its checksum: it was changed or damaged"
-            elif problem is None and found != computed:
-                problem = f"{name} was changed, damaged or moved: its checksum does not match"
-            if problem is None and (why := flaw_of_line(parsed, whole=self.begun)):
-                problem = f"{name} is damaged: {why}"
-            if isinstance(parsed, dict):
-                parsed.pop("checksum", None)
-            previous = found or computed
-            yield Entry(parsed if isinstance(parsed, dict) else {}, end, previous, problem)
+                yield Entry({}, end, f"line {number} of {self._path} {error}")
+            else:
+                yield Entry(recorded, end, None)
 
     @property
     def _path(self) -> Path:
         return self.folder / ROUNDS
 
-    def _raw(self) -> Iterator[tuple[bytes, bool]]:
+    def _raw_lines(self) -> Iterator[tuple[bytes, bool]]:
         """Every complete line, and whether it is the last; read one by one, since a hostile file could fill the memory."""
-        if not within(self.folder, ROUNDS).exists():
-            return
         with open_regular(self._path, follow=False, limit=available_memory() / 4) as file:
-            line = file.readline(LONGEST)
+            line = file.readline(MAX_LINE_BYTES)
             while line.endswith(b"\n"):
-                after = file.readline(LONGEST)
-                yield line[:-1], not after
-                line = after
-        if len(line) == LONGEST:
+                next_line = file.readline(MAX_LINE_BYTES)
+                yield line[:-1], not next_line
+                line = next_line
+        if len(line) == MAX_LINE_BYTES:
             raise DamagedError(
-                f"{self._path} has a line of more than {LONGEST:,} bytes; it is damaged"
+                f"{self._path} has a line of more than {MAX_LINE_BYTES:,} bytes; it is damaged"
             )
 
-    def _sound(self) -> list[Entry]:
-        # Read first: a running process records a round before it stores its checkpoint.
-        newest = max(self.checkpoints.rounds(), default=0)
-        found = []
-        for entry in self.entries():
-            _refuse(entry)
-            found.append(entry)
-        if len(found) < newest:
-            raise DamagedError(
-                f"{self._path} ends at round {len(found)}, but there is a checkpoint of round {newest}"
-            )
-        return found
 
-    def _start(self) -> str:
-        """The checksum on which that of the first line depends."""
-        if not self.begun:
-            return checksum.digest(b"")
-        about = {key: value for key, value in self.description().items() if key not in EDITABLE}
-        return checksum.digest(json.dumps(about, sort_keys=True, default=str).encode())
+def _checked_line(data: bytes, identity: str, number: int) -> Line:
+    """Decode a line of the records, and check it.
 
-    def _newest(self) -> str:
-        """The checksum of the last line, read from the end of the file if possible."""
-        path = within(self.folder, ROUNDS)
-        if not path.exists() or not path.stat().st_size:
-            return self._start()
-        with open(descriptor(path, os.O_RDONLY), "rb") as file:
-            file.seek(-min(256, path.stat().st_size), os.SEEK_END)
-            found = checksum.of_json(file.read())[1]
-        if found is None:
-            raise DamagedError(
-                f"the last line of {path} has lost its checksum: it was changed or damaged"
-            )
-        return found
+    Args:
+        data: The line.
+        identity: The identity of the run.
+        number: The number of the line, which is that of its round.
+
+    Raises:
+        DamagedError: The line is damaged or of another run; the message continues a sentence.
+    """
+    body, recorded_checksum = checksum.of_json(data)
+    if recorded_checksum is None and not _is_json(data):
+        raise DamagedError("is damaged: it is not JSON")
+    if recorded_checksum is None:
+        raise DamagedError("has lost its checksum: it was changed or damaged")
+    if recorded_checksum != checksum.digest(identity.encode(), body):
+        raise DamagedError("was changed, damaged or moved: its checksum does not match")
+    try:
+        recorded = decoded_line(data)
+    except DamagedError as error:
+        raise DamagedError(f"is damaged: {error}") from error
+    if recorded["round"] != number:
+        raise DamagedError(f"is of round {recorded['round']}")
+    return recorded
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _refuse(entry: Entry) -> None:
@@ -440,8 +437,7 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
         folder: The run directory.
 
     Returns:
-        The content of ``nodes.json``, with ``names`` also if the file is from before clients had
-        names; None without a file.
+        The content of ``nodes.json``; None without a file.
 
     Raises:
         UserError: The file cannot be read, or is a link.
@@ -453,14 +449,16 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
     try:
         data = read_within(folder, NODES)
         checksum.check_json(data, path)
-        found = json.loads(data)
+        document = json.loads(data)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
-    if why := flaw_of_nodes(found):
-        raise DamagedError(f"{path} is damaged: {why}")
-    return {"names": {}, **found}
+    try:
+        check_nodes(document)
+    except DamagedError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+    return dict(document)
 
 
 def versions() -> Mapping[str, str]:
@@ -676,18 +674,17 @@ def to_toml(document: Mapping[str, Any]) -> str:
     return tomli_w.dumps({key: value for key, value in document.items() if value is not None})
 
 
-LONGEST = 1 << 28
+MAX_LINE_BYTES = 1 << 28
 """Most bytes of a line of the records; the line of a million clients has fewer."""
 
-LOOKS = 20
-"""Number of attempts to read the newest checkpoint of a run in progress, since it may be removed
-while it is read."""
+MAX_READ_ATTEMPTS = 20
+"""Attempts to read the newest checkpoint of a run in progress, since it may be removed while it is
+read."""
 
-LARGEST_TOML = 1 << 26
+MAX_TOML_BYTES = 1 << 26
 """Most bytes of a TOML file; the ``run.toml`` of a hundred thousand clients has fewer."""
 
-
-LARGEST_OWN = 1 << 20
+MAX_USER_TOML_BYTES = 1 << 20
 """Most bytes of a TOML file without a schema, which a user has written: many short keys take long
 to parse."""
 
@@ -753,14 +750,16 @@ def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        return read_regular(path, limit=LARGEST_TOML)
+        return read_regular(path, limit=MAX_TOML_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def _parsed_toml(data: bytes, path: Path) -> dict[str, Any]:
-    if len(data) > LARGEST_OWN and not _SCHEMA.search(data, 0, LARGEST_OWN):
-        raise UserError(f"{path} has {len(data):,} bytes, more than the limit of {LARGEST_OWN:,}")
+    if len(data) > MAX_USER_TOML_BYTES and not _SCHEMA.search(data, 0, MAX_USER_TOML_BYTES):
+        raise UserError(
+            f"{path} has {len(data):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
+        )
     try:
         return toml(data.decode("utf-8-sig"))
     except ValueError as error:  # from TOML or from UTF-8

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,6 @@ PART = ".part"
 
 _CHECKPOINT = re.compile(r"(\d{6,})\.json", re.ASCII)
 _BLOB = re.compile(r"([0-9a-f]{40})\.safetensors")
-
-Fits = Callable[[int, str], str | None]
-"""(round, the checksum of records in a checkpoint) -> the reason why it does not belong to this
-run, or None."""
 
 LOCK = "lock"
 """File that exists in a run directory while a process writes there."""
@@ -132,33 +128,32 @@ class Checkpoints:
         self.folder = folder
         self.blobs = folder / "blobs"
 
-    def save(self, round: int, value: Any, kept: int = KEPT, record: str = "") -> None:
+    def save(self, round: int, value: Any, kept: int = KEPT, identity: str = "") -> None:
         """Store a checkpoint, then remove all but the newest ones.
 
         Args:
             round: The round after which it is made.
             value: The value to store.
             kept: Newest checkpoints to keep.
-            record: The checksum of the records up to this round, which shows that the checkpoint
-                belongs to this run.
+            identity: The identity of the run, which shows that the checkpoint belongs to it.
         """
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
         sync_folder(self.blobs)  # once for all blobs
-        document = {"schema": SCHEMA, "round": round, "record": record, "value": encoded}
+        document = {"schema": SCHEMA, "round": round, "run": identity, "value": encoded}
         write_whole(
             self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode())
         )
         self.prune(kept, {round: codec.blobs(encoded)})
 
     def load(
-        self, fits: Fits | None = None, fallback: bool = True, rounds: list[int] | None = None
+        self, identity: str | None = None, fallback: bool = True, rounds: list[int] | None = None
     ) -> tuple[int, Any] | None:
         """The newest checkpoint that can be read.
 
         Args:
-            fits: Decides whether a checkpoint belongs to this run.
+            identity: The identity of the run; None for any.
             fallback: Whether to use the checkpoint before, if one is damaged. A run that continues
                 from there gives the same result, only later.
             rounds: The rounds whose checkpoints are considered, ascending; None for all.
@@ -174,7 +169,7 @@ class Checkpoints:
         damaged: DamagedError | None = None
         for round in reversed(self.rounds() if rounds is None else rounds):
             try:
-                return round, codec.decode(self.document(round, fits)["value"], self.blob)
+                return round, codec.decode(self.document(round, identity)["value"], self.blob)
             except (DamagedError, FileNotFoundError) as error:
                 damaged = DamagedError(f"{self.path(round)} cannot be read: {error}")
                 if not fallback:
@@ -183,12 +178,12 @@ class Checkpoints:
             raise damaged
         return None
 
-    def check(self, round: int, fits: Fits | None = None) -> list[str]:
+    def check(self, round: int, identity: str | None = None) -> list[str]:
         """Check a checkpoint and its blobs.
 
         Args:
             round: The round of the checkpoint.
-            fits: Decides whether the checkpoint belongs to this run.
+            identity: The identity of the run; None for any.
 
         Returns:
             The names of its blobs.
@@ -196,7 +191,7 @@ class Checkpoints:
         Raises:
             UserError: The checkpoint or one of its blobs has been changed or damaged.
         """
-        names = sorted(set(codec.blobs(self.document(round, fits)["value"])))
+        names = sorted(set(codec.blobs(self.document(round, identity)["value"])))
         for name in names:
             self.blob(name)
         return names
@@ -215,15 +210,15 @@ class Checkpoints:
         """The file of a round's checkpoint."""
         return self.folder / f"{round:06d}.json"
 
-    def document(self, round: int, fits: Fits | None = None) -> dict[str, Any]:
+    def document(self, round: int, identity: str | None = None) -> dict[str, Any]:
         """Read a checkpoint without decoding its value.
 
         Args:
             round: The round of the checkpoint.
-            fits: Decides whether the checkpoint belongs to this run.
+            identity: The identity of the run; None for any.
 
         Returns:
-            The entries ``round``, ``record`` and ``value``.
+            The entries ``round``, ``run`` and ``value``.
 
         Raises:
             DamagedError: The checkpoint has been changed or damaged, or belongs to another run.
@@ -234,13 +229,13 @@ class Checkpoints:
             document = json.loads(data)
             check_schema(document["schema"], path)
             checksum.check_json(data, path)
-            found = {name: document[name] for name in ("round", "record", "value")}
+            found = {name: document[name] for name in ("round", "run", "value")}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"it was changed or damaged ({error})") from error
         if found["round"] != round:
             raise DamagedError(f"it belongs to round {found['round']!r:.20}")
-        if fits is not None and (why := fits(round, found["record"])):
-            raise DamagedError(why)
+        if identity is not None and found["run"] != identity:
+            raise DamagedError("it belongs to another run")
         return found
 
     def _put(self, data: bytes) -> str:

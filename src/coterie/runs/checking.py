@@ -316,13 +316,13 @@ class _Checking:
         Returns:
             The blobs that these checkpoints need.
         """
-        fits = record.fits() if sound else None
+        identity = record.identity() if sound else None
         blobs: list[str] = []
         whole = None
         for round in reversed(rounds):
             path = record.checkpoints.path(round)
             try:
-                blobs += record.checkpoints.check(round, fits)
+                blobs += record.checkpoints.check(round, identity)
                 self.keep(path)
                 whole = whole or round
             except (UserError, FileNotFoundError) as error:

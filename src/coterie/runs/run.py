@@ -240,7 +240,7 @@ class Run:
         ):
             return False
         try:
-            self.record.checkpoints.check(lines[-1]["round"], self.record.fits())
+            self.record.checkpoints.check(lines[-1]["round"], self.record.identity())
         except DamagedError:  # the round is made again, from the checkpoint before
             return False
         return True
@@ -291,12 +291,13 @@ class Run:
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder):
+            record = self.record  # one object for all rounds, which reads ``run.toml`` once
             stored = self._prepare(world)
             if self.finished():  # another process may have finished it meanwhile
                 return
             with closing(self._engine(world, stored, workers)) as engine:  # type: ignore[type-var]
                 for done in self._going_on(engine, stored):
-                    last = self._store(done)
+                    last = self._store(record, done)
                     yield done
                     if last:
                         return
@@ -391,11 +392,11 @@ class Run:
             ) from error
         return stored[1] if stored else None
 
-    def _store(self, done: Round) -> bool:
+    def _store(self, record: Record, done: Round) -> bool:
         """Record a round, store its checkpoint if one is due, and return whether the run ends here."""
-        last = self._last(self.record.keep(done))
+        last = self._last(record.keep(done))
         if last or done.number % self.experiment.checkpoint_every == 0:
-            self.record.store(done.number, done.position, self.experiment.checkpoints_kept)
+            record.store(done.number, done.position, self.experiment.checkpoints_kept)
         return last
 
     def _last(self, recorded: Line) -> bool:

@@ -1,0 +1,313 @@
+"""The schema of records, on which readers rely: a file may be damaged or malicious.
+
+The types state the form of each entry, and msgspec checks it. What no type can state, such as that
+each client is in one group, is checked by functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, NotRequired, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from coterie.boundary import Boundary
+from coterie.core import LONGEST_NAME, Effect, Sign, Training
+from coterie.data import target_scale
+from coterie.methods import METHODS
+from coterie.pooling import sound
+from coterie.printable import printable
+from coterie.records.codec import DamagedError
+from coterie.robust import Robust
+from coterie.settings import UserError, build
+
+LARGEST_INTEGER = 2**63 - 1
+"""The largest integer of a record: 64 bits with a sign."""
+
+Count = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER)]
+"""A whole number, such as a client's id."""
+
+Integer = Annotated[int, Meta(ge=-LARGEST_INTEGER - 1, le=LARGEST_INTEGER)]
+Number = Integer | float | None
+"""A number of JSON; None stands for one that is not finite."""
+
+ClientKey = Annotated[str, Meta(pattern="^[0-9]{1,18}$")]
+"""A client's id as a key of JSON."""
+
+Table = Mapping[str, Any]
+
+
+class CriterionEntry(TypedDict):
+    """A criterion of a note."""
+
+    name: str
+    key: str
+    value: Number
+    sign: Sign
+    bound: Number
+    setting: str
+    met: str
+    unmet: str
+    held: bool
+
+
+class NoteEntry(TypedDict):
+    """A note of a round; ``similarity`` names the file of its matrices."""
+
+    kind: str
+    effect: Effect
+    clients: list[Count]
+    parts: list[list[Count]]
+    text: str
+    criteria: list[CriterionEntry]
+    otherwise: str
+    numbers: dict[str, Number]
+    labels: dict[str, Count]
+    values: dict[str, dict[ClientKey, Number]]
+    similarity: str | None
+
+
+class RoundEntry(TypedDict):
+    """A line of ``rounds.jsonl``. Entries that are not required are in the lines to which they apply."""
+
+    round: Count
+    exchange: Count
+    exchanges: Count
+    tested: bool
+    groups: list[list[Count]]
+    clients: dict[ClientKey, dict[str, bool | Number]]
+    notes: list[NoteEntry]
+    asked: Count
+    answered: Count
+    refused: dict[ClientKey, str]
+    silent: list[Count]
+    bytes_up: Count
+    bytes_down: Count
+    evaluations: Count
+    seconds: dict[str, Number]
+    released: NotRequired[dict[ClientKey, Count]]
+    files: NotRequired[dict[str, str]]
+    claimed: NotRequired[dict[ClientKey, Count]]
+    counted: NotRequired[dict[ClientKey, Count]]
+    scaled: NotRequired[dict[ClientKey, Number]]
+    sums: NotRequired[dict[ClientKey, dict[str, Table]]]
+
+
+class NodesEntry(TypedDict):
+    """The names in ``nodes.json``; the Flower engine checks the rest."""
+
+    names: dict[ClientKey, str]
+
+
+class Named(TypedDict):
+    """A table of settings of something that has a name."""
+
+    name: str
+
+
+class MetricEntry(TypedDict):
+    """The main metric, and whether a greater or a smaller value is better."""
+
+    main: str
+    better: str
+
+
+class DriftEntry(TypedDict):
+    """The rounds of a time step, and the concept of each client in each time step."""
+
+    period: Annotated[int, Meta(ge=1, le=LARGEST_INTEGER)]
+    concepts: list[list[Count]]
+
+
+class ConstantEntry(TypedDict):
+    """What a constant prediction is, and what it scores for each client."""
+
+    predicts: str
+    values: list[Number]
+    own: list[Number]
+    sums: NotRequired[list[Table]]
+
+
+class NetEntry(TypedDict, total=False):
+    """The net of a federation."""
+
+    others: str
+
+
+class WorldEntry(TypedDict):
+    """The table ``world`` of ``run.toml``."""
+
+    clients: list[Count]
+    names: NotRequired[list[str]]
+    metric: NotRequired[MetricEntry]
+    examples: NotRequired[list[Count]]
+    tests: NotRequired[list[Count]]
+    test_subjects: NotRequired[list[Count]]
+    data: NotRequired[str]
+    combine: NotRequired[str]
+    target_scale: NotRequired[Table]
+    true_groups: NotRequired[list[list[Count]]]
+    drift: NotRequired[DriftEntry]
+    adversaries: NotRequired[list[Count]]
+    model: NotRequired[Named]
+    net: NotRequired[NetEntry]
+    constant: NotRequired[ConstantEntry]
+    testers: NotRequired[list[Number]]
+    cautions: NotRequired[list[str]]
+
+
+class DescriptionEntry(TypedDict):
+    """The content of ``run.toml``."""
+
+    methods: Annotated[list[Named], Meta(min_length=1, max_length=1)]
+    scenario: Named
+    seeds: Annotated[list[Count], Meta(min_length=1, max_length=1)]
+    rounds: Count
+    eval_every: Count
+    checkpoint_every: NotRequired[Count]
+    checkpoints_kept: NotRequired[Count]
+    target: NotRequired[Number]
+    training: Table
+    boundary: Table
+    robust: Table
+    world: WorldEntry
+    versions: dict[str, str]
+    secret: NotRequired[str]
+
+
+_LINE_DECODER = msgspec.json.Decoder(RoundEntry)
+
+
+def decoded_line(data: bytes) -> dict[str, Any]:
+    """Decode a line of the records.
+
+    Args:
+        data: The line, without its end.
+
+    Returns:
+        The line as dicts and lists.
+
+    Raises:
+        DamagedError: It is not a line of the records.
+    """
+    try:
+        line: Any = _LINE_DECODER.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(_in_sentence(error)) from error
+    _check_groups(line)
+    if not all(
+        sound(sums) for metrics in line.get("sums", {}).values() for sums in metrics.values()
+    ):
+        raise DamagedError("'sums' are no sums of errors")
+    return dict(line)
+
+
+def _check_groups(line: RoundEntry) -> None:
+    """Check that each client is in one group, has this group's number, and has numbers for metrics."""
+    group_of = {
+        str(client): number for number, group in enumerate(line["groups"]) for client in group
+    }
+    if len(group_of) != sum(map(len, line["groups"])):
+        raise DamagedError("'groups' has a client in two groups")
+    if group_of != {client: entry.get("group") for client, entry in line["clients"].items()}:
+        raise DamagedError("'clients' do not match 'groups'")
+    for client, entry in line["clients"].items():
+        for name, value in entry.items():
+            if isinstance(value, bool) != (name == "adversary"):
+                raise DamagedError(f"{name!r} of client {client} has the wrong type")
+
+
+def check_nodes(document: Any) -> None:
+    """Check the names in ``nodes.json``, which differ also when they are shown.
+
+    Args:
+        document: The content of the file.
+
+    Raises:
+        DamagedError: The names are not well-formed.
+    """
+    names = [printable(name) for name in _converted(document, NodesEntry)["names"].values()]
+    if not _are_names(names) or any(name.isdecimal() for name in names):
+        raise DamagedError("'names' has a name twice, or one that is empty, too long or a number")
+
+
+def check_description(document: Mapping[str, Any]) -> None:
+    """Check the content of ``run.toml``.
+
+    Args:
+        document: The content.
+
+    Raises:
+        DamagedError: An entry is missing or has the wrong form, or a setting would not be accepted.
+    """
+    world: WorldEntry = _converted(document, DescriptionEntry)["world"]
+    for name, is_sound in _WORLD_CHECKS.items():
+        if name in world and not is_sound(world[name]):  # type: ignore[literal-required]
+            raise DamagedError(f"{name!r} has the wrong form")
+    _check_settings(document)
+
+
+def _are_names(names: list[str]) -> bool:
+    """Whether these are names of clients: all different, and neither empty nor too long."""
+    return len(set(names)) == len(names) and all(0 < len(name) <= LONGEST_NAME for name in names)
+
+
+def _is_drift(drift: DriftEntry) -> bool:
+    """Whether there is a time step, and each has as many concepts."""
+    return len({len(concepts) for concepts in drift["concepts"]}) == 1
+
+
+def _is_constant(constant: ConstantEntry) -> bool:
+    """Whether the sums of a constant prediction are sums of errors; a client without test data has none."""
+    return all(sums == {} or sound(sums) for sums in constant.get("sums", ()))
+
+
+_WORLD_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "names": _are_names,
+    "target_scale": target_scale.sound,
+    "drift": _is_drift,
+    "constant": _is_constant,
+}
+"""Entry about the world -> the check of what its type does not state."""
+
+
+def _check_settings(document: Mapping[str, Any]) -> None:
+    """Check that every known setting would be accepted now.
+
+    A federation may have a method of its own, whose settings are not known. The secret is not in
+    the document.
+    """
+    method = document["methods"][0]
+    tables: list[tuple[type[Any], Mapping[str, Any]]] = [
+        (Training, document["training"]),
+        (Boundary, document["boundary"]),
+        (Robust, document["robust"]),
+    ]
+    if method["name"] in METHODS:
+        tables.append((METHODS[method["name"]], method))
+    for settings_class, table in tables:
+        names = {field.name for field in fields(settings_class) if field.init} - {"secret"}
+        try:
+            build(settings_class, {name: table[name] for name in names if name in table})
+        except (UserError, TypeError, ValueError) as error:
+            raise DamagedError(str(error)) from error
+
+
+def _converted(document: Any, entry_type: type[Any]) -> Any:
+    """The document with the entries that its type has.
+
+    Raises:
+        DamagedError: The document does not match the type.
+    """
+    try:
+        return msgspec.convert(document, entry_type)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(_in_sentence(error)) from error
+
+
+def _in_sentence(error: Exception) -> str:
+    """An error's message as the end of a sentence."""
+    message = str(error)
+    return f"{message[:1].lower()}{message[1:]}"
