@@ -17,8 +17,9 @@ from coterie.core import Method, Plan, Position, Replies, Round
 from coterie.data import datasets
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
+from coterie.engines.clock import Clock
+from coterie.engines.exchange import exchange
 from coterie.engines.pool import ClientPool
-from coterie.engines.rounds import Clock, exchange
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
 from papers.store import Rows

@@ -25,7 +25,8 @@ from coterie.core import (
     Task,
     Training,
 )
-from coterie.engines.rounds import held_losses, rounds, together
+from coterie.engines.exchange import held_losses, together
+from coterie.engines.rounds import rounds
 from coterie.methods import Race
 from scripted import Scripted, everyone, play, shown
 

@@ -21,6 +21,7 @@ from coterie.core import CHUNK, MEANS, Averaging, Stage, Task, Training
 from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import COLLUDING, Attack, World
+from coterie.engines import exchange as exchanges
 from coterie.engines import rounds
 from coterie.methods import METHODS, FedAvg
 from coterie.methods._model_choice import capped
@@ -490,7 +491,7 @@ def test_the_last_of_many_waves_is_compared_with_those_before(
 ) -> None:
     many = range(CHUNK + 1)
     tried = world(many, attacks={CHUNK: sending(lambda row: 3000 * row)})
-    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
     plan = everyone(Task(offered=(0,)), need="mean")(0, tuple(many))
     assert set(shown([plan], tried, robust=Robust())[0].refused) == {CHUNK}
 

@@ -28,7 +28,7 @@ from coterie.core import (
     Task,
     as_groups,
 )
-from coterie.engines.rounds import needed, products, together
+from coterie.engines.exchange import needed, products, together
 from coterie.engines.sums import as_taken
 
 

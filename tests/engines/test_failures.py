@@ -15,7 +15,8 @@ from torch import nn
 
 from coterie.core import Task, Training
 from coterie.data.world import ClientData, Split, World, whole
-from coterie.engines.rounds import EXCHANGES, RefusedError, rounds
+from coterie.engines.refusals import RefusedError
+from coterie.engines.rounds import EXCHANGES, rounds
 from coterie.engines.workers import EngineError
 from coterie.methods import CFL, FLHC, FedAvg
 from coterie.randomness import generator

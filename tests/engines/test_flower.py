@@ -123,8 +123,8 @@ def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
         client=3,
         neighbours=near,
     )
-    sent = json.loads(json.dumps(order.to_json()))
-    assert messages.Order.of(sent) == order
+    sent = json.loads(json.dumps(messages.order_to_json(order)))
+    assert messages.order_from_json(sent) == order
     for wrong in (
         {"k": 0},
         {"k": 1.5},
@@ -135,7 +135,7 @@ def test_an_order_with_neighbours_survives_and_wrong_ones_are_refused() -> None:
         {"more": 1},
     ):
         with pytest.raises((ValueError, TypeError), match=r"Neighbours|supported"):
-            messages.Order.of({**sent, "neighbours": {**sent["neighbours"], **wrong}})
+            messages.order_from_json({**sent, "neighbours": {**sent["neighbours"], **wrong}})
 
 
 def test_neighbours_need_apps_that_know_coterie() -> None:

@@ -25,7 +25,7 @@ from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.engines.flower import client_app
 from coterie.engines.flower.messages import QUERY
-from coterie.engines.rounds import RefusedError
+from coterie.engines.refusals import RefusedError
 from coterie.methods import CFL, FedAvg
 from coterie.randomness import seeded
 from coterie.settings import SettingError

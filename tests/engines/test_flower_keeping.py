@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
-from coterie.engines.flower.client import Keeping
+from coterie.engines.flower.client import ClientMemory
 from coterie.methods import FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
@@ -30,11 +30,11 @@ RUN = "ab" * 16
 
 def keeping(
     folder: Path | None, run: str = RUN, client: int = 3, state: RecordDict | None = None
-) -> Keeping:
+) -> ClientMemory:
     config: Any = {} if folder is None else {"keep-dir": str(folder)}
     made = state if state is not None else RecordDict()
     context = Context(run_id=1, node_id=1, node_config=config, state=made, run_config={})
-    return Keeping(context, Layout(mlp()), run, client)
+    return ClientMemory(context, Layout(mlp()), run, client)
 
 
 def row(value: float) -> torch.Tensor:
@@ -50,26 +50,28 @@ def row(value: float) -> torch.Tensor:
 def test_what_is_kept_is_what_it_was_before_an_exchange(files: bool, tmp_path: Path) -> None:
     state = RecordDict()
     here = lambda **how: keeping(tmp_path if files else None, state=state, **how)  # noqa: E731
-    assert here().before(5) is None
+    assert here().own_values_before(5) is None
     for exchange in range(12):
-        here().keep(exchange, row(exchange))
+        here().store_own_values(exchange, row(exchange))
     for exchange in (7, 11, 12, 40):
         torch.testing.assert_close(
-            here().before(exchange), row(min(exchange, 12) - 1), equal_nan=True
+            here().own_values_before(exchange), row(min(exchange, 12) - 1), equal_nan=True
         )
-    assert here().before(4) is None  # no more than the last eight
-    here().keep(6, row(66))  # the server has gone back: what came later is undone
-    torch.testing.assert_close(here().before(40), row(66), equal_nan=True)
-    assert here(run="cd" * 16).before(40) is None
-    assert not files or here(client=4).before(40) is None
+    assert here().own_values_before(4) is None  # no more than the last eight
+    here().store_own_values(6, row(66))  # the server has gone back: what came later is undone
+    torch.testing.assert_close(here().own_values_before(40), row(66), equal_nan=True)
+    assert here(run="cd" * 16).own_values_before(40) is None
+    assert not files or here(client=4).own_values_before(40) is None
 
 
 @seeded(0)
 def test_going_back_beyond_all_that_is_kept_keeps_what_is_new() -> None:
     state = RecordDict()
     for exchange in (*range(10, 18), 3):
-        keeping(None, state=state).keep(exchange, row(exchange))
-    torch.testing.assert_close(keeping(None, state=state).before(100), row(3), equal_nan=True)
+        keeping(None, state=state).store_own_values(exchange, row(exchange))
+    torch.testing.assert_close(
+        keeping(None, state=state).own_values_before(100), row(3), equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("run", ["../../etc", "AB", "a" * 33, "/tmp"])

@@ -27,7 +27,7 @@ from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
 from coterie.engines.flower.masking import DAY, MASKED, MASKS, Form, answered
 from coterie.engines.flower.messages import _question, _stated
-from coterie.engines.rounds import RefusedError
+from coterie.engines.refusals import RefusedError
 from coterie.engines.sums import COUNTED, Noise
 from coterie.masks import MaskedSum, Masker, ProtocolError
 from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums

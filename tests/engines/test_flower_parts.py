@@ -38,8 +38,8 @@ from coterie.core import (
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.engines.flower import MethodStrategy, boundary_mod, messages
-from coterie.engines.flower.client import Keeping
-from coterie.engines.flower.messages import QUERY, Order, Unfit
+from coterie.engines.flower.client import ClientMemory
+from coterie.engines.flower.messages import QUERY, Order, Unfit, order_from_json, order_to_json
 from coterie.engines.flower.strategy import read_memory
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
@@ -202,7 +202,9 @@ def stored(
     with seeded(0):
         layout = Layout(tried.model())
     run = strategy._conductor.carrier.run
-    return Keeping(grid.contexts[FIRST + 7 * client], layout, run, client, part, since).before(1000)
+    return ClientMemory(
+        grid.contexts[FIRST + 7 * client], layout, run, client, part, since
+    ).own_values_before(1000)
 
 
 PERSONAL = {
@@ -776,8 +778,8 @@ def a_task(**changes: Any) -> dict[str, Any]:
         number=1,
         ended={"c": 2},
     )
-    assert Order.of(json.loads(json.dumps(order.to_json()))) == order
-    found: dict[str, Any] = json.loads(json.dumps(order.to_json()))
+    assert order_from_json(json.loads(json.dumps(order_to_json(order)))) == order
+    found: dict[str, Any] = json.loads(json.dumps(order_to_json(order)))
     for name, value in changes.items():
         inner, _, last = name.rpartition("__")
         at = found
@@ -818,7 +820,7 @@ NAN, INF = float("nan"), float("inf")
 )  # fmt: skip
 def test_an_order_with_another_value_is_no_order(changes: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        Order.of(a_task(**changes))
+        order_from_json(a_task(**changes))
 
 
 @pytest.mark.parametrize("name", ["stages", "personal", "holdout", "private"])
@@ -826,7 +828,7 @@ def test_an_order_without_an_entry_is_no_order(name: str) -> None:
     found = a_task()
     del found["task"][name]
     with pytest.raises(KeyError):
-        Order.of(found)
+        order_from_json(found)
 
 
 def test_tasks_of_one_message_are_of_one_client_and_of_different_parts() -> None:
@@ -876,7 +878,7 @@ def test_the_name_of_a_part_leads_nowhere_else(part: str, files: bool, tmp_path:
     answered(tried, [last], context)
     with seeded(0):
         layout = Layout(mlp())
-    kept = lambda name: Keeping(context, layout, "ab", 0, name).before(100)  # noqa: E731
+    kept = lambda name: ClientMemory(context, layout, "ab", 0, name).own_values_before(100)  # noqa: E731
     assert kept("mine") is not None
     assert kept("another") is not None
     assert kept(part) is None
@@ -892,8 +894,10 @@ def test_a_stored_weight_that_is_none_is_one_sentence(weight: float) -> None:
     tried = world(IDS)
     context = Here(app_of(tried), 1).contexts[FIRST]
     with seeded(0):
-        keeping = Keeping(context, Layout(mlp()), "ab", 0)
-    keeping.keep(0, torch.cat([torch.zeros(keeping.layout.size), torch.tensor([weight])]))
+        keeping = ClientMemory(context, Layout(mlp()), "ab", 0)
+    keeping.store_own_values(
+        0, torch.cat([torch.zeros(keeping.layout.size), torch.tensor([weight])])
+    )
     task = Task(offered=(0,), personal=PERSONAL["mixture"])
     order = Order(task=task, training=Training(), lr=0.1, key=(0, 1, 1), client=0, run="ab")
     with pytest.raises(ValueError, match="the stored weight of a mixture must be from 0 to 1"):

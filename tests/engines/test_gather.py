@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from coterie.core import CHUNK, Plan, Task
+from coterie.engines import exchange as exchanges
 from coterie.engines import rounds
-from coterie.engines.rounds import window
+from coterie.engines.exchange import window
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
 from scripted import everyone, outcome, play, shown
 from small import client, world
@@ -25,7 +26,7 @@ def _tried() -> Any:
 
 @pytest.fixture(name="narrow")
 def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
 
 
 METHODS = [FedAvg(), FedAvg(fraction=0.7, weighting="uniform"), FedPer(), IFCA(models=3)]
@@ -37,7 +38,7 @@ def test_a_narrow_window_changes_no_bit(
     method: Any, width: int, tried: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide = outcome(play(method, tried, 2, 2, width=width, eval_every=9))
-    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
     narrow = play(method, tried, 2, 2, width=width, eval_every=9)
     if width == 1:  # other blocks give other rounding
         assert outcome(narrow) == wide
@@ -52,7 +53,7 @@ def test_no_more_replies_are_held_than_the_window(
 
     def counted(self: Any, plan: Plan, clients: Any, *more: Any) -> Any:
         answers = train(self, plan, clients, *more)
-        most.append(len(self.hand.replies))
+        most.append(len(self.worker.replies))
         return answers
 
     monkeypatch.setattr(rounds.ClientPool, "train", counted)
@@ -81,7 +82,7 @@ def test_refused_replies_leave_the_means_whatever_the_window(
     }
     broken = replace(tried, clients=tried.clients | bad)
     wide = shown([everyone(Task(offered=(0,)), need="mean")(0, tuple(MANY))], broken)[0]
-    monkeypatch.setattr(rounds, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
     narrow = shown([everyone(Task(offered=(0,)), need="mean")(0, tuple(MANY))], broken)[0]
     assert set(wide.refused) == set(narrow.refused) == set(bad)
     assert wide.clients == narrow.clients

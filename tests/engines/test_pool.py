@@ -18,7 +18,7 @@ from coterie.core import Plan, Task, Training
 from coterie.data.objective import Metric, Objective
 from coterie.data.world import ClientData, Split, World
 from coterie.engines import pool as pools
-from coterie.engines.rounds import evaluations, traffic
+from coterie.engines.traffic import evaluations, traffic
 from coterie.methods import CFL, FLHC, FedAvg, Independent
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded

@@ -32,6 +32,7 @@ from coterie.boundary import Boundary  # noqa: E402
 from coterie.cli import main  # noqa: E402
 from coterie.core import Means, Round  # noqa: E402
 from coterie.data.world import Attack, World, whole  # noqa: E402
+from coterie.engines import exchange as exchanges  # noqa: E402
 from coterie.engines import ray as engine  # noqa: E402
 from coterie.engines import rounds as inprocess  # noqa: E402
 from coterie.engines.ray import Cluster, Node, Station, divided, means_of  # noqa: E402
@@ -395,7 +396,7 @@ def test_the_failure_of_a_client_is_that_of_one_process_and_is_not_tried_again(n
 
 def test_exchanges_that_hold_several_windows(nearby: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a window of 64 updates per node, and clients that are refused in some of them."""
-    monkeypatch.setattr(inprocess, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
     many = partial(small.world, ids=range(150), sizes=[8 + i % 5 for i in range(150)])
     cluster, actors = nearby(many, dies=(None, 4))
     same(*both(cluster, FedAvg(), many(), 2), exact=False)

@@ -15,7 +15,7 @@ import coterie
 from coterie.cli import main
 from coterie.core import Training
 from coterie.data.world import Attack, Attendance, World
-from coterie.engines.rounds import RefusedError, check_refusals
+from coterie.engines.refusals import RefusedError, check_refusals
 from coterie.methods import FedAvg
 from coterie.records.record import Record
 from coterie.robust import Robust

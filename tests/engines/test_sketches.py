@@ -13,8 +13,9 @@ from coterie.clustering import gram, sketch
 from coterie.core import CHUNK, Plan, Task
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import Attack
+from coterie.engines import exchange as exchanges
 from coterie.engines import rounds as gather
-from coterie.engines.rounds import needed
+from coterie.engines.exchange import needed
 from coterie.methods import CFL, FLHC, HCCT, HCCTE, HCCTP, FedAvg
 from coterie.settings import SettingError
 from scripted import outcome, play, shown
@@ -120,13 +121,13 @@ def test_no_update_is_held_beyond_the_window(monkeypatch: pytest.MonkeyPatch) ->
     many = range(2 * CHUNK + 9)
     tried = world(many, clients={c: client(c, train=4, validation=2, test=2) for c in many})
     wide = seen(TASK, tried, need="rows", sketch=16)
-    monkeypatch.setattr(gather, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
     held = []
     train = gather.ClientPool.train
 
     def counted(self: Any, *arguments: Any) -> Any:
         answers = train(self, *arguments)
-        held.append(len(self.hand.replies))
+        held.append(len(self.worker.replies))
         return answers
 
     monkeypatch.setattr(gather.ClientPool, "train", counted)

@@ -14,8 +14,10 @@ from coterie.clustering import sketch
 from coterie.clustering.cells import Question, sizes_of
 from coterie.core import HALVES, Cohort, Plan, Position, PrivateTask, Replies, Task
 from coterie.engines import rounds as inprocess
+from coterie.engines.clock import Clock
+from coterie.engines.exchange import exchange
 from coterie.engines.pool import ClientPool
-from coterie.engines.rounds import Clock, exchange
+from coterie.engines.traffic import traffic
 from coterie.engines.workers import Hardware
 from coterie.methods import FedAvg, SplitHalf, SplitHalfSums
 from coterie.robust import Robust
@@ -157,7 +159,7 @@ def test_bytes_of_a_question_are_those_of_the_answer() -> None:
         need="sums",
         sketch=K,
     )
-    up, down = inprocess.traffic(asked, wire)
+    up, down = traffic(asked, wire)
     assert up == 4 * len(IDS) * 3 * (1 + K)
     assert down == 4 * len(IDS) * question.sent  # no model
 

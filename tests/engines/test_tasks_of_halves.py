@@ -33,7 +33,7 @@ from coterie.data.world import Attendance, Split, World
 from coterie.engines import rounds as inprocess
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded
-from coterie.training import Job, Learner
+from coterie.training import Job, Learner, Order
 from scripted import Scripted, everyone, play
 from small import mlp, normed, world
 
@@ -148,31 +148,28 @@ def test_the_two_halves_share_no_example_and_leave_out_one_at_most() -> None:
     data = world((3,)).clients[3]
     for size in (2, 5, 8):
         train = Split(data.train.inputs, data.train.index[:size], data.train.targets[:size])
-        job = Job(
-            Task(offered=(0,), halves=True),
-            [],
-            replace(data, train=train),
-            Training(),
-            0.1,
-            (0, 6, 1, 3),
+        order = Order(
+            task=Task(offered=(0,), halves=True),
+            training=Training(),
+            lr=0.1,
+            key=(0, 1, 0),
+            client=3,
         )
-        first, second = (set(part.data.train.index.tolist()) for part in training.halved(job))
+        first, second = (set(half.index.tolist()) for half in halves_of(order, train))
         assert len(first) == len(second) == size // 2
         assert not first & second
         assert first | second <= set(train.index.tolist())
-        others = training.halved(replace(job, key=(0, 6, 2, 3)))
-        assert (
-            size == 2
-            or others[0].data.train.index.tolist()
-            != training.halved(job)[0].data.train.index.tolist()
-        )
+        first_later, _ = halves_of(replace(order, key=(0, 2, 0)), train)
+        assert size == 2 or set(first_later.index.tolist()) != first
     with pytest.raises(ValueError, match="1 training example cannot be halved"):
-        training.halved(
-            replace(
-                job,
-                data=replace(data, train=Split(train.inputs, train.index[:1], train.targets[:1])),
-            )
-        )
+        halves_of(order, Split(train.inputs, train.index[:1], train.targets[:1]))
+
+
+def halves_of(order: Order, train: Split) -> list[Split]:
+    """The training data of both halves of an order."""
+    job = Job(order, [], replace(world((3,)).clients[3], train=train))
+    first, second, *_ = training.divided(order, can_halve=True)
+    return [job.of_order(half).data.train for half in (first, second)]
 
 
 @pytest.mark.parametrize("how", [{"workers": 2}, {"width": 3}, {"width": 8, "workers": 2}], ids=str)

@@ -14,7 +14,7 @@ from coterie.boundary import Boundary, Wire
 from coterie.core import Client, Cohort, Personal, Round, Task, Training
 from coterie.data.objective import cross_entropy
 from coterie.data.world import Split, World
-from coterie.engines.rounds import RefusedError
+from coterie.engines.refusals import RefusedError
 from coterie.methods import APFL, Ditto, FedAvg, FedBABU, FedPer, FedRep, Independent
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded

@@ -162,7 +162,7 @@ def test_shared_matrices_are_as_large_as_estimated(
 
     def watched(self: ClientPool, *rows: int) -> None:
         reserve(self, *rows)
-        taken[0] = max(taken[0], self.hand.models.nbytes + self.hand.replies.nbytes)
+        taken[0] = max(taken[0], self.worker.models.nbytes + self.worker.replies.nbytes)
 
     monkeypatch.setattr(ClientPool, "_reserve", watched)
     for _ in inprocess.rounds(one.methods[0], one.world(0), rounds=3, workers=1):

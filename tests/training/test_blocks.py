@@ -247,11 +247,15 @@ def test_who_goes_with_whom() -> None:
     assert goes_with(other, training, 1, False) != key(20)
 
 
+def order(task: Task, who: int) -> local.Order:
+    return local.Order(task=task, training=Training(batch=8), lr=LR, key=(1, 0, 0), client=who)
+
+
 def test_tasks_done_together_are_the_tasks_done_alone() -> None:
     """Choices and measured losses are each client's; the update is from the mean of what it chose."""
     learner, rows = learner_of(mlp)
     task = Task(offered=(4, 5, 6), choose=2, measure="validation")
-    jobs = [local.Job(task, rows, client(i), Training(batch=8), LR, (1, 6, 0, i)) for i in range(3)]
+    jobs = [local.Job(order(task, i), rows, client(i)) for i in range(3)]
     for job, found in zip(jobs, local.answer_together(learner, jobs), strict=True):
         alone = local.answer(Learner(made(mlp), Objective()), job)
         assert (found.chosen, found.losses, found.accuracies) == (
@@ -259,15 +263,15 @@ def test_tasks_done_together_are_the_tasks_done_alone() -> None:
             alone.losses,
             alone.accuracies,
         )
-        assert found.row is not None
-        assert alone.row is not None
-        torch.testing.assert_close(found.row, alone.row, rtol=1e-4, atol=2e-6)
+        assert found.update is not None
+        assert alone.update is not None
+        torch.testing.assert_close(found.update, alone.update, rtol=1e-4, atol=2e-6)
 
 
 def test_global_randomness_is_left_alone() -> None:
     learner, rows = learner_of(mlp)
     before = torch.random.get_rng_state()
-    job = local.Job(Task(offered=(0,)), rows[:1], client(1), Training(batch=8), LR, (1, 6, 0, 1))
+    job = local.Job(order(Task(offered=(0,)), 1), rows[:1], client(1))
     list(local.answer_together(learner, [job, job]))
     assert torch.equal(torch.random.get_rng_state(), before)
 

@@ -30,6 +30,12 @@ def rows(model: Callable[[], nn.Module], count: int) -> list[Tensor]:
     return [learner(model).layout.row(made(model, i)) for i in range(count)]
 
 
+def order(task: Task, key: Any = KEY) -> local.Order:
+    """The order of a task; the key is (seed, purpose, exchange, client)."""
+    seed, _, exchange, who = key
+    return local.Order(task=task, training=TRAINING, lr=0.1, key=(seed, exchange, 0), client=who)
+
+
 def answer(
     task: Task,
     offered: list[Tensor],
@@ -37,9 +43,7 @@ def answer(
     model: Any = linear,
     key: Any = KEY,
 ) -> Any:
-    return local.answer(
-        learner(model, 50), local.Job(task, offered, data or client(1), TRAINING, 0.1, key)
-    )
+    return local.answer(learner(model, 50), local.Job(order(task, key), offered, data or client(1)))
 
 
 # -- tasks
@@ -57,7 +61,7 @@ def test_a_client_trains_from_the_mean_of_its_best_models(choose: int, part: Any
     assert reply.chosen == tuple(10 + i for i in best)
     start = sum(offered[i] for i in best) / choose  # type: ignore[operator]
     expected = reference.train(start, data.train, TRAINING, 0.1, generator(*KEY)) - start
-    torch.testing.assert_close(reply.row, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(reply.update, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_equal_losses_go_to_the_first_offered() -> None:
@@ -85,7 +89,7 @@ def test_a_nan_loss_is_never_the_least() -> None:
 def test_only_measuring() -> None:
     task = Task(offered=(0, 1), choose=2, training=Training(epochs=0), measure="train")
     reply = answer(task, rows(linear, 2))
-    assert (reply.row, len(reply.losses), len(reply.accuracies)) == (None, 2, 2)
+    assert (reply.update, len(reply.losses), len(reply.accuracies)) == (None, 2, 2)
 
 
 def test_a_task_without_measuring_says_nothing_of_losses() -> None:
@@ -96,7 +100,7 @@ def test_a_task_without_measuring_says_nothing_of_losses() -> None:
 def test_a_gradient_task_replies_with_the_gradient() -> None:
     offered, data = rows(dropped, 1), client(1)
     reply = answer(Task(offered=(0,), gradient=True), offered, data, dropped)
-    assert torch.equal(reply.row, learner(dropped).gradient(offered[0], data.train))
+    assert torch.equal(reply.update, learner(dropped).gradient(offered[0], data.train))
 
 
 @seeded(0)
@@ -114,7 +118,7 @@ def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
     scores = it.measure(torch.tensor([0.0, 0.0, 1.0]), data)  # errors 1, 0, 1, 2, 3
     assert scores == {"loss": (1 + 0 + 1 + 4 + 9) / 5, "absolute": (1 + 0 + 1 + 2 + 3) / 5}
     both = ClientData(train=data, validation=data, test=data)
-    job = local.Job(Task(offered=(0,), measure="train"), [torch.zeros(3)], both, TRAINING, 0.1, KEY)
+    job = local.Job(order(Task(offered=(0,), measure="train")), [torch.zeros(3)], both)
     assert local.answer(it, job).accuracies == (2.0,)
 
 
@@ -124,11 +128,11 @@ def test_objectives_without_classes_are_measured_by_their_own_metric() -> None:
 
 def test_a_reply_depends_on_the_key_and_leaves_global_randomness_alone() -> None:
     offered, before = rows(dropped, 1), torch.get_rng_state()
-    first = answer(Task(offered=(0,)), offered, model=dropped).row
+    first = answer(Task(offered=(0,)), offered, model=dropped).update
     torch.rand(5)  # the caller's generator moves on
-    assert torch.equal(answer(Task(offered=(0,)), offered, model=dropped).row, first)
+    assert torch.equal(answer(Task(offered=(0,)), offered, model=dropped).update, first)
     assert not torch.equal(
-        answer(Task(offered=(0,)), offered, model=dropped, key=(5, 6, 1, 1)).row, first
+        answer(Task(offered=(0,)), offered, model=dropped, key=(5, 6, 1, 1)).update, first
     )
     torch.set_rng_state(before)
     answer(Task(offered=(0,)), offered, model=dropped)

@@ -41,11 +41,13 @@ from coterie.boundary import Boundary
 from coterie.core import Client, Means, Method, Note, Position, Round
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
-from coterie.engines.pool import ClientJob, ClientPool, Done, Test, Worker
+from coterie.engines.pool import ClientPool
+from coterie.engines.worker import PlacedOrder, Test, Worker
 from coterie.engines.workers import EngineError, Hardware, WorkerLost, default_workers, sentence
 from coterie.randomness import Purpose, seeded
 from coterie.robust import Extent, Robust, extent
 from coterie.settings import SettingError, UserError
+from coterie.training import ClientResult, Order
 
 PLACING = 120.0
 """Longest time in seconds until an actor has started on each node. A node without free cores by
@@ -266,11 +268,11 @@ def _undisturbed() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Order:
+class NodeOrder:
     """Jobs for a node. Rows and slots are numbered anew, for the node's own matrices.
 
     Attributes:
-        jobs: Lists of :class:`.pool.ClientJob` or of :class:`.pool.Test`.
+        jobs: Lists of :class:`.worker.PlacedOrder` or of :class:`.worker.Test`.
         extra: Shape ``(p, d)``: the rows made for single clients, which follow the models.
         slots: Number of slots for replies.
         sketch: Numbers of a sketch; 0 without sketches.
@@ -357,7 +359,7 @@ class Station:
         self.held: list[Tensor] = []
         return None
 
-    def work(self, models: np.ndarray, order: Order) -> Outcome | Failure:
+    def work(self, models: np.ndarray, order: NodeOrder) -> Outcome | Failure:
         """Carry out an order.
 
         Args:
@@ -366,7 +368,7 @@ class Station:
         """
         pool, given = self.pool, torch.from_numpy(models.copy())  # Ray's own memory is read-only
         if order.more:
-            pool.hand.replies = torch.empty(
+            pool.worker.replies = torch.empty(
                 0, pool.layout.size
             )  # new memory; the earlier rows stay in ``held``
         try:
@@ -376,28 +378,29 @@ class Station:
         except EngineError as error:
             return Failure(str(error), error.details, lost=isinstance(error, WorkerLost))
         if order.stay:
-            self.held = [*(self.held if order.more else ()), pool.hand.replies]
+            self.held = [*(self.held if order.more else ()), pool.worker.replies]
         rows: dict[int, np.ndarray] = {}
         extents: dict[int, Extent] = {}
         kept: dict[int, np.ndarray] = {}
-        for job, done in _replies(results):
-            if job.personal is not None:
-                rows[job.personal] = pool.hand.replies[job.personal].numpy()
-            if not done.trained or job.aside:
+        for placed, result in _results(results):
+            if placed.personal_slot is not None:
+                rows[placed.personal_slot] = pool.worker.replies[placed.personal_slot].numpy()
+            if not result.trained or placed.order.beside_halves:
                 continue
-            row = pool.hand.replies[job.slot]
+            row = pool.worker.replies[placed.slot]
             if not order.stay:
-                rows[job.slot] = row.numpy()
+                rows[placed.slot] = row.numpy()
                 continue
-            mask = pool.mask(job.task.local_layers) if job.task.local_layers else None
-            extents[job.slot] = extent(row, given[list(done.chosen)].mean(0), pool.wire, mask)
-            if mask is not None:
-                kept[job.slot] = row[mask].numpy()
-                row[mask] = 0.0  # it counts in no mean
+            keep_mask = pool.keep_mask(placed.order.task)
+            start = given[list(result.chosen)].mean(0)
+            extents[placed.slot] = extent(row, start, pool.wire, keep_mask)
+            if keep_mask is not None:
+                kept[placed.slot] = row[keep_mask].numpy()
+                row[keep_mask] = 0.0  # it counts in no mean
         return Outcome(
             results,
             rows,
-            pool.hand.sketches[: order.slots if order.sketch else 0].numpy(),
+            pool.worker.sketches[: order.slots if order.sketch else 0].numpy(),
             extents,
             kept,
         )
@@ -486,7 +489,7 @@ class Share:
     node: Node
     at: tuple[int, ...]
     slots: tuple[int, ...]
-    order: Order
+    order: NodeOrder
     held: int = 0
 
 
@@ -639,7 +642,7 @@ class Cluster:
 
     def _known(self, jobs: Sequence[Any], i: int, one: Any) -> Any:
         """A result with the job as it is numbered here."""
-        return (jobs[i], one[1]) if isinstance(jobs[i], ClientJob) else one
+        return (jobs[i], one[1]) if isinstance(jobs[i], PlacedOrder) else one
 
     def _carried_out(self, at: Sequence[int]) -> Iterator[tuple[Share, Outcome]]:
         """Carry out the jobs at these positions; every share as soon as it is done."""
@@ -708,13 +711,13 @@ class Cluster:
 
     def _cost(self, job: Sequence[Any]) -> int:
         """Number of examples of a job."""
-        return sum(
-            len(one)
-            if isinstance(one, Test)
-            else len(self._here.data(one.client, one.task.holdout.share, one.step).train)
-            // (1 if one.half is None else 2)
-            for one in job
-        )
+        return sum(len(one) if isinstance(one, Test) else self._examples(one.order) for one in job)
+
+    def _examples(self, order: Order) -> int:
+        """Number of training examples of an order; a half has half of them."""
+        step = self._here.world.step(order.round + 1)
+        data = self._here.data(order.client, order.task.holdout.share, step)
+        return len(data.train) // (1 if order.half is None else 2)
 
     def _share(self, node: Node, at: tuple[int, ...]) -> Share:
         """A node's share, with slots and rows numbered anew."""
@@ -728,28 +731,24 @@ class Cluster:
         )
         renamed = [[_renumbered(one, slot, row) for one in job] for job in jobs]
         extra = torch.stack([self._personal[old - k] for old in rows]) if rows else self._models[:0]
-        sketch = (
-            self._here.sketches.shape[1]
-            if slots and getattr(jobs[0][0], "sketch", None) is not None
-            else 0
-        )
+        # Tests have no slots; of the orders of an exchange, all have sketches or none.
+        sketch = jobs[0][0].order.sketch_numbers if slots else 0
         held = sum(other.node is node for other in self._shares)
-        order = Order(
+        node_order = NodeOrder(
             renamed, extra.numpy(), len(slots), sketch, self._stay, self._stay and held > 0
         )
-        return Share(node, at, tuple(slots), order, held)
+        return Share(node, at, tuple(slots), node_order, held)
 
     def _take(self, share: Share, outcome: Outcome) -> None:
         """Write what a node sent to the matrices of this process."""
         replies, sketches = self._here.replies, self._here.sketches
-        for job, done in _replies(outcome.results):
-            if not (done.trained or job.aside or self._stay):
-                replies[share.slots[job.slot]] = 0.0  # clears the row of an earlier exchange
-            if job.slot in outcome.kept:
-                mask = self._here.wire.layout.mask(job.task.local_layers)
-                replies[share.slots[job.slot], mask] = torch.from_numpy(
-                    outcome.kept[job.slot].copy()
-                )
+        for placed, result in _results(outcome.results):
+            slot = share.slots[placed.slot]
+            if not (result.trained or placed.order.beside_halves or self._stay):
+                replies[slot] = 0.0  # clears the row of an earlier exchange
+            if placed.slot in outcome.kept:
+                keep_mask = self._here.wire.layout.mask(placed.order.task.local_layers)
+                replies[slot, keep_mask] = torch.from_numpy(outcome.kept[placed.slot].copy())
         for slot, row in outcome.rows.items():
             replies[share.slots[slot]] = torch.from_numpy(row.copy())
         if share.order.sketch:
@@ -886,36 +885,46 @@ def _named(node: Node) -> str:
     return f"node {node.name} of the Ray cluster"
 
 
-def _replies(results: Sequence[Sequence[Any]]) -> Iterator[tuple[ClientJob, Done]]:
-    """The tasks and their results; nothing of tests."""
-    return (one for result in results for one in result if isinstance(one, tuple))
+def _results(
+    results: Sequence[Sequence[Any]],
+) -> Iterator[tuple[PlacedOrder, ClientResult]]:
+    """The orders and their results; nothing of tests."""
+    return (pair for result in results for pair in result if isinstance(pair, tuple))
 
 
-def _clients(one: ClientJob | Test) -> tuple[Client, ...]:
-    return one.clients if isinstance(one, Test) else (one.client,)
+def _clients(job: PlacedOrder | Test) -> tuple[Client, ...]:
+    """The clients of an order or a test."""
+    return job.clients if isinstance(job, Test) else (job.order.client,)
 
 
-def _slots(one: ClientJob | Test) -> list[int]:
-    """The slots of the reply matrix that a job writes."""
-    return (
-        []
-        if isinstance(one, Test)
-        else [slot for slot in (one.slot, one.personal) if slot is not None]
-    )
+def _slots(job: PlacedOrder | Test) -> list[int]:
+    """The slots of the reply matrix that an order writes."""
+    if isinstance(job, Test):
+        return []
+    return [slot for slot in (job.slot, job.personal_slot) if slot is not None]
 
 
-def _rows(one: ClientJob | Test) -> list[int]:
-    """The rows of the model matrix that a job reads."""
-    return list(one.rows) if isinstance(one, Test) or one.own is None else [*one.rows, one.own]
+def _rows(job: PlacedOrder | Test) -> list[int]:
+    """The rows of the model matrix that an order or a test reads."""
+    rows = list(job.rows)
+    if isinstance(job, PlacedOrder) and job.personal_row is not None:
+        rows.append(job.personal_row)
+    return rows
 
 
 def _renumbered(
-    one: ClientJob | Test, slot: Mapping[int, int], row: Mapping[int, int]
-) -> ClientJob | Test:
-    """A job with the slots and the rows of single clients numbered anew."""
-    rows = tuple(row.get(old, old) for old in one.rows)
-    if isinstance(one, Test):
-        return replace(one, rows=rows)
-    own = None if one.own is None else row.get(one.own, one.own)
-    personal = None if one.personal is None else slot[one.personal]
-    return replace(one, rows=rows, own=own, slot=slot[one.slot], personal=personal)
+    job: PlacedOrder | Test, slots: Mapping[int, int], rows: Mapping[int, int]
+) -> PlacedOrder | Test:
+    """An order or a test with the slots, and the rows of single clients, numbered anew."""
+    model_rows = tuple(rows.get(row, row) for row in job.rows)
+    if isinstance(job, Test):
+        return replace(job, rows=model_rows)
+    personal_row = job.personal_row
+    personal_slot = job.personal_slot
+    return replace(
+        job,
+        rows=model_rows,
+        slot=slots[job.slot],
+        personal_row=None if personal_row is None else rows.get(personal_row, personal_row),
+        personal_slot=None if personal_slot is None else slots[personal_slot],
+    )

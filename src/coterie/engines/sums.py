@@ -17,8 +17,9 @@ from torch import Tensor
 
 from coterie.boundary import Boundary
 from coterie.core import Client, Plan, QuestionSums, Replies, Task
-from coterie.engines.pool import Answer, ClientPool
+from coterie.engines.pool import ClientPool
 from coterie.randomness import Purpose, numpy_generator
+from coterie.training import ClientResult
 
 COUNTED = 0.4
 """Weight of the number of clients beside an update of norm 1, in the slots of a hidden plan."""
@@ -115,7 +116,7 @@ class Answers:
         self.sums: dict[int, np.ndarray] = {}
         self.cells: dict[Client, int] = {}
 
-    def take(self, answers: Mapping[Client, Answer]) -> None:
+    def take(self, answers: Mapping[Client, ClientResult]) -> None:
         """Store the sketches of clients that trained on both halves, and add the answers of all.
 
         Args:
@@ -125,8 +126,8 @@ class Answers:
             task = self.plan.tasks[client]
             if task.halves:
                 self.halves.pop(client, None)  # those of an earlier model
-            if answer.second is not None:
-                self.halves[client] = self.pool.sketches([answer.slot, answer.second]).view(2, -1)
+            if len(answer.slots) == 2:
+                self.halves[client] = self.pool.rows.sketches(answer.slots).view(2, -1)
             if task.private.question is None:
                 continue
             own = self.halves.get(client)
@@ -144,7 +145,7 @@ class Answers:
                     np.float64
                 )
 
-    def limit(self, answers: Mapping[Client, Answer]) -> None:
+    def limit(self, answers: Mapping[Client, ClientResult]) -> None:
         """Shorten updates to the maximum norm, and cut them to what masked numbers can express."""
         wire = self.pool.wire
         if not wire.boundary.masks:

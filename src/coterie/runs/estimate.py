@@ -27,6 +27,7 @@ from coterie.core import Assignment, Method, Plan, Position, Round, Task, Traini
 from coterie.data.batches import tensors
 from coterie.data.world import ClientData, World
 from coterie.engines import rounds as inprocess
+from coterie.engines.exchange import window
 from coterie.engines.pool import ClientPool
 from coterie.engines.workers import Hardware
 from coterie.models.layout import Layout
@@ -274,15 +275,15 @@ class _FirstRounds:
         """Carry out a plan with one step per task, and add to ``sums`` the work of its real tasks."""
         out = inprocess.exchange(pool, self._shortened(plan, sums), position, seed, clock)
         for _, part in plan.leaves():
-            models = float(len(pool.hand.models))
+            models = float(len(pool.worker.models))
             replies = self.share * sum(
                 1 + task.halves + (task.personal is not None) for task in part.tasks.values()
             )
             if models >= len(self.few.clients):  # one for each client
                 models *= self.share
-            window = inprocess.window(part, pool.layout.size, pool.robust.needs_all)
+            at_a_time = window(part, pool.layout.size, pool.robust.needs_all)
             replies = (
-                replies if window == len(part.tasks) else min(window, replies)
+                replies if at_a_time == len(part.tasks) else min(at_a_time, replies)
             )  # held all together, or some at a time
             self.numbers = max(self.numbers, (models + replies) * pool.layout.size)
         return out

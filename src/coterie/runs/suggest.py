@@ -39,8 +39,10 @@ from coterie.core import (
     as_groups,
 )
 from coterie.engines import rounds
+from coterie.engines.clock import Clock
+from coterie.engines.exchange import exchange
 from coterie.engines.pool import ClientPool
-from coterie.engines.rounds import Clock, exchange, setup
+from coterie.engines.rounds import setup
 from coterie.files import Folder
 from coterie.methods import ACFL, CFL, FLHC, SplitHalf
 from coterie.methods._cluster_tree import CFLState, Leaf, root

@@ -1,16 +1,16 @@
 """Local training and measuring of models: one client at a time (:mod:`.learner`), or a block of clients (:mod:`.blocks`)."""
 
-from coterie.training.jobs import Job as Job
-from coterie.training.jobs import Reply as Reply
-from coterie.training.jobs import answer as answer
-from coterie.training.jobs import answer_together as answer_together
-from coterie.training.jobs import beside_halves as beside_halves
-from coterie.training.jobs import halvable as halvable
-from coterie.training.jobs import halved as halved
-from coterie.training.jobs import halves as halves
-from coterie.training.jobs import held_out as held_out
-from coterie.training.jobs import of_each_subject as of_each_subject
-from coterie.training.jobs import parts as parts
+from coterie.training.client import PERSONAL_NOT_FINITE as PERSONAL_NOT_FINITE
+from coterie.training.client import UPDATE_NOT_FINITE as UPDATE_NOT_FINITE
+from coterie.training.client import all_finite as all_finite
+from coterie.training.client import answer as answer
+from coterie.training.client import answer_together as answer_together
+from coterie.training.client import carry_out as carry_out
+from coterie.training.client import combined as combined
+from coterie.training.client import divided as divided
+from coterie.training.client import mean_model as mean_model
+from coterie.training.client import own_values_after as own_values_after
+from coterie.training.client import sent_update as sent_update
 from coterie.training.learner import BATCH_TO_MEASURE as BATCH_TO_MEASURE
 from coterie.training.learner import Learner as Learner
 from coterie.training.learner import Part as Part
@@ -19,3 +19,11 @@ from coterie.training.learner import batchnorm as batchnorm
 from coterie.training.neighbours import WithNeighbours as WithNeighbours
 from coterie.training.neighbours import remembered as remembered
 from coterie.training.neighbours import sums_with_neighbours as sums_with_neighbours
+from coterie.training.order import ClientResult as ClientResult
+from coterie.training.order import Job as Job
+from coterie.training.order import Order as Order
+from coterie.training.order import sketch_size as sketch_size
+from coterie.training.splits import halvable as halvable
+from coterie.training.splits import halves as halves
+from coterie.training.splits import held_out as held_out
+from coterie.training.splits import of_each_subject as of_each_subject

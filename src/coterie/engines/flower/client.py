@@ -35,11 +35,12 @@ from torch import Tensor, nn
 
 from coterie import training
 from coterie.clustering.sketch import unchecked_sketch
-from coterie.core import HALVES
+from coterie.core import HALVES, Client
 from coterie.data.described import described
 from coterie.data.objective import Objective
 from coterie.data.schema import Schema, checked
 from coterie.data.world import ClientData
+from coterie.engines.exchange import held_losses
 from coterie.engines.flower import messages, schemas
 from coterie.engines.flower.functions import FunctionLearner, Functions, Test, Train, client_data
 from coterie.engines.flower.messages import (
@@ -56,10 +57,9 @@ from coterie.engines.flower.messages import (
     Order,
 )
 from coterie.engines.flower.names import Claim, claim_of, named, said
-from coterie.engines.rounds import held_losses
 from coterie.engines.sums import in_cell
 from coterie.files import read_within, within
-from coterie.models.layout import Layout, own_layers, with_weight, without_weight
+from coterie.models.layout import Layout, own_layers, without_weight
 from coterie.printable import printable
 from coterie.randomness import Purpose, seeded
 from coterie.records.record import versions
@@ -302,169 +302,138 @@ def trained(
         "num-examples": me.attack.claimed(examples) if me.attack else examples
     }
     records: dict[str, Any] = {}
-    done, losses = [], {}
+    held: dict[str, Mapping[Client, np.ndarray]] = {}
+    stored: list[tuple[ClientMemory, training.ClientResult]] = []
     for place, order in enumerate(orders):
-        work = _work(me, learner, order, _arrays(content, first, len(order.task.offered)), context)
+        memory = ClientMemory.of_order(context, learner.layout, order)
+        arrays = _arrays(content, first, len(order.task.offered))
         first += len(order.task.offered)
-        for name, update in zip(messages.updates_of(place), work.updates, strict=False):
-            records[name] = messages.packed(update, learner.layout, without=work.keep)
-        if work.answer is not None:
-            records[messages.of_task(ANSWER, place)] = ArrayRecord({ANSWER: Array(work.answer)})
-        metrics |= {messages.of_task(name, place): value for name, value in work.metrics.items()}
-        if work.losses is not None:
-            losses[order.part] = {order.client: work.losses}
-        done.append(work)
-    if losses:
-        metrics |= messages.held_metrics(held_losses(losses)[orders[0].client])
-    for work in done:  # only if all tasks are done
-        if work.halves is not None and work.sketches is not None:
-            work.sketches.put(orders[0].key[1], work.halves)
-        if work.own is not None:
-            work.keeping.keep(orders[0].key[1], work.own)
+        result = _carried_out(me, learner, order, arrays, memory)
+        keep_mask = (
+            learner.layout.mask(order.task.local_layers) if order.task.local_layers else None
+        )
+        for name, update in zip(messages.updates_of(place), result.updates, strict=False):
+            records[name] = messages.packed(update, learner.layout, without=keep_mask)
+        if result.answer is not None:
+            answer = ArrayRecord({ANSWER: Array(result.answer)})
+            records[messages.of_task(ANSWER, place)] = answer
+        for name, value in _metrics(order, result).items():
+            metrics[messages.of_task(name, place)] = value
+        if result.held_losses is not None:
+            held[order.part] = {order.client: result.held_losses}
+        stored.append((memory, result))
+    if held:
+        metrics |= messages.held_metrics(held_losses(held)[orders[0].client])
+    for memory, result in stored:  # only if all tasks are done
+        memory.store(orders[0].exchange, result)
     return RecordDict({**records, METRICS: MetricRecord(metrics)})
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a client has done for one task.
-
-    Attributes:
-        updates: No update, one update ``(d,)``, or those of both halves.
-        keep: Mask of the columns that stay at the client; None for none.
-        metrics: Name -> value, for the reply.
-        losses: Held-out losses ``(m, examples)``; None if the task does not ask for them.
-        keeping: Stores the client's own values.
-        own: The own values after the task; None if they do not change.
-        answer: The answer to the task's question; None if it has none.
-        halves: New sketches ``(2, k)``, or an empty array if the client could not make them; None
-            if they do not change.
-        sketches: Stores them.
-    """
-
-    updates: list[Tensor]
-    keep: Tensor | None
-    metrics: Mapping[str, Any]
-    losses: np.ndarray | None
-    keeping: Keeping
-    own: Tensor | None
-    answer: np.ndarray | None = None
-    halves: np.ndarray | None = None
-    sketches: Sketches | None = None
-
-
-def _work(
+def _carried_out(
     me: Participant,
     learner: training.Learner,
     order: Order,
     arrays: Sequence[Any],
-    context: Context,
-) -> Work:
-    """Carry out one task."""
-    layout, (seed, exchange, _) = learner.layout, order.key
-    asked, sketches = order.task, Sketches(context, order)
-    task = in_cell(asked, sketches.before(exchange)) if order.hidden else asked
-    order = replace(order, task=task)
-    keep = layout.mask(task.local_layers) if task.local_layers else None
-    keeping = Keeping(context, layout, order.run, order.client, order.part, order.since)
-    kept = keeping.before(exchange) if keep is not None or task.personal is not None else None
-    layers = (
-        None if keep is None or kept is None else torch.where(keep, kept[: layout.size], torch.nan)
-    )
-    offered = _models(layout, [arrays[asked.offered.index(row)] for row in task.offered], layers)
-    mine = kept if task.personal is not None and task.personal.start == "own" else None
-    replies = _answers(me, learner, order, offered, mine)
-    reply, last = replies[0], replies[-1]
-    chosen = [task.offered.index(row) for row in reply.chosen]
-    metrics: dict[str, Any] = {"chosen": [asked.offered.index(row) for row in reply.chosen]}
-    if reply.losses and not order.sums:
-        metrics |= {"losses": list(reply.losses), "accuracies": list(reply.accuracies)}
-    updates = [each.row for each in replies[:2] if each.row is not None]
-    if me.attack is not None:
-        there = torch.arange(layout.size) < layout.trainable
-        there = there if keep is None else there & ~keep
-        updates = [
-            me.attack.tampered(update, there, seed, exchange, order.client) for update in updates
-        ]
-    own = None
-    if not all(torch.isfinite(row.dot(row)) for row in updates):
-        pass  # the server refuses them
-    elif task.personal is not None:
-        own = _personal(last)
-    elif updates and keep is not None and not task.gradient:
-        rows = [offered[i] for i in chosen]
-        after = torch.stack(rows).mean(0) + torch.stack(updates).mean(0)
-        own = torch.where(
-            keep, after, torch.full_like(after, torch.nan) if kept is None else kept[: layout.size]
+    memory: ClientMemory,
+) -> training.ClientResult:
+    """Carry out the task of one part of a plan."""
+    layout, asked = learner.layout, order.task
+    if order.hidden:
+        order = replace(order, task=in_cell(asked, memory.half_sketches_before(order.exchange)))
+    task = order.task
+    own_values = None
+    if task.local_layers or task.personal is not None:
+        own_values = memory.own_values_before(order.exchange)
+    kept_layers = None
+    if task.local_layers and own_values is not None:
+        kept_layers = torch.where(
+            layout.mask(task.local_layers), own_values[: layout.size], torch.nan
         )
-    if own is not None:
-        metrics[KEPT] = -1 if (tag := keeping.last(exchange)) is None else tag
-    if task.personal is not None:
-        metrics[PERSONAL] = int(own is not None)
-    losses = None if last.held is None else last.held.numpy()
-    work = Work(updates, keep, metrics, losses, keeping, own)
-    return _in_sums(work, order, sketches, layout, len(me.data.train)) if order.sums else work
+    offered_arrays = [arrays[asked.offered.index(row)] for row in task.offered]
+    offered = _models(layout, offered_arrays, kept_layers)
+    job = _job(me, layout, order, offered, own_values)
+    result = training.carry_out(learner, job, me.attack, own_values)
+    if own_values is not None:
+        result = replace(result, stored_at=memory.stored_at(order.exchange))
+    # A model of a cell was one of those that the plan offers.
+    places = tuple(asked.offered.index(row) for row in result.chosen)
+    result = replace(result, chosen=places)
+    return _in_sums(result, order, memory, layout, len(me.data.train)) if order.sums else result
 
 
-def _in_sums(work: Work, order: Order, sketches: Sketches, layout: Layout, examples: int) -> Work:
-    """What a client has done for a task of which only sums are needed: one update, and the answer to its question."""
+def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
+    """The metrics of a reply to one task."""
+    metrics: dict[str, Any] = {"chosen": list(result.chosen)}
+    if result.losses and not order.sums:
+        metrics["losses"] = list(result.losses)
+        metrics["accuracies"] = list(result.accuracies)
+    if result.own_values is not None:
+        metrics[KEPT] = result.stored_at
+    if order.task.personal is not None:
+        metrics[PERSONAL] = int(result.own_values is not None)
+    if result.cell is not None:
+        metrics[CELL] = result.cell
+    return metrics
+
+
+def _in_sums(
+    result: training.ClientResult, order: Order, memory: ClientMemory, layout: Layout, examples: int
+) -> training.ClientResult:
+    """The result of a task of which only sums are needed: one update, and the answer to its question."""
     task, question = order.task, order.task.private.question
-    halves: np.ndarray | None = None
+    stored_sketches: np.ndarray | None = None
+    sketches = None  # of the halves about which the question asks
     if task.halves:
-        halves = np.zeros((0, 0), dtype=np.float32)
-        if len(work.updates) == 2 and order.sketch:
-            made = unchecked_sketch(
-                torch.stack(work.updates)[:, slice(*order.columns)], order.sketch
-            ).numpy()
-            halves = made if np.isfinite(made).all() else halves
+        stored_sketches = sketches = _half_sketches(result.updates, order)
     elif question is not None and question.ask not in ("sizes", "norms"):
-        halves = sketches.before(order.key[1])
-    update = torch.stack(work.updates).sum(0) / len(work.updates) if work.updates else None
-    known, metrics, answer = (
-        halves if halves is not None and len(halves) else None,
-        dict(work.metrics),
-        None,
-    )
+        sketches = memory.half_sketches_before(order.exchange)
+    if sketches is not None and not len(sketches):
+        sketches = None
+    update = None
+    if result.updates:
+        update = torch.stack(result.updates).sum(0) / len(result.updates)
+    cell: int | None = None
+    answer: np.ndarray | None = None
     if question is not None and question.ask == "cell":
-        metrics |= {} if known is None else {CELL: question.cell(known)}
+        cell = None if sketches is None else question.cell(sketches)
     elif question is not None:
         norm = None if update is None else float(update[: layout.trainable].norm())
-        norm = norm if norm is None or math.isfinite(norm) else None
-        answer = question.answer(known, norm, examples)
+        if norm is not None and not math.isfinite(norm):
+            norm = None
+        answer = question.answer(sketches, norm, examples)
     return replace(
-        work,
-        updates=[] if update is None or not task.private.sends_update else [update],
-        metrics=metrics,
+        result,
+        updates=() if update is None or not task.private.sends_update else (update,),
         answer=answer,
-        halves=halves if task.halves else None,
-        sketches=sketches,
+        cell=cell,
+        half_sketches=stored_sketches,
     )
 
 
-def _answers(
+def _half_sketches(updates: Sequence[Tensor], order: Order) -> np.ndarray:
+    """The sketches ``(2, k)`` of both halves; empty if the client could not make them."""
+    if len(updates) == 2 and order.sketch:
+        columns = torch.stack(tuple(updates))[:, slice(*order.columns)]
+        sketches = unchecked_sketch(columns, order.sketch).numpy()
+        if np.isfinite(sketches).all():
+            return sketches
+    return np.zeros((0, 0), dtype=np.float32)
+
+
+def _job(
     me: Participant,
-    learner: training.Learner,
+    layout: Layout,
     order: Order,
     offered: Sequence[Tensor],
-    own: Tensor | None,
-) -> list[training.Reply]:
-    """The reply to a task, or to it on both halves of the data, and a third one if halves have not all that is asked for."""
-    seed, exchange, _ = order.key
-    task = order.task
-    data = training.held_out(me.data, task.holdout.share, seed, order.client)
-    key = seed, Purpose.TRAIN, exchange, order.client
-    values, weight = (None, None) if own is None else without_weight(own, learner.layout.size)
-    job = training.Job(task, offered, data, order.training, order.lr, key, values, weight)
-    jobs = training.parts(job, learner.least)
-    if len(jobs) > 1 and (rest := training.beside_halves(task)) is not None:
-        jobs = (*jobs, replace(job, task=rest))
-    return [training.answer(learner, each) for each in jobs]
-
-
-def _personal(reply: training.Reply) -> Tensor | None:
-    """The own values of a personal model, with the weight of a mixture behind them; None if they are not finite."""
-    if reply.own is None or not torch.isfinite(reply.own).all():
-        return None
-    return with_weight(reply.own, reply.weight)
+    own_values: Tensor | None = None,
+) -> training.Job:
+    """An order with the models and this node's data."""
+    data = training.held_out(me.data, order.task.holdout.share, order.seed, order.client)
+    personal = order.task.personal
+    if own_values is None or personal is None or personal.start != "own":
+        return training.Job(order, offered, data)
+    model, weight = without_weight(own_values, layout.size)
+    return training.Job(order, offered, data, model, weight)
 
 
 def tested(
@@ -485,11 +454,15 @@ def tested(
         ValueError: The message has no task, or its models do not fit.
     """
     order = messages.order_of(content)
-    keeping = Keeping(context, learner.layout, order.run, order.client, order.part, order.since)
-    kept = None if order.plain else keeping.before(order.key[1])
-    rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), kept)
-    if order.hidden and len(rows) > 1:
-        rows = [rows[_answers(me, learner, order, rows, None)[0].chosen[0]]]
+    own_values = None
+    if not order.plain:
+        own_values = ClientMemory.of_order(context, learner.layout, order).own_values_before(
+            order.exchange
+        )
+    rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), own_values)
+    if order.hidden and len(rows) > 1:  # it takes the model of lowest loss
+        result = training.carry_out(learner, _job(me, learner.layout, order, rows))
+        rows = [rows[result.chosen[0]]]
     test, near = me.data.test, order.neighbours
     with seeded(0):
         if near is None:
@@ -544,7 +517,7 @@ MIXTURE = ".mixture"
 begins with a point."""
 
 
-class Shelf(Protocol):
+class ValueStore(Protocol):
     """A store for the own values after some exchanges."""
 
     def tags(self) -> list[int]:
@@ -578,7 +551,7 @@ def digests(part: str) -> list[str]:
     )
 
 
-class InState:
+class StateStore:
     """A store in records ``coterie-kept-<run>-<exchange>`` of a node's state; the run is followed by the digests of a part."""
 
     def __init__(self, state: RecordDict, run: str, part: str = "") -> None:
@@ -611,7 +584,7 @@ class InState:
             del self.state[name]
 
 
-class InFolder:
+class FolderStore:
     """A store in files ``<run>/<client>/<exchange>.safetensors``; the client is followed by the digests of a part."""
 
     def __init__(self, folder: Path, run: str, client: int, part: str = "") -> None:
@@ -660,8 +633,8 @@ def _tag(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-class Keeping:
-    """The own values of one client in one run.
+class ClientMemory:
+    """What a client stores for its next exchange, for one part of the plan: own values and sketches.
 
     Args:
         context: Flower's context of the node.
@@ -669,7 +642,7 @@ class Keeping:
         run: The name of the run, up to 32 hexadecimal digits.
         client: The client's id.
         part: The name of the part of the plan.
-        since: Values that were stored before this exchange do not count.
+        since: What was stored before this exchange does not count.
 
     Raises:
         ValueError: The name of the run is not of this form.
@@ -680,113 +653,104 @@ class Keeping:
         context: Context,
         layout: Layout,
         run: str,
-        client: int,
+        client: Client,
         part: str = "",
         since: int = 0,
     ) -> None:
-        self.layout, self.shelf, self.since = layout, shelf(context, run, client, part), since
+        self.layout = layout
+        self.since = since
+        self._values = store_of(context, run, client, part)
+        self._sketches = store_of(context, run, client, part + HALVES)
 
-    def last(self, exchange: int) -> int | None:
-        """Return the last exchange before ``exchange`` with stored values that count; None if there is none."""
-        return _last(self.shelf, self.since, exchange)
+    @classmethod
+    def of_order(cls, context: Context, layout: Layout, order: Order) -> ClientMemory:
+        """Return the memory of the client and the part of an order."""
+        return cls(context, layout, order.run, order.client, order.part, order.since)
 
-    def before(self, exchange: int) -> Tensor | None:
-        """Return the client's own values before ``exchange``, see :class:`~coterie.core.Position`; None if there are none.
+    def stored_at(self, exchange: int) -> int:
+        """Return the last exchange before ``exchange`` with stored own values, -1 if there is none."""
+        last = self._last(self._values, exchange)
+        return -1 if last is None else last
+
+    def own_values_before(self, exchange: int) -> Tensor | None:
+        """Return the client's own values before an exchange, see :class:`~coterie.core.Position`.
 
         Args:
             exchange: The exchange.
 
         Returns:
             The values ``(d,)``, NaN in the other columns; with one more entry if they are of a
-            mixture, its weight.
+            mixture, its weight. None if there are none.
 
         Raises:
             Unfit: The stored values are of another model, or damaged.
         """
-        tag = self.last(exchange)
-        if tag is None:
+        last = self._last(self._values, exchange)
+        if last is None:
             return None
-        record = self.shelf.take(tag)
-        row = messages.unpacked(
-            record, self.layout, may_lack=torch.ones(self.layout.size, dtype=torch.bool)
-        )
+        record = self._values.take(last)
+        any_column = torch.ones(self.layout.size, dtype=torch.bool)
+        values = messages.unpacked(record, self.layout, may_lack=any_column)
         if MIXTURE not in record:
-            return row
+            return values
         weight = torch.from_numpy(messages.array_of(record, MIXTURE, (1,)).astype(np.float32))
         if not 0 <= float(weight) <= 1:
             raise messages.Unfit(
                 f"the stored weight of a mixture must be from 0 to 1, got {float(weight):g}"
             )
-        return torch.cat([row, weight])
+        return torch.cat([values, weight])
 
-    def keep(self, exchange: int, row: Tensor) -> None:
-        """Store the client's own values after an exchange.
+    def half_sketches_before(self, exchange: int) -> np.ndarray | None:
+        """Return the sketches ``(2, k)`` of the last halves before an exchange; None if there are none."""
+        last = self._last(self._sketches, exchange)
+        if last is None:
+            return None
+        return messages.array_of(self._sketches.take(last), ANSWER).astype(np.float32)
 
-        Values of later exchanges are deleted: the server has returned to an earlier round, so they
-        are no longer valid.
+    def store(self, exchange: int, result: training.ClientResult) -> None:
+        """Store what the result of an exchange says that the client keeps."""
+        if result.half_sketches is not None:
+            record = ArrayRecord({ANSWER: Array(result.half_sketches)})
+            self._put(self._sketches, exchange, record)
+        if result.own_values is not None:
+            self.store_own_values(exchange, result.own_values)
 
-        Args:
-            exchange: The exchange.
-            row: The values, as :meth:`before` returns them.
-        """
-        own, weight = row[: self.layout.size], row[self.layout.size :]
-        record = messages.packed(own, self.layout, without=own.isnan())
+    def store_own_values(self, exchange: int, values: Tensor) -> None:
+        """Store own values after an exchange, in the form of :meth:`own_values_before`."""
+        model, weight = values[: self.layout.size], values[self.layout.size :]
+        record = messages.packed(model, self.layout, without=model.isnan())
         if len(weight):
             record[MIXTURE] = Array(weight.numpy())
-        _put(self.shelf, exchange, record)
+        self._put(self._values, exchange, record)
+
+    def _last(self, store: ValueStore, exchange: int) -> int | None:
+        """The last exchange before ``exchange`` with stored values that count; None if there is none."""
+        tags = [tag for tag in store.tags() if self.since <= tag < exchange]
+        return max(tags, default=None)
+
+    def _put(self, store: ValueStore, exchange: int, record: ArrayRecord) -> None:
+        """Store values, and delete the oldest and those of later exchanges.
+
+        There are later ones if the server has returned to an earlier round: they are not valid.
+        """
+        for tag in [tag for tag in store.tags() if tag > exchange]:
+            store.drop(tag)
+        store.put(exchange, record)
+        for tag in sorted(store.tags())[:-VERSIONS]:
+            store.drop(tag)
 
 
-class Sketches:
-    """The sketches of a client's halves in one run, for a part of the plan.
-
-    Args:
-        context: Flower's context of the node.
-        order: A task of that part.
-    """
-
-    def __init__(self, context: Context, order: Order) -> None:
-        self.shelf, self.since = (
-            shelf(context, order.run, order.client, order.part + HALVES),
-            order.since,
-        )
-
-    def before(self, exchange: int) -> np.ndarray | None:
-        """Return the sketches ``(2, k)`` of the last halves before ``exchange``; None if there are none."""
-        tag = _last(self.shelf, self.since, exchange)
-        return (
-            None
-            if tag is None
-            else messages.array_of(self.shelf.take(tag), ANSWER).astype(np.float32)
-        )
-
-    def put(self, exchange: int, halves: np.ndarray) -> None:
-        """Store sketches, as :meth:`Keeping.keep` stores values."""
-        _put(self.shelf, exchange, ArrayRecord({ANSWER: Array(halves)}))
-
-
-def _last(shelf: Shelf, since: int, exchange: int) -> int | None:
-    """The last exchange before ``exchange``, and not before ``since``, with stored values; None if there is none."""
-    return max((tag for tag in shelf.tags() if since <= tag < exchange), default=None)
-
-
-def _put(shelf: Shelf, exchange: int, record: ArrayRecord) -> None:
-    """Store the values of an exchange, and delete those of later exchanges and the oldest."""
-    for tag in [tag for tag in shelf.tags() if tag > exchange]:
-        shelf.drop(tag)
-    shelf.put(exchange, record)
-    for tag in sorted(shelf.tags())[:-VERSIONS]:
-        shelf.drop(tag)
-
-
-def shelf(context: Context, run: str, client: int, part: str = "") -> Shelf:
-    """Return the store for a client's own values, see :class:`Keeping`."""
+def store_of(context: Context, run: str, client: int, part: str = "") -> ValueStore:
+    """Return the store for a client's own values, see :class:`ClientMemory`."""
     if not re.fullmatch(
         "[0-9a-f]{0,32}", run
     ):  # it comes from the server and becomes part of a path
         raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
     folder = str(context.node_config.get(FOLDER, ""))
     return (
-        InFolder(Path(folder), run, client, part) if folder else InState(context.state, run, part)
+        FolderStore(Path(folder), run, client, part)
+        if folder
+        else StateStore(context.state, run, part)
     )
 
 
@@ -799,4 +763,4 @@ def forget(context: Context, order: Order, part: str, before: int) -> None:
         part: The name of the part.
         before: Values of this exchange and of later ones stay.
     """
-    shelf(context, order.run, order.client, part).forget(before)
+    store_of(context, order.run, order.client, part).forget(before)

@@ -32,6 +32,8 @@ from coterie.core import (
     Training,
     amounts,
 )
+from coterie.engines.clock import Clock
+from coterie.engines.exchange import needed, products, together
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.masking import MASKS, MaskedExchange
 from coterie.engines.flower.messages import (
@@ -44,16 +46,21 @@ from coterie.engines.flower.messages import (
     METRICS,
     PERSONAL,
     ROUNDED,
-    Order,
     Unfit,
 )
 from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
 from coterie.engines.plausible import Plausible
-from coterie.engines.pool import sketch_size
-from coterie.engines.rounds import Clock, needed, products, together
 from coterie.pooling import flat
 from coterie.robust import Robust, lengths, steps_of
 from coterie.settings import SettingError
+from coterie.training import (
+    PERSONAL_NOT_FINITE,
+    UPDATE_NOT_FINITE,
+    ClientResult,
+    Order,
+    all_finite,
+    sketch_size,
+)
 
 
 @dataclass
@@ -207,11 +214,7 @@ class Carrier:
             if (task := part.tasks.get(client)) is not None:
                 own = task.local_layers if has.get(name) == task.local_layers else ()
                 offered += self._offered(part.models, task, own, records, number)
-                orders.append(
-                    self._order(
-                        task, client, position, part=name, number=number, **self._summed(part)
-                    )
-                )
+                orders.append(self._order(part, client, position, part_name=name, number=number))
         message = self._message("train", offered, orders)
         if self.masking is not None:
             message.content.config_records[CONFIG][MASKS] = json.dumps(self.masking.config(client))
@@ -234,30 +237,19 @@ class Carrier:
         return [known[number, row, has] for row in task.offered]
 
     def _order(
-        self, task: Task, client: Client, position: Position, part: str, **more: Any
+        self, plan: Plan, client: Client, position: Position, part_name: str, number: int = 0
     ) -> Order:
-        training = task.how(self.training)
-        return Order(
-            task=task,
-            training=training,
-            lr=training.lr
-            * training.lr_decay ** (position.round if task.lr_round is None else task.lr_round),
-            key=(self.seed, position.exchange, position.round),
-            client=client,
-            run=self.run,
-            part=part,
-            since=self._since(part),
-            **more,
+        """The order of a client from its task in a plan without parts."""
+        order = Order.of_plan(
+            plan,
+            client,
+            self.training,
+            (self.seed, position.exchange, position.round),
+            d=self.wire.layout.size,
+            part=part_name,
+            number=number,
         )
-
-    def _summed(self, plan: Plan) -> dict[str, Any]:
-        """The fields of an order that say which sums a plan needs."""
-        if plan.need != "sums":
-            return {}
-        columns = range(self.wire.layout.size)[plan.columns or slice(None)]
-        size = sketch_size(plan, self.wire.layout.size)
-        shown = {"sums": True, "sketch": size, "columns": (columns.start, columns.stop)}
-        return {**shown, "hidden": plan.private.hides_choices, "clip": plan.private.clip}
+        return replace(order, run=self.run, since=self._since(part_name))
 
     def _since(self, part: str) -> int:
         """The exchange from which on own values of a part count: the one after it last ended."""
@@ -296,7 +288,7 @@ class Carrier:
         Returns:
             The replies.
         """
-        heard: dict[Client, Heard] = {}
+        heard: dict[Client, ParsedReply] = {}
         refused = dict(self.unasked)
         replies, asked = list(replies), set(plan.asked)
         secret = self._common_secret(replies)
@@ -330,7 +322,7 @@ class Carrier:
         masked = {} if self.masking is None else self.masking.end()
         self.nodes.notes += [] if self.masking is None else self.masking.notes
         for name, part in plan.leaves():
-            usable = {c: one.tasks[name] for c, one in heard.items() if name in one.tasks}
+            usable = {c: one.results[name] for c, one in heard.items() if name in one.results}
             why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
             why |= {c: text for c, text in refused.items() if c in part.tasks}
             if name in masked:
@@ -375,7 +367,7 @@ class Carrier:
         return boundary_check.most(self.digests.values())
 
     def _remember(
-        self, name: str, plan: Plan, heard: Mapping[Client, ClientReply], exchange: int
+        self, name: str, plan: Plan, heard: Mapping[Client, ClientResult], exchange: int
     ) -> None:
         """Update which clients have stored own values; add a note if these are not the values that the server expects."""
         for client, task in plan.tasks.items():
@@ -383,7 +375,7 @@ class Carrier:
             if client not in heard:
                 self.kept.get(node, {}).pop(name, None)  # it may return without its layers
             elif personal is not None or (task.local_layers and task.trains and not task.gradient):
-                found, expected = heard[client].kept, self.layers.get(name, {}).get(client, -1)
+                found, expected = heard[client].stored_at, self.layers.get(name, {}).get(client, -1)
                 uses = bool(task.local_layers) or (personal is not None and personal.start == "own")
                 if (
                     uses and found != expected and self.wire.counts
@@ -517,39 +509,33 @@ class Carrier:
             One message per connected client.
         """
         records: dict[Any, ArrayRecord] = {}
-        out = []
-        for client, served in sorted(assignment.row.items()):
+        test_messages = []
+        for client, row in sorted(assignment.row.items()):
             if client not in self.online:
                 continue
             rows = assignment.serving(client)
             if client not in self.nodes.aware:
-                rows = (served,)  # an app that does not know Coterie tests one model
-            plain = client in assignment.plain
-            has = (
-                () if plain else self.kept.get(self.nodes.node(client), {}).get(assignment.part, ())
-            )
-            offered = self._offered(
-                assignment.models, Task(offered=rows, choose=len(rows)), has, records
-            )
+                rows = (row,)  # an app that does not know Coterie tests one model
+            # The models in the message, which are numbered anew there.
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
-            near = assignment.neighbours
-            if assignment.hidden:
+            if assignment.hidden:  # the client takes one of all models
                 rows = tuple(range(len(assignment.models)))
-                offered, task = (
-                    self._offered(assignment.models, Task(offered=rows), has, records),
-                    Task(offered=rows, epochs=0),
-                )
-            order = self._order(
-                task,
-                client,
-                position,
-                part=assignment.part,
-                plain=plain,
-                neighbours=near,
-                hidden=assignment.hidden,
+                task = Task(offered=rows, epochs=0)
+            plain = client in assignment.plain
+            has_layers: tuple[str, ...] = ()
+            if not plain:
+                layers_of_part = self.kept.get(self.nodes.node(client), {})
+                has_layers = layers_of_part.get(assignment.part, ())
+            arrays = self._offered(
+                assignment.models, Task(offered=rows, choose=len(rows)), has_layers, records
             )
-            out.append(self._message("evaluate", offered, [order]))
-        return out
+            plan = Plan(models=assignment.models, tasks={client: task})
+            order = self._order(plan, client, position, part_name=assignment.part)
+            order = replace(
+                order, plain=plain, neighbours=assignment.neighbours, hidden=assignment.hidden
+            )
+            test_messages.append(self._message("evaluate", arrays, [order]))
+        return test_messages
 
     def scores(
         self, assignment: Assignment, replies: Iterable[Message]
@@ -598,61 +584,33 @@ class Carrier:
 
 
 @dataclass(frozen=True)
-class ClientReply:
-    """One client's reply after parsing, see :class:`~coterie.core.Replies`.
-
-    Attributes:
-        updates: No update, one update ``(d,)``, or those of both halves.
-        examples: Number of training examples.
-        chosen: The chosen models, as rows of the plan's models.
-        losses: Measured losses, one per offered model, or empty.
-        accuracies: Measured accuracies, one per offered model, or empty.
-        kept: The exchange after which the client stored the own layers that it trained from, -1 for
-            none.
-        answer: The answer to the task's question, or None.
-        cell: The client's cell, if it was asked for that and knows it.
-    """
-
-    updates: tuple[Tensor, ...]
-    examples: int
-    chosen: tuple[int, ...]
-    losses: tuple[float, ...]
-    accuracies: tuple[float, ...]
-    kept: int
-    answer: np.ndarray | None = None
-    cell: int | None = None
-
-
-@dataclass(frozen=True)
-class Heard:
+class ParsedReply:
     """One client's reply to its tasks of all parts of a plan, after parsing.
 
     Attributes:
-        tasks: Name of a part -> the reply to its task.
-        refused: Name of a part -> why the reply to its task cannot be used.
+        results: Name of a part -> the result of its task.
+        refused: Name of a part -> why the result of its task cannot be used.
         held: The sums of held-out losses over the models of all parts. None if no task asks for
             them.
     """
 
-    tasks: Mapping[str, ClientReply]
+    results: Mapping[str, ClientResult]
     refused: Mapping[str, str]
     held: HeldOutLosses | None
 
     def held_of(self, parts: Collection[str]) -> HeldOutLosses | None:
         """Return the sums over the models of some parts; None if there are none."""
-        at = (
-            []
-            if self.held is None
-            else [i for i, (name, _) in enumerate(self.held.models) if name in parts]
-        )
-        if self.held is None or not at:
+        if self.held is None:
             return None
-        models, sums, products = (self.held.models, self.held.sums, self.held.products)
+        models = self.held.models
+        positions = [i for i, (name, _) in enumerate(models) if name in parts]
+        if not positions:
+            return None
         return replace(
             self.held,
-            models=tuple(models[i] for i in at),
-            sums=sums[at],
-            products=products[np.ix_(at, at)],
+            models=tuple(models[i] for i in positions),
+            sums=self.held.sums[positions],
+            products=self.held.products[np.ix_(positions, positions)],
         )
 
 
@@ -664,7 +622,7 @@ def read(
     secret: str | None,
     most: int,
     plausible: Plausible = Plausible(),  # noqa: B008  (frozen)
-) -> Heard:
+) -> ParsedReply:
     """Parse a client's reply. No content of a reply can raise any other error than :class:`Unfit`.
 
     Args:
@@ -699,7 +657,7 @@ def _read(
     secret: str | None,
     most: int,
     plausible: Plausible,
-) -> Heard:
+) -> ParsedReply:
     if reply.has_error():
         raise Unfit(f"its app failed: {reply.error.reason or reply.error.code}")
     if not reply.has_content():
@@ -715,15 +673,16 @@ def _read(
     held = messages.held_of(metrics, models, most) if models else None
     if held is not None and (flaw := plausible.flaw_of_held(held.sums, held.products, held.count)):
         raise Unfit(flaw)
-    found, refused = {}, {}
+    results: dict[str, ClientResult] = {}
+    refused: dict[str, str] = {}
     for place, (name, part) in enumerate(parts.items()):
         try:
-            found[name] = _read_task(
+            results[name] = _read_task(
                 content, metrics, place, part, tasks[name], wire, wire.examples(examples), plausible
             )
         except Unfit as error:
             refused[name] = messages.brief(error)
-    return Heard(found, refused, held)
+    return ParsedReply(results, refused, held)
 
 
 def _held_models(name: str, task: Task) -> list[Candidate]:
@@ -744,12 +703,10 @@ def _read_task(
     wire: Wire,
     examples: int,
     plausible: Plausible,
-) -> ClientReply:
+) -> ClientResult:
     """The reply to the task at a place among the client's tasks."""
     if metrics.get(messages.of_task(PERSONAL, place), 1) != 1:
-        raise Unfit(
-            "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
-        )
+        raise Unfit(PERSONAL_NOT_FINITE)
     places = (
         [] if plan.private.hides_choices and wire.boundary.masks else _places(metrics, task, place)
     )
@@ -760,11 +717,18 @@ def _read_task(
         raise Unfit(flaw)
     plain = task.trains and task.private.sends_update and not wire.boundary.masks
     updates = _updates(content, plan, task, places, wire, place) if plain else ()
-    kept = messages.whole(metrics.get(messages.of_task(KEPT, place)))
-    chosen = tuple(task.offered[each] for each in places)
+    stored_at = messages.whole(metrics.get(messages.of_task(KEPT, place)))
     answer, cell = _answer(content, metrics, plan, task, wire.layout.size, place)
-    return ClientReply(
-        updates, examples, chosen, losses, accuracies, -1 if kept is None else kept, answer, cell
+    return ClientResult(
+        chosen=tuple(task.offered[position] for position in places),
+        losses=losses,
+        accuracies=accuracies,
+        trained=bool(updates),
+        updates=updates,
+        examples=examples,
+        stored_at=-1 if stored_at is None else stored_at,
+        answer=answer,
+        cell=cell,
     )
 
 
@@ -847,17 +811,15 @@ def _updates(
         trained = messages.unpacked(messages.only(arrays, ARRAYS, "array records"), wire.layout)
         rows = [trained - plan.models[[task.offered[place] for place in places]].mean(0)]
     rows = [row if stay is None else row.masked_fill(stay, 0.0) for row in rows]
-    if not all(torch.isfinite(row.dot(row)) for row in _seen(rows, plan)):
-        raise Unfit(
-            "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
-        )
+    if not all_finite(_rows_and_sketches(rows, plan)):
+        raise Unfit(UPDATE_NOT_FINITE)
     for row in rows:
         if why := wire.unclipped(row, task):
             raise Unfit(why)
     return tuple(rows)
 
 
-def _seen(rows: Sequence[Tensor], plan: Plan) -> list[Tensor]:
+def _rows_and_sketches(rows: Sequence[Tensor], plan: Plan) -> list[Tensor]:
     """The rows, and their sketches if the Gram matrix is computed from these."""
     if plan.sketch is None:
         return list(rows)
@@ -881,7 +843,7 @@ def _decompressed(arrays: Any, name: str, wire: Wire, stay: Tensor | None) -> Te
 
 def gathered(
     plan: Plan,
-    heard: Mapping[Client, ClientReply],
+    heard: Mapping[Client, ClientResult],
     refused: Mapping[Client, str],
     wire: Wire,
     robust: Robust,
@@ -939,7 +901,7 @@ def _halved(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> HalvedUpdat
 
 
 def added_up(
-    plan: Plan, heard: Mapping[Client, ClientReply], refused: Mapping[Client, str], wire: Wire
+    plan: Plan, heard: Mapping[Client, ClientResult], refused: Mapping[Client, str], wire: Wire
 ) -> Replies:
     """Combine the replies to a plan that needs only sums. They are kept as sums, and everything else is dropped.
 
@@ -974,7 +936,7 @@ def added_up(
 
 
 def in_sums(
-    heard: Mapping[Client, ClientReply],
+    heard: Mapping[Client, ClientResult],
     refused: Mapping[Client, str],
     means: Tensor,
     counts: np.ndarray,

@@ -37,11 +37,11 @@ from coterie.core import Client, Note, Plan, Task
 from coterie.engines.flower import messages
 from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS, Order, Unfit
-from coterie.engines.pool import sketch_size
 from coterie.engines.sums import Noise, least
 from coterie.masks import FixedPoint, MaskedSum, Masker, ProtocolError
 from coterie.masks.protocol import Keys, Unmasking
 from coterie.settings import SettingError
+from coterie.training import sketch_size
 
 MASKS = "coterie-masks"
 """Key of the config of a message, and record of a reply: a step of masked sums, as JSON."""
@@ -674,7 +674,7 @@ def _form(order: Order, stated: tuple[int, ...], wire: Wire, limit: float | None
     """
     d, answer, clients, slots = stated
     task, question = order.task, order.task.private.question
-    length = 0 if question is None else question.length(order.sketch)
+    length = 0 if question is None else question.length(order.sketch_numbers)
     places = len(task.offered) if order.hidden and sends(task) else 1
     if (d, answer, slots) != (wire.layout.size * sends(task), length, places):
         raise ProtocolError("the masked sum is not that of the task")

@@ -47,6 +47,7 @@ from coterie.core import (
 from coterie.models.layout import Layout
 from coterie.pooling import SIGN, ErrorSums, parted, sound
 from coterie.settings import SettingError
+from coterie.training import Order as Order
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 UPDATE = "update"
@@ -109,9 +110,6 @@ FIRST = "first"
 LONGEST = 300
 """Most characters of a text from a client that are recorded."""
 
-LONGEST_PART = 1000
-"""Most characters of the name of a plan's part."""
-
 ROUNDED = 1e-9
 """Greatest relative error, by rounding, of sums of losses."""
 
@@ -123,117 +121,60 @@ class Unfit(ValueError):
     """A reply cannot be used. The message is one sentence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """A task in the form that a client receives.
+def order_to_json(order: Order) -> dict[str, Any]:
+    """Return an order as a value for JSON. A client divides it into halves itself."""
+    values = {f.name: getattr(order, f.name) for f in fields(order)}
+    del values["half"], values["beside_halves"]
+    task = asdict(replace(order.task, private=PrivateTask()))
+    task["training"] = None  # the order's settings have the changes of the task
+    task["private"] = {
+        "question": _question_to_json(order.task.private.question),
+        "sends_update": order.task.private.sends_update,
+    }
+    neighbours = None if order.neighbours is None else asdict(order.neighbours)
+    return {
+        **values,
+        "task": task,
+        "training": asdict(order.training),
+        "neighbours": neighbours,
+    }
 
-    Attributes:
-        task: The task.
-        training: Training settings.
-        lr: Learning rate.
-        key: (seed, exchange, round), which determines all random draws.
-        client: The client's id.
-        run: Name of the run, under which the client stores its own values.
-        part: Name of the part of the plan, under which as well.
-        number: Position of the part in the plan.
-        since: Own values that the client stored before this exchange do not count.
-        plain: Whether a test is without own values.
-        neighbours: How the client's nearest training examples take part in a test; None if they do
-            not.
-        ended: Name of a part -> an exchange: the client deletes the values of this part from before
-            it, and those of its parts.
-        sums: Whether the plan needs only sums: no losses are sent, one update even of two halves,
-            and the answer to a question.
-        sketch: Numbers of the sketches that the client keeps of its halves; 0 for none.
-        columns: First and last column of the sketches.
-        hidden: Whether the client must not say which model it takes; in a test, it takes the one of
-            lowest loss on its training data.
-        clip: The maximum norm of an update in sums, if it is less than the boundary's.
+
+def order_from_json(values: Any) -> Order:
+    """Read an order from JSON.
+
+    Args:
+        values: The value of :func:`order_to_json`.
+
+    Returns:
+        The order.
 
     Raises:
-        ValueError: A number is out of range, or a name is too long.
+        ValueError: A value is not allowed.
+        KeyError: An entry is missing.
+        TypeError: An entry has the wrong type.
     """
-
-    task: Task
-    training: Training
-    lr: float
-    key: tuple[int, int, int]
-    client: int
-    run: str = ""
-    part: str = ""
-    number: int = 0
-    since: int = 0
-    plain: bool = False
-    neighbours: Neighbours | None = None
-    ended: Mapping[str, int] = field(default_factory=dict)
-    sums: bool = False
-    sketch: int = 0
-    columns: tuple[int, int] = (0, 0)
-    hidden: bool = False
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        counts = (self.number, self.since, *self.ended.values(), self.sketch, *self.columns)
-        if not all(0 <= number < 2**63 for number in counts):
-            raise ValueError(
-                "the numbers of a task's part and of exchanges must be from 0 to 2^63 - 1"
-            )
-        if self.clip is not None and not 0 < self.clip < math.inf:
-            raise ValueError(
-                f"the maximum norm of an update must be positive and finite, got {self.clip}"
-            )
-        if any(len(name) > LONGEST_PART for name in (self.part, *self.ended)):
-            raise ValueError(f"the name of a part must have at most {LONGEST_PART} characters")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the order as a value for JSON."""
-        shown = {f.name: getattr(self, f.name) for f in fields(self)}
-        near = None if self.neighbours is None else asdict(self.neighbours)
-        task = {
-            **asdict(replace(self.task, private=PrivateTask())),
-            "training": None,
-            "private": {
-                "question": _stated(self.task.private.question),
-                "sends_update": self.task.private.sends_update,
-            },
-        }
-        return {**shown, "task": task, "training": asdict(self.training), "neighbours": near}
-
-    @classmethod
-    def of(cls, found: Any) -> Order:
-        """Read an order from JSON.
-
-        Args:
-            found: The value of :meth:`to_json`.
-
-        Returns:
-            The order.
-
-        Raises:
-            ValueError: A value is not allowed.
-            KeyError: An entry is missing.
-            TypeError: An entry has the wrong type.
-        """
-        seed, exchange, number = (int(value) for value in found["key"])
-        return cls(
-            task=_task(found["task"]),
-            training=Training(**found["training"]),
-            lr=float(found["lr"]),
-            key=(seed, exchange, number),
-            client=int(found["client"]),
-            run=str(found["run"]),
-            part=str(found["part"]),
-            number=int(found["number"]),
-            since=int(found["since"]),
-            plain=bool(found["plain"]),
-            neighbours=_neighbours(found["neighbours"]),
-            ended={str(name): int(exchange) for name, exchange in found["ended"].items()},
-            sums=bool(found["sums"]),
-            sketch=int(found["sketch"]),
-            columns=(int(found["columns"][0]), int(found["columns"][1])),
-            hidden=bool(found["hidden"]),
-            clip=None if found["clip"] is None else float(found["clip"]),
-        )
+    seed, exchange, round = (int(value) for value in values["key"])
+    first_column, end_column = values["columns"][0], values["columns"][1]
+    return Order(
+        task=_task(values["task"]),
+        training=Training(**values["training"]),
+        lr=float(values["lr"]),
+        key=(seed, exchange, round),
+        client=int(values["client"]),
+        run=str(values["run"]),
+        part=str(values["part"]),
+        number=int(values["number"]),
+        since=int(values["since"]),
+        plain=bool(values["plain"]),
+        neighbours=_neighbours(values["neighbours"]),
+        ended={str(name): int(exchange) for name, exchange in values["ended"].items()},
+        sums=bool(values["sums"]),
+        sketch=int(values["sketch"]),
+        columns=(int(first_column), int(end_column)),
+        hidden=bool(values["hidden"]),
+        clip=None if values["clip"] is None else float(values["clip"]),
+    )
 
 
 def _task(found: Mapping[str, Any]) -> Task:
@@ -255,7 +196,7 @@ def _task(found: Mapping[str, Any]) -> Task:
     return Task(**values)
 
 
-def _stated(question: Question | None) -> dict[str, Any] | None:
+def _question_to_json(question: Question | None) -> dict[str, Any] | None:
     """A question as a value for JSON; arrays are their bytes in single precision."""
     if question is None:
         return None
@@ -675,7 +616,7 @@ def brief(reason: Any) -> str:
 
 def config_of(*orders: Order) -> ConfigRecord:
     """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the tasks for Coterie's apps."""
-    first, tasks = orders[0], json.dumps([order.to_json() for order in orders])
+    first, tasks = orders[0], json.dumps([order_to_json(order) for order in orders])
     return ConfigRecord({"lr": first.lr, "server-round": first.key[2] + 1, TASK: tasks})
 
 
@@ -708,7 +649,7 @@ def orders_of(content: RecordDict) -> tuple[Order, ...]:
         raise ValueError(
             "this app needs a task of Coterie's MethodStrategy, and the message has none"
         )
-    orders = tuple(Order.of(found) for found in json.loads(str(config[TASK])))
+    orders = tuple(order_from_json(values) for values in json.loads(str(config[TASK])))
     if len({(order.key, order.client, order.run) for order in orders}) != 1 or len(
         {o.part for o in orders}
     ) < len(orders):

@@ -35,6 +35,7 @@ from coterie.data import objective
 from coterie.data.scenario import FEDERATION
 from coterie.data.schema import Schema, checked
 from coterie.data.world import World
+from coterie.engines.clock import Clock
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import Carrier
 from coterie.engines.flower.limited import LimitLog
@@ -50,8 +51,9 @@ from coterie.engines.flower.nodes import (
 )
 from coterie.engines.flower.result import GroupedResult
 from coterie.engines.flower.schemas import agreed, checked_memory
+from coterie.engines.membership import Roster
 from coterie.engines.plausible import Plausible
-from coterie.engines.rounds import Clock, Roster, Steps, carry, round_steps
+from coterie.engines.rounds import Steps, carry, round_steps
 from coterie.engines.workers import EngineError
 from coterie.methods import made, method_class
 from coterie.models import nets

@@ -1,0 +1,112 @@
+"""What an exchange costs: bytes in both directions, and how often clients measure a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from coterie.boundary import NUMBER, Wire
+from coterie.core import Client, Need, Plan, Replies, Task
+from coterie.training import sketch_size
+
+
+def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
+    """Return the communication cost of an exchange.
+
+    Rows count without the layers that stay at the client. Losses, choices and example counts are
+    included.
+
+    Args:
+        plan: The plan of the exchange.
+        wire: The wire between clients and server.
+
+    Returns:
+        Bytes from the clients to the server, and bytes from the server to the clients.
+    """
+    bytes_up = bytes_down = 0
+    columns_of: dict[tuple[str, ...], tuple[int, int]] = {}
+    for models in held_models(plan).values():  # the number of examples, sums, and products
+        bytes_up += (1 + models + models * (models + 1) // 2) * NUMBER
+    for need, task, sketch, model_slots in _tasks_of(plan, wire.layout.size):
+        if task.local_layers not in columns_of:
+            columns_of[task.local_layers] = wire.columns(task)
+        parameters, others = columns_of[task.local_layers]
+        row_numbers = parameters + others
+        question = task.private.question
+        if question is not None:
+            states_cell = question.ask == "cell" and not model_slots
+            bytes_up += (states_cell or question.length(sketch)) * NUMBER
+            bytes_down += question.sent * NUMBER
+        if need == "sums" and not (task.trains or task.measure):  # no model is sent
+            continue
+        if not (row_numbers or task.measure or task.holdout.report_losses):
+            continue
+        both_halves = task.halves and need != "sums"
+        updates = task.trains * task.private.sends_update * (2 if both_halves else 1)
+        update_bytes = updates * wire.bytes_of(parameters, others)
+        if model_slots:  # and the number of clients in each
+            bytes_up += model_slots * (update_bytes + NUMBER)
+        else:
+            bytes_up += update_bytes + _reply_numbers(task, wire) * NUMBER
+        bytes_down += len(task.offered) * row_numbers * NUMBER
+    return bytes_up, bytes_down
+
+
+def _tasks_of(plan: Plan, d: int) -> Iterator[tuple[Need, Task, int, int]]:
+    """All tasks of a plan's parts: (what the part needs, task, numbers of a sketch, slots of a hidden plan)."""
+    for _, part in plan.leaves():
+        for task in part.tasks.values():
+            yield (
+                part.need,
+                task,
+                sketch_size(part, d),
+                len(part.models) * part.private.hides_choices,
+            )
+
+
+def _reply_numbers(task: Task, wire: Wire) -> int:
+    """Numbers in a reply besides the update: the example count, choices, loss and accuracy per model."""
+    measured = 2 * len(task.offered) if task.measure else 0
+    choice = task.choose if task.choose < len(task.offered) else 0
+    return wire.counts + measured + choice
+
+
+def as_sent(plan: Plan, replies: Replies) -> Plan:
+    """Adapt the plan to the replies.
+
+    A client with too few examples for two halves sends one update. In the plan returned it was
+    asked for one only.
+
+    Args:
+        plan: The plan of the exchange.
+        replies: The replies to it.
+
+    Returns:
+        The plan in which only clients that sent two updates have ``halves``.
+    """
+    parts = {name: as_sent(part, replies.parts[name]) for name, part in plan.parts.items()}
+    sent_both = () if replies.halves is None else replies.halves.clients
+    sent_one_update = set(replies.clients) - set(sent_both)
+    tasks = dict(plan.tasks)
+    for client in sent_one_update.intersection(tasks):
+        if tasks[client].halves:
+            tasks[client] = replace(tasks[client], halves=False)
+    return replace(plan, tasks=tasks, parts=parts)
+
+
+def evaluations(plan: Plan) -> int:
+    """Return the number of measurements that a plan asks for: one client, one model."""
+    tasks = [task for _, part in plan.leaves() for task in part.tasks.values()]
+    measured = sum(len(task.offered) for task in tasks if task.measure)
+    return measured + held_models(plan).total()
+
+
+def held_models(plan: Plan) -> Counter[Client]:
+    """Return the number of models of which each client reports held-out losses."""
+    models: Counter[Client] = Counter()
+    for _, part in plan.leaves():
+        for client, task in part.tasks.items():
+            if task.holdout.report_losses:
+                models[client] += 1 + (task.personal is not None)
+    return models

@@ -1,0 +1,266 @@
+"""One worker process: it does clients' orders and tests, and reads and writes the shared matrices of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie import training as local
+from coterie.boundary import Wire, update_number
+from coterie.clustering.sketch import unchecked_sketch
+from coterie.core import Client, Neighbours
+from coterie.data.world import ClientData, World
+from coterie.engines.plausible import Plausible
+from coterie.engines.workers import EngineError, Hardware, sentence
+from coterie.training import ClientResult, Order, Sums
+
+
+@dataclass(frozen=True)
+class PlacedOrder:
+    """A client's order, and the rows of the shared matrices that belong to it.
+
+    Attributes:
+        order: The order.
+        slot: Row of the reply matrix for the update.
+        rows: Rows of the model matrix with the offered models.
+        personal_row: Row of the model matrix with the client's personal model, or None.
+        personal_weight: Weight of the personal model in a mixture, or None.
+        personal_slot: Row of the reply matrix for the new personal model. None if there is none.
+    """
+
+    order: Order
+    slot: int
+    rows: tuple[int, ...]
+    personal_row: int | None = None
+    personal_weight: float | None = None
+    personal_slot: int | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test of one model, or of an ensemble, on some examples of clients with equal test examples.
+
+    Attributes:
+        rows: Rows of the model matrix: one model, or those of an ensemble.
+        clients: The clients, one per distinct set of targets.
+        at: Positions of the examples in the clients' test data.
+        neighbours: How the client's nearest training examples take part; the test is then of all
+            examples of one client.
+        step: The time step whose data the clients have.
+        apart: Whether this is a whole test of one client, which shares no batch with others because
+            it draws random numbers.
+    """
+
+    rows: tuple[int, ...]
+    clients: tuple[Client, ...]
+    at: slice | np.ndarray
+    neighbours: Neighbours | None = None
+    step: int = 0
+    apart: bool = False
+
+    def __len__(self) -> int:
+        return self.at.stop - self.at.start if isinstance(self.at, slice) else len(self.at)
+
+
+DRAWN = "loss/drawn"  # no metric can be called loss
+"""Entry of a test's sums if the user's code drew random numbers in a batch that clients may share.
+"""
+
+
+class Worker:
+    """Carries out jobs in the process in which it is called.
+
+    All rows of the shared matrices have the form that the server sees. A client opens the offered
+    models, and ``wire`` protects the update that it sends.
+    """
+
+    def __init__(
+        self, world: World, wire: Wire, hardware: Hardware, module: torch.nn.Module
+    ) -> None:
+        self.world = world
+        self.wire = wire
+        self.hardware = hardware
+        self.module = module
+        self.plausible = Plausible.of_objective(world.objective)
+        self.models = self.replies = torch.empty(0, wire.layout.size)
+        self.sketches = torch.empty(0, 0)
+        self._learner: local.Learner | None = None
+        self._data: dict[tuple[Client, float, int], ClientData] = {}
+
+    @property
+    def learner(self) -> local.Learner:
+        """The learner of this process, made when it is first needed."""
+        # Made in the worker process, which then has its own tensors of all that is trained.
+        if self._learner is None:
+            self._learner = local.Learner(
+                self.module,
+                self.world.objective,
+                self.world.augment,
+                device=self.hardware.device,
+                precision=self.hardware.precision,
+            )
+        return self._learner
+
+    def work(self, job: Any) -> Any:
+        """Carry out a job: a list of :class:`PlacedOrder` or of :class:`Test`."""
+        return self.train(job) if isinstance(job[0], PlacedOrder) else self.test(job)
+
+    # -- training
+    # -----------------------------------------------------------------------------------------------------
+
+    def train(self, block: Sequence[PlacedOrder]) -> list[tuple[PlacedOrder, ClientResult]]:
+        """Carry out one order, or the orders of several clients in one block.
+
+        Args:
+            block: The orders.
+
+        Returns:
+            One (order, result) per order. The rows of the results are in the reply matrix.
+
+        Raises:
+            EngineError: A task failed.
+        """
+        try:
+            jobs = [self._job(placed) for placed in block]
+            if len(jobs) == 1:
+                results = iter([local.answer(self.learner, jobs[0])])
+            else:
+                results = local.answer_together(self.learner, jobs)
+            return [
+                (placed, self._written(placed, result))
+                for placed, result in zip(block, results, strict=True)
+            ]
+        except Exception as error:
+            who = f"a block of {len(block)} clients"
+            hint = "; --width 1 trains each client alone"
+            if len(block) == 1:
+                who = f"client {self.world.name(block[0].order.client)}"
+                hint = ""
+            raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
+
+    def _job(self, placed: PlacedOrder) -> local.Job:
+        order = placed.order
+        personal = None
+        if placed.personal_row is not None:
+            personal = self.wire.open(self.models[placed.personal_row])
+        job = local.Job(
+            order,
+            [self.wire.open(self.models[row]) for row in placed.rows],
+            self.data(order.client, order.task.holdout.share, self.world.step(order.round + 1)),
+            personal,
+            placed.personal_weight,
+        )
+        return job.of_order(order)
+
+    def data(self, client: Client, holdout: float, step: int) -> ClientData:
+        """Return a client's data in a time step.
+
+        Args:
+            client: The client.
+            holdout: The share of its training examples that is held out if it has no validation
+                part.
+            step: The time step.
+        """
+        key = (client, holdout, step)
+        if key not in self._data:
+            self._data[key] = local.held_out(
+                self.world.steps[step][client], holdout, self.wire.seed, client
+            )
+        return self._data[key]
+
+    def _written(self, placed: PlacedOrder, result: ClientResult) -> ClientResult:
+        """Write the rows of a result to the reply matrix; return it without them, refused if need be."""
+        order = placed.order
+        refused = None
+        if placed.personal_slot is not None and result.personal is not None:
+            self.replies[placed.personal_slot] = self.wire.seal(result.personal)
+        if order.beside_halves:
+            pass  # its update does not count
+        elif result.update is None:
+            self.replies[placed.slot] = 0.0  # clears the row of an earlier exchange
+            self.sketches[placed.slot : placed.slot + 1] = 0.0
+        else:
+            refused = self._write_update(placed, result.update)
+        personal = None if placed.personal_slot is None else self.replies[placed.personal_slot]
+        if personal is not None and not (self.wire.boundary.noise or personal.isfinite().all()):
+            refused = local.PERSONAL_NOT_FINITE
+        losses = list(result.losses)
+        if result.held_losses is not None and result.held_losses.size:
+            losses.append(float(result.held_losses.min()))
+        refused = refused or self.plausible.flaw(losses, result.accuracies, str(order.task.measure))
+        return replace(result, updates=(), personal=None, refused=refused)
+
+    def _write_update(self, placed: PlacedOrder, update: Tensor) -> str | None:
+        """Write an update as the server receives it, and its sketch; return why it is refused."""
+        order, wire = placed.order, self.wire
+        attack = self.world.attacks.get(order.client)
+        keep_mask = wire.layout.mask(order.task.local_layers) if order.task.local_layers else None
+        update = local.sent_update(update, attack, order, wire.layout, keep_mask)
+        number = update_number(order.number, order.half or 0)
+        sent = wire.send(update, order.client, order.exchange, keep_mask, number)
+        self.replies[placed.slot] = sent
+        # With noise only the noised row is checked: a refusal because of the other one would reveal
+        # something about the data.
+        rows = [sent] if wire.boundary.noise or sent is update else [update, sent]
+        if order.sketch:
+            shown = sent if keep_mask is None else sent.masked_fill(keep_mask, 0.0)
+            rows += unchecked_sketch(shown[None, slice(*order.columns)], order.sketch)
+            self.sketches[placed.slot] = rows[-1]
+        return None if local.all_finite(rows) else local.UPDATE_NOT_FINITE
+
+    # -- testing
+    # ------------------------------------------------------------------------------------------------------
+
+    def test(self, tests: Sequence[Test]) -> list[list[Sums]]:
+        """Return sums of loss and metrics.
+
+        Args:
+            tests: The tests. All must be of the same models.
+
+        Returns:
+            For each test, one entry per client of it.
+
+        Raises:
+            EngineError: A test failed.
+        """
+        first = tests[0]
+        try:
+            tested = [
+                self.world.steps[test.step][client] for test in tests for client in test.clients
+            ]
+            # Tests may draw random numbers, too.
+            with self.learner.scope((0,), *(data.test for data in tested)) as scope:
+                models = [self.wire.open(self.models[row]) for row in first.rows]
+                if first.neighbours is not None:
+                    return [
+                        [self._with_neighbours(models[0], test, first.neighbours)] for test in tests
+                    ]
+                sums_of_tests = self.learner.sums(models, [self._part(test) for test in tests])
+                has_drawn = scope.own_code and not first.apart and scope.moved
+            if has_drawn:
+                return [
+                    [{**sums, DRAWN: (1.0, 1)} for sums in of_test] for of_test in sums_of_tests
+                ]
+            return sums_of_tests
+        except Exception as error:
+            if len(tests) > 1:  # one by one, to find the client whose test fails
+                return [self.test([test])[0] for test in tests]
+            raise EngineError(
+                f"client {self.world.name(first.clients[0])} failed in its test: {sentence(error)}"
+            ) from error
+
+    def _with_neighbours(self, model: Tensor, test: Test, neighbours: Neighbours) -> Sums:
+        data = self.data(test.clients[0], neighbours.holdout, test.step)
+        return local.sums_with_neighbours(self.learner, model, data, neighbours)
+
+    def _part(self, test: Test) -> local.Part:
+        clients = self.world.steps[test.step]
+        positions = torch.tensor(test.at) if isinstance(test.at, np.ndarray) else test.at
+        first = clients[test.clients[0]].test
+        targets = [clients[client].test.at(positions).targets for client in test.clients]
+        return first.inputs, first.index[positions], targets

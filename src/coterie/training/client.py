@@ -1,0 +1,467 @@
+"""What a client does with a task: measure the offered models, choose, train or compute a gradient, and reply.
+
+This is one piece of code for every engine. :func:`carry_out` does a whole task, as a Flower client
+does. The worker processes of a pool, here or on Ray's nodes, take the same steps apart, because
+tasks of several clients, and both halves of one, are trained in blocks: :func:`divided`, then
+:func:`answer` or :func:`answer_together`, then :func:`combined`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core import Personal, Stage, Task, Training
+from coterie.models.layout import Layout
+from coterie.randomness import generator
+from coterie.training.blocks import Block
+from coterie.training.learner import Learner, Pull, Scores
+from coterie.training.order import ClientResult, Job, Order
+from coterie.training.splits import halvable, of_each_subject
+
+UPDATE_NOT_FINITE = (
+    "its update has a NaN, infinite or enormous entry (a smaller lr, or clip, may help)"
+)
+PERSONAL_NOT_FINITE = (
+    "its personal model has a NaN or infinite entry (a smaller lr, or clip, may help)"
+)
+"""Why an engine refuses a result."""
+
+
+def carry_out(
+    learner: Learner, job: Job, attack: Any = None, own_values: Tensor | None = None
+) -> ClientResult:
+    """Carry out a task.
+
+    Args:
+        learner: Measures and trains.
+        job: The order with models and data.
+        attack: The client's attack, if it simulates an adversary.
+        own_values: What the client stored after an earlier exchange, ``(d,)``, NaN in the columns of
+            layers that it does not keep; None for nothing.
+
+    Returns:
+        The result. If its update is not finite, the client stores nothing.
+    """
+    orders = divided(job.order, can_halve=halvable(job.data.train, learner.least))
+    result = combined([(order, answer(learner, job.of_order(order))) for order in orders])
+    layout = learner.layout
+    keep_mask = layout.mask(job.task.local_layers) if job.task.local_layers else None
+    updates = tuple(
+        sent_update(update, attack, job.order, layout, keep_mask) for update in result.updates
+    )
+    result = replace(result, updates=updates)
+    if not all_finite(updates):
+        return replace(result, refused=UPDATE_NOT_FINITE)
+    start = mean_model([job.offered[job.task.offered.index(row)] for row in result.chosen])
+    update = torch.stack(updates).mean(0) if updates else None
+    stored = own_values_after(job.task, result, start, update, keep_mask, own_values)
+    return replace(result, own_values=stored)
+
+
+# -- the parts of a task, and what becomes of their results
+# ------------------------------------------------------------
+
+
+def divided(order: Order, *, can_halve: bool) -> list[Order]:
+    """Divide an order into the trainings that it takes.
+
+    Args:
+        order: The order.
+        can_halve: Whether the client has enough examples for two halves.
+
+    Returns:
+        The order itself; or one for each half of the data, and a third one for what halves do not
+        give: held-out losses and a personal model.
+    """
+    task = order.task
+    if not (task.halves and can_halve):
+        return [order]
+    orders = [replace(order, half=0), replace(order, half=1)]
+    beside = _beside_halves(task)
+    if beside is not None:
+        orders.append(replace(order, task=beside, beside_halves=True))
+    return orders
+
+
+def _beside_halves(task: Task) -> Task | None:
+    """What a client does with all of its data besides training on both halves; None for nothing."""
+    if task.personal is None and not task.holdout.report_losses:
+        return None
+    if task.personal is not None and task.personal.start == "trained":
+        return replace(task, halves=False)  # trains again, because its personal model starts there
+    return replace(task, halves=False, training=None, epochs=0)
+
+
+def combined(results: Sequence[tuple[Order, ClientResult]]) -> ClientResult:
+    """Combine the results of the orders into which a client's order was divided.
+
+    Args:
+        results: The orders and their results.
+
+    Returns:
+        The result: the updates of both halves, and the personal model and the held-out losses of the
+        third order, if there is one.
+    """
+    by_half = {order.half or 0: result for order, result in results if not order.beside_halves}
+    training_results = [by_half[half] for half in sorted(by_half)]
+    first = training_results[0]
+    on_all_data = next((result for order, result in results if order.beside_halves), first)
+    return replace(
+        first,
+        updates=tuple(update for result in training_results for update in result.updates),
+        slots=tuple(slot for result in training_results for slot in result.slots),
+        personal=on_all_data.personal,
+        weight=on_all_data.weight,
+        held_losses=on_all_data.held_losses,
+        refused=next((result.refused for _, result in results if result.refused), None),
+    )
+
+
+def sent_update(
+    update: Tensor, attack: Any, order: Order, layout: Layout, keep_mask: Tensor | None
+) -> Tensor:
+    """Return the update that a client sends: what it trained, or an adversary's row in place of it.
+
+    Args:
+        update: The update ``(d,)``.
+        attack: The client's attack, or None.
+        order: The order.
+        layout: The layout of the model's parameters.
+        keep_mask: Mask ``(d,)`` of the columns that stay at the client, or None.
+    """
+    if attack is None:
+        return update
+    sent_columns = torch.arange(len(update)) < layout.trainable
+    if keep_mask is not None:
+        sent_columns &= ~keep_mask
+    tampered: Tensor = attack.tampered(
+        update, sent_columns, order.seed, order.exchange, order.client
+    )
+    return tampered
+
+
+def all_finite(rows: Iterable[Tensor]) -> bool:
+    """Whether rows have finite squared norms, which also bounds every entry of a Gram matrix."""
+    return all(math.isfinite(row.dot(row)) for row in rows)
+
+
+def mean_model(models: Sequence[Tensor]) -> Tensor:
+    """Return the mean ``(d,)`` of the models from which a client starts, often just one."""
+    return models[0] if len(models) == 1 else torch.stack(tuple(models)).mean(0)
+
+
+def own_values_after(
+    task: Task,
+    result: ClientResult,
+    start: Tensor | None,
+    update: Tensor | None,
+    keep_mask: Tensor | None,
+    own_values: Tensor | None,
+) -> Tensor | None:
+    """Return what a client stores after a task: the layers that it keeps, or its personal model.
+
+    Args:
+        task: The task.
+        result: The result, with the personal model.
+        start: The model ``(d,)`` from which the client trained; None if it keeps no layers.
+        update: Its update ``(d,)``; of two halves, their mean. None without one.
+        keep_mask: Mask ``(d,)`` of the layers that it keeps, or None.
+        own_values: What it had stored before, or None.
+
+    Returns:
+        The values ``(d,)``, NaN in the columns of layers that it does not keep, and perhaps the
+        weight of a mixture behind them. None if what was stored before stays.
+    """
+    if task.personal is not None:
+        return result.personal_values
+    if keep_mask is None or start is None or update is None or task.gradient:
+        return None
+    trained = start + update
+    before = torch.full_like(trained, torch.nan) if own_values is None else own_values
+    return torch.where(keep_mask, trained, before[: len(trained)])
+
+
+# -- one client alone
+# -------------------------------------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """From where a client trains.
+
+    Attributes:
+        model: The mean ``(d,)`` of the models that it chose.
+        scores: Its measurements of the offered models; empty if it did not measure.
+        chosen: The positions of the chosen models in the offer.
+    """
+
+    model: Tensor
+    scores: list[Scores]
+    chosen: list[int]
+
+
+def answer(learner: Learner, job: Job) -> ClientResult:
+    """Do the work of an order: all of it, or one of those into which it was divided.
+
+    Args:
+        learner: Measures and trains.
+        job: The order with models and data.
+
+    Returns:
+        The result. Its update is the trained model minus the start, or the gradient if the task asks
+        for it.
+    """
+    order, task = job.order, job.task
+    personal = task.personal
+    # The scope has a key of its own: dropout and the order of batches are independent.
+    with learner.scope((*order.draws, 1), job.data.train, job.data.validation):
+        start = _start(job, _measured(learner, [job])[0])
+        update: Tensor | None = None
+        own_model: Tensor | None = None
+        if task.gradient:
+            update = learner.gradient(start.model, job.data.train)
+        elif personal is not None and personal.mixture is not None:
+            return _answer_of_mixture(learner, job, start)
+        elif task.trains:
+            trained = learner.train(
+                start.model,
+                job.data.train,
+                order.training,
+                order.lr,
+                generator(*order.draws),
+                stages=task.stages,
+            )
+            update = trained - start.model
+        if personal is not None:
+            own_model = learner.train(
+                _personal_start(job, personal, start.model, update),
+                job.data.train,
+                _personal_training(job, personal),
+                order.lr,
+                generator(*order.draws, 3),
+                stages=_personal_stages(personal),
+                pull=Pull(personal.pull, start.model) if personal.pull else None,
+            )
+    return _result(learner, job, start, update, own_model)
+
+
+def _answer_of_mixture(learner: Learner, job: Job, start: Start) -> ClientResult:
+    """Train the shared model and the client's part of a mixture together (APFL)."""
+    order, personal = job.order, job.task.personal
+    assert personal is not None
+    assert personal.mixture is not None
+    own_model = start.model
+    weight = personal.mixture
+    if job.personal is not None and job.weight is not None:
+        own_model = job.personal
+        weight = job.weight
+    trained, own_model, weight = learner.train_mixture(
+        start.model,
+        own_model,
+        weight,
+        job.data.train,
+        order.training,
+        order.lr,
+        generator(*order.draws),
+        personal.adapt,
+    )
+    return _result(learner, job, start, trained - start.model, own_model, weight)
+
+
+def _personal_start(job: Job, personal: Personal, model: Tensor, update: Tensor | None) -> Tensor:
+    """The model ``(d,)`` from which a personal model is trained."""
+    match personal.start:
+        case "trained":
+            return model if update is None else model + update
+        case "offered":
+            return model
+        case "own":
+            return model if job.personal is None else job.personal
+
+
+def _personal_training(job: Job, personal: Personal) -> Training:
+    """The settings of local training of a personal model."""
+    training = job.order.training
+    if personal.epochs is None:
+        return training
+    return replace(training, epochs=personal.epochs, steps=None)
+
+
+def _personal_stages(personal: Personal) -> tuple[Stage, ...]:
+    """The stages in which a personal model is trained."""
+    return (Stage(layers=personal.layers),) if personal.layers else ()
+
+
+# -- several clients in one block
+# -------------------------------------------------------------------------------------
+
+
+def answer_together(learner: Learner, jobs: Sequence[Job]) -> Iterator[ClientResult]:
+    """Do the work of several orders in one block.
+
+    Args:
+        learner: Measures and trains.
+        jobs: Orders that train, with equal keys of :func:`.blocks.goes_with`, equal stages and
+            personal models; or orders that only measure the same models.
+
+    Yields:
+        The result of each, as of :func:`answer`.
+    """
+    # A block draws nothing. If the user's own code does, its numbers would depend on which clients
+    # share the block: then each client works alone.
+    with learner.scope((*jobs[0].order.draws, 1), *(job.data.validation for job in jobs)) as scope:
+        all_scores = _measured(learner, jobs)
+        starts = [_start(job, scores) for job, scores in zip(jobs, all_scores, strict=True)]
+        has_drawn = learner.own_code and scope.moved
+    if has_drawn:
+        yield from (answer(learner, job) for job in jobs)
+        return
+    if not jobs[0].task.trains:
+        for job, start in zip(jobs, starts, strict=True):
+            yield _result(learner, job, start, None)
+        return
+    with learner.scope((0,)) as scope:
+        try:
+            updates, own_models = _trained_together(
+                learner, jobs, [start.model for start in starts]
+            )
+        except RuntimeError as error:
+            if not learner.own_code or "randomness error mode" not in str(error):
+                raise
+            has_drawn = True  # torch itself refuses to draw for several models at once
+        else:
+            has_drawn = learner.own_code and scope.moved
+    if has_drawn:
+        yield from (answer(learner, job) for job in jobs)
+        return
+    for job, start, update, own_model in zip(jobs, starts, updates, own_models, strict=True):
+        yield _result(learner, job, start, update, own_model)
+
+
+def _trained_together(
+    learner: Learner, jobs: Sequence[Job], models: list[Tensor]
+) -> tuple[list[Tensor], Sequence[Tensor | None]]:
+    """The updates ``(d,)`` of the clients of a block, and their personal models ``(d,)`` or None."""
+    order = jobs[0].order
+    block = Block(learner, models)
+    trained = block.train(
+        [job.data.train for job in jobs],
+        order.training,
+        order.lr,
+        [generator(*job.order.draws) for job in jobs],
+        stages=order.task.stages,
+    )
+    updates = [row.cpu() - model for row, model in zip(trained, models, strict=True)]
+    personal = order.task.personal
+    if personal is None:
+        return updates, [None] * len(jobs)
+    return updates, _personal_together(learner, jobs, personal, models, updates)
+
+
+def _personal_together(
+    learner: Learner,
+    jobs: Sequence[Job],
+    personal: Personal,
+    models: list[Tensor],
+    updates: Sequence[Tensor],
+) -> Sequence[Tensor]:
+    """Train the personal models ``(d,)`` of the clients of a block."""
+    starts = [
+        _personal_start(job, personal, model, update)
+        for job, model, update in zip(jobs, models, updates, strict=True)
+    ]
+    block = Block(learner, starts)
+    trained = block.train(
+        [job.data.train for job in jobs],
+        _personal_training(jobs[0], personal),
+        jobs[0].order.lr,
+        [generator(*job.order.draws, 3) for job in jobs],
+        stages=_personal_stages(personal),
+        pull=Pull(personal.pull, torch.stack(models)) if personal.pull else None,
+    )
+    return list(trained.cpu().clone())
+
+
+# -- measuring and replying
+# -------------------------------------------------------------------------------------------
+
+
+def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
+    """The measurements of each client; of a model that several were offered, in the same batches."""
+    all_scores: list[list[Scores]] = []
+    # Where a model is in memory -> the clients that measure it, and its place in their offers.
+    offers: dict[int, list[tuple[int, int]]] = {}
+    for i, job in enumerate(jobs):
+        measured_models = job.offered if job.task.measure else ()
+        all_scores.append([{} for _ in measured_models])
+        for place, model in enumerate(measured_models):
+            offers.setdefault(model.data_ptr(), []).append((i, place))
+    for offers_of_model in offers.values():
+        first_client, first_place = offers_of_model[0]
+        parts = []
+        for i, _ in offers_of_model:
+            job = jobs[i]
+            split = job.data.train if job.task.measure == "train" else job.data.validation
+            parts.append((split.inputs, split.index, [split.targets]))
+        totals = learner.sums([jobs[first_client].offered[first_place]], parts)
+        for (i, place), totals_of_part in zip(offers_of_model, totals, strict=True):
+            all_scores[i][place] = learner.objective.scores(totals_of_part[0])
+    return all_scores
+
+
+def _start(job: Job, scores: list[Scores]) -> Start:
+    """Choose among the offered models those of lowest loss, and take their mean."""
+    chosen = list(range(len(job.offered)))
+    if job.task.choose < len(job.offered):
+        chosen = _lowest(scores, job.task.choose)
+    return Start(mean_model([job.offered[i] for i in chosen]), scores, chosen)
+
+
+def _lowest(scores: Sequence[Scores], count: int) -> list[int]:
+    """Positions of the ``count`` lowest losses; the first of equal ones, and NaN after all numbers."""
+    losses = [score["loss"] for score in scores]
+    by_loss = sorted(range(len(losses)), key=lambda i: (math.isnan(losses[i]), losses[i]))
+    return by_loss[:count]
+
+
+def _result(
+    learner: Learner,
+    job: Job,
+    start: Start,
+    update: Tensor | None,
+    own_model: Tensor | None = None,
+    weight: float | None = None,
+) -> ClientResult:
+    """The result of an order, with the held-out losses that its task asks for."""
+    objective, task = learner.objective, job.task
+    held_losses = None
+    if task.holdout.report_losses:
+        models = [start.model]
+        if own_model is not None:
+            served = own_model
+            if weight is not None:
+                served = start.model + weight * (own_model - start.model)
+            models.append(served)
+        validation = job.data.validation
+        with learner.scope((*job.order.draws, 4), validation):
+            losses = torch.stack([learner.losses(model, validation) for model in models])
+        held_losses = of_each_subject(losses, validation.subjects).numpy()
+    metric = objective.named[objective.main]
+    accuracies = [math.nan] * len(start.scores)
+    if metric.share and metric.better == "greater":
+        accuracies = [score.get(objective.main, math.nan) for score in start.scores]
+    return ClientResult(
+        chosen=tuple(task.offered[i] for i in start.chosen),
+        losses=tuple(score["loss"] for score in start.scores),
+        accuracies=tuple(accuracies),
+        trained=update is not None,
+        updates=() if update is None else (update,),
+        personal=own_model,
+        weight=weight,
+        held_losses=held_losses,
+    )

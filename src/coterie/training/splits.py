@@ -1,0 +1,133 @@
+"""Which of a client's examples it trains on: without those held out, or on one of two random halves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from coterie.core import Client
+from coterie.data.order import latest
+from coterie.data.world import ClientData, Split
+from coterie.randomness import Purpose, generator
+
+
+def halvable(data: Split, least: int) -> bool:
+    """Whether a client can train on both halves of these examples, however they are drawn.
+
+    Args:
+        data: The examples.
+        least: Fewest examples of a step.
+    """
+    largest_subject = 1
+    if data.subjects is not None and len(data):
+        largest_subject = int(data.subjects.unique(return_counts=True)[1].max())
+    # The smaller half has at least half of what the largest subject leaves of the examples.
+    return len(data) - largest_subject >= 2 * least - 1
+
+
+def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Divide examples into two disjoint random halves.
+
+    Of an odd number of examples, one is left out. Where examples have subjects, those of a subject
+    are in the same half, none is left out, and the sizes differ by the greatest number of examples
+    of a subject at most.
+
+    Args:
+        data: The examples.
+        key: Seed of the draw.
+
+    Returns:
+        The positions of the examples of each half.
+
+    Raises:
+        ValueError: There are too few examples, or all are of one subject.
+    """
+    if not halvable(data, 1):
+        too_few_subjects = "" if data.subjects is None else " of too few subjects"
+        plural = "s" if len(data) != 1 else ""
+        raise ValueError(f"{len(data)} training example{plural}{too_few_subjects} cannot be halved")
+    gen = generator(*key, 2)
+    if data.subjects is None:
+        shuffled = torch.randperm(len(data), generator=gen)
+        size = len(data) // 2
+        return shuffled[:size], shuffled[size : 2 * size]
+    # Subjects in random order are cut where the sizes of both sides are nearest to each other.
+    subject_of_example, counts = data.subjects.unique(return_inverse=True, return_counts=True)[1:]
+    subjects = torch.randperm(len(counts), generator=gen)
+    ends = counts[subjects].cumsum(0)[:-1]
+    cut = 1 + int((2 * ends - len(data)).abs().argmin())
+    before_cut = torch.isin(subject_of_example, subjects[:cut])
+    # Of two cuts that are equally near, argmin always takes the first: so chance says which side
+    # is the first half.
+    swapped = bool(torch.randint(2, (), generator=gen))
+    first_half = (before_cut == swapped).nonzero().squeeze(1)
+    second_half = (before_cut != swapped).nonzero().squeeze(1)
+    return first_half, second_half
+
+
+def held_out(data: ClientData, share: float, seed: int, client: Client) -> ClientData:
+    """Return a client's data with validation examples.
+
+    Args:
+        data: The client's data.
+        share: The share of its training examples that become validation examples if it has none, at
+            least one and at most half; always the same ones, and all of a subject. Of examples in
+            order of time they are the latest, and those that reach into them are left out. 0 for
+            none.
+        seed: The seed of the run.
+        client: The client.
+    """
+    train = data.train
+    count = min(max(round(share * len(train)), 1), len(train) // 2)
+    if not share or len(data.validation) or not count:
+        return data
+    if train.spans is not None:
+        subjects = None if train.subjects is None else train.subjects.numpy()
+        latest_and_earlier = latest(train.spans.numpy(), len(train) // 2, count, subjects)
+        if latest_and_earlier is None:
+            return data
+        validation, rest = map(torch.from_numpy, latest_and_earlier)
+        return replace(data, train=train.at(rest), validation=train.at(validation))
+    gen = generator(seed, Purpose.HOLDOUT, client)
+    if train.subjects is None:
+        shuffled = torch.randperm(len(train), generator=gen)
+        validation = shuffled[:count].sort().values
+        rest = shuffled[count:].sort().values
+    else:
+        validation, rest = _whole_subjects(train.subjects, count, gen)
+    if not len(validation):
+        return data
+    return replace(data, train=train.at(rest), validation=train.at(validation))
+
+
+def _whole_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of about ``count`` examples of random subjects, at most half of all; and of the rest."""
+    subject_of_example, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
+    taken: list[int] = []
+    examples = 0
+    for subject in torch.randperm(len(counts), generator=gen).tolist():
+        with_subject = examples + int(counts[subject])
+        if examples < count and 2 * with_subject <= len(subjects):
+            taken.append(subject)
+            examples = with_subject
+    held = torch.isin(subject_of_example, torch.tensor(taken, dtype=torch.int64))
+    return held.nonzero().squeeze(1), (~held).nonzero().squeeze(1)
+
+
+def of_each_subject(losses: Tensor, subjects: Tensor | None) -> Tensor:
+    """Return the mean loss of each subject's examples: unlike single examples, subjects are independent.
+
+    Args:
+        losses: Losses of m models on each example, ``(m, examples)``.
+        subjects: Number of the subject of each example, or None if each example has its own.
+
+    Returns:
+        ``(m, subjects)``.
+    """
+    if subjects is None or not len(subjects):
+        return losses
+    subject_of_example, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
+    sums = losses.new_zeros(len(losses), len(counts)).index_add_(1, subject_of_example, losses)
+    return sums / counts
