@@ -20,7 +20,7 @@ from coterie.core import Note
 from coterie.data.world import World
 from coterie.methods import CFL
 from coterie.records.record import line
-from coterie.report.terminal import Group, history
+from coterie.report.group_tree import Group, history
 from papers import cfl_figures as figures
 from papers.cfl_claims import gap_claims, gap_table, norm_claims, round_claims, tree_claims
 from papers.halved import SPLIT_HALF, seen

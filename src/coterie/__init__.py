@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from coterie.data.world import whole as whole
     from coterie.methods import METHODS as METHODS
     from coterie.models.layout import Layout as Layout
+    from coterie.report.compared import compare as compare
     from coterie.report.explain import explain as explain
     from coterie.report.figures import plot as plot
     from coterie.report.page import write_report as write_report
-    from coterie.report.summary import compare as compare
     from coterie.report.summary import summary as summary
     from coterie.robust import Robust as Robust
     from coterie.runs.checking import check as check
@@ -81,7 +81,7 @@ _PUBLIC = {
     "World": "data.world",
     "begin": "runs.run",
     "check": "runs.checking",
-    "compare": "report.summary",
+    "compare": "report.compared",
     "explain": "report.explain",
     "from_frame": "data.frames",
     "from_lists": "data.own",

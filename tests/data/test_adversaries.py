@@ -25,7 +25,8 @@ from coterie.models.nets import factory
 from coterie.records.record import Record
 from coterie.records.shown import spread
 from coterie.report import terminal
-from coterie.report.summary import Summary, compare, isolated, summary, without
+from coterie.report.compared import compare
+from coterie.report.summary import Summary, isolated, summary, without
 from coterie.robust import AS_PUBLISHED
 from coterie.runs.experiment import make
 from coterie.runs.run import begin

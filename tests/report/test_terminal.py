@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from coterie.report import listing, terminal
-from coterie.report.summary import COMPARED
-from coterie.report.terminal import history
+from coterie.report.compared import COMPARED
+from coterie.report.group_tree import history
 
 
 def shown(renderable: Any, width: int = 200) -> str:

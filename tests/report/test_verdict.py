@@ -217,7 +217,7 @@ def test_methods_are_compared_in_the_last_round_that_all_have_tested(tmp_path: P
     assert len(found["better"]) == 1
     gain = compared.mean_gain(*compared.methods)
     assert gain
-    assert (gain.score, gain.other_score, gain.sign) == (0.9, pytest.approx(0.4), 1)
+    assert (gain.score, gain.rival_score, gain.sign) == (0.9, pytest.approx(0.4), 1)
     assert compared.clients_better_with(compared.methods[0], compared.methods[1]) == [0, 1]
     assert recommend(compared).reason == "best"
     (gains,) = [one["gains"] for one in document([base, more])["runs"] if one["method"] == "cfl"]
@@ -253,7 +253,7 @@ def test_smaller_is_better_where_it_is(tmp_path: Path) -> None:
     assert found["table"]["methods"] == ["cfl", "fedavg"]
     gain = compared.mean_gain(*compared.methods)
     assert gain
-    assert (gain.score, gain.other_score, gain.by, gain.noise) == (1.5, 2.0, 0.5, None)
+    assert (gain.score, gain.rival_score, gain.by, gain.noise) == (1.5, 2.0, 0.5, None)
     assert "0.500 lower (1.500 against 2.000)" in found["better"][0]
     assert recommend(compared).reason == "not known"
 

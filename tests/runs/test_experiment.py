@@ -17,7 +17,8 @@ from coterie.core import Training
 from coterie.data.scenario import SCENARIOS
 from coterie.methods import CFL, FLHC, FedAvg
 from coterie.records.record import Record, to_toml
-from coterie.report.summary import agreement, compare, interval, summary, unequal
+from coterie.report.compared import compare, unequal
+from coterie.report.summary import agreement, interval, summary
 from coterie.runs.experiment import Experiment, assign, make, normal, read
 from coterie.runs.run import begin, reopen, run
 from coterie.settings import SettingError, UserError

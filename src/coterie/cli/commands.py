@@ -27,7 +27,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """The command ``compare``."""
     from coterie.records.record import to_json
     from coterie.report import terminal
-    from coterie.report.summary import compare as compared
+    from coterie.report.compared import compare as compared
 
     results = compared(arguments.runs)
     if arguments.json:

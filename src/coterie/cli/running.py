@@ -299,9 +299,10 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from rich.text import Text
 
     from coterie.report import terminal
+    from coterie.report.compared import side_by_side
     from coterie.report.limits import refused_sentence
     from coterie.report.ranking import contests
-    from coterie.report.summary import side_by_side, summary
+    from coterie.report.summary import summary
     from coterie.report.trials import read
     from coterie.report.verdict import verdict
 

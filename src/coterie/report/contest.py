@@ -39,13 +39,13 @@ class Gain:
 
     Attributes:
         score: Its main metric.
-        other_score: The other's main metric.
+        rival_score: The main metric of the other method.
         by: The difference, positive if it is better, whether greater or smaller values are.
         noise: Differences up to this are not significant; None if it is not known.
     """
 
     score: float
-    other_score: float
+    rival_score: float
     by: float
     noise: float | None
 
@@ -102,8 +102,8 @@ class Contest:
     @cached_property
     def focus(self) -> MethodTrials:
         """The best method that is no baseline, or else the best: the verdict has its groups."""
-        others = (method for method in self.methods if method.name not in BASELINES)
-        return next(others, self.methods[0])
+        no_baselines = (method for method in self.methods if method.name not in BASELINES)
+        return next(no_baselines, self.methods[0])
 
     def rivals_of(self, best: MethodTrials) -> list[MethodTrials]:
         """Return the other methods of interest: the baselines, and the one whose groups are shown."""
@@ -184,9 +184,13 @@ class Contest:
 
     def test_size(self, client: ClientId) -> float | None:
         """Return a client's number of test examples or subjects, the mean over seeds; None if not recorded."""
-        sizes = [self.methods[0].trials[seed].test_sizes.get(client) for seed in self.seeds]
-        known = [size for size in sizes if size]
-        return mean_value(known) if known and len(known) == len(sizes) else None
+        sizes = []
+        for seed in self.seeds:
+            size = self.methods[0].trials[seed].test_sizes.get(client)
+            if not size:
+                return None
+            sizes.append(size)
+        return mean_value(sizes) if sizes else None
 
     @cached_property
     def constant(self) -> MethodTrials | None:
@@ -236,59 +240,59 @@ class Contest:
     # Differences and their noise.
 
     def client_gain(
-        self, method: MethodTrials, other: MethodTrials, client: ClientId
+        self, method: MethodTrials, rival: MethodTrials, client: ClientId
     ) -> Gain | None:
         """Return how much better a method is than another for one client; None if not tested with both."""
-        return self._gain(method, other, [client])
+        return self._gain(method, rival, [client])
 
-    def client_gains(self, method: MethodTrials, other: MethodTrials) -> dict[ClientId, Gain]:
+    def client_gains(self, method: MethodTrials, rival: MethodTrials) -> dict[ClientId, Gain]:
         """Return how much better a method is than another, for each client tested with both."""
-        gains = {client: self.client_gain(method, other, client) for client in self.clients}
+        gains = {client: self.client_gain(method, rival, client) for client in self.clients}
         return {client: gain for client, gain in gains.items() if gain is not None}
 
-    def mean_gain(self, method: MethodTrials, other: MethodTrials) -> Gain | None:
+    def mean_gain(self, method: MethodTrials, rival: MethodTrials) -> Gain | None:
         """Return how much better a method is than another in the mean over clients tested with both."""
-        return self._gain(method, other, self.clients)
+        return self._gain(method, rival, self.clients)
 
     def _gain(
-        self, method: MethodTrials, other: MethodTrials, clients: Sequence[ClientId]
+        self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> Gain | None:
         if self.is_pooled and len(clients) > 1:
-            return self._pooled_gain(method, other, clients)
-        pairs = self._score_pairs(method, other, clients)
+            return self._pooled_gain(method, rival, clients)
+        pairs = self._score_pairs(method, rival, clients)
         if not pairs:
             return None
         client_means = _over_seeds(pairs)
         score = mean_value(mine for mine, _ in client_means.values())
-        other_score = mean_value(theirs for _, theirs in client_means.values())
-        by = self._improvement(score, other_score)
+        rival_score = mean_value(theirs for _, theirs in client_means.values())
+        by = self._improvement(score, rival_score)
         if self.noise_is_of_tests:
             noise: float | None = self.noise_of_shares(client_means)
         elif len(clients) > 1:
             noise = self._noise_of_mean(by, pairs)
         else:
             (client_pairs,) = pairs.values()
-            noise = noise_of_seeds(self._seed_differences(method, other), len(client_pairs))
-        return Gain(score, other_score, by, noise)
+            noise = noise_of_seeds(self._seed_differences(method, rival), len(client_pairs))
+        return Gain(score, rival_score, by, noise)
 
-    def _improvement(self, score: float, other_score: float) -> float:
-        return score - other_score if self.summary["better"] == "greater" else other_score - score
+    def _improvement(self, score: float, rival_score: float) -> float:
+        return score - rival_score if self.summary["better"] == "greater" else rival_score - score
 
     def _score_pairs(
-        self, method: MethodTrials, other: MethodTrials, clients: Sequence[ClientId]
+        self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> ScorePairs:
         """The scores of clients with both methods, with each seed; without clients that have none."""
         pairs: dict[ClientId, list[tuple[float, float]]] = {}
         for client in clients:
-            mine = self.seed_scores(method, client)
-            theirs = self.seed_scores(other, client)
-            both = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
-            if both:
-                pairs[client] = both
+            scores = self.seed_scores(method, client)
+            rival_scores = self.seed_scores(rival, client)
+            common_seeds = [seed for seed in scores if seed in rival_scores]
+            if common_seeds:
+                pairs[client] = [(scores[seed], rival_scores[seed]) for seed in common_seeds]
         return pairs
 
-    def _seed_differences(self, method: MethodTrials, other: MethodTrials) -> list[list[float]]:
-        pairs = self._score_pairs(method, other, self.clients)
+    def _seed_differences(self, method: MethodTrials, rival: MethodTrials) -> list[list[float]]:
+        pairs = self._score_pairs(method, rival, self.clients)
         return [[mine - theirs for mine, theirs in both] for both in pairs.values()]
 
     @property
@@ -311,12 +315,12 @@ class Contest:
         """
         variance = 0.0
         step = 0.0
-        for client, (mine, theirs) in scores.items():
+        for client, (score, rival_score) in scores.items():
             size = self._size_for_noise(client)
             # Clients that share test examples have the same errors: their variances add up as if
             # each example counted once.
             testers = min(self._testers(client), len(scores))
-            variance += testers * two_shares((mine + theirs) / 2, size)
+            variance += testers * two_shares((score + rival_score) / 2, size)
             step += testers / size / len(scores)
         return (NORMAL_95 * math.sqrt(variance) + step) / len(scores)
 
@@ -350,18 +354,18 @@ class Contest:
             return None
         return noise_over_few(by, _interval_over_clients(pairs))
 
-    def _is_within_interval(self, method: MethodTrials, other: MethodTrials) -> bool:
+    def _is_within_interval(self, method: MethodTrials, rival: MethodTrials) -> bool:
         """Whether the mean difference of two methods is within its interval over the clients.
 
         Then it is not significant even if clients share test examples, which makes this interval
         too narrow. False for fewer than :data:`~coterie.report.noise.MIN_SAMPLE` clients.
         """
         if self.is_pooled:
-            clients = self._clients_with_sums(method, other, self.clients)
-            half = self._jackknife_interval(method, other, clients)
-            difference = self._pooled_difference(method, other, clients)
+            clients = self._clients_with_sums(method, rival, self.clients)
+            half = self._jackknife_interval(method, rival, clients)
+            difference = self._pooled_difference(method, rival, clients)
         else:
-            pairs = self._score_pairs(method, other, self.clients)
+            pairs = self._score_pairs(method, rival, self.clients)
             half = _interval_over_clients(pairs)
             difference = mean_value(mine - theirs for mine, theirs in _over_seeds(pairs).values())
         return half is not None and difference is not None and abs(difference) <= half
@@ -370,51 +374,51 @@ class Contest:
     # Differences of a metric that is pooled over clients.
 
     def _pooled_gain(
-        self, method: MethodTrials, other: MethodTrials, clients: Sequence[ClientId]
+        self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> Gain | None:
         """The gain of several clients by a metric that is pooled over them.
 
         Its noise is that of :meth:`_noise_of_mean`: half the 95% interval over the seeds, or, with
         few seeds, over the clients.
         """
-        clients = self._clients_with_sums(method, other, clients)
+        clients = self._clients_with_sums(method, rival, clients)
         score = self._pooled_score(method, clients)
-        other_score = self._pooled_score(other, clients)
-        if score is None or other_score is None:
+        rival_score = self._pooled_score(rival, clients)
+        if score is None or rival_score is None:
             return None
-        by = self._improvement(score, other_score)
+        by = self._improvement(score, rival_score)
         noise = None
         if len(self.seeds) >= MIN_SAMPLE:
             differences = [
-                self._pooled_difference(method, other, clients, [seed]) for seed in self.seeds
+                self._pooled_difference(method, rival, clients, [seed]) for seed in self.seeds
             ]
             noise = half_interval([value for value in differences if value is not None])
         elif not self.shares_tests:
-            noise = noise_over_few(by, self._jackknife_interval(method, other, clients))
-        return Gain(score, other_score, by, noise)
+            noise = noise_over_few(by, self._jackknife_interval(method, rival, clients))
+        return Gain(score, rival_score, by, noise)
 
     def _clients_with_sums(
-        self, method: MethodTrials, other: MethodTrials, clients: Sequence[ClientId]
+        self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> list[ClientId]:
         """The clients that have sums of the main metric with both methods and each seed."""
-        tables = [self._sums(each, seed) for each in (method, other) for seed in self.seeds]
+        tables = [self._sums(each, seed) for each in (method, rival) for seed in self.seeds]
         return [client for client in clients if all(client in table for table in tables)]
 
     def _pooled_difference(
         self,
         method: MethodTrials,
-        other: MethodTrials,
+        rival: MethodTrials,
         clients: Sequence[ClientId],
         seeds: Sequence[int] = (),
     ) -> float | None:
         score = self._pooled_score(method, clients, seeds)
-        other_score = self._pooled_score(other, clients, seeds)
-        if score is None or other_score is None:
+        rival_score = self._pooled_score(rival, clients, seeds)
+        if score is None or rival_score is None:
             return None
-        return score - other_score
+        return score - rival_score
 
     def _jackknife_interval(
-        self, method: MethodTrials, other: MethodTrials, clients: Sequence[ClientId]
+        self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> float | None:
         """Half the interval over clients of a difference of pooled metrics; None for few clients.
 
@@ -423,16 +427,16 @@ class Contest:
         1958). Of a mean, this is the client's own difference.
         """
         n = len(clients)
-        over_all = self._pooled_difference(method, other, clients)
+        over_all = self._pooled_difference(method, rival, clients)
         if n < MIN_SAMPLE or over_all is None:
             return None
         pseudo_values = []
         for left_out in clients:
-            others = [client for client in clients if client != left_out]
-            without = self._pooled_difference(method, other, others)
-            if without is None:
+            remaining = [client for client in clients if client != left_out]
+            over_remaining = self._pooled_difference(method, rival, remaining)
+            if over_remaining is None:
                 return None
-            pseudo_values.append(n * over_all - (n - 1) * without)
+            pseudo_values.append(n * over_all - (n - 1) * over_remaining)
         return half_interval(pseudo_values)
 
 
@@ -447,10 +451,12 @@ def _as_if_predicted(trial: Trial, number: int) -> Trial:
 
 def _over_seeds(pairs: ScorePairs) -> dict[ClientId, tuple[float, float]]:
     """Return client -> the means over seeds of its scores with two methods."""
-    return {
-        client: (mean_value(mine for mine, _ in both), mean_value(theirs for _, theirs in both))
-        for client, both in pairs.items()
-    }
+    means: dict[ClientId, tuple[float, float]] = {}
+    for client, score_pairs in pairs.items():
+        score = mean_value(score for score, _ in score_pairs)
+        rival_score = mean_value(rival_score for _, rival_score in score_pairs)
+        means[client] = (score, rival_score)
+    return means
 
 
 def _interval_over_clients(pairs: ScorePairs) -> float | None:

@@ -79,27 +79,24 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
             # Older records do not say how many examples counted.
             counts.setdefault(client, []).append(line.get("counted", {}).get(key, claim))
         bound_rounds.update(_bound_clients(line))
-    return [
-        *(
-            Limit(client, "robust.norms", "scaled", len(amounts), tuple(amounts))
-            for client, amounts in factors.items()
-        ),
-        *(
+    limits = [
+        Limit(client, "robust.norms", "scaled", len(amounts), tuple(amounts))
+        for client, amounts in factors.items()
+    ]
+    for client, amounts_counted in counts.items():
+        limits.append(
             Limit(
                 client,
                 "robust.share",
                 "counted",
-                len(counts[client]),
-                tuple(counts[client]),
-                tuple(claims[client]),
+                rounds=len(amounts_counted),
+                amounts=tuple(amounts_counted),
+                claims=tuple(claims[client]),
             )
-            for client in counts
-        ),
-        *(
-            Limit(client, "robust.share", "bound", rounds)
-            for client, rounds in bound_rounds.items()
-        ),
-    ]
+        )
+    for client, num_rounds in bound_rounds.items():
+        limits.append(Limit(client, "robust.share", "bound", num_rounds))
+    return limits
 
 
 def _bound_clients(line: Line) -> set[ClientId]:
@@ -152,8 +149,8 @@ def refused_sentence(lines: Sequence[Line]) -> str:
     if not refusals:
         return ""
     client, why = refusals[-1]
-    many = "1 reply was" if len(refusals) == 1 else f"{len(refusals):,} replies were"
-    return f"{many} refused, for example of client {client}: {why}"
+    replies = "1 reply was" if len(refusals) == 1 else f"{len(refusals):,} replies were"
+    return f"{replies} refused, for example of client {client}: {why}"
 
 
 def limited_clients(limits: Iterable[Limit], client: ClientId) -> list[str]:

@@ -58,7 +58,7 @@ def two_shares(p: float, n: float) -> float:
     Both shares are p in the long run. Where one model is right and the other is wrong, the
     difference of this example is 1 or -1, otherwise 0. If both models are right with probability p,
     they differ with at most the probability ``2 min(p, 1 - p)``. That is reached if the errors of
-    one never are errors of the other, or if the models are never both right. It also holds for
+    one never are errors of the rival, or if the models are never both right. It also holds for
     numbers between 0 and 1, whose squared differences are smaller.
 
     Example:

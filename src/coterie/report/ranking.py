@@ -10,8 +10,8 @@ from typing import Any
 
 from coterie.files import within
 from coterie.records.record import RUN
+from coterie.report.compared import SAME_BUT_SEED
 from coterie.report.contest import BASELINES, Contest
-from coterie.report.summary import ALIKE
 from coterie.report.terminal import numbered
 from coterie.report.trials import MethodTrials, Trial, read
 from coterie.settings import UserError
@@ -45,7 +45,7 @@ def _methods(trials: Sequence[Trial]) -> list[MethodTrials]:
     """Return the methods of some runs. Runs that differ in their seed alone are of one method."""
     methods: list[tuple[list[Any], dict[int, Trial]]] = []
     for trial in trials:
-        settings = [trial.summary[name] for name in ALIKE]
+        settings = [trial.summary[name] for name in SAME_BUT_SEED]
         seed = trial.summary["seed"]
         members = next(
             (members for known, members in methods if known == settings and seed not in members),
@@ -86,11 +86,11 @@ def _is_tested(method: MethodTrials) -> bool:
     return any(trial.scores for trial in method.trials.values())
 
 
-def _same_data(trials: Mapping[int, Trial], others: Mapping[int, Trial]) -> bool:
+def _same_data(trials: Mapping[int, Trial], other_trials: Mapping[int, Trial]) -> bool:
     """Whether runs of the same seeds have the same data, as far as that is recorded."""
-    for seed in trials.keys() & others.keys():
+    for seed in trials.keys() & other_trials.keys():
         digest = trials[seed].data_digest
-        other_digest = others[seed].data_digest
+        other_digest = other_trials[seed].data_digest
         if digest and other_digest and digest != other_digest:
             return False
     return True
@@ -162,7 +162,7 @@ def gains(contest: Contest) -> dict[str, dict[str, Any]]:
     return run_gains
 
 
-def beside(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
+def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
     """Return the comparison of a run with the baselines of its experiment with the same seed.
 
     Args:

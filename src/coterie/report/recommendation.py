@@ -46,14 +46,14 @@ def recommend(contest: Contest) -> Recommendation:
     Args:
         contest: The comparison, with the recommended method first.
     """
-    best, *others = contest.methods
+    best, *rivals = contest.methods
     if contest.constant is not None and contest.beats_constant(best) is False:
         return Recommendation(best.label, "no better than constant")
     gains = {}
-    for method in others:
-        gain = contest.mean_gain(best, method)
+    for rival in rivals:
+        gain = contest.mean_gain(best, rival)
         if gain is not None:
-            gains[method.label] = gain
+            gains[rival.label] = gain
     if any(gain.sign is None for gain in gains.values()):
         return Recommendation(best.label, "not known")
     tied = [label for label, gain in gains.items() if gain.sign == 0]

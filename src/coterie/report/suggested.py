@@ -14,7 +14,7 @@ from rich.text import Text
 from coterie.methods import METHODS
 from coterie.notebook.tables import labels
 from coterie.records.shown import ClientId
-from coterie.report.terminal import members
+from coterie.report.words import members
 from coterie.runs.suggest import Advice, Finding, Range, Suggestion
 
 STYLES = {"clear": "green", "narrow": "yellow", "none": "red"}

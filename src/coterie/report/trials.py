@@ -84,24 +84,23 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
     for line in lines:
         if not line["tested"]:
             continue
-        number, main = line["round"], shown_as(line).main
+        number = line["round"]
+        main = shown_as(line).main
         honest = _honest_entries(line)
         round_scores = _numbers(honest, main)
         if round_scores:
             scores[number] = round_scores
             sums[number] = _sums_of_honest(line, main, honest)
             losses[number] = _numbers(honest, "loss")
-    if world.get("test_subjects") is None:
-        test_unit, sizes = "test examples", world.get("tests", ())
-    else:
-        test_unit, sizes = "test subjects", world["test_subjects"]
+    has_subjects = world.get("test_subjects") is not None
+    test_sizes = world["test_subjects"] if has_subjects else world.get("tests", ())
     testers = world.get("testers")
     return Trial(
         summary=summarised(run, description, lines, limits),
         scores=scores,
         sums=sums,
-        test_sizes=dict(zip(world["clients"], sizes, strict=False)),
-        test_unit=test_unit,
+        test_sizes=dict(zip(world["clients"], test_sizes, strict=False)),
+        test_unit="test subjects" if has_subjects else "test examples",
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
         losses={} if "drift" in world else losses,
@@ -163,7 +162,7 @@ def last_decision(lines: Sequence[Line]) -> str:
     for line in reversed(lines):
         for note in reversed(line["notes"]):
             is_of_groups = len(note["parts"]) >= min_parts and len(note["clients"]) > 1
-            # Notes aside are of single clients; the end of an arm (drop) may be a reason for one group.
+            # The end of an arm (drop) may be a reason for one group, too.
             if is_of_groups and note["text"] and examines_groups(note):
                 return f"Round {line['round']}: {sentence(note['text'])}"
     return ""

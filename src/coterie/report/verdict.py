@@ -14,10 +14,10 @@ from typing import Any
 from coterie.data.scenario import FEDERATION, OWN
 from coterie.records.record import RUN
 from coterie.records.shown import ClientId
+from coterie.report.compared import unequal
 from coterie.report.contest import BASELINES, Contest, Gain
 from coterie.report.noise import MIN_SAMPLE, mean_value
 from coterie.report.recommendation import Recommendation, recommend
-from coterie.report.summary import unequal
 from coterie.report.trials import MethodTrials
 from coterie.report.warnings import reference_line, warnings
 from coterie.report.words import count, number, who
@@ -117,6 +117,7 @@ def table(contest: Contest) -> dict[str, Any] | None:
     if contest.round is None:
         return None
     fedavg = contest.find("fedavg")
+    rows = [_row(contest, client, fedavg) for client in contest.clients]
     return {
         "round": contest.round,
         "seeds": list(contest.seeds),
@@ -124,9 +125,9 @@ def table(contest: Contest) -> dict[str, Any] | None:
         "better": contest.summary["better"],
         "methods": [method.label for method in contest.methods],
         "over": None if fedavg is None else fedavg.label,
-        "means": [contest.mean_score(method) for method in contest.methods],
+        "means": list(map(contest.mean_score, contest.methods)),
         "pooled": contest.is_pooled,
-        "rows": [_row(contest, client, fedavg) for client in contest.clients],
+        "rows": rows,
     }
 
 
@@ -166,12 +167,12 @@ def groups_found(method: MethodTrials) -> str:
 
 
 def _agreement(rand_indices: list[float | None]) -> str:
-    known = [index for index in rand_indices if index is not None]
-    if len(known) < len(rand_indices):
+    recorded = [index for index in rand_indices if index is not None]
+    if len(recorded) < len(rand_indices):
         return ""
-    if min(known) == 1:
+    if min(recorded) == 1:
         return ", the same as the true groups"
-    mean = mean_value(known)
+    mean = mean_value(recorded)
     return f", not the same as the true groups (adjusted Rand index {mean:.2f})"
 
 
@@ -192,21 +193,21 @@ def _why(method: MethodTrials) -> str:
 # Sentences that compare methods.
 
 
-def compare(contest: Contest, method: MethodTrials, other: MethodTrials) -> str:
+def compare(contest: Contest, method: MethodTrials, rival: MethodTrials) -> str:
     """Return how a method compares with another in the mean and client by client, in one sentence."""
-    gain = contest.mean_gain(method, other)
+    gain = contest.mean_gain(method, rival)
     if gain is None:
         return (
-            f"No client was tested with both {method.label} and {other.label} "
+            f"No client was tested with both {method.label} and {rival.label} "
             f"in round {contest.round}."
         )
-    what = other.label
-    if other.name in BASELINES:
-        what = f"{BASELINES[other.name]} ({other.label})"
+    rival_name = rival.label
+    if rival.name in BASELINES:
+        rival_name = f"{BASELINES[rival.name]} ({rival.label})"
     seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
-    clients = _better_and_worse(contest.client_gains(method, other))
+    clients = _better_and_worse(contest.client_gains(method, rival))
     return (
-        f"Compared with {what} in round {contest.round}{seeds}, the {contest.mean_name} of "
+        f"Compared with {rival_name} in round {contest.round}{seeds}, the {contest.mean_name} of "
         f"{method.label} is {_difference(gain)}; {clients}."
     )
 
@@ -215,8 +216,8 @@ def _difference(gain: Gain) -> str:
     """Return a difference in words: "0.450 higher (0.750 against 0.300)"."""
     if not gain.by:
         return f"the same ({number(gain.score)})"
-    direction = "higher" if gain.score > gain.other_score else "lower"
-    scores = f"{number(gain.score)} against {number(gain.other_score)}"
+    direction = "higher" if gain.score > gain.rival_score else "lower"
+    scores = f"{number(gain.score)} against {number(gain.rival_score)}"
     significance = ", not significant" if gain.sign == 0 else ""
     return f"{number(abs(gain.by))} {direction} ({scores}{significance})"
 
@@ -431,11 +432,11 @@ def for_client(contest: Contest, method: MethodTrials, client: ClientId) -> str:
     if score is None or len(contest.methods) < 2:
         return ""
     scores = [f"{number(score)} with {method.label}"]
-    for other in contest.methods:
-        gain = None if other is method else contest.client_gain(method, other, client)
+    for rival in contest.methods:
+        gain = None if rival is method else contest.client_gain(method, rival, client)
         if gain is not None:
             compared = SIGNIFICANCE[gain.sign]
-            scores.append(f"{number(gain.other_score)} with {other.label} ({compared})")
+            scores.append(f"{number(gain.rival_score)} with {rival.label} ({compared})")
     size = contest.test_size(client)
     tests = ""
     if size:

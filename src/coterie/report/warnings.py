@@ -93,7 +93,7 @@ def no_better(contest: Contest, method: MethodTrials) -> str:
     gain = contest.mean_gain(method, constant)
     assert gain is not None  # or it would not be known
     degree = "not significantly" if gain.by > 0 else "no"
-    scores = f"{contest.metric} {number(gain.score)} against {number(gain.other_score)}"
+    scores = f"{contest.metric} {number(gain.score)} against {number(gain.rival_score)}"
     return f"{method.label} is {degree} better than {constant.label}: {scores}."
 
 
@@ -212,9 +212,9 @@ def falling_line(contest: Contest) -> str:
             falls.append(f"{losses} in rounds {fall.first} to {fall.last} with {method.label}")
     if not falls:
         return ""
-    what = "this model has" if len(contest.methods) == 1 else "these models have"
+    models_have = "this model has" if len(contest.methods) == 1 else "these models have"
     return (
-        f"Losses still fall ({'; '.join(falls)}): {what} not finished learning, "
+        f"Losses still fall ({'; '.join(falls)}): {models_have} not finished learning, "
         "and more rounds may change the result."
     )
 

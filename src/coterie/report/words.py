@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.records.shown import ClientId
-from coterie.report.terminal import members
 
 
 def sentence(text: str) -> str:
@@ -39,6 +38,46 @@ def number(value: float) -> str:
     return f"{value:.3f}" if 0.001 <= abs(value) < 100 or value == 0 else short(value)
 
 
+def members(clients: Iterable[ClientId], max_spans: int = 12) -> str:
+    """Return a list of clients in words: consecutive numbers are joined, and long lists are cut.
+
+    Names that contain a comma are in quotes.
+
+    Args:
+        clients: The clients, all numbers or all names.
+        max_spans: The greatest number of single clients and ranges to show.
+
+    Example:
+        >>> members(["north", "south"])
+        'north, south (2 clients)'
+        >>> members(["Bern, east", "south"])
+        '"Bern, east", south (2 clients)'
+        >>> members([0, 1, 2, 3, 4, 7, 9])
+        '0-4, 7, 9 (7 clients)'
+        >>> members(range(0, 100, 2), max_spans=3)
+        '0, 2, 4, ... 98 (50 clients)'
+    """
+    ids: list[Any] = sorted(clients)
+    spans: list[list[Any]] = []  # first and last client of each
+    for client in ids:
+        if spans and not isinstance(client, str) and client == spans[-1][-1] + 1:
+            spans[-1][-1] = client
+        else:
+            spans.append([client, client])
+    texts = [_span(first, last) for first, last in spans]
+    if len(texts) > max_spans:
+        texts = [*texts[:max_spans], f"... {texts[-1]}"]
+    return f"{', '.join(texts)} ({count(len(ids), 'client')})"
+
+
+def _span(first: Any, last: Any) -> str:
+    """Return consecutive clients in words."""
+    if first == last:
+        is_ambiguous = isinstance(first, str) and "," in first
+        return f'"{first}"' if is_ambiguous else str(first)
+    return f"{first}-{last}" if last > first + 1 else f"{first}, {last}"
+
+
 def who(clients: Iterable[ClientId]) -> str:
     """Return a group in words.
 
@@ -47,17 +86,17 @@ def who(clients: Iterable[ClientId]) -> str:
         ('client 3', 'clients 0-2 (3 clients)')
     """
     ids = list(clients)
-    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, most=6)}"
+    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, max_spans=6)}"
 
 
-def count(number: int, noun: str) -> str:
+def count(how_many: int, noun: str) -> str:
     """Return a number with its noun.
 
     Example:
         >>> count(1, "group"), count(3, "group")
         ('1 group', '3 groups')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{how_many} {noun}{'' if how_many == 1 else 's'}"
 
 
 def by_time(world: Mapping[str, Any]) -> str:
@@ -84,12 +123,12 @@ def by_time(world: Mapping[str, Any]) -> str:
     return f"Tested on the last {order['test']:.0%} of each client's examples by {order.get('by', 'time')}{gap}{lost}."
 
 
-def rounds(numbers: Sequence[int], most: int = 8) -> str:
+def rounds(numbers: Sequence[int], max_spans: int = 8) -> str:
     """Return rounds in words.
 
     Example:
         >>> rounds([4]), rounds([1, 2, 3, 7])
         ('round 4', 'rounds 1-3, 7')
     """
-    text = members(numbers, most=most).rpartition(" (")[0]
+    text = members(numbers, max_spans=max_spans).rpartition(" (")[0]
     return f"round{'' if len(numbers) == 1 else 's'} {text}"

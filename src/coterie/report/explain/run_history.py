@@ -14,7 +14,7 @@ from coterie.report.explain.decision import decision
 from coterie.report.explain.view import Clients, NoteView, RunHistory
 from coterie.report.limits import refused_sentence
 from coterie.report.listing import first_line
-from coterie.report.ranking import beside
+from coterie.report.ranking import with_baselines
 from coterie.report.summary import agreement, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
@@ -78,7 +78,7 @@ def _left_out(found: dict[str, Any]) -> list[tuple[int, str]]:
 
 def rivals(history: RunHistory) -> tuple[Contest, MethodTrials]:
     """Return the run's comparison with FedAvg and Independent of its experiment, and its entry in it."""
-    return beside(history.folder, trial(history.folder, history.description, history.lines))
+    return with_baselines(history.folder, trial(history.folder, history.description, history.lines))
 
 
 def heading(history: RunHistory) -> dict[str, Any]:

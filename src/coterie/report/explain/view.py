@@ -15,7 +15,7 @@ from coterie.core import Criterion, Effect
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as, truth_at
 from coterie.report.page.charts import load
-from coterie.report.terminal import members
+from coterie.report.words import members
 from coterie.settings import UserError, nearest
 
 Clients = tuple[ClientId, ...]
@@ -256,7 +256,7 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
             raise UserError(f"client {client} takes no part: {refused[0]}")
         what = f"was last present in round {once}" if once else "is not one of the run's clients"
         raise UserError(
-            f"client {client} {what}; after round {history.lines[-1]['round']} these are {members(ids, most=6)}"
+            f"client {client} {what}; after round {history.lines[-1]['round']} these are {members(ids, max_spans=6)}"
             f"{nearest(str(client), map(str, ids))}"
         )
     return found

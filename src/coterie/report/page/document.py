@@ -20,11 +20,12 @@ from coterie.methods import METHODS
 from coterie.printable import printable
 from coterie.records.record import Line, Record, finite
 from coterie.records.shown import ClientId, Shown, mean_of, pooled_over, shown_as, sums_of
+from coterie.report.compared import AROUND, side_by_side
 from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.ranking import contests, gains
-from coterie.report.summary import ABOUT, AROUND, Summary, expand, side_by_side, silent
+from coterie.report.summary import ABOUT, Summary, expand, silent
 from coterie.report.trials import Trial, trial
 from coterie.report.verdict import verdict
 from coterie.settings import UserError, documented

@@ -1,0 +1,202 @@
+"""Results of methods, each over the seeds of its runs: means with intervals, and the settings in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from coterie.files import Folder
+from coterie.notebook.tables import count, frame, some, table
+from coterie.records.record import finite
+from coterie.report.summary import Summary, expand, interval, summary
+from coterie.settings.calls import public
+
+AROUND = ("scenario_settings", "training", "boundary", "robust", "run_settings", "limits")
+"""Tables of settings that are not the method's own."""
+
+SAME_BUT_SEED = ("method", "scenario", "settings", *AROUND, "metric", "better")
+"""Keys that are equal in runs that differ in their seed alone."""
+
+COMPARED = (
+    "score",
+    "worst",
+    "std",
+    "loss",
+    "ari",
+    "isolated",
+    "groups",
+    "exchanges",
+    "bytes_up",
+    "bytes_down",
+    "evaluations",
+    "seconds",
+)
+"""Numbers of a summary whose means over seeds are compared."""
+
+SCORE_PARTS = {"score": "mean", "worst": "worst", "std": "std"}
+"""Compared numbers that are parts of a summary's score."""
+
+
+class Comparison(list[dict[str, Any]]):
+    """The result of :func:`coterie.compare`: a list, which notebooks show as a table."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame with one row per entry.
+
+        Returns:
+            Per entry: the method, the settings in which entries of one method differ, the scenario,
+            the number of seeds, and the mean of each number that is compared, with the ends ``low``
+            and ``high`` of its interval.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        return frame(self._rows({"": "mean", " low": "low", " high": "high"}))
+
+    def __repr__(self) -> str:
+        methods = []
+        for entry in self:
+            mean = entry["score"]["mean"]
+            methods.append(entry["method"] if mean is None else f"{entry['method']} {mean:.3f}")
+        return f"<Comparison of {count(len(self), 'method')}: {some(methods)}>"
+
+    def _repr_html_(self) -> str:
+        return table("Means over seeds", self._rows({"": "mean"}))
+
+    def _rows(self, parts: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The rows; ``parts`` maps the end of a column's name to a part of the interval."""
+        rows = []
+        for entry, settings in zip(self, differences(self), strict=True):
+            row = {
+                "method": entry["method"],
+                "settings": settings,
+                "scenario": entry["scenario"],
+                "seeds": len(entry["seeds"]),
+            }
+            for key in (*COMPARED, *entry["others"]):
+                name = entry["metric"] if key == "score" else key
+                for ending, part in parts.items():
+                    row[f"{name}{ending}"] = entry[key][part]
+            rows.append(row)
+        return rows
+
+
+@public
+def compare(runs: Folder | Iterable[Folder]) -> Comparison:
+    """Compare methods, each over its seeds: one entry for all runs that differ in their seed alone.
+
+    Args:
+        runs: Run directories, or folders that contain some; also a single one, or the runs of
+            :func:`coterie.begin`.
+
+    Returns:
+        One dict per entry. Each of score (the main metric, mean over clients; also under the
+        metric's own name), worst (its worst value of a client), std (its standard deviation over
+        clients), loss, the metrics named in ``others`` (means over clients), ari, isolated, groups
+        (their number), exchanges, bytes_up, bytes_down, evaluations and seconds is ``{mean, low,
+        high}``: the mean over seeds and its 95% interval by Student's t. low and high are None for
+        one seed.
+
+    Raises:
+        UserError: If a folder has no runs.
+    """
+    return Comparison(side_by_side(map(summary, expand(runs))))
+
+
+def differences(
+    compared: Sequence[Mapping[str, Any]], tables: Sequence[str] = ("settings", *AROUND)
+) -> list[str]:
+    """Return the settings, in words, in which entries of the same method and scenario differ; one text per entry.
+
+    Args:
+        compared: The entries.
+        tables: The tables of settings to compare.
+    """
+    texts = []
+    for entry in compared:
+        rivals = [
+            rival
+            for rival in compared
+            if (rival["method"], rival["scenario"]) == (entry["method"], entry["scenario"])
+        ]
+        words = []
+        for name in tables:
+            for key, value in entry.get(name, {}).items():
+                if any(rival.get(name, {}).get(key) != value for rival in rivals):
+                    words.append(f"{key} {value}")
+        texts.append(", ".join(words))
+    return texts
+
+
+def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return the settings in :data:`AROUND` in which rows differ, whatever their methods.
+
+    Args:
+        compared: The entries of one scenario.
+        labels: Their labels.
+
+    Returns:
+        For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05
+        (fedavg, ifca)``.
+    """
+    texts = []
+    for name in AROUND:
+        tables = [entry.get(name, {}) for entry in compared]
+        keys = dict.fromkeys(key for settings in tables for key in settings)
+        for key in keys:
+            labels_by_value: dict[str, list[str]] = {}
+            for settings, label in zip(tables, labels, strict=True):
+                value = str(settings.get(key, "not set"))
+                labels_by_value.setdefault(value, []).append(label)
+            if len(labels_by_value) > 1:
+                values = [f"{value} ({', '.join(rows)})" for value, rows in labels_by_value.items()]
+                texts.append(f"{key} {', '.join(values)}")
+    return texts
+
+
+def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
+    """Compare runs, as :func:`compare` does, from their summaries."""
+    entries: list[tuple[list[Any], dict[int, Summary]]] = []
+    for run in summaries:
+        settings = [run[name] for name in SAME_BUT_SEED]
+        seed = run["seed"]
+        for entry_settings, members in entries:
+            if entry_settings == settings and seed not in members:
+                members[seed] = run
+                break
+        else:
+            entries.append((settings, {seed: run}))
+    return [_over_seeds(list(members.values())) for _, members in entries]
+
+
+def _over_seeds(members: Sequence[Summary]) -> dict[str, Any]:
+    """Return the entry of runs that differ in their seed alone."""
+    first = members[0]
+    rand_indices = [run["ari"] for run in members]
+    entry: dict[str, Any] = {name: first[name] for name in SAME_BUT_SEED}
+    seeds = [run["seed"] for run in members]
+    entry |= {
+        "rounds": sorted({run["rounds"] for run in members}),
+        "seeds": seeds,
+        "run_dirs": [run["run_dir"] for run in members],
+        "exact": None if None in rand_indices else rand_indices.count(1.0),
+    }
+    for name in (*COMPARED, *first["others"]):
+        entry[name] = interval([_number(run, name) for run in members])
+    entry["others"] = first["others"]
+    entry[first["metric"]] = entry["score"]
+    result: dict[str, Any] = finite(entry)
+    return result
+
+
+def _number(run: Summary, name: str) -> float | None:
+    """Return a number of a summary that is compared; None if it is not known."""
+    value: float | None
+    if name in SCORE_PARTS:
+        score = run["score"]
+        value = None if score is None else score[SCORE_PARTS[name]]
+    elif name == "groups":
+        value = len(run["groups"])
+    else:
+        value = run.get(name)
+    return value

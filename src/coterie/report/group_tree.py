@@ -1,0 +1,122 @@
+"""The history of a run's groups: the tree of groups and their splits, computed from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coterie.records.record import Line
+from coterie.records.shown import ClientId
+from coterie.report.gathered import examines_groups
+
+Members = tuple[ClientId, ...]
+
+
+@dataclass
+class Group:
+    """A group at one time, and its split, if it was divided later.
+
+    Attributes:
+        clients: The ids of its members.
+        round: The round in which it was divided, or None.
+        why: The reason, in the words of the note.
+        parts: The groups that it was divided into.
+    """
+
+    clients: Members
+    round: int | None = None
+    why: str = ""
+    parts: list[Group] = field(default_factory=list)
+
+    def leaves(self) -> list[Group]:
+        """Return the groups at the leaves of the tree below this group."""
+        if not self.parts:
+            return [self]
+        return [leaf for part in self.parts for leaf in part.leaves()]
+
+
+def history(lines: Sequence[Line]) -> Group:
+    """Return the tree of groups whose leaves are the groups of the last round, built from the notes of each round.
+
+    If the notes do not lead to these groups, they are placed directly below a group of all clients.
+
+    Args:
+        lines: The completed rounds.
+
+    Returns:
+        The root of the tree.
+    """
+    root = Group(clients=_all_clients(lines[0]))
+    for line in lines:
+        for note in line["notes"]:
+            parts = sorted(tuple(part) for part in note["parts"])
+            if parts:
+                clients = tuple(sorted(note["clients"]))
+                _divide(root, clients, parts, line["round"], note["text"])
+            elif root.clients == tuple(note["clients"]) and not root.parts and examines_groups(note):
+                root.why = note["text"]
+        _follow(root, [tuple(group) for group in line["groups"]])
+    last = lines[-1]
+    groups = sorted(tuple(group) for group in last["groups"])
+    if sorted(leaf.clients for leaf in root.leaves()) == groups:
+        return root
+    return Group(
+        clients=_all_clients(last),
+        round=last["round"],
+        parts=[Group(clients=group) for group in groups],
+    )
+
+
+def _all_clients(line: Line) -> Members:
+    return tuple(sorted(client for group in line["groups"] for client in group))
+
+
+def _divide(group: Group, clients: Members, parts: list[Members], round: int, why: str) -> None:
+    """Add ``parts`` below the group whose members are exactly ``clients``."""
+    if group.clients != clients:
+        for part in group.parts:
+            _divide(part, clients, parts, round, why)
+    elif len(parts) == 1:  # a merger of all that was below
+        group.parts = []
+        group.round = None
+        group.why = why
+    elif sorted(part.clients for part in group.parts) != parts:  # or it confirms a division
+        group.parts = [Group(clients=part) for part in parts]
+        group.round = round
+        group.why = why
+
+
+def _follow(root: Group, groups: Sequence[Members]) -> None:
+    """Set the leaves to ``groups`` if clients only came, left or moved; groups of new clients are added below the root."""
+    leaves = root.leaves()
+    if sorted(leaf.clients for leaf in leaves) == sorted(groups):
+        return
+    # Each group continues the leaf with which it shares most clients, if no other group does.
+    continued = [_leaf_with_most(leaves, group) for group in groups]
+    indices = [index for index in continued if index is not None]
+    if len(set(indices)) < len(indices):
+        return
+    for leaf in leaves:
+        leaf.clients = ()
+    for group, index in zip(groups, continued, strict=True):
+        if index is not None:
+            leaves[index].clients = group
+        elif root.parts:
+            root.parts.append(Group(clients=group))
+    _set_members_from_parts(root)
+
+
+def _leaf_with_most(leaves: Sequence[Group], group: Members) -> int | None:
+    """Return the index of the leaf that shares most clients with a group; None if none shares any."""
+    shared = [len(set(leaf.clients) & set(group)) for leaf in leaves]
+    return shared.index(max(shared)) if max(shared) else None
+
+
+def _set_members_from_parts(group: Group) -> None:
+    """Set the members of an inner group to those of its parts, and remove empty parts."""
+    if not group.parts:
+        return
+    for part in group.parts:
+        _set_members_from_parts(part)
+    group.parts = [part for part in group.parts if part.clients]
+    group.clients = tuple(sorted(client for part in group.parts for client in part.clients))
