@@ -53,7 +53,9 @@ def history(lines: Sequence[Line]) -> Group:
             if parts:
                 clients = tuple(sorted(note["clients"]))
                 _divide(root, clients, parts, line["round"], note["text"])
-            elif root.clients == tuple(note["clients"]) and not root.parts and examines_groups(note):
+            elif (
+                root.clients == tuple(note["clients"]) and not root.parts and examines_groups(note)
+            ):
                 root.why = note["text"]
         _follow(root, [tuple(group) for group in line["groups"]])
     last = lines[-1]
