@@ -17,7 +17,7 @@ from coterie.core import Training
 from coterie.data.world import World
 from coterie.engines.rounds import setup
 from coterie.methods import FedAvg, FedFA
-from coterie.methods.fedfa import NONE_RIGHT
+from coterie.methods.fedfa import MIN_ACCURACY
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.robust import AS_PUBLISHED, Robust
@@ -60,7 +60,7 @@ def by_definition(tried: World, rounds: int, weights: str = "examples") -> torch
             )
             accuracy = float((outputs.argmax(1) == targets).double().mean())
             weigh.append(
-                len(targets) if weights == "examples" else -np.log2(max(accuracy, NONE_RIGHT))
+                len(targets) if weights == "examples" else -np.log2(max(accuracy, MIN_ACCURACY))
             )
         row = row + torch.tensor(weigh, dtype=torch.float64) / sum(weigh) @ torch.stack(steps)
     return row

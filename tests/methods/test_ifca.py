@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from coterie.core import Cohort, Replies, Task, Training
 from coterie.methods import IFCA, FedAvg
 from coterie.methods._model_choice import (
-    ATTEMPTS,
-    MOST_CENTRES,
+    MAX_ATTEMPTS,
+    MAX_CENTRES,
     Centres,
     Start,
     mean_losses,
@@ -292,7 +292,7 @@ def test_a_silent_federation_does_not_wait_for_ever() -> None:
     world, method = grouped(THREE), IFCA(models=3, initial="kmeans++")
     played = list(play(method, world, 30, silent=lambda *_: True))
     ends = [i for i, p in enumerate(played) if p.plan.ends_round]
-    assert ends[0] == ATTEMPTS + 2 * 2
+    assert ends[0] == MAX_ATTEMPTS + 2 * 2
     assert all(torch.equal(row, world.federation().draw(0)) for row in played[-1].assignment.models)
 
 
@@ -424,8 +424,8 @@ def test_a_start_that_serves_nobody_tells_no_groups() -> None:
         ({"models": 0}, "IFCA.models must be >= 1"),
         ({"initial": "kmeans"}, "did you mean kmeans"),
         (
-            {"models": MOST_CENTRES + 1, "initial": "kmeans++"},
-            f"must be at most {MOST_CENTRES} with initial kmeans",
+            {"models": MAX_CENTRES + 1, "initial": "kmeans++"},
+            f"must be at most {MAX_CENTRES} with initial kmeans",
         ),
         ({"averaging": "gradient"}, "did you mean gradients"),
         ({"step_size": 0}, "IFCA.step_size must be > 0"),

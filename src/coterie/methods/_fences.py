@@ -10,15 +10,15 @@ import numpy as np
 from coterie.core import Client, Note
 from coterie.notebook.tables import some
 
-FEW = 8
+MIN_CLIENTS_FOR_QUARTILES = 8
 """The quartiles of fewer clients than this say little about where an honest value may lie: with
 three clients, fences alone made a test at the 10 % level reject in 15 to 27 % of draws. So for few
 clients the fences are wider by a slack."""
 
-SLACK = 1.0
+MEAN_SLACK = 1.0
 """The slack for means, in standard deviations of a single example."""
 
-SLACK_OF_VARIANCE = 10.0
+VARIANCE_SLACK = 10.0
 """The slack for variances, a factor."""
 
 
@@ -38,18 +38,25 @@ def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
         >>> fenced(np.array([1.0, 2.0, 3.0, 4.0, 1000.0]))
         array([1.  , 2.  , 3.  , 4.  , 7.75])
     """
-    others = len(values) - 1
-    if others < 2:
+    other_count = len(values) - 1
+    if other_count < 2:
         return values
-    ordered, rank = np.sort(values), np.argsort(np.argsort(values))
+    ordered = np.sort(values)
+    rank = np.argsort(np.argsort(values))
 
     def quantile(level: float) -> np.ndarray:
         """The quantile of all values but one, for each of them that is left out."""
-        at = level * (others - 1)
-        lower, upper = (ordered[k + (rank <= k)] for k in (math.floor(at), math.ceil(at)))
-        return np.asarray(lower + (at - math.floor(at)) * (upper - lower))
+        position = level * (other_count - 1)
+        below = math.floor(position)
+        above = math.ceil(position)
+        # Without the client of rank r, the k-th value is the (k + 1)-th from r on.
+        lower = ordered[below + (rank <= below)]
+        upper = ordered[above + (rank <= above)]
+        return np.asarray(lower + (position - below) * (upper - lower))
 
-    low, high = quantile(0.25), quantile(0.75)
+    # Tukey's outer fences: three times the distance of the quartiles beyond them.
+    low = quantile(0.25)
+    high = quantile(0.75)
     width = 3 * (high - low) + slack
     return values.clip(low - width, high + width)
 
@@ -68,14 +75,13 @@ def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, 
     Returns:
         The limited means and variances, ``(n,)`` each.
     """
-    few = len(means) < FEW
+    needs_slack = len(means) < MIN_CLIENTS_FOR_QUARTILES
     limited = spreads.copy()
     positive = spreads > 0
-    limited[positive] = np.exp(
-        fenced(np.log(spreads[positive]), math.log(SLACK_OF_VARIANCE) if few else 0.0)
-    )
+    log_slack = math.log(VARIANCE_SLACK) if needs_slack else 0.0
+    limited[positive] = np.exp(fenced(np.log(spreads[positive]), log_slack))
     deviation = math.sqrt(np.median(limited)) if len(limited) else 0.0
-    return fenced(means, SLACK * deviation if few else 0.0), limited
+    return fenced(means, MEAN_SLACK * deviation if needs_slack else 0.0), limited
 
 
 def beyond_fences(clients: Iterable[Client], means: np.ndarray, spreads: np.ndarray) -> set[Client]:

@@ -59,12 +59,12 @@ from coterie.settings import SettingError, check, setting
 # in common does not count.
 
 
-MOST_CENTRES = 50
+MAX_CENTRES = 50
 """The largest k for k-means++: an engine stops a round that has too many exchanges."""
 
-ATTEMPTS = 5
-"""Number of drawn clients in a row without an answer after which a model stays untrained, so that
-no run waits for ever."""
+MAX_ATTEMPTS = 5
+"""Number of drawn clients in a row without an answer after which a model stays untrained, so that a
+run cannot stall."""
 
 
 @state("model-choice.centres")
@@ -103,27 +103,33 @@ def plan_centre(
         cohort: the clients that are present, and the seed.
         epochs: local epochs of a client that trains a first model.
     """
+    tasks = {}
     if centres.measuring:
-        tasks = {c: _measure(len(centres.losses.get(c, ())), centres.made) for c in asked}
+        for client in asked:
+            # The models that it has not measured yet.
+            new_models = range(len(centres.losses.get(client, ())), centres.made)
+            tasks[client] = Task(offered=tuple(new_models), epochs=0, measure="train")
     else:
-        drawn = _draw(centres, [c for c in clients if c in cohort.present], cohort)
-        tasks = {c: Task(offered=(centres.made,), epochs=epochs, lr_round=0) for c in drawn}
+        present = [client for client in clients if client in cohort.present]
+        for client in _draw(centres, present, cohort):
+            tasks[client] = Task(offered=(centres.made,), epochs=epochs, lr_round=0)
     return Plan(models=models, tasks=tasks, need="mean", ends_round=False)
-
-
-def _measure(first: int, stop: int) -> Task:
-    return Task(offered=tuple(range(first, stop)), epochs=0, measure="train")
 
 
 def _draw(centres: Centres, present: list[Client], cohort: Cohort) -> tuple[Client, ...]:
     """Draw the client that trains next, from those that have measured every model, or from all if none has."""
     rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange)
-    known = [c for c in present if centres.made and len(centres.losses.get(c, ())) == centres.made]
-    if not known:
+    candidates = []
+    for client in present:
+        if centres.made and len(centres.losses.get(client, ())) == centres.made:
+            candidates.append(client)
+    if not candidates:
         return (int(rng.choice(present)),) if present else ()
-    least = np.array([min(centres.losses[c]) for c in known])
-    excess = capped(least - least.min())
-    return (int(rng.choice(known, p=excess / excess.sum() if excess.any() else None)),)
+    # Probability proportional to the least loss, minus the smallest such loss of all.
+    least_losses = np.array([min(centres.losses[client]) for client in candidates])
+    excess = capped(least_losses - least_losses.min())
+    probabilities = excess / excess.sum() if excess.any() else None
+    return (int(rng.choice(candidates, p=probabilities)),)
 
 
 def capped(values: np.ndarray) -> np.ndarray:
@@ -136,9 +142,10 @@ def capped(values: np.ndarray) -> np.ndarray:
         >>> capped(np.array([1.0, 2.0, 3e38]))
         array([1., 2., 4.])
     """
-    return (
-        values if len(values) < 3 else np.minimum(values, 2 * np.partition(values, -2, axis=0)[-2])
-    )
+    if len(values) < 3:
+        return values
+    second_greatest = np.partition(values, -2, axis=0)[-2]
+    return np.minimum(values, 2 * second_greatest)
 
 
 def step_centre(
@@ -155,22 +162,20 @@ def step_centre(
         The new state, or None when all k models are trained; and the models ``(k, d)``.
     """
     if centres.measuring:
-        measured = zip(replies.clients, replies.losses, strict=True)
-        new = {
-            c: (*centres.losses.get(c, ()), *losses)
-            for c, losses in measured
-            if np.isfinite(losses).all()
-        }
-        return replace(centres, measuring=False, losses={**centres.losses, **new}), models
+        losses = dict(centres.losses)
+        for client, new_losses in zip(replies.clients, replies.losses, strict=True):
+            if np.isfinite(new_losses).all():
+                losses[client] = (*losses.get(client, ()), *new_losses)
+        return replace(centres, measuring=False, losses=losses), models
     missed = 0 if replies.clients else centres.missed + 1
     if replies.clients:
         models = models + replies.mean_updates  # zero except in the row that was trained
-    elif missed < ATTEMPTS:
+    elif missed < MAX_ATTEMPTS:
         return replace(centres, missed=missed), models
-    made = centres.made + 1
-    return None if made == len(models) else replace(
-        centres, made=made, measuring=True, missed=missed
-    ), models
+    trained = centres.made + 1
+    if trained == len(models):
+        return None, models
+    return replace(centres, made=trained, measuring=True, missed=missed), models
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -249,28 +254,28 @@ def groups_of(choices: Mapping[Client, Choice]) -> Groups:
     return groups_by({client: choice[0] for client, choice in choices.items()})
 
 
-def least(losses: Sequence[float], count: int) -> Choice:
+def rows_of_least(losses: Sequence[float], count: int) -> Choice:
     """Return the rows of the ``count`` smallest losses, the smallest first; of equal losses the first.
 
     Example:
-        >>> least((0.5, 0.2, 0.9, 0.2), 3)
+        >>> rows_of_least((0.5, 0.2, 0.9, 0.2), 3)
         (1, 3, 0)
     """
     return tuple(sorted(range(len(losses)), key=lambda row: losses[row])[:count])
 
 
-def no_number_last(loss: float) -> tuple[bool, float]:
+def nan_last(loss: float) -> tuple[bool, float]:
     """Return a sort key that puts NaN after all other losses, as clients do.
 
     Example:
-        >>> min((float("nan"), 0.5), key=no_number_last)
+        >>> min((float("nan"), 0.5), key=nan_last)
         0.5
     """
     return math.isnan(loss), loss
 
 
-def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
-    """Return for each start the mean over clients of their ``taken`` least losses with its models.
+def mean_losses(replies: Replies, starts: int, models_per_client: int) -> np.ndarray:
+    """Return for each start the mean over clients of their least losses with its models.
 
     NaN counts as infinite. Clients without any finite value are left out. A value far above all
     others is :func:`capped`.
@@ -278,20 +283,18 @@ def mean_losses(replies: Replies, starts: int, taken: int) -> np.ndarray:
     Args:
         replies: replies of the exchange that measured all models.
         starts: number of starts.
-        taken: number of models that a client chooses.
+        models_per_client: number of models that a client chooses, so the number of its losses that
+            count.
 
     Returns:
         ``(starts,)``, the means; zeros where no client measured.
     """
     if not replies.clients:
         return np.zeros(starts)
-    losses = np.nan_to_num(
-        np.array(replies.losses).reshape(len(replies.clients), starts, -1),
-        nan=np.inf,
-        posinf=np.inf,
-    )
-    best = np.sort(losses, axis=2)[:, :, :taken].mean(axis=2)
-    finite = best[np.isfinite(best).any(axis=1)]
+    by_start = np.array(replies.losses).reshape(len(replies.clients), starts, -1)
+    by_start = np.nan_to_num(by_start, nan=np.inf, posinf=np.inf)
+    client_means = np.sort(by_start, axis=2)[:, :, :models_per_client].mean(axis=2)
+    finite = client_means[np.isfinite(client_means).any(axis=1)]
     return capped(finite).mean(axis=0) if len(finite) else np.zeros(starts)
 
 
@@ -308,27 +311,30 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
         after: the start after the round.
         replies: replies of the round.
     """
-    old, new = (of_all(state.clients, start.chosen, (0,)) for start in (before, after))
     moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
-    taken = Counter(row for choice in after.chosen.values() for row in choice)
-    counts = ", ".join(str(taken[row]) for row in range(len(after.models)))
-    text = f"{len(replies.clients)} clients answered, {moved} changed their choice; models are chosen by {counts} clients"
+    uses: Counter[int] = Counter()
+    for choice in after.chosen.values():
+        uses.update(choice)
+    counts = ", ".join(str(uses[row]) for row in range(len(after.models)))
+    text = (
+        f"{len(replies.clients)} clients answered, {moved} changed their choice; "
+        f"models are chosen by {counts} clients"
+    )
     numbers = {"moved": float(moved)}
-    smallest = {
-        c: min(losses, key=no_number_last)
-        for c, losses in zip(replies.clients, replies.losses, strict=True)
-        if losses
-    }
+    smallest = {}
+    for client, losses in zip(replies.clients, replies.losses, strict=True):
+        if losses:
+            smallest[client] = min(losses, key=nan_last)
     if smallest:
         numbers["loss"] = float(np.mean(list(smallest.values())))
         text += f", mean least training loss {numbers['loss']:.3g}"
     if len(state.starts) > 1:
         text = f"start {state.at + 1} of {len(state.starts)}: {text}"
-    parts = (
-        groups_of(new)
-        if state.at == 0 and (groups_of(new) != groups_of(old) or not before.chosen)
-        else ()
-    )
+    # The first start serves the clients, so only its groups are news.
+    old_groups = groups_of(of_all(state.clients, before.chosen, (0,)))
+    new_groups = groups_of(of_all(state.clients, after.chosen, (0,)))
+    regrouped = new_groups != old_groups or not before.chosen
+    parts = new_groups if state.at == 0 and regrouped else ()
     rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
     return Note(
         kind="cluster" if parts else "keep",
@@ -345,20 +351,17 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
     """Return ``loss of model j`` -> client -> its training loss with model j, for clients that measured all k models."""
-    found = [
-        (client, losses)
-        for client, losses in zip(replies.clients, replies.losses, strict=True)
-        if losses
-    ]
-    count = max((len(losses) for _, losses in found), default=0)
-    whole = [(client, losses) for client, losses in found if len(losses) == count]
-    return {
-        f"loss of model {j}": {client: losses[j] for client, losses in whole} for j in range(count)
-    }
+    count = max((len(losses) for losses in replies.losses), default=0)
+    tables: dict[str, dict[Client, float]] = {f"loss of model {j}": {} for j in range(count)}
+    for client, losses in zip(replies.clients, replies.losses, strict=True):
+        if len(losses) == count:
+            for j, loss in enumerate(losses):
+                tables[f"loss of model {j}"][client] = loss
+    return tables
 
 
 def restart_note(
-    state: ChoosingState, start: Start, best: int, losses: np.ndarray, heard: int
+    state: ChoosingState, start: Start, best: int, losses: np.ndarray, measured: int
 ) -> Note:
     """Describe the comparison of the starts.
 
@@ -367,10 +370,13 @@ def restart_note(
         start: the start that is kept.
         best: its index.
         losses: mean loss of each start.
-        heard: number of clients that measured.
+        measured: number of clients that measured.
     """
-    shown = ", ".join(f"{loss:.3g}" for loss in losses)
-    text = f"start {best + 1} of {len(losses)} goes on; mean least training losses by {heard} clients: {shown}"
+    loss_list = ", ".join(f"{loss:.3g}" for loss in losses)
+    text = (
+        f"start {best + 1} of {len(losses)} goes on; "
+        f"mean least training losses by {measured} clients: {loss_list}"
+    )
     parts = groups_of(of_all(state.clients, start.chosen, (0,)))
     numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
     return Note(
@@ -415,17 +421,17 @@ class Choosing(ABC):
 
     def __post_init__(self) -> None:
         check(self)
-        if self.initial == "kmeans++" and self.models > MOST_CENTRES:
+        if self.initial == "kmeans++" and self.models > MAX_CENTRES:
             raise SettingError(
-                f"{type(self).__name__}.models must be at most {MOST_CENTRES} with initial kmeans++, got {self.models}: each "
-                "takes two exchanges of the first round"
+                f"{type(self).__name__}.models must be at most {MAX_CENTRES} with initial kmeans++, "
+                f"got {self.models}: each takes two exchanges of the first round"
             )
 
     # -- to be defined by a subclass
     # ------------------------------------------------------------------------------------
 
     @property
-    def taken(self) -> int:
+    def models_per_client(self) -> int:
         """The number of models that a client chooses."""
         return 1
 
@@ -454,21 +460,19 @@ class Choosing(ABC):
                 models = torch.stack([federation.draw(first + row) for row in range(self.models)])
             else:
                 models = federation.draw(start).repeat(self.models, 1)
-            starts.append(
-                Start(models=models, centres=Centres() if self.initial == "kmeans++" else None)
-            )
+            centres = Centres() if self.initial == "kmeans++" else None
+            starts.append(Start(models=models, centres=centres))
         return ChoosingState(clients=federation.clients, starts=tuple(starts))
 
     def plan(self, state: ChoosingState, cohort: Cohort) -> Plan:
         asked = cohort.sample(state.clients, self.fraction)
-        if state.compares:
+        if state.compares:  # every client measures the models of all starts
             models = torch.cat([start.models for start in state.starts])
             task = Task(offered=tuple(range(len(models))), epochs=0, measure="train")
-            return Plan(
-                models=models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False
-            )
+            tasks = dict.fromkeys(asked, task)
+            return Plan(models=models, tasks=tasks, need="mean", ends_round=False)
         start = state.starts[state.at]
-        if start.centres is not None:
+        if start.centres is not None:  # k-means++ draws the first models
             return plan_centre(
                 start.centres, start.models, state.clients, asked, cohort, self.initial_epochs
             )
@@ -484,39 +488,33 @@ class Choosing(ABC):
         models = self.aggregate(start.models, replies) if replies.clients else start.models
         chosen = {**start.chosen, **dict(zip(replies.clients, replies.chosen, strict=True))}
         new = replace(start, models=models, round=start.round + 1, chosen=chosen)
-        tried = len(state.starts) > 1 and new.round >= self.restart_rounds
-        return self._put(
-            state, new, at=state.at + tried, notes=(round_note(state, start, new, replies),)
-        )
+        note = round_note(state, start, new, replies)
+        state = replace(self._put(state, new), notes=(note,))
+        if len(state.starts) > 1 and new.round >= self.restart_rounds:
+            return replace(state, at=state.at + 1)  # the next start is trained, or all are compared
+        return state
 
-    def _put(
-        self,
-        state: ChoosingState,
-        start: Start,
-        *,
-        at: int | None = None,
-        notes: tuple[Note, ...] = (),
-    ) -> ChoosingState:
+    def _put(self, state: ChoosingState, start: Start) -> ChoosingState:
+        """Replace the start in training; notes of the last exchange go."""
         starts = (*state.starts[: state.at], start, *state.starts[state.at + 1 :])
-        return replace(state, starts=starts, at=state.at if at is None else at, notes=notes)
+        return replace(state, starts=starts, notes=())
 
     def _keep_best(self, state: ChoosingState, replies: Replies) -> ChoosingState:
         """Keep the start with the smallest mean of least losses over the clients that measured, or the first if none did.
 
         The losses also give the choices of these clients.
         """
-        losses = mean_losses(replies, len(state.starts), self.taken)
-        best = int(np.argmin(losses))
+        start_losses = mean_losses(replies, len(state.starts), self.models_per_client)
+        best = int(np.argmin(start_losses))
         start = state.starts[best]
-        measured = zip(replies.clients, replies.losses, strict=True)
+        chosen = dict(start.chosen)
         rows = slice(best * self.models, (best + 1) * self.models)
-        finite = {
-            c: least(values[rows], self.taken)
-            for c, values in measured
-            if np.isfinite(values[rows]).all()
-        }
-        start = replace(start, chosen={**start.chosen, **finite})
-        note = restart_note(state, start, best, losses, len(replies.clients))
+        for client, all_losses in zip(replies.clients, replies.losses, strict=True):
+            losses = all_losses[rows]
+            if np.isfinite(losses).all():
+                chosen[client] = rows_of_least(losses, self.models_per_client)
+        start = replace(start, chosen=chosen)
+        note = restart_note(state, start, best, start_losses, len(replies.clients))
         return replace(state, starts=(start,), at=0, notes=(note,))
 
     def assignment(self, state: ChoosingState) -> Assignment:
@@ -542,10 +540,10 @@ class Choosing(ABC):
 
 
 def _without(start: Start, gone: set[Client]) -> Start:
-    kept = {c: choice for c, choice in start.chosen.items() if c not in gone}
+    """The start without the choices and losses of clients."""
+    chosen = {client: choice for client, choice in start.chosen.items() if client not in gone}
     centres = start.centres
     if centres is not None:
-        centres = replace(
-            centres, losses={c: v for c, v in centres.losses.items() if c not in gone}
-        )
-    return replace(start, chosen=kept, centres=centres)
+        losses = {client: of for client, of in centres.losses.items() if client not in gone}
+        centres = replace(centres, losses=losses)
+    return replace(start, chosen=chosen, centres=centres)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
 
 from coterie.core import (
     Assignment,
@@ -18,7 +20,29 @@ from coterie.core import (
     without,
 )
 
-S = TypeVar("S")
+
+class HasClientsAndModel(Protocol):
+    """A state with ``clients`` and one ``model``."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """All ids."""
+        ...
+
+    @property
+    def model(self) -> torch.Tensor:
+        """The model ``(d,)``."""
+        ...
+
+
+S = TypeVar("S", bound=HasClientsAndModel)
+
+
+def _changed(state: S, **values: Any) -> S:
+    """``dataclasses.replace``; every state is a dataclass."""
+    dataclass_state: Any = state
+    new: S = replace(dataclass_state, **values)
+    return new
 
 
 class OneModel(Generic[S]):
@@ -34,10 +58,9 @@ class OneModel(Generic[S]):
 
     def asking(self, state: S, cohort: Cohort, task: Task) -> Plan:
         """Return the plan in which the sampled clients carry out ``task``, which offers model 0."""
-        known: Any = state
-        asked = cohort.sample(known.clients, self.fraction)
+        asked = cohort.sample(state.clients, self.fraction)
         return Plan(
-            models=known.model[None],
+            models=state.model[None],
             tasks=dict.fromkeys(asked, task),
             need="mean",
             weighting=self.weighting,
@@ -46,26 +69,19 @@ class OneModel(Generic[S]):
     def step(self, state: S, replies: Replies) -> S:
         if not replies.clients:
             return state
-        known: Any = state
-        moved: S = replace(known, model=known.model + replies.mean_updates[0])
-        return moved
+        return _changed(state, model=state.model + replies.mean_updates[0])
 
     def assignment(self, state: S) -> Assignment:
-        known: Any = state
-        groups = (known.clients,) if known.clients else ()
+        groups = (state.clients,) if state.clients else ()
         return Assignment(
-            models=known.model[None], row=dict.fromkeys(known.clients, 0), groups=groups
+            models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups
         )
 
     def explain(self, state: S) -> tuple[Note, ...]:
         return ()
 
     def admit(self, state: S, clients: tuple[Client, ...]) -> S:
-        known: Any = state
-        more: S = replace(known, clients=joined(known.clients, clients))
-        return more
+        return _changed(state, clients=joined(state.clients, clients))
 
     def retire(self, state: S, clients: tuple[Client, ...]) -> S:
-        known: Any = state
-        fewer: S = replace(known, clients=without(known.clients, clients))
-        return fewer
+        return _changed(state, clients=without(state.clients, clients))

@@ -158,7 +158,8 @@ class ACFL:
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> ACFLState:
-        clients, first = federation.clients, federation.draw(0)
+        clients = federation.clients
+        first = federation.draw(0)
         if self.groups is not None and self.groups > len(clients):
             raise SettingError(
                 f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}"
@@ -179,26 +180,26 @@ class ACFL:
         )
 
     def plan(self, state: ACFLState, cohort: Cohort) -> Plan:
-        if self._clusters_now(state):  # all clients, regardless of fraction
+        # The clustering exchange (lines 2-9 of the algorithm): all clients, regardless of fraction.
+        if self._clusters_now(state):
             task = Task(offered=(0,), epochs=self.pretrain_epochs)
-            return Plan(
-                models=state.centres[:1],
-                tasks=dict.fromkeys(cohort.present, task),
-                ends_round=False,
-            )
+            tasks = dict.fromkeys(cohort.present, task)
+            return Plan(models=state.centres[:1], tasks=tasks, ends_round=False)
         models, row = self._served(state)
-        asked = sorted(
-            c for _, members in state.groups for c in cohort.sample(members, self.fraction)
-        )
-        tasks = {client: Task(offered=(row[client],)) for client in asked}
+        asked: list[Client] = []
+        for _, members in state.groups:
+            asked += cohort.sample(members, self.fraction)
+        tasks = {client: Task(offered=(row[client],)) for client in sorted(asked)}
+        # Late clients train as in the clustering exchange, from the same model.
         late = sorted(set(state.waiting) & set(cohort.present))
         if late and state.seats is not None:
             task = Task(
                 offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round
             )
             tasks.update(dict.fromkeys(late, task))
-        mean = not late and all(self._mixing(state, client) == 0 for client in state.home)
-        return Plan(models=models, tasks=tasks, need="mean" if mean else "rows")
+        # Without mixing and late clients, no single update is needed.
+        mean_is_enough = not late and all(self._mixing(state, c) == 0 for c in state.home)
+        return Plan(models=models, tasks=tasks, need="mean" if mean_is_enough else "rows")
 
     def step(self, state: ACFLState, replies: Replies) -> ACFLState:
         if self._clusters_now(state):
@@ -208,11 +209,9 @@ class ACFL:
     def assignment(self, state: ACFLState) -> Assignment:
         models, row = self._served(state)
         groups = [members for _, members in state.groups]
-        return Assignment(
-            models=models,
-            row=row,
-            groups=as_groups([*groups, state.waiting] if state.waiting else groups),
-        )
+        if state.waiting:
+            groups.append(state.waiting)
+        return Assignment(models=models, row=row, groups=as_groups(groups))
 
     def explain(self, state: ACFLState) -> tuple[Note, ...]:
         return state.notes
@@ -226,12 +225,12 @@ class ACFL:
     def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
         """Remove clients; their data in ``seats`` stay, so that on return they are likely to find their group."""
         gone = set(clients)
-        trained, own = rows_without(state.trained, state.own, gone)
+        trained, trained_models = rows_without(state.trained, state.own, gone)
         return replace(
             state,
             home={c: group for c, group in state.home.items() if c not in gone},
             trained=trained,
-            own=own,
+            own=trained_models,
             waiting=without(state.waiting, gone),
         )
 
@@ -239,19 +238,25 @@ class ACFL:
     # ---------------------------------------------------------------------------------------------------------
 
     def _mixing(self, state: ACFLState, client: Client) -> float:
+        """λ of a client."""
         return state.mixing.get(client, self.mixing)
 
     def _served(self, state: ACFLState) -> tuple[torch.Tensor, dict[Client, int]]:
         """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
-        share = torch.tensor([self._mixing(state, client) for client in state.trained]).to(
-            state.own
-        )[:, None]
+        # λ h_k + (1 - λ) h_c of each client that has a model h_k of its own.
+        mixing = [self._mixing(state, client) for client in state.trained]
+        share = torch.tensor(mixing).to(state.own)[:, None]
         centre = state.centres[[state.home[client] for client in state.trained]]
         mixed = share * state.own + (1 - share) * centre
-        first = [state.seats.first[None]] if state.seats and state.waiting else []
-        models = torch.cat([state.centres, mixed, *first])
-        own = {client: len(state.centres) + i for i, client in enumerate(state.trained)}
-        return models, {**state.home, **own, **dict.fromkeys(state.waiting, len(models) - 1)}
+        parts = [state.centres, mixed]
+        if state.seats and state.waiting:
+            parts.append(state.seats.first[None])
+        models = torch.cat(parts)
+        row = dict(state.home)
+        for i, client in enumerate(state.trained):
+            row[client] = len(state.centres) + i
+        row.update(dict.fromkeys(state.waiting, len(models) - 1))
+        return models, row
 
     def _train(self, state: ACFLState, replies: Replies) -> ACFLState:
         """A round of clients with a group: h_c is the mean of the h_k received, and h_k is kept where λ > 0."""
@@ -266,14 +271,17 @@ class ACFL:
         rows = models[[row[client] for client in members.clients]] + members.all_updates
         centres = state.centres.clone()
         for group, clients in state.groups:
-            heard = members.of(clients)
-            if heard.clients:
-                own = rows[members.positions(clients)]
-                centres[group] = heard.averaging.around(centres[group], own, weights(heard, "data"))
-        mixes = [client for client in members.clients if self._mixing(state, client) > 0]
-        trained, own = rows_without(state.trained, state.own, mixes)
-        own = torch.cat([own, rows[members.positions(mixes)]])
-        return replace(state, centres=centres, trained=(*trained, *mixes), own=own)
+            answered = members.of(clients)
+            if answered.clients:
+                trained_models = rows[members.positions(clients)]
+                data_weights = weights(answered, "data")
+                centres[group] = answered.averaging.around(
+                    centres[group], trained_models, data_weights
+                )
+        mixing = [client for client in members.clients if self._mixing(state, client) > 0]
+        trained, kept_models = rows_without(state.trained, state.own, mixing)
+        kept_models = torch.cat([kept_models, rows[members.positions(mixing)]])
+        return replace(state, centres=centres, trained=(*trained, *mixing), own=kept_models)
 
     # -- the clustering
     # -------------------------------------------------------------------------------------------------
@@ -292,9 +300,13 @@ class ACFL:
         )
 
     def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
-        everyone, heard = tuple(sorted(state.home)), len(replies.clients)
-        if heard < self.quorum * len(everyone) or heard < 1:
-            text = f"not clustered yet: {heard} of {len(everyone)} clients answered, less than the quorum {self.quorum:g}"
+        everyone = tuple(sorted(state.home))
+        answered = len(replies.clients)
+        if answered < self.quorum * len(everyone) or answered < 1:
+            text = (
+                f"not clustered yet: {answered} of {len(everyone)} clients answered, "
+                f"less than the quorum {self.quorum:g}"
+            )
             return replace(
                 state,
                 missed=state.round,
@@ -376,14 +388,15 @@ class Rule:
     columns: Mapping[str, tuple[int, int]]
     compared: tuple[str, ...]
 
-    def seen(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
+    def rows(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
         """Return the compared updates or weights ``(n, d)`` of clients that trained from ``first``."""
         return updates if self.updates else first + updates
 
     def vectors(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
         """Return the updates or weights in the compared layers, ``(n, p)``; a copy."""
         spans = [self.columns[layer] for layer in self.compared]
-        return torch.cat([self.seen(first, updates)[:, start:stop] for start, stop in spans], dim=1)
+        rows = self.rows(first, updates)
+        return torch.cat([rows[:, start:stop] for start, stop in spans], dim=1)
 
     def criteria(
         self, key: str, similarity: float, sign: Sign, met: str, unmet: str = ""
@@ -417,16 +430,17 @@ def layers_compared(
         SettingError: the model does not have a named layer, or there is no layer though one is
             needed.
     """
-    known = ", ".join(federation.columns)
+    layer_names = ", ".join(federation.columns)
     for layer in named:
         if layer not in federation.columns:
             hint = nearest(layer, federation.columns)
             raise SettingError(
-                f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {known})"
+                f"ACFL.layers: the model has no layer {layer!r}{hint} (layers: {layer_names})"
             )
     if needed and not (named or federation.dense):
         raise SettingError(
-            f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; name some of {known}"
+            f"ACFL.layers is empty, which means the fully-connected layers, and the model has none; "
+            f"name some of {layer_names}"
         )
     return tuple(layer for layer in federation.columns if layer in set(named or federation.dense))
 
@@ -447,13 +461,13 @@ def clustered(
         The data for placing late clients, the models ``(k, d)`` of the groups (line 9 of the
         algorithm), and the reasons.
     """
-    grams = layer_grams(rule.seen(first, replies.all_updates), rule.columns)
+    # Agglomerative clustering by cosine similarity of the compared layers.
+    grams = layer_grams(rule.rows(first, replies.all_updates), rule.columns)
     compared = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
     labels, merges = _labels(rule, compared)
-    parts = groups_of(labels)
-    models = torch.stack(
-        [_mean(first, replies, [replies.clients[i] for i in part]) for part in parts]
-    )
+    groups = [[replies.clients[i] for i in positions] for positions in groups_of(labels)]
+    # Line 9: the model of a group is the data-weighted mean of its clients' models.
+    models = torch.stack([_mean(first, replies, group) for group in groups])
     seats = ClusterReferences(
         round=round,
         first=first,
@@ -461,11 +475,10 @@ def clustered(
         home=tuple(labels.tolist()),
         vectors=rule.vectors(first, replies.all_updates),
     )
-    found = [[replies.clients[i] for i in part] for part in parts]
-    found_in = {**layer_cosines(grams), "compared": compared}
-    similar = {name: torch.from_numpy(matrix).float() for name, matrix in found_in.items()}
-    note = _note(rule, found, 1 - np.sort(merges), late)
-    return seats, models, replace(note, heard=replies.clients, similarity=similar)
+    matrices = {**layer_cosines(grams), "compared": compared}
+    similarity = {name: torch.from_numpy(matrix).float() for name, matrix in matrices.items()}
+    note = _note(rule, groups, 1 - np.sort(merges), late)
+    return seats, models, replace(note, heard=replies.clients, similarity=similarity)
 
 
 def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -478,23 +491,23 @@ def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _mean(first: torch.Tensor, replies: Replies, clients: list[Client]) -> torch.Tensor:
     """The data-weighted mean of the models that ``clients`` trained from ``first``."""
-    heard = replies.of(clients)
-    return heard.averaging.around(first, first + heard.all_updates, weights(heard, "data"))
+    members = replies.of(clients)
+    return members.averaging.around(first, first + members.all_updates, weights(members, "data"))
 
 
 def _note(
-    rule: Rule, found: list[list[Client]], merged: np.ndarray, late: tuple[Client, ...]
+    rule: Rule, clusters: list[list[Client]], similarities: np.ndarray, late: tuple[Client, ...]
 ) -> Note:
     """Describe the cut, given the similarity of each merge, the greatest first."""
-    count = len(found)
-    made, open_ = np.split(merged, [len(merged) - (count - 1)])
+    count = len(clusters)
+    merges = len(similarities) - (count - 1)  # that the cut made
     numbers = {"groups": float(count)}
     criteria: tuple[Criterion, ...] = ()
-    if len(made):
-        numbers["last_merge"] = float(made[-1])
+    if merges:
+        numbers["last_merge"] = float(similarities[merges - 1])
         criteria += rule.criteria("last_merge", numbers["last_merge"], ">", met="two groups merged")
-    if len(open_):
-        numbers["next_merge"] = float(open_[0])
+    if count > 1:
+        numbers["next_merge"] = float(similarities[merges])
         criteria += rule.criteria("next_merge", numbers["next_merge"], "<=", met="no merge")
     last, further = (
         f"{numbers[name]:.3g}" if name in numbers else "none"
@@ -507,7 +520,7 @@ def _note(
     )
     if late:
         text += f"; {len(late)} silent clients wait in a separate group"
-    groups = as_groups([*found, late] if late else found)
+    groups = as_groups([*clusters, late] if late else clusters)
     return Note(
         kind="cluster" if len(groups) > 1 else "keep",
         effect="divides" if len(groups) > 1 else "keeps",
@@ -536,30 +549,35 @@ def placed(
     Returns:
         The data with these clients, models ``(j, d)`` of the new groups, and the reasons.
     """
-    mine = rule.vectors(seats.first, replies.all_updates)
-    known, home, vectors, notes = list(seats.clients), list(seats.home), seats.vectors, []
-    founded: list[list[Client]] = []
-    for client, vector in zip(replies.clients, mine, strict=True):
-        similar = closeness(vector, vectors)
-        best = int(similar.argmax())
-        note = _joined(rule, client, known[best], float(similar[best]))
-        joins = all(one.held for one in note.criteria)
-        if not joins:
-            founded.append([])
-        group = home[best] if joins else groups + len(founded) - 1
+    clients = list(seats.clients)
+    home = list(seats.home)
+    vectors = seats.vectors
+    notes = []
+    new_groups: list[list[Client]] = []
+    late_vectors = rule.vectors(seats.first, replies.all_updates)
+    for client, vector in zip(replies.clients, late_vectors, strict=True):
+        # The most similar client placed so far: its group, or a new one if it is not similar enough.
+        similarities = closeness(vector, vectors)
+        most_similar = int(similarities.argmax())
+        note = _joined(rule, client, clients[most_similar], float(similarities[most_similar]))
+        if all(criterion.held for criterion in note.criteria):
+            group = home[most_similar]
+        else:
+            group = groups + len(new_groups)
+            new_groups.append([])
         if group >= groups:
-            founded[group - groups].append(client)
+            new_groups[group - groups].append(client)
         notes.append(note)
-        others = [i for i, other in enumerate(known) if other != client]
-        known, home = [known[i] for i in others] + [client], [home[i] for i in others] + [group]
-        vectors = torch.cat([vectors[others], vector[None]])
-    models = [_mean(seats.first, replies, members) for members in founded]
-    new = torch.stack(models) if models else seats.first.new_zeros(0, len(seats.first))
-    return (
-        replace(seats, clients=tuple(known), home=tuple(home), vectors=vectors),
-        new,
-        tuple(notes),
-    )
+        # The new vector replaces the client's older one, if there is one.
+        kept = [i for i, earlier in enumerate(clients) if earlier != client]
+        clients = [clients[i] for i in kept] + [client]
+        home = [home[i] for i in kept] + [group]
+        vectors = torch.cat([vectors[kept], vector[None]])
+    models = seats.first.new_zeros(0, len(seats.first))
+    if new_groups:
+        models = torch.stack([_mean(seats.first, replies, group) for group in new_groups])
+    seats = replace(seats, clients=tuple(clients), home=tuple(home), vectors=vectors)
+    return seats, models, tuple(notes)
 
 
 def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note:
@@ -568,7 +586,7 @@ def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note
     joins = "it joins that group"
     founds = "it starts a new group"
     criteria = rule.criteria("nearest_client", similarity, ">", met=joins, unmet=founds)
-    held = all(one.held for one in criteria)
+    held = all(criterion.held for criterion in criteria)
     text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"
     return Note(
         kind="join",

@@ -46,7 +46,7 @@ from coterie.core import (
 )
 from coterie.settings import SettingError, check, setting
 
-NONE_RIGHT = 1e-7
+MIN_ACCURACY = 1e-7
 """Value that replaces an accuracy of zero."""
 
 
@@ -101,34 +101,30 @@ class FedFA:
         """
         if not replies.clients:
             return replace(state, notes=())
-        measured = {
-            client: found[0]
-            for client, found in zip(replies.clients, replies.accuracies, strict=True)
-        }
-        odd = {client: accuracy for client, accuracy in measured.items() if not 0 <= accuracy <= 1}
-        notes = _left_out(odd)
-        if len(odd) == len(measured):
-            if len(odd) > len(state.clients) / 2:
-                client = min(odd)
-                but = (
-                    f", but client {client} measured {odd[client]:g}"
-                    if odd[client] == odd[client]
-                    else ""
-                )
+        accuracies = _accuracies(replies)
+        invalid = {client: acc for client, acc in accuracies.items() if not 0 <= acc <= 1}
+        notes = _left_out(invalid)
+        if len(invalid) == len(accuracies):
+            if len(invalid) > len(state.clients) / 2:
+                client = min(invalid)
+                example = f", but client {client} measured {invalid[client]:g}"
+                if math.isnan(invalid[client]):
+                    example = ""
                 raise SettingError(
-                    f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{but}"
+                    f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{example}"
                 )
             return replace(state, notes=notes)
-        heard = replies.of(set(measured) - set(odd))
-        fair = fair_weights(heard)
-        bounded = heard.averaging.bounded(fair)
+        valid = replies.of(set(accuracies) - set(invalid))
+        # p_n = -log2(Acc_n) / Σ_m -log2(Acc_m)
+        fair = fair_weights(valid)
+        # In a federation, or with adversaries, no weight is above its limit.
+        bounded = valid.averaging.bounded(fair)
         share = fair
         if bounded is not fair:
             share = bounded / bounded.sum()
-            notes = (_limited(heard.clients, fair, share), *notes)
-        return replace(
-            state, model=state.model + heard.mean(share), notes=(_note(heard, share), *notes)
-        )
+            notes = (_limited(valid.clients, fair, share), *notes)
+        model = state.model + valid.mean(share)
+        return replace(state, model=model, notes=(_note(valid, share), *notes))
 
     def assignment(self, state: FedFAState) -> Assignment:
         groups = (state.clients,) if state.clients else ()
@@ -146,10 +142,21 @@ class FedFA:
         return replace(state, clients=without(state.clients, clients))
 
 
+def _accuracies(replies: Replies) -> dict[Client, float]:
+    """Client -> the accuracy of the one model that it was offered."""
+    accuracies = {}
+    for client, (accuracy,) in zip(replies.clients, replies.accuracies, strict=True):
+        accuracies[client] = accuracy
+    return accuracies
+
+
 def fair_weights(replies: Replies) -> np.ndarray:
     """Return the weights p_n ``(n,)`` of the clients that answered, from their accuracies, 0 to 1; they sum to one."""
-    bits = np.array([0.0 - math.log2(max(found[0], NONE_RIGHT)) for found in replies.accuracies])
-    return bits / bits.sum() if bits.sum() > 0 else weights(replies, "data")
+    bits = []
+    for accuracy in _accuracies(replies).values():
+        bits.append(0.0 - math.log2(max(accuracy, MIN_ACCURACY)))
+    total = float(np.sum(bits))
+    return np.array(bits) / total if total > 0 else weights(replies, "data")
 
 
 def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
@@ -178,14 +185,10 @@ def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> 
 
 
 def _note(replies: Replies, share: np.ndarray) -> Note:
-    accuracies = {
-        client: found[0] for client, found in zip(replies.clients, replies.accuracies, strict=True)
-    }
+    accuracies = _accuracies(replies)
     shares = dict(zip(replies.clients, share.tolist(), strict=True))
-    worst, best = (
-        min(accuracies, key=accuracies.__getitem__),
-        max(accuracies, key=accuracies.__getitem__),
-    )
+    worst = min(accuracies, key=accuracies.__getitem__)
+    best = max(accuracies, key=accuracies.__getitem__)
     text = (
         f"training accuracy from {accuracies[worst]:.3g} (client {worst}, weight {shares[worst]:.3g}) "
         f"to {accuracies[best]:.3g} (client {best}, weight {shares[best]:.3g})"

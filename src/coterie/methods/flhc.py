@@ -29,7 +29,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from coterie.clustering import cut_dendrogram, dendrogram, distances, gram, groups_of, manhattan
+from coterie.clustering import cut_dendrogram, dendrogram, gram, groups_of, manhattan
+from coterie.clustering import distances as distances_of_gram
 from coterie.clustering.agglomerative import borders, doubt
 from coterie.core import (
     Assignment,
@@ -146,34 +147,26 @@ class FLHC:
         return not state.clustered and state.round >= self.warmup and state.missed != state.round
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
-        if self._clusters_now(
-            state
-        ):  # all clients, regardless of fraction; no aggregation, so not a round
-            return train_from(
-                state.models,
-                dict.fromkeys(cohort.present, 0),
-                **self._rows(state),
-                ends_round=False,
-            )
-        row = {
-            c: i
-            for i, group in enumerate(state.groups)
-            if group
-            for c in cohort.sample(group, self.fraction)
-        }
-        plan = train_from(
-            state.models, row, **(self._rows(state) if state.walkers else {"need": "mean"})
-        )
+        # The clustering exchange: all clients, regardless of fraction. No aggregation, so not a
+        # round.
+        if self._clusters_now(state):
+            everyone = dict.fromkeys(cohort.present, 0)
+            return train_from(state.models, everyone, **self._rows(state), ends_round=False)
+        # A round of FedAvg in each group.
+        row = {}
+        for number, group in enumerate(state.groups):
+            if group:
+                row.update(dict.fromkeys(cohort.sample(group, self.fraction), number))
+        need: dict[str, Any] = self._rows(state) if state.walkers else {"need": "mean"}
+        plan = train_from(state.models, row, **need)
+        # Late clients train from the models on their way through the tree.
         models, walks = _cluster_tree.tasks(
             state.tree, state.walkers, cohort.present, len(state.models)
         )
-        return (
-            replace(
-                plan, models=torch.stack([*state.models, *models]), tasks={**plan.tasks, **walks}
-            )
-            if walks
-            else plan
-        )
+        if not walks:
+            return plan
+        all_models = torch.stack([*state.models, *models])
+        return replace(plan, models=all_models, tasks={**plan.tasks, **walks})
 
     def _rows(self, state: FLHCState) -> dict[str, Any]:
         """Arguments of a plan that collects updates, or their sketches."""
@@ -188,14 +181,11 @@ class FLHC:
         if means is None and replies.updates is not None:  # these include updates of walkers
             means, _ = group_means(replies, state.groups)
         models = state.models if means is None else state.models + means
-        notes = (
-            (self._waits(state),)
-            if state.round == 0 and not state.clustered and self.warmup > 1
-            else ()
-        )
-        return self._place(
-            replace(state, models=models, round=state.round + 1, notes=notes), replies
-        )
+        notes: tuple[Note, ...] = ()
+        if state.round == 0 and not state.clustered and self.warmup > 1:
+            notes = (self._waits(state),)
+        new = replace(state, models=models, round=state.round + 1, notes=notes)
+        return self._place(new, replies)
 
     def _waits(self, state: FLHCState) -> Note:
         """Say in the first round when the clients will be clustered, for runs that end before."""
@@ -220,16 +210,20 @@ class FLHC:
 
     def _cluster(self, state: FLHCState, replies: Replies) -> FLHCState:
         clients = state.tree.nodes[0].clients
-        heard, members = len(replies.clients), len(clients)
-        if heard < self.quorum * members or heard < 1:
-            text = f"not clustered yet: {heard} of {members} clients answered, less than the quorum {self.quorum:g}"
+        answered = len(replies.clients)
+        if answered < self.quorum * len(clients) or answered < 1:
+            text = (
+                f"not clustered yet: {answered} of {len(clients)} clients answered, "
+                f"less than the quorum {self.quorum:g}"
+            )
             return replace(
                 state,
                 missed=state.round,
                 notes=(Note(kind="keep", effect="keeps", clients=clients, text=text),),
             )
-        apart = self._apart(replies.all_updates[:, : state.tree.parameters])
-        labels, merges = self._labels(apart)
+        # FL+HC: hierarchical clustering of the updates w_k - w by their distances, once.
+        distances = self._distances(replies.all_updates[:, : state.tree.parameters])
+        labels, merges = self._labels(distances)
         groups = as_groups([replies.clients[i] for i in group] for group in groups_of(labels))
         tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
         late = sorted(set(clients) - set(replies.clients))
@@ -237,12 +231,12 @@ class FLHC:
         if self.sketch is not None and self.sketch < (
             state.tree.parameters or state.models.shape[1]
         ):
-            reason = self._doubt(apart, labels, merges, self.sketch)
+            reason = self._doubt(distances, labels, merges, self.sketch)
             note = replace(
                 note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}"
             )
         note = replace(
-            note, heard=replies.clients, similarity={"all": torch.from_numpy(apart).float()}
+            note, heard=replies.clients, similarity={"all": torch.from_numpy(distances).float()}
         )
         return replace(
             state,
@@ -253,25 +247,23 @@ class FLHC:
             notes=(note,),
         )
 
-    def _apart(self, updates: torch.Tensor) -> np.ndarray:
+    def _distances(self, updates: torch.Tensor) -> np.ndarray:
         """``(n, n)`` distances between the received updates."""
-        return (
-            manhattan(updates)
-            if self.metric == "l1"
-            else distances(gram(updates), metric=self.metric)
-        )
+        if self.metric == "l1":
+            return manhattan(updates)
+        return distances_of_gram(gram(updates), metric=self.metric)
 
-    def _labels(self, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _labels(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(label of each reply, the merges)."""
-        merges = dendrogram(apart, self.linkage)
-        groups = None if self.groups is None else min(self.groups, len(apart))
+        merges = dendrogram(distances, self.linkage)
+        groups = None if self.groups is None else min(self.groups, len(distances))
         return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges
 
     def _doubt(
-        self, apart: np.ndarray, labels: np.ndarray, merges: np.ndarray, size: int
+        self, distances: np.ndarray, labels: np.ndarray, merges: np.ndarray, size: int
     ) -> str | None:
         """Why whole updates might give other groups than their sketches of ``size`` numbers; None if they would not."""
-        ends = borders(apart, labels, merges, self.linkage)
+        ends = borders(distances, labels, merges, self.linkage)
         return doubt(
             ends,
             linkage=self.linkage,
@@ -286,12 +278,13 @@ class FLHC:
     ) -> Note:
         """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""
         count = len(groups)
-        made, open_ = np.split(np.sort(heights), [len(heights) - (count - 1)])
+        merges = len(heights) - (count - 1)  # that the cut made
+        ascending = np.sort(heights)
         numbers = {"groups": float(count), "node": 0.0, "first_part": 1.0}
-        if len(made):
-            numbers["last_merge"] = float(made[-1])
-        if len(open_):
-            numbers["next_merge"] = float(open_[0])
+        if merges:
+            numbers["last_merge"] = float(ascending[merges - 1])
+        if count > 1:
+            numbers["next_merge"] = float(ascending[merges])
         last, further = (
             f"{numbers[name]:.3g}" if name in numbers else "none"
             for name in ("last_merge", "next_merge")

@@ -57,31 +57,33 @@ class FLSC(Choosing):
             )
 
     @property
-    def taken(self) -> int:
+    def models_per_client(self) -> int:
         """The number of models that a client chooses."""
         return self.overlap
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         """Plan one round of a start for the clients ``asked``."""
         if self.first == "random" and start.round == 0:
-            tasks = {
-                c: Task(offered=self._drawn(c, cohort), choose=self.overlap, lr_round=0)
-                for c in asked
-            }
+            tasks = {}
+            for client in asked:
+                drawn = self._random_choice(client, cohort)
+                tasks[client] = Task(offered=drawn, choose=self.overlap, lr_round=0)
         else:
-            every = tuple(range(self.models))
-            tasks = dict.fromkeys(
-                asked,
-                Task(offered=every, choose=self.overlap, measure="train", lr_round=start.round),
+            task = Task(
+                offered=tuple(range(self.models)),
+                choose=self.overlap,
+                measure="train",
+                lr_round=start.round,
             )
+            tasks = dict.fromkeys(asked, task)
         return Plan(models=start.models, tasks=tasks, need="mean", weighting="data")
 
-    def _drawn(self, client: Client, cohort: Cohort) -> Choice:
+    def _random_choice(self, client: Client, cohort: Cohort) -> Choice:
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange, client)
         return tuple(int(row) for row in rng.permutation(self.models)[: self.overlap])
 
     def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
-        """Return the models ``(k, d)`` after a round.
+        """Return the models ``(k, d)`` after a round: ``θ_j <- Σ N_i w_i / Σ N_i`` over i with j in J_i.
 
         The trained w_i is the mean of the client's models plus its update. The first is a mean of
         rows of ``models``, so only means of the updates are needed.
@@ -90,28 +92,28 @@ class FLSC(Choosing):
             models: ``(k, d)``, the models before the round.
             replies: replies of the round, with mean updates.
         """
-        took = (
-            _membership(replies.chosen, len(models)) * replies.examples[:, None]
-        )  # (n, k): N_i where j in J_i
-        blend = (
-            took.T @ _membership(replies.chosen, len(models)) / self.overlap
-        )  # Σ_i N_i · the mean over J_i
-        heard = torch.as_tensor(took.sum(axis=0) > 0)[:, None]
-        blend /= np.maximum(took.sum(axis=0), 1)[:, None]
-        return torch.where(
-            heard,
-            torch.as_tensor(blend, dtype=models.dtype) @ models + replies.mean_updates,
-            models,
-        )
+        chose = _membership(replies.chosen, len(models))  # (n, k)
+        examples = chose * replies.examples[:, None]  # N_i where j in J_i
+        total = examples.sum(axis=0)  # Σ N_i of each model
+        # Row j of `blend`: the weight of each old model in the mean of the starts of the clients
+        # that chose j.
+        blend = examples.T @ chose / self.overlap
+        blend /= np.maximum(total, 1)[:, None]
+        means_of_starts = torch.as_tensor(blend, dtype=models.dtype) @ models
+        was_chosen = torch.as_tensor(total > 0)[:, None]
+        return torch.where(was_chosen, means_of_starts + replies.mean_updates, models)
 
     def served(
         self, models: torch.Tensor, choices: Mapping[Client, Choice]
     ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the mean model of each set of models chosen, and client -> row."""
-        sets = sorted({tuple(sorted(choice)) for choice in choices.values()})
-        place = {rows: i for i, rows in enumerate(sets)}
-        means = torch.stack([models[list(rows)].mean(0) for rows in sets]) if sets else models
-        return means, {client: place[tuple(sorted(choice))] for client, choice in choices.items()}
+        rows_of = {client: tuple(sorted(choice)) for client, choice in choices.items()}
+        distinct = sorted(set(rows_of.values()))
+        if not distinct:
+            return models, {}
+        means = torch.stack([models[list(rows)].mean(0) for rows in distinct])
+        position = {rows: i for i, rows in enumerate(distinct)}
+        return means, {client: position[rows] for client, rows in rows_of.items()}
 
 
 def _membership(chosen: tuple[Choice, ...], k: int) -> np.ndarray:

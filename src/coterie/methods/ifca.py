@@ -69,18 +69,17 @@ class IFCA(Choosing):
 
     def aggregate(self, models: torch.Tensor, replies: Replies) -> torch.Tensor:
         """Return the models ``(k, d)`` after a round."""
+        # Option II, model averaging: the mean of the models trained from θ_j is θ_j plus the mean
+        # update.
         if self.averaging == "models":
             return models + replies.mean_updates
-        # means[j] is over the clients that chose j; times their share of all participants, it is
-        # the paper's sum over |M_t|.
-        rows = [row for (row,) in replies.chosen]
-        share = np.bincount(rows, weights(replies, self.weighting), minlength=len(models))
-        return (
-            models
-            - self.step_size
-            * torch.as_tensor(share, dtype=models.dtype)[:, None]
-            * replies.mean_updates
-        )
+        # Option I, gradient averaging. mean_updates[j] is the mean gradient of the clients that
+        # chose j; times their share of all participants, it is the paper's sum divided by |M_t|.
+        chosen_rows = [row for (row,) in replies.chosen]
+        client_shares = weights(replies, self.weighting)
+        row_shares = np.bincount(chosen_rows, client_shares, minlength=len(models))
+        share = torch.as_tensor(row_shares, dtype=models.dtype)[:, None]
+        return models - self.step_size * share * replies.mean_updates
 
     def served(
         self, models: torch.Tensor, choices: Mapping[Client, Choice]

@@ -108,13 +108,13 @@ class KNNPer(OneModel[KNNPerState]):
         return self.asking(state, cohort, task)
 
     def assignment(self, state: KNNPerState) -> Assignment:
-        return replace(super().assignment(state), neighbours=self._near(state.layer))
+        return replace(super().assignment(state), neighbours=self._neighbours(state.layer))
 
     @property
     def _held(self) -> float:
         return self.holdout if self.weight is None else 0.0
 
-    def _near(self, layer: str) -> Neighbours | None:
+    def _neighbours(self, layer: str) -> Neighbours | None:
         if self.weight == 0:  # the model alone
             return None
         weights = GRID if self.weight is None else (self.weight,)

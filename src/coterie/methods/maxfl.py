@@ -129,7 +129,7 @@ class MAXFL:
 
     def init(self, federation: Federation) -> MAXFLState:
         first = federation.draw(0)
-        none = first.new_zeros(0, len(first))
+        no_rows = first.new_zeros(0, len(first))
         return MAXFLState(
             clients=federation.clients,
             parameters=federation.parameters.stop,
@@ -138,26 +138,25 @@ class MAXFL:
             first=first,
             model=first,
             start=first,
-            own=none,
-            prior=none,
+            own=no_rows,
+            prior=no_rows,
         )
 
     def plan(self, state: MAXFLState, cohort: Cohort) -> Plan:
         if state.stage == "train" and self.rule != "cho" and state.round:
             return self._plan_round(state, cohort)
+        # Row 0 is w, row 1 is w_0, and a row for each ŵ_n follows.
         models = torch.cat([state.model[None], state.first[None], state.prior])
-        prior = {client: 2 + i for i, client in enumerate(state.alone)}
-        everyone = (
-            cohort.present
-            if state.stage in ("alone", "bars")
-            else cohort.sample(state.clients, self.fraction)
-        )
-        tasks = {
-            client: self._task(self._part(state, client), prior.get(client, -1))
-            for client in everyone
-        }
-        asked = {client: task for client, task in tasks.items() if task is not None}
-        return Plan(models=models, tasks=asked, ends_round=state.stage == "train")
+        prior_row = {client: 2 + i for i, client in enumerate(state.alone)}
+        asked = cohort.present
+        if state.stage not in ("alone", "bars"):
+            asked = cohort.sample(state.clients, self.fraction)
+        tasks = {}
+        for client in asked:
+            task = self._task(self._part(state, client), prior_row.get(client, -1))
+            if task is not None:
+                tasks[client] = task
+        return Plan(models=models, tasks=tasks, ends_round=state.stage == "train")
 
     def step(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         parts = {client: self._part(state, client) for client in replies.clients}
@@ -170,23 +169,22 @@ class MAXFL:
                 stage = "train" if self.rule == "cho" else "measure"
         new = replace(self._learn(state, replies, parts), stage=stage, notes=())
         if state.stage == "measure":
-            return self._decide(
-                new, replies.of(c for c, part in parts.items() if part in ("measure", "both"))
-            )
+            measured = [client for client, part in parts.items() if part in ("measure", "both")]
+            return self._decide(new, replies.of(measured))
         if state.stage == "train":
-            trained = replies.of(c for c, part in parts.items() if part == "train")
+            trained = replies.of([client for client, part in parts.items() if part == "train"])
             new = self._cho(new, trained) if self.rule == "cho" else self._train(new, trained)
             return replace(new, round=state.round + 1, joins=(), rests=())
         return new
 
     def assignment(self, state: MAXFLState) -> Assignment:
-        alone = [(client,) for client in state.apart]
-        together = tuple(client for client in state.clients if client not in set(state.apart))
-        row = {
-            **dict.fromkeys(together, 0),
-            **{client: 1 + i for i, client in enumerate(state.apart)},
-        }
-        groups = as_groups([together, *alone] if together else alone)
+        # Row 0 is w; a row for each client that trains alone follows.
+        sharing = without(state.clients, state.apart)
+        row = dict.fromkeys(sharing, 0)
+        for i, client in enumerate(state.apart):
+            row[client] = 1 + i
+        single = [(client,) for client in state.apart]
+        groups = as_groups([sharing, *single] if sharing else single)
         return Assignment(models=torch.cat([state.model[None], state.own]), row=row, groups=groups)
 
     def explain(self, state: MAXFLState) -> tuple[Note, ...]:
@@ -233,15 +231,15 @@ class MAXFL:
         self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]
     ) -> MAXFLState:
         """Store every ŵ_n and ρ_n in the replies; where ρ_n is known and sufficient, delete ŵ_n."""
-        answers = replies.of(c for c, part in parts.items() if part in ("bar", "both"))
-        bars = {
-            **state.bars,
-            **{c: losses[-1] for c, losses in zip(answers.clients, answers.losses, strict=True)},
-        }
-        alone, prior = rows_without(state.alone, state.prior, answers.clients)
-        new = replies.of(c for c, part in parts.items() if part == "alone")
-        if new.clients:
-            alone, prior = (*alone, *new.clients), torch.cat([prior, state.first + new.all_updates])
+        measured = replies.of([c for c, part in parts.items() if part in ("bar", "both")])
+        bars = dict(state.bars)
+        for client, losses in zip(measured.clients, measured.losses, strict=True):
+            bars[client] = losses[-1]
+        alone, prior = rows_without(state.alone, state.prior, measured.clients)
+        pretrained = replies.of([client for client, part in parts.items() if part == "alone"])
+        if pretrained.clients:
+            alone = (*alone, *pretrained.clients)
+            prior = torch.cat([prior, state.first + pretrained.all_updates])
         return replace(state, bars=bars, alone=alone, prior=prior)
 
     # -- distance and local-loss: some clients take part, the others train alone
@@ -249,23 +247,18 @@ class MAXFL:
 
     def _decide(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         """Choose the participants by their losses with w, and the model that they start from."""
-        losses = {
-            client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)
-        }
+        losses = _first_losses(replies)
         bars = {client: self._bar(state, client) for client in losses}
         joins = tuple(client for client in losses if losses[client] < bars[client])
         rests = tuple(client for client in losses if client not in set(joins))
-        start, place = state.model, {client: i for i, client in enumerate(state.apart)}
-        if joins:  # the data-weighted mean of their current models: w plus the mean difference of the models in own
-            moves = torch.stack(
-                [
-                    state.own[place[client]] - state.model
-                    if client in place
-                    else torch.zeros_like(start)
-                    for client in joins
-                ]
-            )
-            start = start + replies.averaging.of(moves, weights(replies.of(joins), "data"))
+        # The participants start from the data-weighted mean of their current models: w plus the
+        # mean difference of these from w.
+        start = state.model
+        if joins:
+            current = dict(zip(state.apart, state.own, strict=True))
+            differences = [current.get(client, state.model) - state.model for client in joins]
+            data_weights = weights(replies.of(joins), "data")
+            start = start + replies.averaging.of(torch.stack(differences), data_weights)
         note = self._note(losses, bars, joins, rests)
         return replace(
             state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ()
@@ -275,8 +268,8 @@ class MAXFL:
         """ρ_n, or the squared distance of ŵ_n from w over trainable parameters."""
         if self.rule == "local-loss":
             return state.bars[client]
-        apart = (state.prior[state.alone.index(client)] - state.model)[: state.parameters]
-        return float(apart.double().square().sum())
+        difference = (state.prior[state.alone.index(client)] - state.model)[: state.parameters]
+        return float(difference.double().square().sum())
 
     def _plan_round(self, state: MAXFLState, cohort: Cohort) -> Plan:
         """Participants train from their mean, row 0; the others from their current models."""
@@ -284,11 +277,9 @@ class MAXFL:
         models = torch.cat([state.start[None], state.model[None], state.own])
         row = {client: 2 + i for i, client in enumerate(state.apart)}
         tasks = {client: Task(offered=(0,)) for client in state.joins if client in present}
-        tasks |= {
-            client: Task(offered=(row.get(client, 1),))
-            for client in state.rests
-            if client in present
-        }
+        for client in state.rests:
+            if client in present:
+                tasks[client] = Task(offered=(row.get(client, 1),))
         return Plan(models=models, tasks=tasks)
 
     def _train(self, state: MAXFLState, replies: Replies) -> MAXFLState:
@@ -296,18 +287,17 @@ class MAXFL:
         if not replies.clients:
             return state
         current = dict(zip(state.apart, state.own, strict=True))
-        resting, others = (
-            replies.of(state.rests),
-            replies.of(set(replies.clients) - set(state.rests)),
-        )
-        apart, own = rows_without(state.apart, state.own, replies.clients)
+        resting = replies.of(state.rests)
+        joining = replies.of(set(replies.clients) - set(state.rests))
+        clients, models = rows_without(state.apart, state.own, replies.clients)
         if resting.clients:
             starts = torch.stack([current.get(client, state.model) for client in resting.clients])
-            apart, own = (*apart, *resting.clients), torch.cat([own, starts + resting.all_updates])
-        model = state.model
-        if others.clients:
-            model = state.start + others.mean(weights(others, "data"))
-        return replace(state, model=model, apart=apart, own=own)
+            clients = (*clients, *resting.clients)
+            models = torch.cat([models, starts + resting.all_updates])
+        global_model = state.model
+        if joining.clients:
+            global_model = state.start + joining.mean(weights(joining, "data"))
+        return replace(state, model=global_model, apart=clients, own=models)
 
     # -- cho: all clients take part, with weights
     # -----------------------------------------------------------------------
@@ -315,16 +305,14 @@ class MAXFL:
     def _cho(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         if not replies.clients:
             return state
-        losses = {
-            client: found[0] for client, found in zip(replies.clients, replies.losses, strict=True)
-        }
+        losses = _first_losses(replies)
         bars = {client: state.bars[client] for client in losses}
+        # w <- w + η_g Σ q_n Δ_n / (Σ q_n + ε), with the weights q_n = σ(z_n)(1 - σ(z_n)).
         q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
-        moved = replies.mean(q / (q.sum() + self.epsilon))
-        moved[: state.parameters] *= (
-            self.server_lr
-        )  # not BatchNorm's: a long step could make a variance negative
-        model = state.model + moved
+        step = replies.mean(q / (q.sum() + self.epsilon))
+        # The step size not for BatchNorm's statistics: a long step could make a variance negative.
+        step[: state.parameters] *= self.server_lr
+        model = state.model + step
         met = sum(losses[client] < bars[client] for client in losses)
         text = f"the global model is better than their own for {met} of {len(losses)} clients; weights sum to {q.sum():.3g}"
         values = {
@@ -369,6 +357,11 @@ class MAXFL:
                 "model": {c: 0.0 if c in set(joins) else 1.0 for c in losses},
             },
         )
+
+
+def _first_losses(replies: Replies) -> dict[Client, float]:
+    """Client -> its loss with the first model that it measured, w."""
+    return {c: losses[0] for c, losses in zip(replies.clients, replies.losses, strict=True)}
 
 
 def appeal(z: np.ndarray) -> np.ndarray:

@@ -174,47 +174,51 @@ class Tuned:
     def step(self, state: TunedState, replies: Replies) -> TunedState:
         inner = self.method.step(state.inner, replies)
         served = self.method.assignment(inner)
-        part, share = served.part, min(len(replies.clients) / max(len(served.row), 1), 1.0)
-        share = (state.share + share) / 2 if replies.ends_round else state.share
-        found = {
-            c: (held.difference((part, 1), (part, 0)), held.count)
-            for c, held in replies.held_out_losses.items()
-        }
-        reports = {c: (*gain, count) for c, (gain, count) in found.items() if gain is not None}
-        parts = {
-            name
-            for held in replies.held_out_losses.values()
-            for name, personal in held.models
-            if personal
-        }
-        tuned = tuple(sorted({*state.tuned, *parts}))
-        new = replace(
-            state, inner=inner, gains={**state.gains, **reports}, tuned=tuned, share=share, notes=()
-        )
-        return self._chosen(new, replies.averaging.limits_reports) if reports else new
+        part = served.part
+        share = state.share
+        if replies.ends_round:
+            answered = min(len(replies.clients) / max(len(served.row), 1), 1.0)
+            share = (share + answered) / 2
+        gains = dict(state.gains)
+        tuned_parts = set(state.tuned)
+        any_report = False
+        for client, held in replies.held_out_losses.items():
+            # The held-out loss of the personal model (1) less that of the method's model (0).
+            gain = held.difference((part, 1), (part, 0))
+            if gain is not None:
+                gains[client] = (*gain, held.count)
+                any_report = True
+            tuned_parts.update(name for name, personal in held.models if personal)
+        tuned = tuple(sorted(tuned_parts))
+        new = replace(state, inner=inner, gains=gains, tuned=tuned, share=share, notes=())
+        return self._chosen(new, replies.averaging.limits_reports) if any_report else new
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
-        groups = self.method.assignment(state.inner).groups
-        served = {c for group in groups for c in group}
-        expected = {
-            c: gain for group in groups for c, gain in shrunk(state.gains, group, limited).items()
-        }
-        own = tuple(sorted(c for c, gain in expected.items() if gain < 0))
-        notes = (
-            [_note(expected, own, set(state.own))] if set(own) != set(state.own) & served else []
-        )
-        beyond = {c for group in groups for c in _beyond(state.gains, group)} if limited else set()
-        notes += [fence_note(beyond)] if beyond else []
-        return replace(state, own=own, notes=tuple(notes))
+        served: set[Client] = set()
+        expected: dict[Client, float] = {}
+        beyond: set[Client] = set()
+        for group in self.method.assignment(state.inner).groups:
+            served.update(group)
+            expected.update(shrunk(state.gains, group, limited))
+            if limited:
+                beyond.update(_beyond(state.gains, group))
+        personal = tuple(sorted(client for client, gain in expected.items() if gain < 0))
+        notes = []
+        if set(personal) != set(state.own) & served:
+            notes.append(_note(expected, personal, set(state.own)))
+        if beyond:
+            notes.append(fence_note(beyond))
+        return replace(state, own=personal, notes=tuple(notes))
 
     def assignment(self, state: TunedState) -> Assignment:
-        base, own = self.method.assignment(state.inner), set(state.own)
+        base = self.method.assignment(state.inner)
+        # A client's own values in other parts, such as layers that stay, are the method's.
         if base.part not in state.tuned:
-            return base  # the values of its own with which a client is served are the method's, such as layers that stay
-        return replace(
-            base, plain=tuple(c for c in sorted(base.row) if c in base.plain or c not in own)
-        )
+            return base
+        personal = set(state.own)
+        plain = [c for c in sorted(base.row) if c in base.plain or c not in personal]
+        return replace(base, plain=tuple(plain))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
         return (*self.method.explain(state.inner), *state.notes)
@@ -252,11 +256,16 @@ def method_of(given: Any, setting: str) -> Any:
 
 def _beyond(gains: Mapping[Client, Gain], group: Iterable[Client]) -> set[Client]:
     """The clients of a group whose mean gain is changed by the fences of the others' gains."""
-    known = [client for client in group if client in gains and not np.isnan(gains[client]).any()]
-    if not known:
+    reporting = _reporting(gains, group)
+    if not reporting:
         return set()
-    means, variances, counts = np.array([gains[client] for client in known]).T
-    return beyond_fences(known, means, _spreads(variances, counts))
+    means, variances, counts = np.array([gains[client] for client in reporting]).T
+    return beyond_fences(reporting, means, _spreads(variances, counts))
+
+
+def _reporting(gains: Mapping[Client, Gain], group: Iterable[Client]) -> list[Client]:
+    """The clients of a group that have reported a gain."""
+    return [client for client in group if client in gains and not np.isnan(gains[client]).any()]
 
 
 def _spreads(variances: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -283,32 +292,37 @@ def shrunk(
         >>> shrunk(reports, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
-    known = [c for c in group if c in gains and not np.isnan(gains[c]).any()]
-    if not known:
+    reporting = _reporting(gains, group)
+    if not reporting:
         return {}
-    means, variances, counts = np.array([gains[c] for c in known]).T
-    of_all = means
+    n = len(reporting)
+    means, variances, counts = np.array([gains[client] for client in reporting]).T
+    limited_means = means
     if limited:  # one hostile client decides nothing for the others
-        of_all = fenced_reports(means, _spreads(variances, counts))[0]
-    common = float(counts @ of_all / counts.sum())
+        limited_means, _ = fenced_reports(means, _spreads(variances, counts))
+    common = float(counts @ limited_means / counts.sum())
     # The noise of single examples is that of the whole group: that of one client's few examples is
     # badly known.
     freedom = float((counts - 1).sum())
     if not freedom:
         return {}
     noise = float((counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / freedom)
+    # Cochran's test: whether the clients' means differ by more than noise explains.
     excess = float(counts @ (means - common) ** 2)
-    several = len(known) > 1 and excess > 0  # rounding alone may give one client an excess
-    differ = several and (
-        not noise or scipy.special.chdtrc(len(known) - 1, excess / noise) < DIFFER
-    )
+    differ = n > 1 and excess > 0  # rounding alone may give one client an excess
+    if differ and noise:
+        differ = scipy.special.chdtrc(n - 1, excess / noise) < DIFFER
+    # The variance between clients, by the method of moments (DerSimonian and Laird).
     scale = float(counts.sum() - (counts**2).sum() / counts.sum())
-    between = max(excess - (len(known) - 1) * noise, 0.0) / scale if differ else 0.0
+    between = max(excess - (n - 1) * noise, 0.0) / scale if differ else 0.0
     if not between:
-        return dict.fromkeys(known, common)
+        return dict.fromkeys(reporting, common)
+    # Each client's mean is shrunk to the mean of all, the more the noisier it is.
     weight = 1 / (noise / counts + between)
-    mean, own = float(weight @ of_all / weight.sum()), between * weight
-    return dict(zip(known, map(float, own * means + (1 - own) * mean), strict=True))
+    mean_of_all = float(weight @ limited_means / weight.sum())
+    share = between * weight
+    expected = share * means + (1 - share) * mean_of_all
+    return dict(zip(reporting, map(float, expected), strict=True))
 
 
 def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
