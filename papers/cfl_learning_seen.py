@@ -12,7 +12,7 @@ from coterie.clustering import cosine, gram
 from coterie.core import Client, Note, Replies
 from coterie.data.world import World
 from coterie.methods import CFL
-from coterie.methods._cluster_tree import CFLState
+from coterie.methods.cfl import CFLState
 from papers.cfl import gap_of
 from papers.numbers import short
 from papers.watched import UPDATES, cosines_of

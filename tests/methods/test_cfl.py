@@ -50,7 +50,7 @@ def test_the_norm_of_the_mean_is_not_the_mean_of_norms() -> None:
             {"eps1": 1.0, "eps2": 2.0},
             "not stationary: mean update 1 >= eps1 1",
         ),  # strict: 1 is not below 1
-        ({"eps1": 1.5, "eps2": 3.1}, "in agreement: largest update 3 < eps2 3.1"),
+        ({"eps1": 1.5, "eps2": 3.1}, "congruent: largest update 3 < eps2 3.1"),
         ({"eps1": 1.5, "eps2": 2.0, "warmup": 1}, "round 1 is within the warm-up of 1"),
         (
             {"eps1": 1.5, "eps2": 2.0, "min_cluster_size": 2},
@@ -281,7 +281,7 @@ def test_scheduled_splits_allow_for_the_size_of_a_group() -> None:
     assert many.sides
     assert few.sides.cross < many.sides.cross
     assert few.alpha > many.alpha
-    assert method._scheduled(state, said) == 1
+    assert method.scheduled_node(state, said) == 1
 
 
 def test_scheduled_splits_respect_the_smallest_size() -> None:

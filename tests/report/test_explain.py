@@ -32,7 +32,7 @@ def cfl(**settings: Any) -> dict[str, Any]:
 def criteria(mean: float, most: float, noise: float | None = None) -> tuple[Criterion, ...]:
     """The criteria of CFL by hand."""
     tests = [Criterion("mean update", mean, "<", 0.5, "eps1", "stationary", "not stationary")]
-    tests.append(Criterion("largest update", most, ">=", 0.4, "eps2", "at odds", "in agreement"))
+    tests.append(Criterion("largest update", most, ">=", 0.4, "eps2", "incongruent", "congruent"))
     if noise is not None:
         tests.append(
             Criterion("noise allowed", noise, ">", 0.68, "gamma_max", "separable", "not separable")
@@ -286,7 +286,7 @@ def test_a_newcomer_found_its_group(tmp_path: Path) -> None:
 
 
 def test_an_infinite_bound_is_that_of_the_setting(tmp_path: Path) -> None:
-    test = Criterion("largest update", 1.0, ">=", math.inf, "eps2", "at odds", "in agreement")
+    test = Criterion("largest update", 1.0, ">=", math.inf, "eps2", "incongruent", "congruent")
     note = Note(
         kind="keep",
         effect="keeps",

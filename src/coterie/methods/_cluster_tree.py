@@ -1,4 +1,4 @@
-"""The parameter tree: who was together, with which model, until when, and how newcomers find their place in it.
+"""The parameter tree: which clients were one group, with which model, until when; where newcomers belong.
 
 CFL, arXiv 1910.01991, section III-D and figure 4: "every node keeps its clients and its stationary
 solution". Every edge keeps the updates that its clients sent just before the split. Algorithm 4
@@ -8,11 +8,11 @@ follows the edge that holds the update most similar to its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -25,7 +25,6 @@ from coterie.core import (
     Note,
     Replies,
     Task,
-    Training,
     as_groups,
     groups_by,
     state,
@@ -106,46 +105,48 @@ class Tree:
             ValueError: the node is already split, a part is empty, or a client is in two parts or
                 not of this node.
         """
-        parent, parts = self.nodes[id], tuple(parts)
+        parent = self.nodes[id]
+        parts = tuple(parts)
         if parent.model is not None:
             raise ValueError(f"node {id} is split already")
-        members = [c for part in parts for c in part]
-        if (
-            not all(parts)
-            or len(set(members)) < len(members)
-            or not set(members) <= set(parent.clients)
-        ):
+        members = [client for part in parts for client in part]
+        is_in_two_parts = len(set(members)) < len(members)
+        if not all(parts) or is_in_two_parts or not set(members) <= set(parent.clients):
             raise ValueError(
                 f"the parts of node {id} must be its clients, none empty and none twice"
             )
         nodes = list(self.nodes)
         nodes[id] = replace(parent, model=model, round=round, losses=dict(losses or {}))
         for part in parts:
-            heard, updates = self._edge(part, replies)
-            nodes.append(
-                Node(
-                    id=len(nodes),
-                    parent=id,
-                    clients=tuple(sorted(part)),
-                    heard=heard,
-                    updates=updates,
-                )
+            senders, updates = self._edge(part, replies)
+            child = Node(
+                id=len(nodes),
+                parent=id,
+                clients=tuple(sorted(part)),
+                heard=senders,
+                updates=updates,
             )
+            nodes.append(child)
         return replace(self, nodes=tuple(nodes)), tuple(range(len(self.nodes), len(nodes)))
 
     def _edge(
         self, part: tuple[Client, ...], replies: Replies | None
     ) -> tuple[tuple[Client, ...], torch.Tensor | None]:
-        own = replies.of(part) if replies is not None else None
-        if own is None or not own.clients or own.updates is None:
+        """The clients of a part that sent updates, and these updates as the edge into the part keeps them."""
+        if replies is None:
             return (), None
-        return own.clients, self.short(own.updates)
+        part_replies = replies.of(part)
+        if not part_replies.clients or part_replies.updates is None:
+            return (), None
+        return part_replies.clients, self.short(part_replies.updates)
 
     def short(self, updates: torch.Tensor) -> torch.Tensor:
         """Return the form of updates ``(n, d)`` that an edge keeps: a copy of their parameters ``(n, p)``, or sketches."""
-        rows = updates[:, : self.parameters]
-        made = sketch(rows, self.sketch) if self.sketch is not None else rows
-        return made.clone() if made is rows else made
+        parameters = updates[:, : self.parameters]
+        if self.sketch is None:
+            return parameters.clone()  # the engine reuses the memory of updates
+        sketches = sketch(parameters, self.sketch)
+        return sketches.clone() if sketches is parameters else sketches
 
     def children(self, id: int) -> tuple[Node, ...]:
         """Return the children of node ``id``."""
@@ -183,44 +184,42 @@ class Tree:
             The child's id (of equally close children the last, as in the paper), and the closeness
             of the closest update of each child.
         """
-        own = self.short(update[None])[0]
-        close = {
-            child.id: float(closeness(own, child.updates).max())
+        compared_update = self.short(update[None])[0]
+        closest = {
+            child.id: float(closeness(compared_update, child.updates).max())
             for child in self.children(id)
             if child.updates is not None
         }
-        return max(close, key=lambda child: (close[child], child)), close
+        return max(closest, key=lambda child: (closest[child], child)), closest
 
-    def place(self, goes: Mapping[Client, int]) -> Tree:
+    def place(self, node_of_client: Mapping[Client, int]) -> Tree:
         """Return the tree in which each client is at its node: on the path from the root to it, and in no other node.
 
         Args:
-            goes: client -> id of its node.
+            node_of_client: client -> id of its node.
         """
-        onto: dict[int, set[Client]] = {}
-        for id in set(goes.values()):
-            there = {client for client, at in goes.items() if at == id}
+        placed_clients: dict[int, set[Client]] = {}  # node -> the clients whose path goes through
+        for id, clients in clients_by_node(node_of_client).items():
             for node in self.path(id):
-                onto.setdefault(node.id, set()).update(there)
-        clients = [
-            (set(node.clients) - goes.keys()) | onto.get(node.id, set()) for node in self.nodes
-        ]
-        nodes = [
-            node if set(node.clients) == new else replace(node, clients=tuple(sorted(new)))
-            for node, new in zip(self.nodes, clients, strict=True)
-        ]
+                placed_clients.setdefault(node.id, set()).update(clients)
+        nodes = []
+        for node in self.nodes:
+            stay = set(node.clients) - node_of_client.keys()
+            members = stay | placed_clients.get(node.id, set())
+            if members != set(node.clients):
+                node = replace(node, clients=tuple(sorted(members)))
+            nodes.append(node)
         return replace(self, nodes=tuple(nodes))
 
     def remove(self, clients: Iterable[Client]) -> Tree:
         """Return the tree without these clients; their updates stay on the edges."""
-        gone = set(clients)
-        return replace(
-            self,
-            nodes=tuple(
-                replace(n, clients=without(n.clients, gone)) if gone & set(n.clients) else n
-                for n in self.nodes
-            ),
-        )
+        removed = set(clients)
+        nodes = []
+        for node in self.nodes:
+            if removed & set(node.clients):
+                node = replace(node, clients=without(node.clients, removed))
+            nodes.append(node)
+        return replace(self, nodes=tuple(nodes))
 
     def grow(self, id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
         """Add to node ``id`` a child that holds ``client`` alone; return the new tree and the child's id."""
@@ -236,6 +235,14 @@ class Tree:
     def plant(self) -> Tree:
         """Return the tree with a further leaf, of the next id and without a parent, so that no walker reaches it."""
         return replace(self, nodes=(*self.nodes, Node(id=len(self.nodes), parent=None, clients=())))
+
+
+def clients_by_node(node_of_client: Mapping[Client, int]) -> dict[int, set[Client]]:
+    """Return node -> the clients that are at it."""
+    clients: dict[int, set[Client]] = {}
+    for client, node in node_of_client.items():
+        clients.setdefault(node, set()).add(client)
+    return clients
 
 
 def root(
@@ -293,14 +300,18 @@ def tasks(
         The models that walkers train from, for rows ``first``, ``first + 1``, ... of a plan, and
         the tasks.
     """
-    asked = {c: id for c, id in walkers.items() if c in set(present)}
-    ids = sorted(set(asked.values()))
-    models = [tree.model(id) for id in ids]
-    row = {id: first + i for i, id in enumerate(ids)}
-    return models, {
-        c: Task(offered=(row[id],), lr_round=tree.nodes[id].round, **task)
-        for c, id in sorted(asked.items())
-    }
+    present_clients = set(present)
+    asked_walkers = {client: id for client, id in walkers.items() if client in present_clients}
+    node_ids = sorted(set(asked_walkers.values()))
+    models = [tree.model(id) for id in node_ids]
+    row_of_node = {id: first + i for i, id in enumerate(node_ids)}
+    walker_tasks = {}
+    for client, id in sorted(asked_walkers.items()):
+        # Updates are comparable only with the learning rate of the round in which the node split.
+        walker_tasks[client] = Task(
+            offered=(row_of_node[id],), lr_round=tree.nodes[id].round, **task
+        )
+    return models, walker_tasks
 
 
 def step(
@@ -319,27 +330,30 @@ def step(
     Returns:
         The new tree, the walkers that remain, the clients that arrived, and the reasons.
     """
-    still, arrived, notes = dict(walkers), {}, []
-    own = replies.of(walkers)
-    for i, client in enumerate(own.clients):
-        at, update = walkers[client], own.all_updates[i]
-        child, close = tree.nearest(at, update, partial(closeness, metric=metric))
-        criteria = (
-            ()
-            if threshold is None
-            else (_near(1 - close[child] if metric == "cosine" else -close[child], threshold),)
-        )
-        if all(one.held for one in criteria):
+    remaining_walkers = dict(walkers)
+    arrived: dict[Client, int] = {}
+    notes = []
+    walker_replies = replies.of(walkers)
+    for i, client in enumerate(walker_replies.clients):
+        start = walkers[client]
+        update = walker_replies.all_updates[i]
+        # Algorithm 4: the child whose edge holds the most similar update.
+        child, closest = tree.nearest(start, update, partial(closeness, metric=metric))
+        criteria: tuple[Criterion, ...] = ()
+        if threshold is not None:
+            distance = 1 - closest[child] if metric == "cosine" else -closest[child]
+            criteria = (_near(distance, threshold),)
+        if all(criterion.held for criterion in criteria):
             tree = tree.place({client: child})
         else:
-            tree, child = tree.grow(at, client, update)
+            tree, child = tree.grow(start, client, update)
         if tree.is_leaf(child):
             arrived[client] = child
-            del still[client]
+            del remaining_walkers[client]
         else:
-            still[client] = child
-        notes.append(_note(tree, client, at, child, close, metric, criteria))
-    return Walked(tree, still, arrived, tuple(notes))
+            remaining_walkers[client] = child
+        notes.append(_step_note(tree, client, start, child, closest, metric, criteria))
+    return Walked(tree, remaining_walkers, arrived, tuple(notes))
 
 
 def _near(distance: float, threshold: float) -> Criterion:
@@ -354,39 +368,46 @@ def _near(distance: float, threshold: float) -> Criterion:
     )
 
 
-def _note(
+def _step_note(
     tree: Tree,
     client: Client,
-    at: int,
+    start: int,
     child: int,
-    close: Mapping[int, float],
+    closest: Mapping[int, float],
     metric: str,
     criteria: tuple[Criterion, ...],
 ) -> Note:
-    """Describe one walker's step, which led to a new leaf if the criteria did not hold."""
-    sign, measure = (
-        (1, "greatest cosine") if metric == "cosine" else (-1, f"least {metric} distance")
-    )
-    compared = ", ".join(f"{sign * value:.3g} to node {id}" for id, value in sorted(close.items()))
-    where = "joins" if tree.is_leaf(child) else "continues from"
-    alone = "" if child in close else ", a new group: it is far from all"
+    """Describe one walker's step from node ``start``, to a new leaf if the criteria did not hold."""
+    if metric == "cosine":
+        measure = "greatest cosine"
+        measured = dict(closest)
+    else:  # a closeness is a negative distance
+        measure = f"least {metric} distance"
+        measured = {id: -value for id, value in closest.items()}
+    compared = ", ".join(f"{value:.3g} to node {id}" for id, value in sorted(measured.items()))
+    is_at_leaf = tree.is_leaf(child)
+    is_new_leaf = child not in closest
+    text = f"client {client} at node {start}: {measure} {compared}; "
+    text += f"{'joins' if is_at_leaf else 'continues from'} node {child}"
+    if is_new_leaf:
+        text += ", a new group: it is far from all"
     return Note(
-        kind="join" if tree.is_leaf(child) else "walk",
-        effect="joins" if tree.is_leaf(child) else "waits",
+        kind="join" if is_at_leaf else "walk",
+        effect="joins" if is_at_leaf else "waits",
         clients=(client,),
-        text=f"client {client} at node {at}: {measure} {compared}; {where} node {child}{alone}",
+        text=text,
         criteria=criteria,
-        otherwise=f"it would have {'started a new group' if child in close else 'joined a group'}",
-        numbers={f"node_{id}": sign * value for id, value in close.items()},
-        labels={"at": at, "node": child},
+        otherwise=f"it would have {'joined a group' if is_new_leaf else 'started a new group'}",
+        numbers={f"node_{id}": value for id, value in measured.items()},
+        labels={"at": start, "node": child},
     )
 
 
 def with_losses(tree: Tree, walkers: Walkers, replies: Replies) -> Tree:
     """Return the tree with the validation losses that ``walkers`` measured at the nodes where they were."""
     nodes = list(tree.nodes)
-    own = replies.of(walkers)
-    for client, losses in zip(own.clients, own.losses, strict=True):
+    walker_replies = replies.of(walkers)
+    for client, losses in zip(walker_replies.clients, walker_replies.losses, strict=True):
         node = nodes[walkers[client]]
         nodes[node.id] = replace(node, losses={**node.losses, client: losses[0]})
     return replace(tree, nodes=tuple(nodes))
@@ -398,10 +419,7 @@ def waiting(walkers: Walkers) -> Groups:
 
 
 # ----------------------------------------------------------------------------------------------------
-# CFL's current groups: the leaves of its parameter tree.
-
-
-S = TypeVar("S")
+# The current groups: the leaves of the tree.
 
 
 @state("cfl.leaf")
@@ -412,7 +430,7 @@ class Leaf:
         node: id of its node in the tree.
         clients: its members.
         model: ``(d,)``, its model.
-        peak: greatest norm of a client's update so far, on the path from the root.
+        peak: of CFL; greatest norm of a client's update so far, on the path from the root.
         ask_all: ask all members in the next exchange.
         gradients: ask for gradients in the next exchange.
         held: number of rounds in a row in which the group met the criteria for a split.
@@ -429,25 +447,18 @@ class Leaf:
     losses: Mapping[Client, float] = field(default_factory=dict)
 
 
-@state("cfl")
-class CFLState:
-    """State of CFL.
+class HasLeaves(Protocol):
+    """A state whose groups are the leaves of a tree."""
 
-    Attributes:
-        round: number of rounds completed.
-        leaves: the groups; an empty group is kept for clients that come back.
-        tree: the parameter tree.
-        walkers: client -> the inner node where it is, on its way to a leaf.
-        notes: notes of the last exchange.
-        training: the experiment's training settings.
-    """
+    @property
+    def leaves(self) -> tuple[Leaf, ...]: ...
+    @property
+    def tree(self) -> Tree: ...
+    @property
+    def walkers(self) -> Walkers: ...
 
-    round: int
-    leaves: tuple[Leaf, ...]
-    tree: Tree
-    walkers: Mapping[Client, int] = field(default_factory=dict)
-    notes: tuple[Note, ...] = ()
-    training: Training = field(default_factory=Training)
+
+S = TypeVar("S", bound=HasLeaves)
 
 
 def ordered(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
@@ -455,27 +466,10 @@ def ordered(leaves: Iterable[Leaf]) -> tuple[Leaf, ...]:
     return tuple(sorted(leaves, key=lambda leaf: (not leaf.clients, leaf.clients, leaf.node)))
 
 
-def stays(leaf: Leaf, mean: torch.Tensor, verdict: str) -> Leaf:
-    """Apply an update to a leaf that does not split, and set the request for its next exchange.
-
-    Args:
-        leaf: the leaf.
-        mean: ``(d,)``, the update of its model.
-        verdict: kind of the leaf's note: ``keep``, ``ask``, ``hold`` or ``gradients``.
-    """
-    return replace(
-        leaf,
-        model=leaf.model + mean,
-        ask_all=verdict in ("ask", "hold"),
-        gradients=verdict == "gradients",
-        held=leaf.held + 1 if verdict == "hold" else 0,
-    )
-
-
 def split(
     tree: Tree,
     leaf: Leaf,
-    means: Mapping[tuple[Client, ...], torch.Tensor],
+    child_updates: Mapping[tuple[Client, ...], torch.Tensor],
     replies: Replies,
     round: int,
 ) -> tuple[Tree, list[Leaf]]:
@@ -486,27 +480,18 @@ def split(
     Args:
         tree: the parameter tree.
         leaf: the leaf to split.
-        means: part -> update ``(d,)`` that the child applies to the leaf's model.
+        child_updates: part -> update ``(d,)`` that the child applies to the leaf's model.
         replies: replies of the exchange; the edges keep their updates.
         round: number of rounds completed.
 
     Returns:
         The new tree, and the children, which inherit the leaf's peak.
     """
-    tree, ids = tree.split(leaf.node, tuple(means), leaf.model, leaf.losses, replies, round)
-    children = [
-        replace(
-            leaf,
-            node=id,
-            clients=part,
-            model=leaf.model + mean,
-            ask_all=False,
-            gradients=False,
-            held=0,
-            losses={},
-        )
-        for id, (part, mean) in zip(ids, means.items(), strict=True)
-    ]
+    tree, ids = tree.split(leaf.node, tuple(child_updates), leaf.model, leaf.losses, replies, round)
+    children = []
+    for id, (part, update) in zip(ids, child_updates.items(), strict=True):
+        child = Leaf(node=id, clients=part, model=leaf.model + update, peak=leaf.peak)
+        children.append(child)
     return tree, children
 
 
@@ -529,90 +514,65 @@ def join(leaves: Iterable[Leaf], arrived: Mapping[Client, int]) -> list[Leaf]:
         leaves: the leaves.
         arrived: client -> node of the leaf that it joins.
     """
-    new: dict[int, list[Client]] = {}
-    for client, node in arrived.items():
-        new.setdefault(node, []).append(client)
-    return [
-        replace(leaf, clients=tuple(sorted((*leaf.clients, *new[leaf.node]))))
-        if leaf.node in new
-        else leaf
-        for leaf in leaves
-    ]
+    newcomers = clients_by_node(arrived)
+    joined_leaves = []
+    for leaf in leaves:
+        if leaf.node in newcomers:
+            members = sorted((*leaf.clients, *newcomers[leaf.node]))
+            leaf = replace(leaf, clients=tuple(members))
+        joined_leaves.append(leaf)
+    return joined_leaves
 
 
 def served(
-    state: Any, best: Mapping[Client, int] = MappingProxyType({}), ensemble: bool = False
+    state: HasLeaves,
+    better_node: Mapping[Client, int] = MappingProxyType({}),
+    ensemble: bool = False,
 ) -> Assignment:
     """Assign models to clients: the leaf's model to a member, the model of its node to a walker.
 
     Args:
-        state: a state with ``leaves``, a ``tree`` and ``walkers``.
-        best: client -> node whose model serves it instead.
+        state: the state.
+        better_node: client -> node whose model it uses instead.
         ensemble: value of ``Assignment.ensemble``.
     """
-    inner = [(node.id, node.model) for node in state.tree.nodes if node.model is not None]
-    place = {leaf.node: i for i, leaf in enumerate(state.leaves)}
-    place |= {id: len(state.leaves) + i for i, (id, _) in enumerate(inner)}
-    at = {client: leaf.node for leaf in state.leaves for client in leaf.clients} | dict(
-        state.walkers
-    )
+    inner_models = {node.id: node.model for node in state.tree.nodes if node.model is not None}
+    nodes = [*(leaf.node for leaf in state.leaves), *inner_models]
+    row_of_node = {node: row for row, node in enumerate(nodes)}
+    node_of_client = {client: leaf.node for leaf in state.leaves for client in leaf.clients}
+    node_of_client |= state.walkers
+    used_node = {**node_of_client, **better_node}
+    groups = [leaf.clients for leaf in state.leaves if leaf.clients]
+    path = {}
+    for client, node in node_of_client.items():
+        path[client] = tuple(row_of_node[ancestor.id] for ancestor in state.tree.path(node))
     return Assignment(
-        models=torch.stack(
-            [*(leaf.model for leaf in state.leaves), *(model for _, model in inner)]
-        ),
-        row={client: place[id] for client, id in sorted({**at, **best}.items())},
-        groups=as_groups(
-            [*(leaf.clients for leaf in state.leaves if leaf.clients), *waiting(state.walkers)]
-        ),
-        path={
-            client: tuple(place[node.id] for node in state.tree.path(id))
-            for client, id in at.items()
-        },
+        models=torch.stack([*(leaf.model for leaf in state.leaves), *inner_models.values()]),
+        row={client: row_of_node[node] for client, node in sorted(used_node.items())},
+        groups=as_groups([*groups, *waiting(state.walkers)]),
+        path=path,
         ensemble=ensemble,
     )
 
 
-def admitted(state: S, clients: tuple[Client, ...], at: int = 0) -> S:
+def admitted(state: S, clients: tuple[Client, ...], node: int = 0) -> S:
     """Put new and returning clients at a node of a state's tree, the root; if it is still a leaf, they are members at once."""
-    known: Any = state
-    new = dict.fromkeys(clients, at)
-    tree = known.tree.place(new)
-    if tree.is_leaf(at):
-        return replace(known, tree=tree, leaves=ordered(join(known.leaves, new)))
-    return replace(known, tree=tree, walkers={**known.walkers, **new})
+    newcomers = dict.fromkeys(clients, node)
+    tree = state.tree.place(newcomers)
+    if tree.is_leaf(node):
+        return changed(state, tree=tree, leaves=ordered(join(state.leaves, newcomers)))
+    return changed(state, tree=tree, walkers={**state.walkers, **newcomers})
 
 
 def retired(state: S, clients: tuple[Client, ...]) -> S:
     """Return the state without these clients."""
-    known: Any = state
-    gone = set(clients)
-    leaves = [replace(leaf, clients=without(leaf.clients, gone)) for leaf in known.leaves]
-    walkers = {client: id for client, id in known.walkers.items() if client not in gone}
-    return replace(known, leaves=ordered(leaves), tree=known.tree.remove(clients), walkers=walkers)
+    removed = set(clients)
+    leaves = [replace(leaf, clients=without(leaf.clients, removed)) for leaf in state.leaves]
+    walkers = {client: node for client, node in state.walkers.items() if client not in removed}
+    return changed(state, leaves=ordered(leaves), tree=state.tree.remove(clients), walkers=walkers)
 
 
-def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
-    """Find the clients that an ancestor's model serves better than the model they were last offered.
-
-    The comparison uses the validation losses in the replies. A leaf's loss is that of its model one
-    round ago.
-
-    Args:
-        state: the state of CFL.
-
-    Yields:
-        (client, node) of each such client and of the ancestor with the smallest loss.
-    """
-    for leaf in state.leaves:
-        for client in leaf.clients:
-            past = [
-                (n.losses[client], n.id)
-                for n in state.tree.path(leaf.node)[:-1]
-                if client in n.losses
-            ]
-            if past and client in leaf.losses and min(past)[0] < leaf.losses[client]:
-                yield client, min(past)[1]
-    for client, at in state.walkers.items():
-        past = [(n.losses[client], n.id) for n in state.tree.path(at) if client in n.losses]
-        if past:
-            yield client, min(past)[1]
+def changed(state: S, **fields: Any) -> S:
+    """Return a state, which is a dataclass, with other values of some fields."""
+    new_state: S = replace(state, **fields)  # type: ignore[type-var]
+    return new_state

@@ -1,4 +1,4 @@
-"""CFL: federated averaging that splits a group in two, by the cosine of its updates, where it is stationary and at odds.
+"""CFL: splits a group by cosine similarity once its mean update is small, but single ones are not.
 
 F. Sattler, K.-R. Müller, W. Samek, "Clustered Federated Learning: Model-Agnostic Distributed
 Multi-Task Optimization under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991: Algorithms 1
@@ -7,7 +7,7 @@ Multi-Task Optimization under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.
 A group splits when all of these criteria hold for the updates ``Δ_i`` of the members that answered
 in an exchange:
 - stationary: ``‖Σ w_i Δ_i‖ < eps1`` (the norm of the averaged update, not the average of norms);
-- at odds: ``max_i ‖Δ_i‖ >= eps2``;
+- incongruent: ``max_i ‖Δ_i‖ >= eps2``;
 - separable: ``gamma_max < sqrt((1 - α_cross) / 2)``, where ``α_cross`` is the greatest similarity
   across the optimal bipartition.
 
@@ -16,7 +16,7 @@ Deviations
 - eps1 and eps2 are relative by default (``scale``), because absolute norms grow with the learning
   rate, the number of local steps and the model. eps1 is then a share of ``max_i ‖Δ_i‖`` in the same
   exchange. eps2 is a share of the greatest ``‖Δ_i‖`` so far on the group's path from the root: the
-  updates of clients that agree shrink, those of clients at odds do not. gamma_max is compared with
+  updates of congruent clients shrink, those of incongruent ones do not. gamma_max is compared with
   ``α_cross`` corrected for the number of clients (``GroupUpdates.alpha``): a few updates that sum
   to zero have negative cosines even where clients agree.
 - All criteria must hold for ``persistence`` rounds in a row: the greatest of many client norms is
@@ -29,7 +29,7 @@ Deviations
   or come back after a long absence.
 - With ``fraction < 1`` (the paper has no partial participation) all members of a group that looks
   stationary are asked in the next exchange, and only then may the group split.
-- With ``gamma_max`` none, the members of a group that looks stationary and at odds are asked for
+- With ``gamma_max`` none, the members of a group that looks stationary and incongruent are asked for
   updates of both halves of their data. These give γ_i, noise over signal, of each
   (:func:`coterie.clustering.reliability`); the greatest counts. On each half they make as many
   steps as usual on all data, so that eps1 and eps2 are tested in these rounds as in all others.
@@ -39,8 +39,9 @@ Deviations
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -72,12 +73,35 @@ from coterie.core import (
     Training,
     Weighting,
     as_groups,
+    state,
     tested,
     weights,
 )
 from coterie.methods import _cluster_tree
-from coterie.methods._cluster_tree import CFLState, Leaf, best_on_path, join, ordered, root, stays
+from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
+from coterie.methods._decisions import KeepWhole, SplitGroup
 from coterie.settings import SettingError, check, setting
+
+
+@state("cfl")
+class CFLState:
+    """State of CFL.
+
+    Attributes:
+        round: number of rounds completed.
+        leaves: the groups; an empty group is kept for clients that come back.
+        tree: the parameter tree.
+        walkers: client -> the inner node where it is, on its way to a leaf.
+        notes: notes of the last exchange.
+        training: the experiment's training settings.
+    """
+
+    round: int
+    leaves: tuple[Leaf, ...]
+    tree: Tree
+    walkers: Mapping[Client, int] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    training: Training = field(default_factory=Training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,40 +221,42 @@ class CFL:
 
     def init(self, federation: Federation) -> CFLState:
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
-        tree = root(federation.clients, federation.parameters.stop, self.sketch or self.edge_sketch)
+        sketch_size = self.sketch or self.edge_sketch
+        tree = root(federation.clients, federation.parameters.stop, sketch_size)
         return CFLState(round=0, leaves=(leaf,), tree=tree, training=federation.training)
 
     def plan(self, state: CFLState, cohort: Cohort) -> Plan:
-        models, tasks = [leaf.model for leaf in state.leaves], {}
-        gradients = any(leaf.gradients for leaf in state.leaves)
+        models = [leaf.model for leaf in state.leaves]
+        tasks: dict[Client, Task] = {}
+        # An exchange of gradients is only for the groups that are about to split by them.
+        by_gradients = any(leaf.gradients for leaf in state.leaves)
         measure: Literal["validation"] | None = "validation" if self.fallback else None
         for row, leaf in enumerate(state.leaves):
-            if not leaf.clients or (gradients and not leaf.gradients):
+            if not leaf.clients or (by_gradients and not leaf.gradients):
                 continue
-            everyone = (
-                gradients
-                or leaf.ask_all
-                or (self.split_rounds is not None and state.round + 1 in self.split_rounds)
-            )
-            halves = leaf.ask_all and self.gamma_max is None and not gradients
-            steps = as_whole(state.training) if halves else None
+            halves = leaf.ask_all and self.gamma_max is None and not by_gradients
             task = Task(
-                offered=(row,), gradient=gradients, measure=measure, halves=halves, training=steps
+                offered=(row,),
+                gradient=by_gradients,
+                measure=measure,
+                halves=halves,
+                training=training_of_halves(state.training) if halves else None,
             )
-            tasks.update(
-                dict.fromkeys(cohort.sample(leaf.clients, 1.0 if everyone else self.fraction), task)
-            )
-        if not gradients:
-            by_gradient = self.similarity == "gradients"
-            more, walks = _cluster_tree.tasks(
+            ask_all = by_gradients or leaf.ask_all or self._splits_by_schedule(state)
+            sampled_clients = cohort.sample(leaf.clients, 1.0 if ask_all else self.fraction)
+            tasks.update(dict.fromkeys(sampled_clients, task))
+        if not by_gradients:
+            # Algorithm 4: newcomers train from the model of the inner node that they have reached.
+            walker_models, walker_tasks = _cluster_tree.tasks(
                 state.tree,
                 state.walkers,
                 cohort.present,
                 len(models),
-                gradient=by_gradient,
+                gradient=self.similarity == "gradients",
                 measure=measure,
             )
-            models, tasks = models + more, tasks | walks
+            models += walker_models
+            tasks |= walker_tasks
         return Plan(
             models=torch.stack(models),
             tasks=tasks,
@@ -238,7 +264,7 @@ class CFL:
             columns=slice(0, state.tree.parameters),
             sketch=self.sketch,
             weighting=self.weighting,
-            ends_round=not gradients,
+            ends_round=not by_gradients,
         )
 
     def step(self, state: CFLState, replies: Replies) -> CFLState:
@@ -248,45 +274,93 @@ class CFL:
             leaf.node: self.group_updates(state, row, replies)
             for row, leaf in enumerate(state.leaves)
         }
-        chosen = self._scheduled(state, groups)
-        new, leaves, notes = state, [], []
+        scheduled_node = self.scheduled_node(state, groups)
+        new_state = state
+        leaves = []
+        notes = []
         for leaf in state.leaves:
             group = groups[leaf.node]
-            if group is None:
+            if group is None:  # no member answered
                 leaves.append(leaf)
                 continue
-            note = (
-                self.decide(group, state.round + 1) if chosen is None else group.by_schedule(chosen)
-            )
-            if note.kind == "split":
-                means = {part: self._child_mean(group, part) for part in note.parts}
-                new, children = self._split(new, group, means)
-                leaves += children
-                note = _cluster_tree.placed(note, leaf, children)
+            if self.split_rounds is None:
+                decision = self.decide(group, state.round + 1)
             else:
-                leaves.append(stays(group.leaf, group.mean, note.kind))
-            notes.append(note)
-        new = replace(new, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes))
-        return self._walk(new, state.walkers, replies)
+                decision = split_by_schedule(group, leaf.node == scheduled_node)
+            match decision.action:
+                case SplitGroup(parts):
+                    child_updates = {part: self._child_update(group, part) for part in parts}
+                    new_state, children = self._split(new_state, group, child_updates)
+                    leaves += children
+                    notes.append(_cluster_tree.placed(describe(group, decision), leaf, children))
+                case action:
+                    leaves.append(trained(group, action))
+                    notes.append(describe(group, decision))
+        new_state = replace(
+            new_state, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes)
+        )
+        return self._walk(new_state, state.walkers, replies)
+
+    def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
+        """The exchange after stationarity: bipartition of the gradients at the current model (Algorithm 3)."""
+        new_state = state
+        leaves = []
+        notes = []
+        for row, leaf in enumerate(state.leaves):
+            if not leaf.gradients:
+                leaves.append(leaf)
+                continue
+            group = self.group_updates(state, row, replies)
+            if group is None or not group.has_quorum(self.quorum):
+                # Too few gradients: ask again if the criteria also hold in the next round.
+                leaves.append(replace(leaf, gradients=False, held=self.persistence - 1))
+                continue
+            # A peak is a norm of updates, so the leaf keeps the one it had.
+            leaf = replace(leaf, gradients=False, losses=group.leaf.losses)
+            decision = self.decide_sides(group)
+            note = describe(group, decision)
+            match decision.action:
+                case SplitGroup(parts):
+                    no_updates = dict.fromkeys(parts, torch.zeros_like(leaf.model))
+                    new_state, children = self._split(
+                        new_state, replace(group, leaf=leaf), no_updates
+                    )
+                    leaves += children
+                    notes.append(_cluster_tree.placed(note, leaf, children))
+                case _:
+                    leaves.append(leaf)
+                    notes.append(note)
+        return replace(new_state, leaves=ordered(leaves), notes=tuple(notes))
 
     def _split(
-        self, state: CFLState, group: GroupUpdates, means: Mapping[tuple[Client, ...], torch.Tensor]
+        self,
+        state: CFLState,
+        group: GroupUpdates,
+        child_updates: Mapping[tuple[Client, ...], torch.Tensor],
     ) -> tuple[CFLState, list[Leaf]]:
         """Split a leaf in the state's tree, and return the state and the children; silent members become walkers."""
         tree, children = _cluster_tree.split(
-            state.tree, group.leaf, means, group.replies, state.round
+            state.tree, group.leaf, child_updates, group.replies, state.round
         )
-        late = set(group.leaf.clients) - set(group.clients)
-        return replace(
-            state, tree=tree, walkers={**state.walkers, **dict.fromkeys(late, group.leaf.node)}
-        ), children
+        silent_members = set(group.leaf.clients) - set(group.clients)
+        walkers = {**state.walkers, **dict.fromkeys(silent_members, group.leaf.node)}
+        return replace(state, tree=tree, walkers=walkers), children
 
-    def _walk(self, state: CFLState, before: Mapping[Client, int], replies: Replies) -> CFLState:
+    def _child_update(self, group: GroupUpdates, part: tuple[Client, ...]) -> torch.Tensor:
+        """The update that a part applies in the round of the split."""
+        if self.post_split == "parent-mean":
+            return group.mean
+        part_replies = group.replies.of(part)
+        return part_replies.mean(weights(part_replies, self.weighting))
+
+    def _walk(
+        self, state: CFLState, walkers_asked: Mapping[Client, int], replies: Replies
+    ) -> CFLState:
         """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
-        walked = _cluster_tree.step(state.tree, state.walkers, replies.of(before), "cosine")
+        walked = _cluster_tree.step(state.tree, state.walkers, replies.of(walkers_asked), "cosine")
         tree = walked.tree
         if self.fallback:
-            tree = _cluster_tree.with_losses(tree, before, replies)
+            tree = _cluster_tree.with_losses(tree, walkers_asked, replies)
         leaves = ordered(join(state.leaves, walked.arrived))
         return replace(
             state,
@@ -297,8 +371,8 @@ class CFL:
         )
 
     def assignment(self, state: CFLState) -> Assignment:
-        best = dict(best_on_path(state)) if self.fallback else {}
-        return _cluster_tree.served(state, best, self.ensemble)
+        better_node = dict(best_on_path(state)) if self.fallback else {}
+        return _cluster_tree.served(state, better_node, self.ensemble)
 
     def admit(self, state: CFLState, clients: tuple[Client, ...]) -> CFLState:
         return _cluster_tree.admitted(state, clients)
@@ -308,6 +382,9 @@ class CFL:
 
     def explain(self, state: CFLState) -> tuple[Note, ...]:
         return state.notes
+
+    # -- the rule (Algorithm 5)
+    # ---------------------------------------------------------------------------------------------------
 
     def group_updates(self, state: CFLState, row: int, replies: Replies) -> GroupUpdates | None:
         """Collect the replies of a leaf's members.
@@ -321,84 +398,87 @@ class CFL:
             The leaf's replies; None if no member answered.
         """
         leaf = state.leaves[row]
-        part = replies.of(leaf.clients)
-        if not part.clients:
+        members = replies.of(leaf.clients)
+        if not members.clients:
             return None
-        parameters = None if self.sketch else slice(0, state.tree.parameters)
-        matrix = gram(part.all_updates, columns=parameters)
-        w = weights(part, self.weighting)
-        mean = part.mean(w) if replies.means is None else replies.means[row]
-        # The norm of the group's step. For a robust mean, the Gram matrix does not give it.
-        robust = part.averaging.needs_all
-        mean_norm = (
-            float(mean[: state.tree.parameters].double().norm())
-            if robust
-            else norm_of_mean(matrix, w)
-        )
-        client_norm = float(norms(matrix).max())
-        leaf = replace(
-            leaf,
-            peak=max(leaf.peak, client_norm),
-            losses=_losses(leaf, part) if self.fallback else {},
-        )
-        complete = (
-            self.fraction == 1.0 or leaf.ask_all or leaf.gradients or self.split_rounds is not None
-        )
-        cosines = cosine(matrix)
-        sides = optimal_bipartition(cosines) if len(part.clients) > 1 else None
-        compared = state.tree.parameters or len(mean)
-        sketched = self.sketch if self.sketch and self.sketch < compared else None
+        # Running statistics are averaged with the parameters, but not compared.
+        compared_columns = None if self.sketch else slice(0, state.tree.parameters)
+        products = gram(members.all_updates, columns=compared_columns)
+        client_weights = weights(members, self.weighting)
+        # With a robust rule, or in a federation, the engine has averaged already.
+        mean_update = members.mean(client_weights) if replies.means is None else replies.means[row]
+        if members.averaging.needs_all:
+            # The Gram matrix gives the norm of a weighted mean, not that of a robust one.
+            mean_norm = float(mean_update[: state.tree.parameters].double().norm())
+        else:
+            mean_norm = norm_of_mean(products, client_weights)
+        client_norm = float(norms(products).max())
+        cosines = cosine(products)
+        number_of_parameters = state.tree.parameters or len(mean_update)
         return GroupUpdates(
-            leaf, part, mean, mean_norm, client_norm, cosines, sides, complete, sketched
+            leaf=replace(
+                leaf,
+                peak=max(leaf.peak, client_norm),
+                losses=_losses(leaf, members) if self.fallback else {},
+            ),
+            replies=members,
+            mean=mean_update,
+            mean_norm=mean_norm,
+            client_norm=client_norm,
+            cosines=cosines,
+            sides=optimal_bipartition(cosines) if len(members.clients) > 1 else None,
+            complete=(
+                self.fraction == 1.0
+                or leaf.ask_all
+                or leaf.gradients
+                or self.split_rounds is not None
+            ),
+            sketched=self.sketch if self.sketch and self.sketch < number_of_parameters else None,
         )
 
-    def decide(self, group: GroupUpdates, round: int) -> Note:
-        """Test the criteria and decide whether the group splits, stays or is asked again.
+    def decide(self, group: GroupUpdates, round: int) -> Decision:
+        """Test the criteria and decide what happens to a group.
 
         Args:
             group: the group's replies.
             round: the current round, from 1.
-
-        Returns:
-            The note of the decision; its kind is ``split``, ``keep``, ``ask``, ``gradients`` or
-            ``hold``.
         """
-        leaf = group.leaf
-        if len(leaf.clients) < 2:
-            return group.note("keep", "a group of one client cannot split")
+        members = group.leaf.clients
+        if len(members) < 2:
+            return Decision(KeepWhole(), why="a group of one client cannot split")
         if round <= self.warmup:
-            return group.note(
-                "keep", f"round {round} is within the warm-up of {self.warmup} rounds"
+            return Decision(
+                KeepWhole(), why=f"round {round} is within the warm-up of {self.warmup} rounds"
             )
-        norms = self.norm_criteria(group)
-        sides = self.cut_criteria(group) if self.similarity == "updates" else ()
-        text = tested(norms)
-        if not all(one.held for one in norms):
-            return group.note("keep", text, criteria=(*norms, *sides), otherwise=self._else(group))
+        norm_criteria = self.norm_criteria(group)
+        if not all(criterion.held for criterion in norm_criteria):
+            side_criteria = self.cut_criteria(group) if self.similarity == "updates" else ()
+            return Decision(
+                KeepWhole(), (*norm_criteria, *side_criteria), otherwise=self._otherwise(group)
+            )
+        # The group is stationary and incongruent; the sides of a sample say nothing of the others.
         if not group.complete:
-            return group.note(
-                "ask", f"{text}; all members are asked in the next round", criteria=norms
-            )
-        if not group.enough(self.quorum):
-            text += f"; only {len(group.clients)} of {len(leaf.clients)} members answered, so they are asked again"
-            return group.note("ask", text, criteria=norms)
-        if self.similarity == "updates":
-            return self._held(leaf, self.separate(group, norms))
-        return self._held(
-            leaf, group.note("gradients", f"{text}; gradients are asked for next", criteria=norms)
-        )
+            return Decision(AskAll(), norm_criteria, "all members are asked in the next round")
+        if not group.has_quorum(self.quorum):
+            answered = f"only {len(group.clients)} of {len(members)} members answered"
+            return Decision(AskAll(), norm_criteria, f"{answered}, so they are asked again")
+        if self.similarity == "gradients":
+            decision = Decision(AskGradients(), norm_criteria, "gradients are asked for next")
+        else:
+            decision = self.decide_sides(group, norm_criteria)
+        return self._persistent(group.leaf, decision)
 
     def norm_criteria(self, group: GroupUpdates) -> tuple[Criterion, ...]:
-        """The criteria on norms (Algorithm 5): the group is stationary, and its members are at odds."""
-        mean, most, peak = group.mean_norm, group.client_norm, group.leaf.peak
+        """The criteria on norms (Algorithm 5): the group is stationary, and its members are incongruent."""
+        mean_norm = group.mean_norm
+        client_norm = group.client_norm
         if self.scale == "relative":
-            mean, most = (
-                value / norm if norm else np.nan for value, norm in ((mean, most), (most, peak))
-            )
+            mean_norm = _share(group.mean_norm, of=group.client_norm)
+            client_norm = _share(group.client_norm, of=group.leaf.peak)
         return (
             Criterion(
                 "mean update",
-                mean,
+                mean_norm,
                 "<",
                 self.eps1,
                 "eps1",
@@ -408,12 +488,12 @@ class CFL:
             ),
             Criterion(
                 "largest update",
-                most,
+                client_norm,
                 ">=",
                 self.eps2,
                 "eps2",
-                met="at odds",
-                unmet="in agreement",
+                met="incongruent",
+                unmet="congruent",
                 key="client_norm",
             ),
         )
@@ -423,63 +503,73 @@ class CFL:
 
         The first is left out where γ_max is not known: it is measured from updates of halves.
         """
-        found: list[Criterion] = []
-        gamma_max = self.gamma_max if self.gamma_max is not None else measured_gamma(group.replies)
-        if group.sides is not None and gamma_max is not None:
-            setting, by = (
-                ("gamma_max", "") if self.gamma_max is not None else ("", " by the measured noise")
-            )
-            met, unmet = f"separable{by}", f"not separable{by}"
-            bound = gamma_bound(group.alpha if self.scale == "relative" else group.cross)
-            found.append(
+        if group.sides is None:
+            return ()
+        criteria = []
+        if self.gamma_max is not None:
+            gamma_max: float | None = self.gamma_max
+            setting_name = "gamma_max"
+            basis = ""
+        else:
+            gamma_max = measured_gamma(group.replies)
+            setting_name = ""
+            basis = " by the measured noise"
+        if gamma_max is not None:
+            # γ_max < sqrt((1 - α_cross) / 2)
+            cross = group.alpha if self.scale == "relative" else group.cross
+            criteria.append(
                 Criterion(
-                    "noise allowed", bound, ">", gamma_max, setting, met, unmet, "gamma_bound"
+                    "noise allowed",
+                    gamma_bound(cross),
+                    ">",
+                    gamma_max,
+                    setting_name,
+                    met=f"separable{basis}",
+                    unmet=f"not separable{basis}",
+                    key="gamma_bound",
                 )
             )
-        if group.sides is not None and self.min_cluster_size > 1:
-            size, least = group.smallest, self.min_cluster_size
-            found.append(
+        if self.min_cluster_size > 1:
+            criteria.append(
                 Criterion(
                     "smaller side",
-                    size,
+                    group.smaller_side,
                     ">=",
-                    least,
+                    self.min_cluster_size,
                     "min_cluster_size",
                     unmet="a side is too small",
                     key="smaller_side",
                 )
             )
-        return tuple(found)
+        return tuple(criteria)
 
-    def separate(self, group: GroupUpdates, before: tuple[Criterion, ...] = ()) -> Note:
-        """Test the two sides of the group.
+    def decide_sides(
+        self, group: GroupUpdates, norm_criteria: tuple[Criterion, ...] = ()
+    ) -> Decision:
+        """Test the two sides of a group.
 
         Args:
             group: the group's replies, of two members or more.
-            before: the criteria that were met before.
-
-        Returns:
-            The note of the decision; its kind is ``split``, ``keep`` or ``ask``.
+            norm_criteria: the criteria that were met before.
         """
-        criteria = (*before, *self.cut_criteria(group))
-        text = tested(criteria)
         if self.gamma_max is None and measured_gamma(group.replies) is None:
-            if group.leaf.ask_all:
+            if group.leaf.ask_all:  # they were asked for halves
                 why = "gamma_max cannot be measured: fewer than two members sent updates of halves"
-                return group.note(
-                    "keep", "; ".join([*([text] if text else []), why]), criteria=before
-                )
-            return group.note(
-                "ask", f"{text}; gamma_max is measured next, from halves", criteria=before
-            )
-        if not all(one.held for one in criteria):
-            return group.note("keep", text, criteria=criteria, otherwise=self._else(group))
-        otherwise = "it would not have split in this round"
-        return group.note("split", f"{text}{group.unsure}", group.parts(), criteria, otherwise)
+                return Decision(KeepWhole(), norm_criteria, why)
+            return Decision(AskAll(), norm_criteria, "gamma_max is measured next, from halves")
+        criteria = (*norm_criteria, *self.cut_criteria(group))
+        if not all(criterion.held for criterion in criteria):
+            return Decision(KeepWhole(), criteria, otherwise=self._otherwise(group))
+        return Decision(
+            SplitGroup(group.parts()),
+            criteria,
+            group.uncertainty,
+            "it would not have split in this round",
+        )
 
-    def _else(self, group: GroupUpdates) -> str:
+    def _otherwise(self, group: GroupUpdates) -> str:
         """What would have happened to a group that is kept, had it met the criteria."""
-        if not (group.complete and group.enough(self.quorum)):
+        if not (group.complete and group.has_quorum(self.quorum)):
             return (
                 "all members would have been asked in the next round, and it could then have split"
             )
@@ -491,10 +581,11 @@ class CFL:
             return f"this round would have counted towards a split, which takes {self.persistence} rounds in a row"
         return "it would have split in this round"
 
-    def _held(self, leaf: Leaf, found: Note) -> Note:
-        """Return the decision if it has been the same for ``persistence`` rounds; else hold it."""
-        if found.kind in ("keep", "ask") or self.persistence == 1:
-            return found
+    def _persistent(self, leaf: Leaf, decision: Decision) -> Decision:
+        """Hold a decision until the criteria have been met for ``persistence`` rounds in a row."""
+        acts = isinstance(decision.action, SplitGroup | AskGradients)
+        if not acts or self.persistence == 1:
+            return decision
         rounds = Criterion(
             "rounds in a row",
             leaf.held + 1,
@@ -503,75 +594,146 @@ class CFL:
             "persistence",
             key="persistence",
         )
-        found = replace(
-            found, text=f"{found.text}; {rounds.text}", criteria=(*found.criteria, rounds)
-        )
+        criteria = (*decision.criteria, rounds)
         if rounds.held:
-            return found
-        return replace(
-            found,
-            kind="hold",
-            effect="keeps",
-            parts=(),
-            similarity={},
-            otherwise="it would have split by now",
-        )
+            return replace(decision, criteria=criteria)
+        return Decision(HoldSplit(), criteria, decision.why, "it would have split by now")
 
-    def _scheduled(self, state: CFLState, groups: Mapping[int, GroupUpdates | None]) -> int | None:
-        """With ``split_rounds``: the node of least alpha_cross, to split now, or -1 for none; None if the criteria decide.
+    def _splits_by_schedule(self, state: CFLState) -> bool:
+        """Whether the next round is one of ``split_rounds``."""
+        return self.split_rounds is not None and state.round + 1 in self.split_rounds
+
+    def scheduled_node(
+        self, state: CFLState, groups: Mapping[int, GroupUpdates | None]
+    ) -> int | None:
+        """Return the node of least alpha_cross, to split in this round of ``split_rounds``; None for no node.
 
         alpha_cross is corrected for the number of clients. Otherwise a few clients that agree, with
         cosines of -1/(n - 1), would look less similar than many that do not.
+
+        Args:
+            state: the state before the exchange.
+            groups: node -> the replies of its members.
         """
-        if self.split_rounds is None:
+        if not self._splits_by_schedule(state):
             return None
         alphas = {}
-        for leaf in state.leaves if state.round + 1 in self.split_rounds else ():
-            group = groups[leaf.node]
-            if (
-                group
-                and group.sides
-                and group.enough(self.quorum)
-                and group.smallest >= self.min_cluster_size
-            ):
-                alphas[leaf.node] = group.alpha
-        return min(alphas, key=lambda node: (alphas[node], node), default=-1)
-
-    def _child_mean(self, group: GroupUpdates, part: tuple[Client, ...]) -> torch.Tensor:
-        """The update that a part applies in the round of the split."""
-        own = group.replies.of(part)
-        if self.post_split == "parent-mean":
-            return group.mean
-        return own.mean(weights(own, self.weighting))
-
-    def _step_gradients(self, state: CFLState, replies: Replies) -> CFLState:
-        """The exchange after stationarity: bipartition of the gradients at the current model (Algorithm 3)."""
-        new, leaves, notes = state, [], []
-        for row, leaf in enumerate(state.leaves):
-            group = self.group_updates(state, row, replies) if leaf.gradients else None
-            if group is None or not group.enough(self.quorum):
-                # Too few gradients: ask again if the criteria also hold in the next round.
-                leaves.append(
-                    replace(
-                        leaf,
-                        gradients=False,
-                        held=self.persistence - 1 if leaf.gradients else leaf.held,
-                    )
-                )
+        for node, group in groups.items():
+            if group is None or group.sides is None or not group.has_quorum(self.quorum):
                 continue
-            leaf = replace(leaf, gradients=False, losses=group.leaf.losses)
-            note = self.separate(group)
-            if note.kind == "split":
-                still = dict.fromkeys(note.parts, torch.zeros_like(leaf.model))
-                new, children = self._split(
-                    new, replace(group, leaf=leaf), still
-                )  # a peak is a norm of updates
-                leaves += children
-                note = _cluster_tree.placed(note, leaf, children)
-            else:
-                leaves.append(leaf)
-            notes.append(note)
-        return replace(new, leaves=ordered(leaves), notes=tuple(notes))
+            if group.smaller_side >= self.min_cluster_size:
+                alphas[node] = group.alpha
+        return min(alphas, key=lambda node: (alphas[node], node), default=None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Decisions: what happens to a group, and why.
+
+
+@dataclass(frozen=True)
+class AskAll:
+    """All members are asked in the next exchange, for only then may the group split."""
+
+
+@dataclass(frozen=True)
+class HoldSplit:
+    """All criteria were met, but not yet for enough rounds in a row."""
+
+
+@dataclass(frozen=True)
+class AskGradients:
+    """All members are asked for gradients in the next exchange."""
+
+
+Action = SplitGroup | KeepWhole | AskAll | HoldSplit | AskGradients
+
+NOTE_KINDS: Mapping[type[Action], str] = {
+    SplitGroup: "split",
+    KeepWhole: "keep",
+    AskAll: "ask",
+    HoldSplit: "hold",
+    AskGradients: "gradients",
+}
+"""What the notes of these decisions are called."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to a group, and why.
+
+    Attributes:
+        action: what happens.
+        criteria: the comparisons that were made.
+        why: a reason beside the criteria.
+        otherwise: what would have happened if the criteria had come out differently.
+    """
+
+    action: Action
+    criteria: tuple[Criterion, ...] = ()
+    why: str = ""
+    otherwise: str = ""
+
+
+def split_by_schedule(group: GroupUpdates, is_scheduled: bool) -> Decision:
+    """Decide on a group by ``split_rounds``, not by criteria.
+
+    Args:
+        group: the group's replies.
+        is_scheduled: whether the group is the one to split in this round.
+    """
+    if not is_scheduled:
+        return Decision(KeepWhole(), why="not chosen by split_rounds")
+    corrected = f"{group.alpha:.3f} corrected for {len(group.clients)} clients"
+    why = f"the least similar group in a round of split_rounds: alpha_cross {group.cross:.3f} ({corrected})"
+    if group.uncertainty:
+        why += f"; {group.uncertainty}"
+    return Decision(SplitGroup(group.parts()), why=why)
+
+
+def trained(group: GroupUpdates, action: Action) -> Leaf:
+    """Apply the mean update to a group that does not split, and set the request for its next exchange."""
+    leaf = group.leaf
+    return replace(
+        leaf,
+        model=leaf.model + group.mean,
+        ask_all=isinstance(action, AskAll | HoldSplit),
+        gradients=isinstance(action, AskGradients),
+        held=leaf.held + 1 if isinstance(action, HoldSplit) else 0,
+    )
+
+
+def describe(group: GroupUpdates, decision: Decision) -> Note:
+    """Describe a decision, with the group's norms and α_cross; with the cosines if it splits."""
+    parts: Groups = ()
+    similarity: dict[str, torch.Tensor] = {}
+    match decision.action:
+        case SplitGroup(parts):
+            similarity = {"all": torch.from_numpy(group.cosines).float()}
+    numbers = {
+        "peak": group.leaf.peak,
+        "mean_norm": group.mean_norm,
+        "client_norm": group.client_norm,
+    }
+    if group.sides is not None:
+        numbers["alpha_cross"] = group.cross
+    reasons = (tested(decision.criteria), decision.why)
+    return Note(
+        kind=NOTE_KINDS[type(decision.action)],
+        effect="divides" if parts else "keeps",
+        clients=group.leaf.clients,
+        text="; ".join(reason for reason in reasons if reason),
+        parts=parts,
+        criteria=decision.criteria,
+        otherwise=decision.otherwise,
+        numbers=numbers,
+        labels={"node": group.leaf.node, "heard": len(group.clients)},
+        heard=group.clients,
+        similarity=similarity,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is compared.
 
 
 @dataclass(frozen=True)
@@ -605,7 +767,7 @@ class GroupUpdates:
         """The members that answered."""
         return self.replies.clients
 
-    def enough(self, quorum: float) -> bool:
+    def has_quorum(self, quorum: float) -> bool:
         """Return whether enough members answered for a split: at least two, and at least the share ``quorum``."""
         return len(self.clients) >= max(2.0, quorum * len(self.leaf.clients))
 
@@ -620,72 +782,49 @@ class GroupUpdates:
         return self.sides.cross if self.sides else 1.0
 
     @property
-    def smallest(self) -> int:
+    def smaller_side(self) -> int:
         """The number of clients on the smaller side."""
         return min(len(self.sides.left), len(self.sides.right)) if self.sides else 0
 
     @property
-    def unsure(self) -> str:
-        """The text that a split's note adds where the error of the sketches may have changed the sides; else empty."""
-        if self.sketched is None or bipartition_margin(self.cosines) > 2 * sketch_error(
-            self.sketched, len(self.clients)
-        ):
+    def uncertainty(self) -> str:
+        """What a split's note adds where the error of the sketches may have changed the sides; else empty."""
+        if self.sketched is None:
             return ""
-        return f"; unsure: sketches of {self.sketched} numbers may have changed the sides"
+        error = sketch_error(self.sketched, len(self.clients))
+        if bipartition_margin(self.cosines) > 2 * error:
+            return ""
+        return f"unsure: sketches of {self.sketched} numbers may have changed the sides"
 
     def parts(self) -> Groups:
         """Return the sides as groups of client ids."""
         sides = (self.sides.left, self.sides.right) if self.sides else ()
         return as_groups([self.clients[i] for i in side] for side in sides)
 
-    def note(
-        self,
-        kind: str,
-        text: str,
-        parts: Groups = (),
-        criteria: tuple[Criterion, ...] = (),
-        otherwise: str = "",
-    ) -> Note:
-        """Make a note about the group, with its norms and α_cross among the numbers; with the cosines if it splits.
 
-        Args:
-            kind: kind of the note.
-            text: its text.
-            parts: the groups that a split makes.
-            criteria: the criteria that were tested.
-            otherwise: what would have happened if they had not come out like this.
-        """
-        numbers = {
-            "peak": self.leaf.peak,
-            "mean_norm": self.mean_norm,
-            "client_norm": self.client_norm,
-        }
-        if self.sides is not None:
-            numbers["alpha_cross"] = self.sides.cross
-        return Note(
-            kind=kind,
-            effect="divides" if kind == "split" else "keeps",
-            clients=self.leaf.clients,
-            text=text,
-            parts=parts,
-            criteria=criteria,
-            otherwise=otherwise,
-            numbers=numbers,
-            labels={"node": self.leaf.node, "heard": len(self.clients)},
-            heard=self.clients,
-            similarity={"all": torch.from_numpy(self.cosines).float()} if parts else {},
-        )
+def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
+    """Find the clients that an ancestor's model serves better than the model they were last offered.
 
-    def by_schedule(self, chosen: int) -> Note:
-        """Split the group if its node is the one ``chosen`` for this round; else keep it."""
-        if self.leaf.node != chosen or self.sides is None:
-            return self.note("keep", "not chosen by split_rounds")
-        test = f"alpha_cross {self.sides.cross:.3f} ({self.alpha:.3f} corrected for {len(self.clients)} clients)"
-        return self.note(
-            "split",
-            f"the least similar group in a round of split_rounds: {test}{self.unsure}",
-            self.parts(),
-        )
+    The comparison uses the validation losses in the replies. A leaf's loss is that of its model one
+    round ago.
+
+    Args:
+        state: the state of CFL.
+
+    Yields:
+        (client, node) of each such client and of the ancestor with the smallest loss.
+    """
+    for leaf in state.leaves:
+        ancestors = state.tree.path(leaf.node)[:-1]
+        for client in leaf.clients:
+            losses = [(node.losses[client], node.id) for node in ancestors if client in node.losses]
+            if losses and client in leaf.losses and min(losses)[0] < leaf.losses[client]:
+                yield client, min(losses)[1]
+    for client, node_id in state.walkers.items():
+        path = state.tree.path(node_id)
+        losses = [(node.losses[client], node.id) for node in path if client in node.losses]
+        if losses:
+            yield client, min(losses)[1]
 
 
 def without_bias(cross: float, n: int) -> float:
@@ -698,17 +837,23 @@ def without_bias(cross: float, n: int) -> float:
     return ((n - 1) * cross + 1) / n
 
 
-def _losses(leaf: Leaf, part: Replies) -> dict[Client, float]:
+def _share(value: float, of: float) -> float:
+    return value / of if of else math.nan
+
+
+def _losses(leaf: Leaf, replies: Replies) -> dict[Client, float]:
     """The members' latest validation losses, including those of this exchange."""
-    new = {client: losses[0] for client, losses in zip(part.clients, part.losses, strict=True)}
-    if any(np.isnan(loss) for loss in new.values()):
+    new_losses = {
+        client: losses[0] for client, losses in zip(replies.clients, replies.losses, strict=True)
+    }
+    if any(np.isnan(loss) for loss in new_losses.values()):
         raise SettingError(
             "CFL.fallback true needs validation data of every client, and this scenario has none for some"
         )
-    return {**leaf.losses, **new}
+    return {**leaf.losses, **new_losses}
 
 
-def as_whole(training: Training) -> Training:
+def training_of_halves(training: Training) -> Training:
     """Return the settings for each half of the data, with about the steps of ``training`` on all of it."""
     return training if training.steps is not None else replace(training, epochs=2 * training.epochs)
 
@@ -722,5 +867,7 @@ def measured_gamma(replies: Replies) -> float | None:
     """
     if replies.halves is None or len(replies.halves.clients) < 2:
         return None
-    least = float(reliability(replies.halves.gram).min())
-    return float(np.sqrt(1 / least - 1)) if least > 0 else float("inf")
+    least_reliability = float(reliability(replies.halves.gram).min())
+    if least_reliability <= 0:
+        return float("inf")
+    return float(np.sqrt(1 / least_reliability - 1))

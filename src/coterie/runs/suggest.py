@@ -45,10 +45,10 @@ from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import setup
 from coterie.files import Folder
 from coterie.methods import ACFL, CFL, FLHC, SplitHalf
-from coterie.methods._cluster_tree import CFLState, Leaf, root
+from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.acfl import Rule, layers_compared
-from coterie.methods.cfl import GroupUpdates
+from coterie.methods.cfl import CFLState, GroupUpdates
 from coterie.methods.split_half import (
     Evidence,
     SplitHalfState,
