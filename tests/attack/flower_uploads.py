@@ -133,10 +133,10 @@ def grid_of(link: Link) -> Any:
     grid._client = link  # type: ignore[assignment]
     grid._run = SimpleNamespace(run_id=1)  # type: ignore[assignment]
     try:
-        from coterie.engines.flower.strategy import CarefulGrid
+        from coterie.engines.flower.tolerant_grid import TolerantGrid
     except ImportError:
         return grid
-    return CarefulGrid(grid)
+    return TolerantGrid(grid)
 
 
 def exchange(grid: Any, link: Link) -> dict[int, Any]:

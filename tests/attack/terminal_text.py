@@ -307,7 +307,7 @@ def logged(rng: random.Random, place: Path) -> Attempt:
     def run() -> str | None:
         said: list[str] = []
         if kind == "log":
-            from coterie.engines.flower.strategy import log
+            from coterie.engines.flower.tolerant_grid import log
 
             handler = logging.Handler()
             handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

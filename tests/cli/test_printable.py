@@ -106,6 +106,6 @@ def test_a_log_is_printable(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_servers_log_goes_through_it() -> None:
-    from coterie.engines.flower.strategy import log
+    from coterie.engines.flower.tolerant_grid import log
 
     assert printable_record in log.filters

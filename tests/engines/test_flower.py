@@ -176,7 +176,7 @@ def test_the_first_model_may_be_given() -> None:
     strategy = strategy_of(FedAvg(), tried, training=Training(lr=1e-9))
     strategy.start(Here(app_of(tried), 6), ArrayRecord(first_state(tried)), num_rounds=1)
     assert strategy.last is not None
-    row = strategy.terms.layout.row(first_state(tried))
+    row = strategy.settings.layout.row(first_state(tried))
     torch.testing.assert_close(strategy.last.assignment.models[0], row, rtol=1e-4, atol=1e-5)
 
 
@@ -587,13 +587,13 @@ def test_a_run_config_has_every_setting() -> None:
         "out": "",
         "hidden-units": 32,
     }
-    assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).terms.method == CFL(
+    assert MethodStrategy.from_config({"cfl.split_rounds": "3,6"}, mlp).settings.method == CFL(
         split_rounds=(3, 6)
     )
-    assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).terms.method == CFL(
+    assert MethodStrategy.from_config({"cfl.split_rounds": "3,"}, mlp).settings.method == CFL(
         split_rounds=(3,)
     )
-    terms = MethodStrategy.from_config(config, mlp, patience=4).terms
+    terms = MethodStrategy.from_config(config, mlp, patience=4).settings
     assert terms.method == METHODS["hcct"](personal=1)
     assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (
         0.3,
@@ -607,7 +607,7 @@ def test_a_run_config_has_every_setting() -> None:
 
 def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
     tables = {"training": {"lr": 0.3}, "boundary": {"clip": 2.0}, "robust": {"mean": "median"}}
-    terms = MethodStrategy("hcct", mlp, metrics={"accuracy": "hits"}, **tables).terms
+    terms = MethodStrategy("hcct", mlp, metrics={"accuracy": "hits"}, **tables).settings
     assert (terms.method, terms.training.lr, terms.names["accuracy"]) == (
         METHODS["hcct"](),
         0.3,

@@ -74,7 +74,7 @@ def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
     assert from_file(tmp_path / "clients.toml") == Identity("listed", owners)
     terms = MethodStrategy.from_config(
         {"method": "fedavg", "clients": str(tmp_path / "clients.toml")}, mlp
-    ).terms
+    ).settings
     assert terms.identity == Identity("listed", owners)
     identity = Identity.of({0: tmp_path / "0.pub", 7: fingerprint(told[1])})
     assert identity.judge(5, badges(5, told[1]), None) == 7

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 from coterie.cli import main
 from coterie.core import Training
-from coterie.engines.flower.strategy import tensors_of
+from coterie.engines.flower.run_directory import tensors_of
 from coterie.methods import CFL, FedAvg
 from coterie.records.record import Record
 from coterie.report.summary import summary

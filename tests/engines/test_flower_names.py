@@ -27,7 +27,7 @@ from coterie.engines.flower import Participant, boundary_mod, client_app
 from coterie.engines.flower.messages import NAME, QUERY, SCHEMA, WHO
 from coterie.engines.flower.names import HASHED, Claim, claim_of, id_of, named, said
 from coterie.engines.flower.nodes import Identity
-from coterie.engines.flower.strategy import read_memory
+from coterie.engines.flower.run_directory import read_memory
 from coterie.engines.workers import EngineError
 from coterie.methods import CFL, IFCA, FedAvg
 from coterie.records import checksum

@@ -40,7 +40,7 @@ from coterie.engines import rounds as inprocess
 from coterie.engines.flower import MethodStrategy, boundary_mod, messages
 from coterie.engines.flower.client import ClientMemory
 from coterie.engines.flower.messages import QUERY, Order, Unfit, order_from_json, order_to_json
-from coterie.engines.flower.strategy import read_memory
+from coterie.engines.flower.run_directory import read_memory
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records import checksum
@@ -198,10 +198,10 @@ def both(
 def stored(
     grid: Here, strategy: MethodStrategy, tried: World, client: int, part: str = "", since: int = 0
 ) -> Tensor | None:
-    assert strategy._conductor is not None
+    assert strategy._federated_run is not None
     with seeded(0):
         layout = Layout(tried.model())
-    run = strategy._conductor.carrier.run
+    run = strategy._federated_run.exchanges.run
     return ClientMemory(
         grid.contexts[FIRST + 7 * client], layout, run, client, part, since
     ).own_values_before(1000)
@@ -512,8 +512,8 @@ def gone_on(
     strategy = strategy_of(told, tried)
     memory = None if start is None else read_memory(folder)
     (done,) = strategy.rounds(grid, rounds, start=start, memory=memory)
-    assert strategy._conductor is not None
-    kept = json.dumps(asdict(strategy._conductor.memory)).encode()
+    assert strategy._federated_run is not None
+    kept = json.dumps(asdict(strategy._federated_run.memory)).encode()
     (folder / NODES).write_bytes(checksum.sealed_json(kept))
     return done, told.seen
 

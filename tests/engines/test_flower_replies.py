@@ -28,8 +28,8 @@ from coterie.core import Task
 from coterie.data.objective import METRICS, REGRESSION, Objective, cross_entropy
 from coterie.data.world import Split, World, whole
 from coterie.engines.flower import boundary_mod, messages
-from coterie.engines.flower.exchange import Carrier
-from coterie.engines.flower.strategy import CarefulGrid
+from coterie.engines.flower.exchange import GridExchanges
+from coterie.engines.flower.tolerant_grid import TolerantGrid
 from coterie.engines.workers import EngineError
 from coterie.methods import IFCA, FedAvg, FedFA, FedPer, Race
 from coterie.models.layout import Layout
@@ -125,7 +125,7 @@ def test_a_superlink_that_cannot_be_reached_is_no_malformed_answer() -> None:
         def pull_messages(self, message_ids: Any) -> Any:
             raise Gone
 
-    grid = CarefulGrid(Broken(app_of(world(IDS)), 1))
+    grid = TolerantGrid(Broken(app_of(world(IDS)), 1))
     with pytest.raises(Gone):
         grid.pull_messages(["a"])
     assert not grid.singly
@@ -430,9 +430,9 @@ def test_second_replies_and_replies_of_other_nodes_are_ignored(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = world(IDS)
-    usual = getattr(Carrier, name)
+    usual = getattr(GridExchanges, name)
 
-    def more(carrier: Carrier, asked: Any, replies: Any, *exchange: int) -> Any:
+    def more(carrier: GridExchanges, asked: Any, replies: Any, *exchange: int) -> Any:
         replies = list(replies)
         for reply in list(replies):
             told = {"num-examples": 10**9, "loss": 7.0, "accuracy": 7.0}
@@ -444,7 +444,7 @@ def test_second_replies_and_replies_of_other_nodes_are_ignored(
         return usual(carrier, asked, replies, *exchange)
 
     expected = next(strategy_of(FedAvg(), tried).rounds(Here(app_of(tried), 6), 1))
-    monkeypatch.setattr(Carrier, name, more)
+    monkeypatch.setattr(GridExchanges, name, more)
     done = next(strategy_of(FedAvg(), tried).rounds(Here(app_of(tried), 6), 1))
     assert (done.answered, done.refused) == (6, {})
     assert torch.equal(done.assignment.models, expected.assignment.models)
@@ -455,17 +455,17 @@ def test_of_two_nodes_of_one_client_the_reply_of_the_one_asked_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried = world(IDS)
-    usual, grid = Carrier.incoming, Here(app_of(tried), 6)
+    usual, grid = GridExchanges.incoming, Here(app_of(tried), 6)
     grid.join(3, node=77)
 
-    def late(carrier: Carrier, plan: Any, replies: Any, exchange: int) -> Any:
+    def late(carrier: GridExchanges, plan: Any, replies: Any, exchange: int) -> Any:
         early = Message(RecordDict({"metrics": MetricRecord({})}), reply_to=next(iter(replies)))
         early.metadata.__dict__["_src_node_id"] = (
             {77, FIRST + 7 * 3} - {carrier.nodes.node(3)}
         ).pop()
         return usual(carrier, plan, [early, *replies], exchange)
 
-    monkeypatch.setattr(Carrier, "incoming", late)
+    monkeypatch.setattr(GridExchanges, "incoming", late)
     done = next(strategy_of(FedAvg(), tried).rounds(grid, 1))
     assert (done.answered, done.refused) == (6, {})
 

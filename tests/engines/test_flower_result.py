@@ -50,7 +50,7 @@ def test_one_model_for_all_needs_no_words(caplog: pytest.LogCaptureFixture) -> N
     net = tried.model()
     net.load_state_dict(result.arrays.to_torch_state_dict())  # as in Flower's quickstart
     assert strategy.last is not None
-    assert torch.equal(strategy.terms.layout.row(net), strategy.last.assignment.models[0])
+    assert torch.equal(strategy.settings.layout.row(net), strategy.last.assignment.models[0])
 
 
 def test_of_several_groups_the_result_says_whose_model_it_has(
@@ -71,7 +71,7 @@ def test_of_several_groups_the_result_says_whose_model_it_has(
     assert [len(group) for group in result.groups] == sorted(
         (len(group) for group in served.groups), reverse=True
     )
-    layout = strategy.terms.layout
+    layout = strategy.settings.layout
     for client in IDS:
         assert torch.equal(
             layout.row(result.arrays_of(client).to_torch_state_dict()),

@@ -27,8 +27,8 @@ from coterie.data.schema import Schema
 from coterie.data.world import ClientData
 from coterie.engines.flower import MethodStrategy, Participant, boundary_mod, client_app
 from coterie.engines.flower.messages import QUERY, SCHEMA, WHO
+from coterie.engines.flower.run_directory import read_memory
 from coterie.engines.flower.schemas import LONGEST_SCHEMA, Stated, record_of
-from coterie.engines.flower.strategy import read_memory
 from coterie.engines.workers import EngineError
 from coterie.methods import IFCA, FedAvg, SplitHalf
 from coterie.methods.split_half_sums import SplitHalfSums
@@ -408,7 +408,7 @@ def test_the_schema_of_the_server_decides(tmp_path: Path) -> None:
         assert set(done.refused) == {0, 1, 2}
         assert done.groups == ((3,),)
     strategy = MethodStrategy.from_config({"method": "fedavg", "schema": str(path)}, net)
-    assert strategy.terms.schema == Schema(columns=COLUMNS, classes=("no", "yes"))
+    assert strategy.settings.schema == Schema(columns=COLUMNS, classes=("no", "yes"))
     with pytest.raises(
         EngineError,
         match="all 3 clients are refused, for example client 0: its schema differs: it has the same",

@@ -171,7 +171,7 @@ def test_wrong_settings_are_told(how: dict[str, Any], says: str) -> None:
 def test_a_run_config_has_them_too() -> None:
     terms = MethodStrategy.from_config(
         {"method": "fedavg", "min-replies": 0.5, "grace": 4, "timeout": 60}, mlp
-    ).terms
+    ).settings
     assert (terms.waiting.min_replies, terms.waiting.grace, terms.waiting.timeout) == (
         0.5,
         4.0,

@@ -48,7 +48,15 @@ from coterie.engines.flower.messages import (
     ROUNDED,
     Unfit,
 )
-from coterie.engines.flower.nodes import BEHIND, Kind, Nodes, Post, Present, Waiting, gone
+from coterie.engines.flower.nodes import (
+    BEHIND,
+    ConnectedClients,
+    Messenger,
+    Nodes,
+    RequestKind,
+    Waiting,
+    gone,
+)
 from coterie.engines.plausible import Plausible
 from coterie.pooling import flat
 from coterie.robust import Robust, lengths, steps_of
@@ -64,11 +72,11 @@ from coterie.training import (
 
 
 @dataclass
-class Carrier:
+class GridExchanges:
     """The exchanges of one run over a grid.
 
     Attributes:
-        post: Sends and receives messages.
+        messenger: Sends and receives messages.
         wire: The wire between clients and server.
         training: Training settings.
         seed: Seed of all random draws.
@@ -81,7 +89,7 @@ class Carrier:
         attacks: Client -> attack. Empty, because a server does not know the adversaries.
         patience: Number of rounds in a row without an answer after which a client is retired.
         robust: Bounds on the influence of one client on the others.
-        configs: Kind of message -> additional entries of its config.
+        configs: RequestKind of message -> additional entries of its config.
         secret: Digest of the secret with which clients drew the first model.
         digests: Client -> the digest that it reported, used if ``secret`` is None.
         run: Name of the run, see :class:`.nodes.NodeMemory`.
@@ -98,12 +106,12 @@ class Carrier:
             federation's schema says.
     """
 
-    post: Post
+    messenger: Messenger
     wire: Wire
     training: Training
     seed: int
     nodes: Nodes
-    rest: messages.Rest
+    rest: messages.OtherTensors
     waiting: Waiting
     names: Mapping[str, Sequence[str]]
     method: str
@@ -120,7 +128,7 @@ class Carrier:
     ended: dict[str, int] = field(default_factory=dict)
     ending: dict[str, int] = field(default_factory=dict)
     unasked: dict[Client, str] = field(default_factory=dict)
-    passed: set[Kind] = field(default_factory=set)
+    passed: set[RequestKind] = field(default_factory=set)
     masking: MaskedExchange | None = None
     measured: Plausible | None = None
 
@@ -147,9 +155,9 @@ class Carrier:
         return dict(self.nodes.names)
 
     @property
-    def attendance(self) -> Present:
+    def attendance(self) -> ConnectedClients:
         """The clients that can be asked now: the connected ones."""
-        return Present(online=self.online, patience=self.patience)
+        return ConnectedClients(online=self.online, patience=self.patience)
 
     # -- an exchange
     # ----------------------------------------------------------------------------------------------------
@@ -443,11 +451,11 @@ class Carrier:
         """
         if not out:
             return []
-        replies = self.post.ask(
+        replies = self.messenger.ask(
             out, self.waiting, [self.nodes.node(client) for client in self.online]
         )
-        for kind in sorted({Kind.of(message) for message in out}):
-            behind, client = self.post.behind(kind), self.nodes.client[kind.node]
+        for kind in sorted({RequestKind.of(message) for message in out}):
+            behind, client = self.messenger.behind(kind), self.nodes.client[kind.node]
             if behind != (kind in self.passed):
                 what = "tests" if kind.what == "evaluate" else "tasks"
                 text = f"did not answer {BEHIND} {what} in a row; the server no longer waits for it"

@@ -306,7 +306,7 @@ def updates_of(place: int) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Rest:
+class OtherTensors:
     """The parts of a state dict that are not in a row.
 
     Attributes:
@@ -318,7 +318,7 @@ class Rest:
     tied: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout) -> Rest:
+    def of(cls, module: nn.Module, layout: Layout) -> OtherTensors:
         """Return those parts of a net's state dict."""
         whole = module.state_dict(
             keep_vars=True
@@ -337,7 +337,7 @@ class Rest:
 
 
 def packed(
-    row: Tensor, layout: Layout, rest: Rest | None = None, without: Tensor | None = None
+    row: Tensor, layout: Layout, rest: OtherTensors | None = None, without: Tensor | None = None
 ) -> ArrayRecord:
     """Convert a row to arrays.
 
@@ -353,7 +353,7 @@ def packed(
     there = [
         p.name for p in layout.pieces if without is None or not without[p.start : p.stop].all()
     ]
-    tensors, rest = layout.state_dict(row.detach().cpu()), rest or Rest()
+    tensors, rest = layout.state_dict(row.detach().cpu()), rest or OtherTensors()
     tied = {name: tensors[first] for name, first in rest.tied.items() if first in there}
     return ArrayRecord({**{name: tensors[name] for name in there}, **tied, **rest.others})
 
@@ -452,7 +452,7 @@ def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
     Args:
         records: The records.
         name: The name.
-        kind: Kind of the records, for the error.
+        kind: RequestKind of the records, for the error.
 
     Returns:
         The record.

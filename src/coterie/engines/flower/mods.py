@@ -100,7 +100,10 @@ def boundary_mod(
     with seeded(0):
         module = model()
     layout = Layout(module)
-    rest, anything = messages.Rest.of(module, layout), torch.ones(layout.size, dtype=torch.bool)
+    rest, anything = (
+        messages.OtherTensors.of(module, layout),
+        torch.ones(layout.size, dtype=torch.bool),
+    )
 
     known: dict[int, Wire] = {}
 
@@ -437,7 +440,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _counted(path: Path) -> dict[str, dict[str, int]]:
-    """Kind of update -> noise multiplier -> number of updates. Raises ``ValueError`` if the file is damaged."""
+    """RequestKind of update -> noise multiplier -> number of updates. Raises ``ValueError`` if the file is damaged."""
     if not path.exists():
         return {SINGLE: {}, SUMS: {}}
     try:

@@ -339,7 +339,7 @@ class Waiting:
         return max(LEAST, self.grace * took)
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """A node and a kind of request, because a node may answer one kind and not another.
 
     Attributes:
@@ -351,7 +351,7 @@ class Kind(NamedTuple):
     what: str
 
     @classmethod
-    def of(cls, message: Message) -> Kind:
+    def of(cls, message: Message) -> RequestKind:
         """Return the receiver and the kind of a message."""
         about = message.metadata
         return cls(
@@ -361,7 +361,7 @@ class Kind(NamedTuple):
 
 
 @dataclass
-class Post:
+class Messenger:
     """Sends messages to the nodes of a grid and collects the answers, including late ones.
 
     An answer contains Flower's id of the message that it answers. So a late answer is never
@@ -378,12 +378,12 @@ class Post:
     """
 
     grid: Grid
-    owed: dict[Kind, list[str]] = field(default_factory=dict)
+    owed: dict[RequestKind, list[str]] = field(default_factory=dict)
     asleep: set[int] = field(default_factory=set)
     usual: float | None = None
     late: list[Message] = field(default_factory=list)
-    longest: dict[Kind, float] = field(default_factory=dict)
-    _open: dict[str, tuple[Kind, float]] = field(default_factory=dict)
+    longest: dict[RequestKind, float] = field(default_factory=dict)
+    _open: dict[str, tuple[RequestKind, float]] = field(default_factory=dict)
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -393,7 +393,7 @@ class Post:
         """Wait some seconds."""
         time.sleep(seconds)
 
-    def behind(self, kind: Kind) -> bool:
+    def behind(self, kind: RequestKind) -> bool:
         """Whether a node gets requests of this kind without a wait for the answer."""
         return len(self.owed.get(kind, ())) >= BEHIND
 
@@ -417,7 +417,7 @@ class Post:
         """
         messages = list(messages)
         self.hear()
-        asked = {Kind.of(message) for message in messages}
+        asked = {RequestKind.of(message) for message in messages}
         waited = {kind for kind in asked if not self.behind(kind)} or asked
         reliable = {kind for kind in self.longest if not self.behind(kind)}
         others = {
@@ -505,7 +505,7 @@ class Post:
             list(self.grid.push_messages(messages))
         sent = {}
         for message in messages:
-            id, kind = message.metadata.message_id, Kind.of(message)
+            id, kind = message.metadata.message_id, RequestKind.of(message)
             sent[id], self._open[id] = kind.node, (kind, self.now())
             owed = self.owed.setdefault(kind, [])
             owed.append(id)
@@ -567,7 +567,7 @@ def _failure(reply: Message) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Present(Attendance):
+class ConnectedClients(Attendance):
     """An attendance in which the connected clients are present.
 
     Attributes:
@@ -622,7 +622,7 @@ class Nodes:
     refused like one that is not the client that it claims to be, and is told why.
 
     Attributes:
-        post: Sends and receives messages.
+        messenger: Sends and receives messages.
         waiting: How long to wait for answers.
         identity: The rule for the client id of a node.
         before: Node -> client, before the server was stopped.
@@ -652,7 +652,7 @@ class Nodes:
         versions: Package -> the server's version, for notes about nodes with another one.
     """
 
-    post: Post
+    messenger: Messenger
     waiting: Waiting = Waiting()
     identity: Identity = field(default_factory=Identity)
     before: Mapping[int, Client] = field(default_factory=dict)
@@ -679,7 +679,7 @@ class Nodes:
     @property
     def grid(self) -> Grid:
         """Flower's grid."""
-        return self.post.grid
+        return self.messenger.grid
 
     @property
     def shown(self) -> Shown:
@@ -696,8 +696,8 @@ class Nodes:
         for node in (self.asked.keys() | self.deaf.keys()) - online:
             self.asked.pop(node, None)
             self.deaf.pop(node, None)
-        self.post.hear()
-        self._hear(self.post.taken(), keys)
+        self.messenger.hear()
+        self._hear(self.messenger.taken(), keys)
         new = [node for node in sorted(online) if self._to_ask(node)]
         if new:
             self._meet(new, keys)
@@ -730,7 +730,7 @@ class Nodes:
         Raises:
             EngineError: There are too few clients after this time.
         """
-        end, last, said = self.post.now() + seconds, -1, 0
+        end, last, said = self.messenger.now() + seconds, -1, 0
         while True:
             came = len(list(self.grid.get_node_ids()))
             there = self.look() if came >= count else frozenset()
@@ -745,7 +745,7 @@ class Nodes:
             for note in self.notes[said:]:
                 tell(self.shown.text(note.text))
             said = len(self.notes)
-            if self.post.now() >= end:
+            if self.messenger.now() >= end:
                 hint = (
                     "; ".join(self.shown.text(note.text) for note in self.notes)
                     or "are the SuperNodes running?"
@@ -756,7 +756,7 @@ class Nodes:
             if came != last:
                 tell(f"{came} of {count} nodes connected")
                 last = came
-            self.post.sleep(0.5)
+            self.messenger.sleep(0.5)
 
     def awake(self, clients: Iterable[Client], members: Collection[Client]) -> frozenset[Client]:
         """Return the connected clients that can take part.
@@ -775,7 +775,7 @@ class Nodes:
         silent = {
             client
             for client in clients.difference(members)
-            if self.node(client) in self.post.asleep
+            if self.node(client) in self.messenger.asleep
         }
         nodes = [
             self.node(client)
@@ -783,12 +783,12 @@ class Nodes:
             if self._lately(self.node(client)) is None
         ]
         if nodes:
-            self.asked.update(dict.fromkeys(nodes, self.post.now()))
-            self._hear(self.post.exchange(self._queries(nodes), (), self.waiting)[0], {})
+            self.asked.update(dict.fromkeys(nodes, self.messenger.now()))
+            self._hear(self.messenger.exchange(self._queries(nodes), (), self.waiting)[0], {})
         return frozenset(
             client
             for client in clients
-            if client not in silent or self.node(client) not in self.post.asleep
+            if client not in silent or self.node(client) not in self.messenger.asleep
         )
 
     @property
@@ -853,7 +853,9 @@ class Nodes:
         del self.client[node]
         self._once(f"client {client} is refused: {why}", (client,))
         told = RecordDict({CONFIG: ConfigRecord({REFUSED: why})})
-        self.post.exchange([Message(told, dst_node_id=node, message_type=QUERY)], (), self.waiting)
+        self.messenger.exchange(
+            [Message(told, dst_node_id=node, message_type=QUERY)], (), self.waiting
+        )
 
     def taken(self) -> tuple[Note, ...]:
         """Return the notes since the last call."""
@@ -866,7 +868,7 @@ class Nodes:
     def _lately(self, node: int) -> float | None:
         """When a node was asked, if it still has time to answer."""
         when = self.asked.get(node)
-        return when if when is not None and self.post.now() < when + SECONDS else None
+        return when if when is not None and self.messenger.now() < when + SECONDS else None
 
     def _to_ask(self, node: int) -> bool:
         known = node in self.client or node in self.refused
@@ -884,10 +886,10 @@ class Nodes:
         waiting = replace(self.waiting, timeout=min(SECONDS, brief) if self.client else SECONDS)
         first = [node for node in new if node not in self.greeted]
         self.greeted.update(new)
-        self.asked.update(dict.fromkeys(new, self.post.now()))
-        replies, took = self.post.exchange(self._queries(new), first, waiting)
+        self.asked.update(dict.fromkeys(new, self.messenger.now()))
+        replies, took = self.messenger.exchange(self._queries(new), first, waiting)
         self.took = max(self.took, took or 0.0)
-        self._hear([*replies, *self.post.taken()], keys)
+        self._hear([*replies, *self.messenger.taken()], keys)
         for node in new:
             if node in self.asked:
                 self._put_off(node, "no answer")

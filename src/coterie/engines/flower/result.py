@@ -37,7 +37,7 @@ class GroupedResult(Result):
     """
 
     layout: Layout
-    rest: messages.Rest
+    rest: messages.OtherTensors
     served: Assignment | None = None
     stays: tuple[str, ...] = ()
     personal: bool = False
