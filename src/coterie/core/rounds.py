@@ -67,10 +67,6 @@ class Position:
             raise ValueError(
                 f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}"
             )
-        if any(
-            isinstance(values, torch.Tensor) for values in self.kept.values()
-        ):  # from a record without parts
-            object.__setattr__(self, "kept", {"": self.kept})
 
     def own(self, assignment: Assignment, client: Client) -> torch.Tensor | None:
         """Return the values of its own with which a client is served; None if it has none.

@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -534,8 +534,7 @@ def world_facts(world: World) -> dict[str, Any]:
 
 
 DERIVED = ("constant", "testers", "cautions")
-"""Facts about a world that follow from its data, and are for the verdict. Older runs do not have
-them."""
+"""Facts about a world that follow from its data, and are for the verdict."""
 
 
 def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
@@ -564,15 +563,13 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
 def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
     """Whether these facts are those that a run has recorded.
 
-    Older runs have fewer facts. :data:`DERIVED` facts are not compared: they follow from the data,
-    whose digest is compared, and may differ in the last digit between versions of PyTorch.
+    :data:`DERIVED` facts are not compared: they follow from the data, whose digest is compared, and
+    may differ in the last digit between versions of PyTorch.
     """
-    left_out = {name for name in ("names", "tests", "about") if name not in recorded} | set(DERIVED)
-    return _without(facts, left_out) == _without(recorded, left_out)
-
-
-def _without(facts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if name not in names}
+    names = (facts.keys() | recorded.keys()) - set(DERIVED)
+    return all(
+        name in facts and name in recorded and facts[name] == recorded[name] for name in names
+    )
 
 
 def digest(world: World) -> str:

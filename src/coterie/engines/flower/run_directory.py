@@ -171,10 +171,8 @@ def read_memory(folder: Path) -> NodeMemory | None:
     if found is None:
         return None
     try:
-        nodes, layers = _numbers(found["nodes"]), found["layers"]
-        if not all(isinstance(of_part, dict) for of_part in layers.values()):
-            layers = {"": layers}  # from before plans had parts
-        layers = {str(part): _numbers(of_part) for part, of_part in layers.items()}
+        nodes = _numbers(found["nodes"])
+        layers = {str(part): _numbers(of_part) for part, of_part in found["layers"].items()}
         ended = {str(part): int(exchange) for part, exchange in found.get("ended", {}).items()}
         owners = {int(key): str(badge) for key, badge in found["owners"].items()}
         names = {int(key): name for key, name in found["names"].items()}
