@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from coterie import SCENARIOS, Experiment, begin, suggest
+from coterie.contrib.suggest.suggestion import Suggestion
 from coterie.core import Groups, Training
 from coterie.methods import FedAvg, SplitHalf
 from coterie.models.nets import Conv, convolutional
 from coterie.report.summary import agreement
-from coterie.runs.suggest import Suggestion
 from coterie.settings import build
 
 OUT = Path(__file__).parent / "results" / "agreement.json"

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie import SCENARIOS, Experiment, begin, run, suggest
+from coterie.contrib.suggest.suggestion import Advice, Suggestion
 from coterie.core import Groups
 from coterie.data.world import World
 from coterie.methods import ACFL, CFL, FLHC, METHODS, FedAvg
 from coterie.report.summary import agreement, without
-from coterie.runs.suggest import Advice, Suggestion
 from coterie.settings import build
 
 OUT = Path(__file__).parent / "results" / "suggest.json"

@@ -37,6 +37,7 @@ ORDER = [
     "cli",
     "contrib",
     "contrib.rivals",
+    "contrib.suggest",
     "contrib.tracking",
     "__main__",
     "__init__",

@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from coterie.boundary import Boundary as Boundary
+    from coterie.contrib.suggest.suggestion import Suggestion as Suggestion
+    from coterie.contrib.suggest.suggestion import suggest as suggest
     from coterie.core import Assignment as Assignment
     from coterie.core import Position as Position
     from coterie.core import Round as Round
@@ -51,8 +53,6 @@ if TYPE_CHECKING:
     from coterie.runs.run import begin as begin
     from coterie.runs.run import reopen as reopen
     from coterie.runs.run import run as run
-    from coterie.runs.suggest import Suggestion as Suggestion
-    from coterie.runs.suggest import suggest as suggest
 
 _PUBLIC = {
     "Assignment": "core",
@@ -76,7 +76,7 @@ _PUBLIC = {
     "Scenario": "data.scenario",
     "Schema": "data.schema",
     "Split": "data.world",
-    "Suggestion": "runs.suggest",
+    "Suggestion": "contrib.suggest.suggestion",
     "Training": "core",
     "World": "data.world",
     "begin": "runs.run",
@@ -90,7 +90,7 @@ _PUBLIC = {
     "reopen": "runs.run",
     "run": "runs.run",
     "save": "runs.export",
-    "suggest": "runs.suggest",
+    "suggest": "contrib.suggest.suggestion",
     "summary": "report.summary",
     "whole": "data.world",
     "write_report": "report.page",

@@ -170,11 +170,12 @@ def test_worlds_without_names_are_as_before() -> None:
 
 
 def test_suggestions_show_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from coterie.report import suggested, terminal
+    from coterie.contrib.suggest.screen import screen
+    from coterie.report import terminal
 
     (one,) = coterie.begin(six, tmp_path / "run", "fedavg", rounds=3, workers=1)
     list(one.rounds())
     said = coterie.suggest(tmp_path / "run", trust_code=True, workers=1)
     assert said.names == dict(enumerate(NAMES))
-    terminal.console(sys.stdout).print(suggested.screen(said))
+    terminal.console(sys.stdout).print(screen(said))
     assert "north" in capsys.readouterr().out

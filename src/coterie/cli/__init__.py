@@ -23,12 +23,14 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, TextIO
 
-from coterie.cli.arguments import parse, parser
+from coterie.cli.arguments import BUILT_IN, EXTENSIONS, parse, parser
+from coterie.extensions import ExtensionWarning
 from coterie.files import reason
 from coterie.printable import one_line, say
 from coterie.settings import UserError
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    with _interrupts(keep=argv is None):
+    with _interrupts(keep=argv is None), _warnings_of_extensions():
         return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
 
 
@@ -97,6 +99,8 @@ def _call(argv: Sequence[str]) -> int:
     if arguments.command is None:
         say(parser()[0].format_help(), end="")
         return 0
+    if arguments.command not in BUILT_IN:
+        return EXTENSIONS.find(arguments.command).run(arguments)
     if arguments.command in READING:
         _delay_torch()
     # Imported on call, so that help appears immediately.
@@ -105,6 +109,24 @@ def _call(argv: Sequence[str]) -> int:
         module = importlib.import_module(f"coterie.cli.{name}")
     status: int = getattr(module, arguments.command)(arguments)
     return status
+
+
+@contextmanager
+def _warnings_of_extensions() -> Iterator[None]:
+    """Context in which a warning of a broken extension is one sentence, as all that is said beside the result."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, ExtensionWarning):
+            note(str(message))
+        else:
+            before(message, category, *place, **more)
+
+    before = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 @contextmanager

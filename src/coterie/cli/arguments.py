@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
+from coterie.extensions import Registry, entry_points
 from coterie.printable import say
 from coterie.settings import MOST_SEEDS, UserError, fits, nearest
 from coterie.settings.field_names import called_here, closest
@@ -74,8 +76,40 @@ def real(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
 
 
-def parser() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the command line, and command -> its parser."""
+@dataclass(frozen=True)
+class Command:
+    """A command that an extension adds; its entry point in ``coterie.commands`` names an object of this class.
+
+    The module that defines it is imported for ``coterie --help``, so it must not import libraries
+    that take long; ``run`` may.
+
+    Attributes:
+        about: One line for ``coterie --help``.
+        description: The text of the command's own help.
+        options: Adds the command's arguments to its parser.
+        run: Runs the command with the parsed arguments, and returns the exit status.
+    """
+
+    about: str
+    description: str
+    options: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+EXTENSIONS: Registry[Command] = Registry(
+    "coterie.commands",
+    "a coterie.cli.arguments.Command",
+    accepts=lambda name, command: isinstance(command, Command),
+)
+"""The commands of extensions by name."""
+
+
+def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the command line, and command -> its parser.
+
+    Args:
+        extensions: The commands of extensions by name; None for all that are installed.
+    """
     top = Parser(
         prog="coterie",
         description="Clustered federated learning: find groups of similar clients, and train a model for each group.",
@@ -88,44 +122,26 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     own = {
-        name: commands.add_parser(name, help=about, description=text)
-        for name, about, text in (
-            ("run", "run methods in a scenario", RUN),
-            ("resume", "resume an interrupted run", RESUME),
-            ("compare", "compare methods, averaged over seeds", COMPARE),
-            ("report", "write a report of runs as one HTML page", REPORT),
-            ("explain", "explain why a client is in its group", EXPLAIN),
-            ("plot", "plot one figure of a run, for a paper", PLOT),
-            ("suggest", "suggest thresholds that find a run's groups", SUGGEST),
-            ("export", "write the models of a run as safetensors", EXPORT),
-            ("check", "check files of runs and exports for damage and edits", CHECK),
-            ("methods", "list the methods, or the settings of one", METHODS),
-            ("scenarios", "list the scenarios, or the settings of one", SCENARIOS),
-        )
+        name: commands.add_parser(name, help=about, description=description)
+        for name, (about, description) in BUILT_IN.items()
     }
     _run(own["run"])
     own["resume"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
     _watch(own["resume"])
     _track(own["resume"])
     _address(own["resume"])
-    _given(own["resume"])
+    consent_options(own["resume"])
     common(own["resume"])
     own["compare"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
     _json(own["compare"])
     _seen(own)
-    own["suggest"].add_argument("run", metavar="RUN", help="a run directory; any method")
-    own["suggest"].add_argument(
-        "--data", metavar="DIR", help="folder of the data set's files (the run's)"
-    )
-    _given(own["suggest"])
-    common(own["suggest"])
     own["export"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
     own["export"].add_argument(
         "--to", metavar="DIR", required=True, help="a new folder for the models"
     )
-    _given(own["export"])
+    consent_options(own["export"])
     own["check"].add_argument(
         "runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export"
     )
@@ -137,6 +153,9 @@ def parser() -> tuple[Parser, dict[str, Parser]]:
     _json(own["check"])
     own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
+    for name, command in (EXTENSIONS if extensions is None else extensions).items():
+        own[name] = commands.add_parser(name, help=command.about, description=command.description)
+        command.options(own[name])
     return top, own
 
 
@@ -168,9 +187,6 @@ Of several runs, score, accuracy, loss and traffic draw a curve each.
 
   coterie plot runs/first groups -o groups.pdf
   coterie plot runs/cfl runs/fedavg score -o score.pdf"""
-SUGGEST = """\
-Ask the clients of a run for updates of two halves of their data, find groups by the split-half test, and suggest
-settings with which FL+HC, ACFL and CFL find the same groups, each with a confidence. The run does not change."""
 EXPORT = """\
 Write every model that serves a client, from the newest checkpoint, as safetensors, and a list of which client uses
 which model. With several runs, each gets its own folder."""
@@ -182,6 +198,36 @@ The check does not find deliberate forgery: whoever can write the files can also
   coterie check runs/first --accept"""
 METHODS = "List the methods, or the settings of one."
 SCENARIOS = "List the scenarios, or the settings of one."
+
+BUILT_IN = {
+    "run": ("run methods in a scenario", RUN),
+    "resume": ("resume an interrupted run", RESUME),
+    "compare": ("compare methods, averaged over seeds", COMPARE),
+    "report": ("write a report of runs as one HTML page", REPORT),
+    "explain": ("explain why a client is in its group", EXPLAIN),
+    "plot": ("plot one figure of a run, for a paper", PLOT),
+    "export": ("write the models of a run as safetensors", EXPORT),
+    "check": ("check files of runs and exports for damage and edits", CHECK),
+    "methods": ("list the methods, or the settings of one", METHODS),
+    "scenarios": ("list the scenarios, or the settings of one", SCENARIOS),
+}
+"""Command -> (one line for ``coterie --help``, the text of its own help)."""
+
+
+def _extensions_for(argv: Sequence[str]) -> Mapping[str, Command] | None:
+    """The commands of extensions that a command line needs; None for all, which only help lists."""
+    if not argv or argv[0].startswith("-"):
+        return None
+    name = argv[0]
+    if name in BUILT_IN:
+        return {}
+    try:
+        return {name: EXTENSIONS.find(name)}
+    except KeyError:
+        known = [*BUILT_IN, *entry_points(EXTENSIONS.group)]
+        raise UsageError(
+            f"there is no command {name!r}{nearest(name, known)} (known: {', '.join(known)})"
+        ) from None
 
 
 def _run(own: Parser) -> None:
@@ -239,7 +285,7 @@ def _run(own: Parser) -> None:
     )
     _watch(own)
     _track(own)
-    _given(own)
+    consent_options(own)
     common(own)
 
 
@@ -251,7 +297,8 @@ def _address(own: Parser) -> None:
     )
 
 
-def _given(own: Parser) -> None:
+def consent_options(own: Parser) -> None:
+    """Add what only the user can give for a run directory: permission to import code, and the secret."""
     own.add_argument(
         "--trust-code",
         action="store_true",
@@ -352,8 +399,9 @@ def parse(
     Raises:
         UsageError: The arguments are wrong. For an unknown command or option, the message names the
             most similar one.
+        BrokenExtension: The command is of an extension that cannot be imported.
     """
-    top, own = parsers or parser()
+    top, own = parsers or parser(_extensions_for(argv))
     if argv and not argv[0].startswith("-") and argv[0] not in own:
         raise UsageError(
             f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})"

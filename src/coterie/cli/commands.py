@@ -37,28 +37,6 @@ def compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def suggest(arguments: argparse.Namespace) -> int:
-    """The command ``suggest``."""
-    from coterie.records.record import to_json
-    from coterie.report import suggested, terminal
-    from coterie.report.live import Steps, watched
-    from coterie.runs.suggest import EXCHANGES
-    from coterie.runs.suggest import suggest as asked
-
-    with Steps(watched(arguments.json), "probing the clients", EXCHANGES) as steps:
-        said = asked(
-            arguments.run,
-            data=arguments.data,
-            workers=arguments.workers,
-            progress=steps.step,
-            **given(arguments),
-        )
-    say(to_json([asdict(said)])) if arguments.json else terminal.console(sys.stdout).print(
-        suggested.screen(said)
-    )
-    return 0
-
-
 def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched

@@ -1,1 +1,1 @@
-"""Experiments and runs, and the tools for run directories: export, check, estimate, suggest."""
+"""Experiments and runs, and the tools for run directories: export, check, estimate."""

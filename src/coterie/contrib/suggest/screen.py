@@ -11,11 +11,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coterie.contrib.suggest.suggestion import Advice, Finding, Range, Suggestion
 from coterie.methods import METHODS
 from coterie.notebook.tables import labels
 from coterie.records.shown import ClientId
 from coterie.report.words import members
-from coterie.runs.suggest import Advice, Finding, Range, Suggestion
 
 STYLES = {"clear": "green", "narrow": "yellow", "none": "red"}
 MOST = 12

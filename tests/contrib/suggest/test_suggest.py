@@ -20,18 +20,7 @@ from coterie.cli import main
 from coterie.cli.arguments import parse
 from coterie.cli.running import options
 from coterie.clustering import distances, gram, halves_gram
-from coterie.core import Assignment, Federation, Groups, Position, Replies
-from coterie.data.scenario import SCENARIOS
-from coterie.engines.pool import ClientPool
-from coterie.engines.rounds import setup
-from coterie.engines.workers import Hardware
-from coterie.methods import CFL, METHODS, FedAvg, SplitHalf
-from coterie.methods.split_half import Evidence
-from coterie.records.record import read_toml, to_json, to_toml
-from coterie.report.summary import agreement
-from coterie.runs import experiment as overrides
-from coterie.runs.experiment import make, normal
-from coterie.runs.suggest import (
+from coterie.contrib.suggest.suggestion import (
     EXCHANGES,
     Advice,
     Cut,
@@ -52,6 +41,17 @@ from coterie.runs.suggest import (
     start_of,
     sureness,
 )
+from coterie.core import Assignment, Federation, Groups, Position, Replies
+from coterie.data.scenario import SCENARIOS
+from coterie.engines.pool import ClientPool
+from coterie.engines.rounds import setup
+from coterie.engines.workers import Hardware
+from coterie.methods import CFL, METHODS, FedAvg, SplitHalf
+from coterie.methods.split_half import Evidence
+from coterie.records.record import read_toml, to_json, to_toml
+from coterie.report.summary import agreement
+from coterie.runs import experiment as overrides
+from coterie.runs.experiment import make, normal
 from coterie.settings import UserError, build
 from forged import forge
 from small import world as small_world
