@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 
+import coterie
 from coterie.cli import main
+from coterie.core import P_VALUE
 from coterie.report.contest import Contest
 from coterie.report.explain import explain, words
 from coterie.report.noise import NORMAL_95, two_shares
@@ -88,6 +91,23 @@ def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path)
     noise = 1.96 * math.sqrt(2 * min(p, 1 - p) / 24) + 1 / 24
     assert gain.noise == pytest.approx(noise)
     assert gain.sign == (0 if abs(right / 24) <= noise else sign)
+
+
+def test_a_metric_of_ones_own_that_averages_shares_has_the_noise_of_its_tests(
+    tmp_path: Path,
+) -> None:
+    def top_three(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.topk(3).indices == targets[:, None]).any(1).float()
+
+    objective = coterie.Objective(metrics={"top 3": coterie.Metric(top_three, whole=False)})
+    inputs, targets = torch.zeros(12, 3), torch.arange(12) % 4
+    world = coterie.from_lists([(inputs, targets)] * 2, model="linear", objective=objective)
+    runs = coterie.begin(world, tmp_path, ["fedavg", "independent"], rounds=1, workers=1).finish()
+    compared = contest(*(one.folder for one in runs))
+    assert compared.metric == "top 3"
+    assert compared.noise_is_of_tests
+    other = contest(run(tmp_path / "d", "fedavg", {0: 0.5}, metric="top 3"))
+    assert not other.noise_is_of_tests
 
 
 def test_the_mean_is_less_noisy_than_its_clients(tmp_path: Path) -> None:
@@ -310,6 +330,7 @@ def test_why_is_the_last_decision(tmp_path: Path) -> None:
 def test_the_last_examination_may_be_that_of_an_arm_that_does_not_serve(tmp_path: Path) -> None:
     test = [
         {
+            "key": P_VALUE,
             "name": "p",
             "value": 1e-9,
             "sign": "<",

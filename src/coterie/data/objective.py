@@ -296,7 +296,7 @@ class Metric:
         final: Function of the mean over predictions, such as the root for a root mean squared
             error.
         share: Whether its values are 0 to 1, as an accuracy; FedFA weighs clients by such a main
-            metric alone.
+            metric alone, and reports know the noise of one with ``whole=False`` and ``better="greater"``.
         sums: Function of a client's (outputs, targets) that returns ``ErrorSums``, if the metric of
             several clients' test rows together follows from these; reports then show this in place
             of a mean over clients. None for a metric that is averaged over clients. The root of a

@@ -156,6 +156,7 @@ class WorldEntry(TypedDict):
     constant: NotRequired[ConstantEntry]
     testers: NotRequired[list[Number]]
     cautions: NotRequired[list[str]]
+    averages_shares: NotRequired[bool]
 
 
 class DescriptionEntry(TypedDict):

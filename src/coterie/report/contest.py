@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from coterie.data.objective import METRICS
 from coterie.pooling import ErrorSums, pooled
 from coterie.records.shown import ClientId
 from coterie.report.noise import (
@@ -298,7 +297,7 @@ class Contest:
     @property
     def averages_shares(self) -> bool:
         """Whether the main metric averages numbers from 0 to 1 over test examples, as an accuracy."""
-        return self.metric in METRICS and METRICS[self.metric].averages_shares
+        return self.methods[0].first.averages_shares
 
     @cached_property
     def noise_is_of_tests(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.data.objective import METRICS
 from coterie.pooling import ErrorSums
 from coterie.records.record import Line, Record
 from coterie.records.shown import ClientId, shown_as, sums_of
@@ -30,6 +31,8 @@ class Trial:
             clients; see ``coterie.pooling``.
         test_sizes: Client -> its number of test examples or of test subjects, where recorded.
         test_unit: What the sizes count.
+        averages_shares: Whether the main metric averages numbers from 0 to 1 over test examples, as an
+            accuracy.
         data_digest: The digest of the data, or empty.
         last_decision: The last decision on the groups, as a sentence with its round, or empty.
         losses: Tested round -> honest client -> its loss on test data; empty where data drift.
@@ -48,6 +51,7 @@ class Trial:
     sums: Mapping[int, Mapping[ClientId, ErrorSums]]
     test_sizes: Mapping[ClientId, int]
     test_unit: str
+    averages_shares: bool
     data_digest: str
     last_decision: str
     losses: Losses = field(default_factory=dict)
@@ -78,6 +82,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
     """
     world = description["world"]
     limits = limited(lines)
+    summary = summarised(run, description, lines, limits)
     scores: dict[int, dict[ClientId, float]] = {}
     sums: dict[int, dict[ClientId, ErrorSums]] = {}
     losses: dict[int, dict[ClientId, float]] = {}
@@ -96,11 +101,12 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
     test_sizes = world["test_subjects"] if has_subjects else world.get("tests", ())
     testers = world.get("testers")
     return Trial(
-        summary=summarised(run, description, lines, limits),
+        summary=summary,
         scores=scores,
         sums=sums,
         test_sizes=dict(zip(world["clients"], test_sizes, strict=False)),
         test_unit="test subjects" if has_subjects else "test examples",
+        averages_shares=_averages_shares(world, shown_as(lines[-1]).main, scores),
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
         losses={} if "drift" in world else losses,
@@ -111,6 +117,17 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         limits=limits,
         by_time=by_time(world),
     )
+
+
+def _averages_shares(
+    world: Mapping[str, Any], main: str, scores: Mapping[int, Mapping[ClientId, float]]
+) -> bool:
+    """Whether the main metric is a mean of numbers from 0 to 1: by the run's record, or by its name."""
+    by_name = main in METRICS and METRICS[main].averages_shares
+    if not world.get("averages_shares", by_name):
+        return False
+    # A user's metric may say so by default and be none.
+    return all(0 <= score <= 1 for of_round in scores.values() for score in of_round.values())
 
 
 def _honest_entries(line: Line) -> dict[ClientId, Mapping[str, Any]]:

@@ -24,7 +24,7 @@ from coterie.core import Method, Position, Round, Training
 from coterie.data.batches import Batch, Items, tensors
 from coterie.data.cautions import cautions
 from coterie.data.constant import constant
-from coterie.data.objective import mean_probability
+from coterie.data.objective import METRICS, mean_probability
 from coterie.data.scenario import OwnWorld, Scenario, find
 from coterie.data.shared_tests import times_tested
 from coterie.data.target_scale import recorded
@@ -533,7 +533,7 @@ def world_facts(world: World) -> dict[str, Any]:
     return facts
 
 
-DERIVED = ("constant", "testers", "cautions")
+DERIVED = ("constant", "testers", "cautions", "averages_shares")
 """Facts about a world that follow from its data, and are for the verdict."""
 
 
@@ -555,6 +555,10 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
                 for client in clients
             ]
             facts["constant"]["sums"] = sums
+    main = world.objective.main
+    main_metric = world.objective.named[main]
+    if main_metric is not METRICS.get(main):  # of those, readers know it
+        facts["averages_shares"] = main_metric.averages_shares
     if said := cautions(world):
         facts["cautions"] = said
     return facts
