@@ -56,8 +56,10 @@ from traffic_table import traffic
 from coterie import METHODS, SCENARIOS, Training
 from coterie.boundary import Boundary
 from coterie.cli.arguments import parser
-from coterie.data.datasets import DATASETS
-from coterie.data.scenario import OWN_DATA
+from coterie.data.datasets import DATASETS, FAMILIES, OWN_DATA, OWN_SOURCES
+from coterie.data.datasets.source import DatasetSettings
+from coterie.data.scenario import PARTS as SCENARIO_PARTS
+from coterie.data.scenario import Scenario, datasets_with
 from coterie.report.listing import allowed, first_line, plain
 from coterie.settings import documented
 
@@ -79,24 +81,50 @@ def documents() -> list[Path]:
 
 def settings(of: str) -> str:
     """The settings of a method, of ``training``, of ``boundary`` or of ``scenario``."""
-    tables: dict[str, type[Any]] = {
-        "training": Training,
-        "boundary": Boundary,
-        "scenario": type(SCENARIOS["digits/iid"]),
-    }
+    if of == "scenario":
+        return scenario_settings()
+    tables: dict[str, type[Any]] = {"training": Training, "boundary": Boundary}
     cls = tables.get(of) or METHODS[of]
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
-    hidden = ("about", "training")
     rows = [
         (f"`{name}`", f"`{plain(default)}`", allowed(words, limits[name]), about)
         for name, words, default, about in documented(cls)
-        if name not in hidden
     ]
     return (
         table(("setting", "default", "allowed", "meaning"), rows)
         if rows
         else "It has no settings.\n"
     )
+
+
+def scenario_settings() -> str:
+    """The settings of a scenario, by its parts; options of data sets with the data sets that have them."""
+    options = {source.options: source for source in (*DATASETS.values(), *OWN_SOURCES.values())}
+    options |= {family.options: family for family in FAMILIES}
+    tables: list[tuple[str, type[Any]]] = [("scenario", Scenario)]
+    tables += [(f"scenario.{name}", part) for name, part in SCENARIO_PARTS.items()]
+    tables += [("scenario.dataset", cls) for cls in options if cls is not DatasetSettings]
+    rows, seen = [], set()
+    for table_name, cls in tables:
+        limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
+        for name, words, default, about in documented(cls):
+            if name in ("about", "training") or (table_name, name) in seen:
+                continue
+            seen.add((table_name, name))
+            main = name == getattr(cls, "main", "")
+            shown = f"`{table_name.rpartition('.')[2]}`" if main else f"`{name}`"
+            owners = datasets_with(name) if cls in options else []
+            of = f" ({', '.join(owners)})" if owners else ""
+            rows.append(
+                (
+                    shown,
+                    f"`[{table_name}]`" + (f" `{name}`" if main else ""),
+                    f"`{plain(default)}`",
+                    allowed(words, limits[name]),
+                    about + of,
+                )
+            )
+    return table(("setting", "table", "default", "allowed", "meaning"), rows)
 
 
 def methods(folder: str = "") -> str:
@@ -110,7 +138,7 @@ def methods(folder: str = "") -> str:
 def scenarios() -> str:
     """The named scenarios."""
     rows = [
-        (f"`{name}`", s.about, OWN_DATA.get(s.dataset, str(s.clients)), f"`{s.model}`")
+        (f"`{name}`", s.about, OWN_DATA.get(s.dataset.name, str(s.clients)), f"`{s.model}`")
         for name, s in SCENARIOS.items()
     ]
     return table(("scenario", "what it is", "clients", "model"), rows, "llrl")

@@ -225,7 +225,7 @@ def test_all_that_is_printed_is_printable_and_by_the_command_line(name: str) -> 
 def test_flower_and_the_data_hub_stay_in_one_file_each(name: str) -> None:
     packages = {n.partition(".")[0] for n, _ in imports(BY_NAME[name])}
     assert "flwr" not in packages or name.startswith("engines/flower")
-    assert not packages & {"flwr_datasets", "datasets"} or name == "data/datasets.py"
+    assert not packages & {"flwr_datasets", "datasets"} or name == "data/datasets/hub.py"
 
 
 def test_importing_what_a_file_is_found_at() -> None:

@@ -18,9 +18,10 @@ from scipy.optimize import minimize
 from attack import influence
 from coterie.boundary import Boundary
 from coterie.core import CHUNK, MEANS, Averaging, Stage, Task, Training
+from coterie.data.adversaries import COLLUDING, Attack
 from coterie.data.objective import Objective
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import COLLUDING, Attack, World
+from coterie.data.world import World
 from coterie.engines import exchange as exchanges
 from coterie.engines import rounds
 from coterie.methods import METHODS, FedAvg

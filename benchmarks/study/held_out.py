@@ -37,7 +37,7 @@ TOPICS, NO_WORDS = 4, 2
 end of an article."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class HeldOut(Scenario):
     """A scenario that deals a part of the pool, and tests on the others or on upstream's test pool."""
 
@@ -55,7 +55,7 @@ class HeldOut(Scenario):
         world = super()._honest(seed, folder)
         if not self.bags:
             return world
-        model = nets.factory(self.model, (self.vocabulary,), TOPICS)
+        model = nets.factory(self.model, (self.dataset.vocabulary,), TOPICS)
         return replace(world, model=model, objective=Objective(metrics=("accuracy",)))
 
     def _parts(
@@ -64,18 +64,21 @@ class HeldOut(Scenario):
         rows = self._dealt(pool.labels, rng)
         some = pool if rows is None else _taken(pool, rows)
         if self.alike:
-            parts, kinds = same_sizes(some.labels, n, self.samples or 1, self.alpha, rng), None
+            parts, kinds = (
+                same_sizes(some.labels, n, self.holdout.samples or 1, self.partition.alpha, rng),
+                None,
+            )
         else:
             parts, kinds = super()._parts(some, rng, n)
         return parts if rows is None else [rows[part] for part in parts], kinds
 
     def _dealt(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
         """The rows that clients share; None if all. Of shards, as many of each class as are whole shards."""
-        if self.partition != "shards":
+        if self.partition.kind != "shards":
             return None if self.dealt is None else rng.permutation(len(labels))[: self.dealt]
         classes, counts = np.unique(labels, return_counts=True)
         most = counts.min() if self.dealt is None else min(counts.min(), self.dealt // len(classes))
-        each = most - most % (self.clients * self.shards // len(classes))
+        each = most - most % (self.clients * self.partition.shards // len(classes))
         return np.concatenate(
             [rng.permutation(np.flatnonzero(labels == label))[:each] for label in classes]
         )
@@ -90,22 +93,24 @@ class HeldOut(Scenario):
         seed: int,
     ) -> list[dict[Client, ClientData]]:
         if self.bags:
-            test = None if data.test is None else _bags(data.test, self.vocabulary)
-            data = replace(data, train=_bags(data.train, self.vocabulary), test=test, words=())
-        if self.test == "share":
+            test = None if data.test is None else _bags(data.test, self.dataset.vocabulary)
+            data = replace(
+                data, train=_bags(data.train, self.dataset.vocabulary), test=test, words=()
+            )
+        if self.holdout.test == "share":
             return super()._clients(data, parts, kinds, shifts, rows, seed)
         rng = numpy_generator(seed, Purpose.DATA, 2)
         if data.test is None:
             spare = np.setdiff1d(np.arange(len(data.train)), np.concatenate(parts))
             data = replace(data, test=_taken(data.train, spare))
-        if self.partition in SKEWED:
+        if self.partition.kind in SKEWED:
             steps = super()._clients(data, parts, kinds, shifts, rows, seed)
             return [
                 {client: _in_proportion(own, rng) for client, own in clients.items()}
                 for clients in steps
             ]
         assert data.test is not None
-        data = replace(data, test=_taken(data.test, _some(data.test, self.partition, rng)))
+        data = replace(data, test=_taken(data.test, _some(data.test, self.partition.kind, rng)))
         return super()._clients(data, parts, kinds, shifts, rows, seed)
 
 

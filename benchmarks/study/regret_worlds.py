@@ -8,7 +8,6 @@ examples, see :mod:`study.held_out`.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,7 +115,7 @@ def _settings_of(base: Scenario) -> dict[str, Any]:
     return {
         "alike": False,
         "bags": False,
-        **{field.name: getattr(base, field.name) for field in dataclasses.fields(base)},
+        **base.flat(),
     }
 
 

@@ -86,7 +86,7 @@ def needs_files(kind: str) -> bool:
 
 def in_files(scenario: Scenario) -> bool:
     """Whether its data are read from a folder."""
-    return DATASETS[scenario.dataset].files is not None
+    return DATASETS[scenario.dataset.name].files is not None
 
 
 def scenario(kind: str, size: str, participation: float = 1.0) -> Scenario:
@@ -102,6 +102,6 @@ def _settings(kind: str) -> dict[str, Any]:
         "clients": CLIENTS,
         "train": 0.9,
         "validation": 0.0,
-        "partition": SCENARIOS[name].partition,
+        "partition": SCENARIOS[name].partition.kind,
     }
     return {**usual, **changes}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coterie.core import Position as Position
     from coterie.core import Round as Round
     from coterie.core import Training as Training
+    from coterie.data.attendance import Attendance as Attendance
     from coterie.data.frames import from_frame as from_frame
     from coterie.data.objective import CLASSIFICATION as CLASSIFICATION
     from coterie.data.objective import METRICS as METRICS
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from coterie.data.scenario import SCENARIOS as SCENARIOS
     from coterie.data.scenario import Scenario as Scenario
     from coterie.data.schema import Schema as Schema
-    from coterie.data.world import Attendance as Attendance
     from coterie.data.world import ClientData as ClientData
     from coterie.data.world import Split as Split
     from coterie.data.world import World as World
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "Assignment": "core",
-    "Attendance": "data.world",
+    "Attendance": "data.attendance",
     "Boundary": "boundary",
     "CLASSIFICATION": "data.objective",
     "ClientData": "data.world",

@@ -34,9 +34,7 @@ three of them."""
 
 
 def attempts(rng: random.Random, folder: Path) -> Iterator[Attempt]:
-    from coterie.data.world import (
-        ATTACKS as known,
-    )  # an earlier version has fewer, and can be sent huge entries all the same
+    from coterie.data.adversaries import ATTACKS as known
 
     seed = rng.randrange(1000)
     while True:
@@ -60,7 +58,7 @@ def honest_accuracy(method: str, attack: str, rounds: int, seed: int = 0) -> flo
     from dataclasses import replace
 
     import coterie
-    from coterie.data.world import Attack
+    from coterie.data.adversaries import Attack
 
     world = coterie.SCENARIOS["digits/iid"].build(seed)
     hostile = sorted(
@@ -83,7 +81,7 @@ def honest_accuracy(method: str, attack: str, rounds: int, seed: int = 0) -> flo
 
 def _attack(made: type, kind: str) -> object:
     """The attack; one that sends huge entries is attacked with by hand where a version has no such kind."""
-    from coterie.data.world import ATTACKS as known
+    from coterie.data.adversaries import ATTACKS as known
 
     if kind not in known and kind == "huge":
         return made(kind="scale", scale=9e8)

@@ -290,8 +290,9 @@ def load(name: str, **options: Any) -> object:
 
 def own() -> object:
     from coterie.data import own
+    from coterie.data.datasets.folder import read_folder
 
-    return own.of_pools(own.folder(Path.cwd()), True)
+    return own.of_pools(read_folder(Path.cwd()), True)
 
 
 def mangled(rng: random.Random, data: bytes) -> bytes:

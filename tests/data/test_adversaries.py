@@ -16,8 +16,9 @@ from rich.console import Console
 from torch import Tensor
 
 from coterie.core import Task
+from coterie.data.adversaries import ATTACKS, AdversarySettings, Attack
 from coterie.data.scenario import SCENARIOS, Scenario
-from coterie.data.world import ATTACKS, Attack, ClientData, Split, World, among
+from coterie.data.world import ClientData, Split, World, with_attacks
 from coterie.engines import rounds
 from coterie.methods import FedAvg, Independent
 from coterie.models.layout import Layout
@@ -324,8 +325,15 @@ def test_words_have_no_labels_to_flip() -> None:
     clients = dict.fromkeys(range(5), ClientData(train=words, validation=words, test=words))
     tried = World(clients=clients, model=factory("cfl-lstm", (3,), 9))
     with pytest.raises(SettingError, match="label-flip needs one class label per example"):
-        among(tried, 0, 0.4, "label-flip", None)
-    assert len(among(tried, 0, 0.4, "scale", None).attacks) == 2
+        with_attacks(tried, dict.fromkeys((0, 1), Attack(kind="label-flip")))
+    assert (
+        len(
+            with_attacks(
+                tried, AdversarySettings(fraction=0.4, attack="scale").draw(range(5), 0)
+            ).attacks
+        )
+        == 2
+    )
 
 
 def test_somebody_must_be_honest_and_labels_must_be_classes() -> None:

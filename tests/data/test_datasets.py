@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from upstream import pictures, write_cifar, write_colour_digits, write_idx, write_mnist, write_usps
 
 from coterie.data import datasets
+from coterie.data.datasets import digits
 from coterie.data.examples import pool
 from coterie.data.scenario import Scenario
 from coterie.settings import SettingError, UserError
@@ -32,9 +33,9 @@ def test_digits_come_with_scikit_learn() -> None:
 @pytest.mark.parametrize("moved", [False, True], ids=["read directly", "its file has moved"])
 def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch, moved: bool) -> None:
     if moved:
-        monkeypatch.setattr(datasets, "find_spec", lambda name: None)
+        monkeypatch.setattr(digits, "find_spec", lambda name: None)
     pixels, labels = load_digits(return_X_y=True)
-    for found, expected in zip(datasets._digits(), (pixels, labels), strict=True):
+    for found, expected in zip(digits._pixels_and_labels(), (pixels, labels), strict=True):
         assert found.dtype == expected.dtype
         assert np.array_equal(found, expected)
 

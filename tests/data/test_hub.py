@@ -86,7 +86,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(
         UserError, match=r"hub:mnist needs flwr-datasets: pip install 'coterie\[hub\]'"
     ):
-        datasets.read_hub((), "hub:mnist")
+        datasets.load("hub:mnist")
 
 
 def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_a_folder_of_broken_files_or_of_a_pipe(hub: Any, tmp_path: Path) -> None
             datasets.load(f"hub:{folder}")
     os.mkfifo(tmp_path / "table" / "train-00001.parquet")
     with pytest.raises(UserError, match="is not a regular file"):
-        datasets.read_hub((), name)
+        datasets.load(name)

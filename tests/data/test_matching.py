@@ -15,9 +15,14 @@ from torch import nn
 import coterie
 from coterie import from_frame
 from coterie.core import Groups
-from coterie.data import own, pictures, tables
+from coterie.data import own
+from coterie.data.adversaries import Attack
+from coterie.data.attendance import Attendance
+from coterie.data.datasets.folder import read_folder
+from coterie.data.datasets.images import ImageSettings, clients_of_images
+from coterie.data.datasets.table import TableSettings, clients_of_table
 from coterie.data.own import from_lists
-from coterie.data.world import Attack, Attendance, World
+from coterie.data.world import World
 from coterie.runs.run import same_world, world_facts
 from coterie.settings import SettingError, UserError
 
@@ -187,7 +192,7 @@ def test_files_of_arrays_with_named_fields(tmp_path: Path) -> None:
     for name, order in (("a", ORDER), ("b", TURNED)):
         x, y = site(0, order)
         np.savez(tmp_path / f"{name}.npz", x=np.array(x.to_records(index=False)), y=y)
-    data = own.of_pools(own.folder(tmp_path), as_features=True)
+    data = own.of_pools(read_folder(tmp_path), as_features=True)
     first, second = (data.pools[name][0] for name in "ab")
     assert first is not None
     assert second is not None
@@ -397,7 +402,7 @@ def test_classes_that_look_alike_are_refused(tmp_path: Path) -> None:
         SettingError,
         match=r"two classes in the column ill of .*table.csv have names that look alike, 'cafe\\u0301' and",
     ):
-        tables.clients(tmp_path / "table.csv", "site", "ill", (), "auto")
+        clients_of_table(tmp_path / "table.csv", TableSettings(client="site", target="ill"))
 
 
 def test_folders_of_pictures_whose_classes_look_alike_are_refused(tmp_path: Path) -> None:
@@ -407,7 +412,7 @@ def test_folders_of_pictures_whose_classes_look_alike_are_refused(tmp_path: Path
         folder.mkdir(parents=True)
         image.new("RGB", (4, 4)).save(folder / "1.png")
     with pytest.raises(SettingError, match=r"two classes in .* have names that look alike"):
-        pictures.clients(tmp_path, None, False)
+        clients_of_images(tmp_path, ImageSettings())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -608,7 +613,7 @@ def test_inputs_of_which_only_some_would_be_divided_by_255_are_refused(tmp_path:
     with pytest.raises(
         UserError, match=r"b.npz: x has uint8, .*, and .*a.npz: x has int64, which is not"
     ):
-        own.folder(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_targets_of_one_shape_and_type() -> None:

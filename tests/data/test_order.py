@@ -423,7 +423,7 @@ def test_a_data_set_that_is_read_item_by_item() -> None:
 def test_settings_of_other_scenarios() -> None:
     for name, settings, words in (
         ("digits/iid", {"order": "year"}, r"Scenario\.order is for the data set table"),
-        ("digits/iid", {"gap": 3}, r"Scenario\.gap 3\.0 needs Scenario\.order"),
+        ("digits/iid", {"gap": 3}, r"Scenario\.gap is for the data sets folder and table"),
         ("table/clients", {"gap": 3}, r"Scenario\.gap 3\.0 needs Scenario\.order"),
         (
             "table/clients",
@@ -718,7 +718,7 @@ def test_records_and_reports_say_how_tests_follow(
     told = capsys.readouterr()
     assert said in told.out
     assert "looks like time" not in told.out + told.err
-    assert Record(tmp_path / "run").description()["scenario"]["gap"] == "1D"
+    assert Record(tmp_path / "run").description()["scenario"]["dataset"]["gap"] == "1D"
     assert said in explained(tmp_path / "run", width=1000)
     assert said in verdict(ranked_alone(tmp_path / "run"))["by_time"]
     assert main([*command, *columns, "--out", "random"]) == 0

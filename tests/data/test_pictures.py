@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from coterie.cli import main
-from coterie.data import pictures
+from coterie.data.datasets import images as pictures
 from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.data.world import World
 from coterie.randomness import seeded

@@ -15,7 +15,7 @@ from coterie import from_lists
 from coterie.data.scaling import standardized
 from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.data.world import ClientData, Split, World
-from coterie.settings import SettingError, UserError, build
+from coterie.settings import SettingError, UserError
 
 
 def lists(shape: tuple[int, ...] = (4,)) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -192,4 +192,4 @@ def test_as_settings_of_a_scenario(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_settings_that_do_not_go_together(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
-        build(Scenario, settings)
+        Scenario(**settings)

@@ -12,19 +12,19 @@ from coterie import methods
 from coterie.core import Training
 from coterie.data import datasets
 from coterie.data.own import from_lists
-from coterie.data.scenario import SCENARIOS, Scenario, find
+from coterie.data.scenario import SCENARIOS, Scenario, datasets_with, find
 from coterie.data.world import Split, World
 from coterie.engines.rounds import rounds
 from coterie.methods import FedAvg
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
-from coterie.settings import SettingError, UserError, build
+from coterie.settings import SettingError, UserError
 
 FREE = [name for name in SCENARIOS if name.startswith(("digits/", "synthetic/"))]
 FILED = [
     name
     for name, one in SCENARIOS.items()
-    if not name.endswith("/clients") and datasets.find(one.dataset).files
+    if not name.endswith("/clients") and datasets.find(one.dataset.name).files
 ]
 
 
@@ -48,10 +48,10 @@ def hold(world: World, scenario: Scenario) -> None:
     for data in world.clients.values():
         assert len(data.train)
         assert len(data.test)
-        assert bool(len(data.validation)) == bool(scenario.validation)
+        assert bool(len(data.validation)) == bool(scenario.holdout.validation)
         own = (
             (data.train, data.validation, data.test)
-            if scenario.test == "share"
+            if scenario.holdout.test == "share"
             else (data.train, data.validation)
         )
         rows = torch.cat([split.index for split in own])
@@ -181,9 +181,8 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
     )
     (tmp_path / "train.csv").write_text(rows)
     (tmp_path / "test.csv").write_text(rows)
-    scenario = build(
-        Scenario,
-        {"dataset": "ag_news", "partition": "topic", "clients": 4, "length": 5, "test": "whole"},
+    scenario = Scenario(
+        **{"dataset": "ag_news", "partition": "topic", "clients": 4, "length": 5, "test": "whole"}
     )
     world = scenario.build(0, tmp_path)
     assert "perplexity" in world.objective.named
@@ -209,7 +208,7 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
         ({"sizes": [5, 2]}, r"Scenario.sizes must be a lowest and a highest number, got \[5, 2\]"),
         (
             {"dataset": "folder"},
-            "the partition clients goes together with the data sets folder, table, images",
+            "the partition clients goes together with the data sets folder, images, table",
         ),
         ({"clinets": 3}, "Scenario has no setting 'clinets'; did you mean clients?"),
         (
@@ -225,14 +224,17 @@ def test_text_reports_perplexity(tmp_path: Path) -> None:
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence):
-        build(Scenario, settings)
+        Scenario(**settings)
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
         ({"test": "whole"}, "digits has no test pool: Scenario.test must be share, got 'whole'"),
-        ({"partition": "writer"}, "digits does not record the writer of its examples"),
+        (
+            {"partition": "writer"},
+            "Scenario.partition writer .* does not record the writer of its examples",
+        ),
         ({"clients": 3, "shift": "label-swap"}, "4 groups need at least as many clients, got 3"),
         ({"clients": 1500}, "client 0 has 2 examples, too few to hold some out"),
         ({"clients": 5000}, "5000 clients of at least 1 examples need 5000, and there are 1797"),
@@ -243,7 +245,7 @@ def test_invalid_settings_are_refused(settings: dict[str, object], sentence: str
 )
 def test_settings_that_do_not_fit_the_data(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        build(Scenario, settings).build(0)
+        Scenario(**settings).build(0)
 
 
 def arrays(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -300,7 +302,7 @@ def test_whole_numbers_are_features_to_a_model_of_features(tmp_path: Path) -> No
 
 def test_clients_that_would_not_train_are_refused() -> None:
     with pytest.raises(SettingError, match=r"training\.epochs must be >= 1"):
-        build(Scenario, {"training": {"epochs": 0}}).build()
+        Scenario(training={"epochs": 0}).build()
 
 
 @seeded(0)
@@ -356,7 +358,7 @@ def test_metrics_of_a_scenario(tmp_path: Path) -> None:
         "target": "y",
         "metrics": ["AUROC", "accuracy"],
     }
-    world = build(Scenario, settings).build(0, tmp_path / "t.csv")
+    world = Scenario(**settings).build(0, tmp_path / "t.csv")
     assert world.objective.main == "AUROC"
     (done,) = rounds(FedAvg(), world, rounds=1, workers=1)
     assert done.scores is not None
@@ -385,8 +387,9 @@ def test_the_folder_may_come_from_the_environment(
     ],
 )
 def test_counts_that_no_memory_holds_are_refused(setting: str) -> None:
+    dataset = next(iter(datasets_with(setting)), "digits")
     with pytest.raises(UserError, match=rf"Scenario\.{setting} must be >= \d and <= "):
-        Scenario(**{setting: 2**63 - 1})
+        Scenario(dataset=dataset, **{setting: 2**63 - 1})
 
 
 @pytest.mark.parametrize("method", ["IFCA", "FLSC", "CLoVE", "CFLGP", "FedDrift"])

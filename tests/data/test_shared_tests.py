@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import coterie
+from coterie.data.adversaries import Attack
 from coterie.data.shared_tests import times_tested
-from coterie.data.world import Attack, ClientData, Split, World, whole
+from coterie.data.world import ClientData, Split, World, whole
 
 POOL = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 
@@ -81,6 +82,6 @@ def test_scenarios_with_whole_test_sets_share_and_others_do_not() -> None:
     shared = coterie.SCENARIOS["digits/label-permutation"].build(0)
     others = coterie.SCENARIOS["synthetic/groups"].build(0)
     assert (max(times_tested(shared).values()) > 1) == (
-        coterie.SCENARIOS["digits/label-permutation"].test == "whole"
+        coterie.SCENARIOS["digits/label-permutation"].holdout.test == "whole"
     )
     assert set(times_tested(others).values()) == {1.0}

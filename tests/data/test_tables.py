@@ -20,7 +20,8 @@ import torch
 import coterie
 from coterie import files
 from coterie.cli import main
-from coterie.data import readers, tables
+from coterie.data import readers
+from coterie.data.datasets import table as tables
 from coterie.data.scenario import SCENARIOS, Scenario
 from coterie.runs.experiment import assign, make, normal
 from coterie.runs.run import begin
@@ -162,7 +163,7 @@ def test_the_rows_numbers_of_pandas_are_no_feature(tmp_path: Path) -> None:
     assert any(
         name.startswith("__index") for name in pyarrow.parquet.ParquetFile(path).schema_arrow.names
     )
-    made = tables.clients(path, "ward", "finding", (), "auto")
+    made = tables.clients_of_table(path, tables.TableSettings(client="ward", target="finding"))
     assert not any("index" in name for name in made.about["features"])
 
 
@@ -382,7 +383,7 @@ def test_without_pyarrow_a_sentence_names_the_extra(
     [
         (
             {"partition": "iid"},
-            "the partition clients goes together with the data sets folder, table, images",
+            "the partition clients goes together with the data sets folder, images, table",
         ),
         (
             {"shift": "rotation"},
@@ -454,4 +455,4 @@ def test_target_alone_is_the_accuracy_where_no_table_is() -> None:
     table = assign(
         assign(normal({"scenario": "table/clients"}), "target=finding"), "experiment.target=0.9"
     )
-    assert (make(table).target, make(table).setup.target) == (0.9, "finding")
+    assert (make(table).target, make(table).setup.dataset.target) == (0.9, "finding")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from coterie.data import datasets
+from coterie.data.datasets import ag_news
 from coterie.settings import UserError
 
 ROWS = '"3","Oil up","Oil prices rise"\n"1","Vote","Oil vote"\n"3","","Prices fall"\n'
@@ -21,8 +22,8 @@ def test_targets_are_the_next_words(tmp_path: Path) -> None:
     write(tmp_path / "ag_news_csv", test='"3","","Oil zebra prices rise oil up"\n')
     data = datasets.load("ag_news", tmp_path, vocabulary=100, length=3)
     assert data.words[:4] == (
-        datasets.UNKNOWN,
-        datasets.END,
+        ag_news.UNKNOWN,
+        ag_news.END,
         "oil",
         "prices",
     )  # 3 times, 2 times (vote as well, later in abc)
@@ -32,21 +33,21 @@ def test_targets_are_the_next_words(tmp_path: Path) -> None:
     assert sentence == [
         ["vote", "oil", "vote"],
         ["oil", "up", "oil"],
-        ["prices", "rise", datasets.END],
+        ["prices", "rise", ag_news.END],
     ]
     assert targets == [
-        ["oil", "vote", datasets.END],
+        ["oil", "vote", ag_news.END],
         ["up", "oil", "prices"],
-        ["rise", datasets.END, "prices"],
+        ["rise", ag_news.END, "prices"],
     ]
     assert data.train.meta["topic"].tolist() == [0, 2, 2] == data.train.labels.tolist()
     assert data.test is not None
-    assert data.words[data.test.inputs[0, 1]] == datasets.UNKNOWN
+    assert data.words[data.test.inputs[0, 1]] == ag_news.UNKNOWN
 
 
 def test_the_vocabulary_is_bounded(tmp_path: Path) -> None:
     data = datasets.load("ag_news", write(tmp_path), vocabulary=3, length=2)
-    assert data.words == (datasets.UNKNOWN, datasets.END, "oil")
+    assert data.words == (ag_news.UNKNOWN, ag_news.END, "oil")
     assert data.classes == 3
     assert data.train.inputs.max() < 3
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from coterie.boundary import Boundary, Wire, packed_bytes
 from coterie.boundary.rules import ROTATIONS, WHOLE_ROW
 from coterie.core import Federation, Plan, Replies, Task, Training
-from coterie.data.world import Attendance, World
+from coterie.data.attendance import Attendance
+from coterie.data.world import World
 from coterie.engines.rounds import rehearse
 from coterie.methods import CFL, FLHC, HCCTE, MAXFL, FedAvg, FedFA, FedPer, Independent
 from coterie.models.layout import Layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -11,10 +11,14 @@ import torch
 
 import small
 from coterie.core import Assignment, Cohort, Federation, Plan, Replies, Round, train_from
-from coterie.data.world import Attendance, drawn
+from coterie.data.attendance import Attendance, AttendanceSettings
 from coterie.engines.rounds import rounds
 from coterie.methods import CFL, FedAvg
 from coterie.settings import SettingError
+
+
+def drawn(clients: Iterable[int], seed: int, ids: Mapping[str, int] = {}, **how: Any) -> Attendance:
+    return AttendanceSettings(**how).draw(list(clients), seed, ids)
 
 
 def play(method: Any, attendance: Attendance, count: int, **how: Any) -> list[Round]:

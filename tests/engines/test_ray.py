@@ -31,7 +31,8 @@ from alone import alone  # noqa: E402
 from coterie.boundary import Boundary  # noqa: E402
 from coterie.cli import main  # noqa: E402
 from coterie.core import Means, Round  # noqa: E402
-from coterie.data.world import Attack, World, whole  # noqa: E402
+from coterie.data.adversaries import Attack  # noqa: E402
+from coterie.data.world import World, whole  # noqa: E402
 from coterie.engines import exchange as exchanges  # noqa: E402
 from coterie.engines import ray as engine  # noqa: E402
 from coterie.engines import rounds as inprocess  # noqa: E402

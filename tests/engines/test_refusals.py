@@ -14,7 +14,9 @@ import pytest
 import coterie
 from coterie.cli import main
 from coterie.core import Training
-from coterie.data.world import Attack, Attendance, World
+from coterie.data.adversaries import Attack
+from coterie.data.attendance import Attendance
+from coterie.data.world import World
 from coterie.engines.refusals import RefusedError, check_refusals
 from coterie.methods import FedAvg
 from coterie.records.record import Record

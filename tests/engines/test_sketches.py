@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coterie.clustering import gram, sketch
 from coterie.core import CHUNK, Plan, Task
+from coterie.data.adversaries import Attack
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Attack
 from coterie.engines import exchange as exchanges
 from coterie.engines import rounds as gather
 from coterie.engines.exchange import needed

@@ -29,7 +29,8 @@ from coterie.core import (
     state,
     weights,
 )
-from coterie.data.world import Attendance, Split, World
+from coterie.data.attendance import Attendance
+from coterie.data.world import Split, World
 from coterie.engines import rounds as inprocess
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, generator, seeded

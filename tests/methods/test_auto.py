@@ -16,8 +16,9 @@ import coterie
 import small
 from coterie.cli import main
 from coterie.core import Note, Round
+from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Attendance, World, whole
+from coterie.data.world import World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import Auto, FedAvg
 from coterie.records.record import Record

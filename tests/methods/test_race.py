@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 import small
 from coterie.boundary import Boundary
 from coterie.core import Averaging, Cohort, HeldOutLosses, Replies, Round
+from coterie.data.adversaries import Attack
+from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Attack, Attendance, World, among
+from coterie.data.world import World, among
 from coterie.engines.rounds import rounds
 from coterie.methods import (
     ACFL,

@@ -23,8 +23,9 @@ from coterie.core import (
     Training,
     as_groups,
 )
+from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import Attendance, World
+from coterie.data.world import World
 from coterie.engines import rounds as inprocess
 from coterie.methods import CFL, FedAvg, SplitHalf, split_half
 from coterie.methods._cluster_tree import Leaf, root

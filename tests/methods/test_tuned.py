@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import small
 from coterie.boundary import Boundary
 from coterie.core import Cohort, Holdout, Personal, Round, Task
-from coterie.data.world import Attendance, ClientData, Split, World, whole
+from coterie.data.attendance import Attendance
+from coterie.data.world import ClientData, Split, World, whole
 from coterie.engines.rounds import rounds
 from coterie.methods import APFL, IFCA, Ditto, FedAvg, FedPer, Independent, Race, Tuned
 from coterie.methods._fences import fenced_reports

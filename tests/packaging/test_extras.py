@@ -74,7 +74,8 @@ HOME = {
     "engines/flower/": "flower", "masks/": "masks",
     "contrib/tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
     "engines/ray.py": "ray",
-    "data/datasets.py": "hub", "data/tables.py": "tables", "data/pictures.py": "images", "boundary/privacy.py": "dp",
+    "data/datasets/hub.py": "hub", "data/datasets/table.py": "tables", "data/datasets/images.py": "images",
+    "boundary/privacy.py": "dp",
 }  # fmt: skip
 """Where an extra is used -> its name."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from coterie.cli import main
 from coterie.core import Training
-from coterie.data.world import Attack
+from coterie.data.adversaries import Attack
 from coterie.engines.rounds import rounds
 from coterie.methods import FedAvg, FedFA
 from coterie.records.record import Record

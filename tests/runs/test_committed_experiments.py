@@ -34,7 +34,7 @@ def test_the_same_file_runs_in_the_iid_world(name: str) -> None:
             read(path),
         )
     )
-    assert (whole.scenario, whole.setup.shift) == ("mnist/iid", "none")
+    assert (whole.scenario, whole.setup.shift.kind) == ("mnist/iid", "none")
     assert replace(whole.setup, shift=split.setup.shift, about=split.setup.about) == split.setup
     assert whole.training == split.training
     assert whole.methods[0] in split.methods

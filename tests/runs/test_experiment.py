@@ -119,7 +119,7 @@ def test_a_runs_own_file_is_an_experiment_file(
         ),
         (
             {"scenario": {"name": "digits/iid", "cliens": 3}},
-            "scenario has no setting 'cliens'; did you mean clients?",
+            "Scenario has no setting 'cliens'; did you mean clients?",
         ),
         (
             {"scenario": {"name": "digits/iid", "training": {}}},
@@ -174,7 +174,7 @@ def changed(text: str, **spec: Any) -> Experiment:
 def test_a_setting_is_found_by_its_bare_name() -> None:
     assert changed("eps1=0.3").methods == (FedAvg(), CFL(eps1=0.3))
     assert changed("lr=0.5").training.lr == 0.5
-    assert changed("shift=none").setup.shift == "none"
+    assert changed("shift=none").setup.shift.kind == "none"
     assert changed("split_rounds=[3, 5]").methods[1].split_rounds == (3, 5)
     assert changed("clip=none", training={"clip": 1.0}).training.clip is None
     assert changed("eval_every = 5").eval_every == 5

@@ -126,7 +126,7 @@ def methods(arguments: argparse.Namespace) -> int:
 
 def scenarios(arguments: argparse.Namespace) -> int:
     """The command ``scenarios``."""
-    from coterie.data.scenario import SCENARIOS, Scenario, find
+    from coterie.data.scenario import PARTS, SCENARIOS, Scenario, find
     from coterie.report import listing, terminal
 
     console = terminal.console(sys.stdout)
@@ -139,6 +139,10 @@ def scenarios(arguments: argparse.Namespace) -> int:
         say("It is called with the seed, and has no settings.")
         return 0
     console.print(listing.settings(scenario, hidden=("training", "about")))
+    for name in PARTS:
+        part = getattr(scenario, name)
+        say(f"\n{name}")
+        console.print(listing.settings(part, called={part.main: name}))
     say("\ntraining")
     console.print(listing.settings(scenario.training))
     return 0

@@ -1,4 +1,4 @@
-"""Drift: who has which concept when, and streams of examples whose labels depend on the concept.
+"""Concept drift: which client has which concept when.
 
 A *schedule* is a table: a row for each time step, a column for each client, and in it the number of
 the client's concept.
@@ -10,28 +10,17 @@ Sources
 - ``sudden``, ``incremental`` and ``recurring``: as in the code of FedCCFA, "Classifier Clustering
   and Feature Alignment for Federated Learning under Distributed Concept Drift", NeurIPS 2024, arXiv
   2410.18478.
-- SINE and CIRCLE as in FedDrift's published code. SEA: W. N. Street, Y. Kim, "A streaming ensemble
-  algorithm (SEA) for large-scale classification", KDD 2001. In the files of SEA that come with
-  FedDrift's code, the concepts 1 and 3 have the same threshold, 9; here there are four, as in
-  Street and Kim's paper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
-import numpy as np
-import torch
-
-from coterie.data.examples import Dataset, Pool, pool
-from coterie.files import available_memory
-from coterie.randomness import Purpose, numpy_generator
-from coterie.settings import SettingError
-
-# ----------------------------------------------------------------------------------------------------
-# Schedules.
-
+from coterie.data.parts import ScenarioPart
+from coterie.settings import SettingError, setting
 
 Schedule = tuple[tuple[int, ...], ...]
 """For each time step, the concept of each client."""
@@ -61,6 +50,35 @@ DRIFTS = (
     *(f"feddrift-{name}" for name in FEDDRIFT),
     "given",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftSettings(ScenarioPart):
+    """The schedule of a scenario's concepts."""
+
+    part: ClassVar[str] = "drift"
+    main: ClassVar[str] = "kind"
+
+    kind: str = setting("none", "schedule of concept drift; none: stationary data", choices=DRIFTS)
+    period: int = setting(20, "rounds of a time step, in which data stay (drift)", ge=1)
+    calm: int = setting(
+        1, "time steps before the first change; of still, all of them (drift)", ge=1
+    )
+    schedule: tuple[tuple[int, ...], ...] = setting(
+        (), "a row per time step: the concept of each client (drift=given)"
+    )
+    renew: bool = setting(
+        False, "new examples in each time step; false: the same, under another concept (drift)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.kind == "given") != bool(self.schedule):
+            raise SettingError("Scenario.schedule goes together with drift = given")
+        if self.kind == "none" and self.renew:
+            raise SettingError(
+                "Scenario.renew needs a drift, got none; still: new examples of one concept"
+            )
 
 
 def schedule(
@@ -100,7 +118,7 @@ def schedule(
         table = FEDDRIFT[drift.removeprefix("feddrift-")].split()
         rows = tuple(tuple(int(row[c % len(row)]) for c in range(clients)) for row in table)
     else:
-        rows = _made(drift, clients, concepts, calm)
+        rows = _unlisted(drift, clients, concepts, calm)
     if not rows or any(len(row) != clients for row in rows):
         sizes = sorted({len(row) for row in rows}) or "none"
         raise SettingError(
@@ -114,7 +132,7 @@ def schedule(
     return rows
 
 
-def _made(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
+def _unlisted(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
     before = ((0,) * clients,) * calm
     if drift == "still":
         return before
@@ -135,89 +153,3 @@ def _made(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
             ),
         )
     return (*before, after) if drift == "sudden" else (*before, after, before[0], after, before[0])
-
-
-# ----------------------------------------------------------------------------------------------------
-# Streams: pools of inputs, each with its label under every concept.
-
-
-CONCEPT = "concept "
-"""What the names of a pool's columns begin with that have the labels under one concept."""
-
-_CIRCLES = ((0.2, 0.5, 0.15), (0.6, 0.5, 0.25))
-_SEA = (8.0, 9.0, 7.0, 9.5)
-
-Rule = Callable[[np.ndarray], list[np.ndarray]]
-"""Function of inputs ``(N, d)`` in [0, 1] that returns their labels ``(N,)`` under each concept."""
-
-
-def _sine(x: np.ndarray) -> list[np.ndarray]:
-    below = x[:, 1] <= np.sin(x[:, 0])
-    return [below, ~below]
-
-
-def _circle(x: np.ndarray) -> list[np.ndarray]:
-    return [(x[:, 0] - a) ** 2 + (x[:, 1] - b) ** 2 > r**2 for a, b, r in _CIRCLES]
-
-
-def _sea(x: np.ndarray) -> list[np.ndarray]:
-    return [10 * (x[:, 0] + x[:, 1]) <= threshold for threshold in _SEA]
-
-
-STREAMS: Mapping[str, tuple[str, int, int, Rule]] = MappingProxyType(
-    {
-        "sine": (
-            "points above and below a sine; two concepts, of opposite labels (FedDrift's SINE)",
-            2,
-            2,
-            _sine,
-        ),
-        "circle": (
-            "points inside and outside a circle; two concepts, two circles (FedDrift's CIRCLE)",
-            2,
-            2,
-            _circle,
-        ),
-        "sea": (
-            "sums of two of three features, above and below a threshold; four concepts (SEA)",
-            3,
-            4,
-            _sea,
-        ),
-    }
-)
-"""Name -> a description, the number of features, the number of concepts, and the rule."""
-
-
-def drawn(
-    paths: object, name: str = "sine", examples: int = 2000, mislabelled: float = 0.0, seed: int = 0
-) -> Dataset:
-    """Draw inputs uniformly from the unit cube, and their labels under every concept.
-
-    Args:
-        paths: Not used.
-        name: One of :data:`STREAMS`.
-        examples: Number of examples.
-        mislabelled: Probability that an example has the wrong label, under all concepts.
-        seed: Seed of all draws.
-
-    Returns:
-        The data set, all of it in the training pool. Its meta ``concept 0``, ``concept 1``, ... are
-        the labels under each concept; its targets are those under concept 0.
-
-    Raises:
-        SettingError: The data would take more than half of the free memory.
-    """
-    del paths
-    _, features, concepts, rule = STREAMS[name]
-    if 8 * examples * (2 * features + 3 * concepts) > available_memory() / 2:
-        raise SettingError(
-            f"Scenario.examples {examples:,} of {name} take more than half of the free memory; take fewer"
-        )
-    rng = numpy_generator(seed, Purpose.DATA)
-    inputs = rng.random((examples, features))
-    wrong = rng.random(examples) < mislabelled
-    labels = [(each ^ wrong).astype(np.int64) for each in rule(inputs)]
-    made = pool(inputs.astype(np.float32), labels[0], name, 2)
-    meta = {f"{CONCEPT}{number}": torch.from_numpy(each) for number, each in enumerate(labels)}
-    return Dataset(name=name, train=Pool(made.inputs, made.targets, meta), test=None, classes=2)

@@ -19,6 +19,9 @@ MOST_CLASSES = 10_000_000
 """Labels of this size or greater count as ids: a last layer with so many outputs would fill the
 memory."""
 
+CONCEPT = "concept "
+"""What the names of a pool's columns begin with that have the labels under one concept."""
+
 
 @dataclass(frozen=True, eq=False)
 class Pool:

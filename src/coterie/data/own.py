@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from coterie.core import Client
-from coterie.data import readers
 from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.duplicates import duplicate_hints
@@ -54,43 +52,14 @@ SUBJECT = "subject"
 KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_test"))
 
 
-def folder(path: Path, gap: Any = None) -> dict[str, tuple[Pool | None, ...]]:
-    """Read every .npz file of a folder; each file is one client.
-
-    Keys are x_train, y_train (or x, y) and, optionally, x_validation, y_validation, x_test, y_test;
-    subject: numbers or names ``(N,)`` of the subjects of x, such as patients, see
-    :func:`coterie.from_frame`; and order, order_validation and order_test, the times of x,
-    x_validation and x_test, see :func:`coterie.from_lists`.
-
-    Args:
-        path: The folder.
-        gap: See :func:`coterie.from_lists`.
-
-    Returns:
-        Name of the client -> its (training, validation, test) pools; a pool that the file lacks is
-        None.
-
-    Raises:
-        UserError: The folder has no .npz file, or a file is not valid.
-    """
-    files = sorted(path.glob("*.npz"))
-    if not files:
-        raise UserError(
-            f"{path} holds no .npz file; each client is one, with arrays x and y (or x_train and y_train)"
-        )
-    matching = Matching()
-    arrays = {file: matching.client(readers.npz(file), str(file)) for file in files}
-    check_scale({str(file): one for file, one in arrays.items()})
-    return {file.stem: pools(one, file, gap=gap) for file, one in arrays.items()}
-
-
 def pools(
     arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = pool, gap: Any = None
 ) -> tuple[Pool | None, ...]:
     """Make the pools of one client.
 
     Args:
-        arrays: Key -> array, with the keys of :func:`folder`.
+        arrays: Key -> array, with the keys of
+            :func:`coterie.data.datasets.folder.read_folder`.
         where: The client, for messages.
         make: Makes a pool of inputs and targets, for a client.
         gap: See :func:`coterie.from_lists`.
@@ -164,7 +133,8 @@ def own_pools(
     """Make the pools of a client in memory.
 
     Args:
-        data: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping with the keys of :func:`folder`, a
+        data: ``(x, y)``, ``(x, y, x_test, y_test)``, a mapping with the keys of
+            :func:`coterie.data.datasets.folder.read_folder`, a
             data set whose items are read when they are needed, or a mapping with data sets as train
             and, optionally, validation and test, subject, and the orders of :func:`folder`.
         where: The client, for messages.
@@ -255,30 +225,6 @@ def of_pools(
             f"labels must be class numbers from 0, {found}; number them 0 to {len(labels) - 1}"
         )
     return OwnData(pools=clients, shape=shape, outputs=classes or top + 1)
-
-
-def of_folder(path: Path, as_features: bool, gap: Any) -> OwnData:
-    """Read the clients of a folder, and check that they belong together.
-
-    Args:
-        path: See :func:`folder`.
-        as_features: See :func:`of_pools`.
-        gap: See :func:`folder`.
-
-    Returns:
-        The clients' data.
-
-    Raises:
-        UserError: A file is not valid, clients differ, or there is a gap and no client has an
-            order.
-    """
-    clients = folder(path, gap)
-    about = about_order("", gap, clients)
-    if gap is not None and not about:
-        raise UserError(
-            f"gap {gap!r} needs an order: no file of {path} has an array order with the times of its examples"
-        )
-    return replace(of_pools(clients, as_features), about=about, hints=window_hints(clients))
 
 
 GAPS = 10

@@ -8,13 +8,126 @@ No example goes to two clients, and every client gets at least one. Too few exam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from coterie.settings import SettingError
+from coterie.data.examples import Pool
+from coterie.data.parts import ScenarioPart
+from coterie.data.shift import deal
+from coterie.settings import SettingError, setting
 
 Parts = list[np.ndarray]
 """Positions of the examples of each client, in the order of the clients."""
+
+
+PARTITIONS = (
+    "iid",
+    "shards",
+    "half-normal",
+    "dirichlet",
+    "quantity",
+    "classes",
+    "writer",
+    "population",
+    "domain",
+    "topic",
+    "clients",
+)
+RENEWABLE = ("iid", "dirichlet", "quantity")
+"""Partitions that can give each client new examples in every time step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionSettings(ScenarioPart):
+    """How the examples of a data set are divided among clients."""
+
+    part: ClassVar[str] = "partition"
+    main: ClassVar[str] = "kind"
+
+    kind: str = setting("iid", "how examples are distributed over clients", choices=PARTITIONS)
+    alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
+    least: int = setting(10, "minimum examples per client (dirichlet, quantity, writer)", ge=1)
+    shards: int = setting(2, "shards per client (shards)", ge=1, le=1_000_000)
+    total_shards: int = setting(100, "shards in all (half-normal)", ge=1, le=10_000_000)
+    classes_per_group: int | None = setting(
+        None, "classes per group; none: divide all of them (classes)", ge=1
+    )
+    classes_per_client: int | None = setting(
+        None, "classes per client, from its group's; none: all of them (classes)", ge=1
+    )
+    sizes: tuple[int, ...] = setting(
+        (), "lowest and highest size of a client (quantity) or of a class (classes)", ge=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
+            raise SettingError(
+                f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}"
+            )
+
+    def divide(
+        self, pool: Pool, clients: int, groups: int, shuffle: bool, rng: np.random.Generator
+    ) -> tuple[Parts, np.ndarray | None]:
+        """Divide a pool among clients.
+
+        Args:
+            pool: The pool.
+            clients: Number of clients.
+            groups: Number of groups, where the partition makes groups of a given number.
+            shuffle: Whether clients are assigned to groups in random order.
+            rng: Draws the parts.
+
+        Returns:
+            Positions of each client, and the clients' true groups ``(n,)``: one group if all
+            clients have the same distribution, None if each client has its own.
+
+        Raises:
+            SettingError: There are too few examples, or they do not record what the partition
+                divides them by.
+        """
+        labels = pool.labels
+        one_group = np.zeros(clients, int)
+        group_order = rng if shuffle else None
+        match self.kind:
+            case "iid":
+                return iid(len(pool), clients, rng), one_group
+            case "quantity" if self.sizes:
+                low, high = self.sizes
+                return ranges(len(pool), clients, low, high, rng), one_group
+            case "quantity":
+                return quantity(len(pool), clients, self.alpha, rng, self.least), one_group
+            case "dirichlet":
+                return dirichlet(labels, clients, self.alpha, rng, self.least), None
+            case "shards":
+                parts = shards(labels, clients, self.shards, rng)
+                return parts, same_classes(labels, parts)
+            case "half-normal":
+                return half_normal(labels, clients, self.total_shards, rng), None
+            case "classes":
+                group_of = deal(clients, groups, group_order)
+                parts = class_groups(
+                    labels,
+                    group_of,
+                    rng,
+                    per_group=self.classes_per_group,
+                    per_client=self.classes_per_client,
+                    sizes=self.sizes,
+                )
+                return parts, group_of
+        # The others divide examples by what the data set records of them, such as the writer.
+        if self.kind not in pool.meta:
+            raise SettingError(
+                f"Scenario.partition {self.kind} needs another data set: this one does not record "
+                f"the {self.kind} of its examples"
+            )
+        values = pool.meta[self.kind].numpy()
+        if self.kind == "writer":
+            return by_owner(values, clients, rng, self.least), None
+        group_of = deal(clients, min(int(values.max()) + 1, clients), group_order)
+        return by_kind(values, group_of, rng), group_of
 
 
 def _enough(examples: int, clients: int, each: int = 1) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ import torch
 from coterie.data.columns import listed
 from coterie.data.matching import column_names, is_table
 from coterie.data.objective import binary_cross_entropy, cross_entropy, squared_error
+from coterie.data.parts import ScenarioPart
 from coterie.data.schema import SHARED, Schema
 from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.data.world import Split, World
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UserError, setting
 from coterie.settings.calls import public
 
 STANDARDIZE = ("none", "pooled", "given")
@@ -26,6 +27,61 @@ constants of the user."""
 Constants = tuple[Any, Any]
 """Means and deviations: numbers, one per feature (per channel of images), or one for all; or such
 numbers by the names of the features, as a mapping or a column of pandas (``frame.mean()``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingSettings(ScenarioPart):
+    """How the inputs and targets of a scenario's clients are standardized."""
+
+    part: ClassVar[str] = "scaling"
+
+    standardize: str = setting(
+        "none",
+        "inputs minus means, over deviations. pooled: of all clients' training data",
+        choices=STANDARDIZE,
+    )
+    means: tuple[float, ...] = setting(
+        (), "one per feature or channel, or one for all (standardize=given)"
+    )
+    deviations: tuple[float, ...] = setting(
+        (), "one per feature or channel, or one for all (standardize=given)", gt=0
+    )
+    standardize_target: str = setting(
+        "none",
+        "the loss takes targets minus a mean, over a deviation; metrics and models keep their "
+        "unit. pooled: of all training data (table)",
+        choices=STANDARDIZE,
+    )
+    target_means: tuple[float, ...] = setting(
+        (), "one per target, or one for all (standardize_target=given)"
+    )
+    target_deviations: tuple[float, ...] = setting(
+        (), "one per target, or one for all (standardize_target=given)", gt=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.standardize == "given"
+        if given != bool(self.means) or given != bool(self.deviations):
+            raise SettingError("Scenario.means and deviations go together with standardize = given")
+        given = self.standardize_target == "given"
+        if given != bool(self.target_means) or given != bool(self.target_deviations):
+            raise SettingError(
+                "Scenario.target_means and target_deviations go together with "
+                "standardize_target = given"
+            )
+
+    @property
+    def of_inputs(self) -> str | Constants:
+        """The constants of the inputs, or how they are found."""
+        return (self.means, self.deviations) if self.means else self.standardize
+
+    @property
+    def of_targets(self) -> str | Constants:
+        """The constants of the targets, or how they are found."""
+        if self.target_means:
+            return self.target_means, self.target_deviations
+        return self.standardize_target
 
 
 def numbers(inputs: torch.Tensor) -> torch.Tensor:

@@ -1,15 +1,16 @@
-"""Scenarios as settings: the data set, its partition over clients, the shift between groups, and the training.
+"""Scenarios as settings: the data set, its division among clients, the shifts, and the training.
 
-``build`` makes the :class:`~coterie.data.world.World` that an engine runs. It depends only on the
-settings, the seed and the data. :data:`SCENARIOS` has the named scenarios; clients with their own
-data come from a table or a folder, or from :func:`coterie.from_frame` and
-:func:`coterie.from_lists`.
+A :class:`Scenario` consists of parts, each beside the code that uses it. ``build`` makes the
+:class:`~coterie.data.world.World` that an engine runs. It depends only on the settings, the seed
+and the data. :data:`SCENARIOS` has the named scenarios; clients with their own data come from a
+table or a folder, or from :func:`coterie.from_frame` and :func:`coterie.from_lists`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -18,463 +19,76 @@ import numpy as np
 import torch
 
 from coterie.core import Groups, Training, as_groups
-from coterie.data import datasets, own, partition, pictures, tables
-from coterie.data import shift as shifting
-from coterie.data import world as attendance
-from coterie.data.drift import DRIFTS, Schedule, schedule
+from coterie.data import datasets
+from coterie.data.adversaries import AdversarySettings
+from coterie.data.attendance import AttendanceSettings
+from coterie.data.datasets import DATASETS, OWN_DATA
+from coterie.data.datasets.source import FAMILIES, OWN_SOURCES, DatasetSettings, settings_class
+from coterie.data.datasets.table import is_table_file
+from coterie.data.drift import DriftSettings, Schedule, schedule
 from coterie.data.examples import Dataset, Pool
 from coterie.data.objective import Objective
-from coterie.data.partition import Parts
-from coterie.data.scaling import STANDARDIZE, Constants, standardized
-from coterie.data.shift import SHIFTS, SWAPS, Shift, crop_and_flip, deal
-from coterie.data.splits import TESTS, Selections, Views, check_shares, hold_out
-from coterie.data.tasks import TASKS
-from coterie.data.times import check_gap
-from coterie.data.world import ATTACKS, ClientData, Drift, World, among, check_attack
+from coterie.data.partition import RENEWABLE, PartitionSettings, Parts
+from coterie.data.parts import ScenarioPart, combined, flat_names
+from coterie.data.presets import PRESETS
+from coterie.data.scaling import ScalingSettings, standardized
+from coterie.data.shift import Shift, ShiftSettings, crop_and_flip, deal
+from coterie.data.splits import HoldOutSettings, Selections, Views, hold_out
+from coterie.data.world import ClientData, Drift, World, with_attacks
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator, seeded
-from coterie.settings import SettingError, UserError, build, check, nearest, setting
-from coterie.settings.calls import public
+from coterie.settings import (
+    SettingError,
+    UserError,
+    build,
+    check,
+    nearest,
+    no_setting,
+    setting,
+    settings_of,
+)
+from coterie.settings.calls import CallError, public
 
-# ----------------------------------------------------------------------------------------------------
-# Settings of the named scenarios: data set / heterogeneity. Settings that are not listed have their
-# defaults.
-#
-# Numbers are those of the papers where the papers print them; ``about`` names the paper. ``--set``
-# changes any setting.
-
-
-Settings = Mapping[str, Any]
-
-_SMALL = {"training": Training(lr=0.1, batch=10, epochs=3)}
-_FLHC = {
-    "clients": 100,
-    "train": 1.0,
-    "validation": 0.0,
-    "test": "whole",
-    "model": "flhc-cnn",
-    "training": Training(lr=0.1, batch=10, epochs=3),
-}
-_SHARED = {"clients": 100, "model": "cfl-cnn", "training": Training(lr=0.1, batch=10, epochs=1)}
-_CFL = {
-    "clients": 20,
-    "train": 0.9,
-    "test": "whole",
-    "model": "cfl-cifar-cnn",
-    "training": Training(lr=0.05, batch=100, epochs=3),
-}
-_HCCT = {"train": 0.2, "validation": 0.0, "clients": 10}
-_ACFL = {
-    "clients": 16,
-    "partition": "classes",
-    "sizes": (50, 500),
-    "train": 0.9,
-    "test": "classes",
-    "model": "acfl-cnn",
-    "training": Training(lr=0.1, batch=32, epochs=1),
-}
-
-
-def _digits() -> dict[str, Settings]:
-    """20 clients of about 90 images of scikit-learn's digits: 72 to train, 9 for validation, 9 to test."""
-    return {
-        "digits/iid": {**_SMALL, "about": "identically distributed clients; nothing to split"},
-        "digits/label-permutation": {
-            **_SMALL,
-            "shift": "label-permutation",
-            "about": "four groups, each with its own permutation of the labels",
-        },
-        "digits/label-swap": {
-            **_SMALL,
-            "shift": "label-swap",
-            "about": "four groups, each exchanging two labels",
-        },
-        "digits/rotation": {
-            **_SMALL,
-            "shift": "rotation",
-            "about": "four groups, images turned by 0 to 270 degrees",
-        },
-        "digits/class-groups": {
-            **_SMALL,
-            "partition": "classes",
-            "about": "four groups with disjoint sets of classes",
-        },
-        "digits/dirichlet": {
-            **_SMALL,
-            "partition": "dirichlet",
-            "about": "class shares from Dirichlet(0.5)",
-        },
-        "digits/quantity": {
-            **_SMALL,
-            "partition": "quantity",
-            "alpha": 1.0,
-            "about": "one distribution, unequal sizes",
-        },
-    }
-
-
-def _synthetic() -> dict[str, Settings]:
-    base = {**_SMALL, "dataset": "synthetic", "model": "linear"}
-    return {
-        "synthetic/iid": {**base, "about": "Gaussian classes, identically distributed clients"},
-        "synthetic/groups": {
-            **base,
-            "shift": "label-permutation",
-            "about": "four groups with different class labels",
-        },
-    }
-
-
-def _drifting() -> dict[str, Settings]:
-    """FedDrift's streams and MNIST, new examples in each time step; label swaps of images that stay, as FedCCFA's."""
-    stream = {
-        "shift": "concept",
-        "clients": 10,
-        "groups": 2,
-        "drift": "feddrift-a",
-        "renew": True,
-        "examples": 20_000,
-        "train": 0.5,
-        "validation": 0.0,
-        "training": Training(lr=0.01, batch=0, steps=5, optimizer="adam"),
-    }
-    swaps = {"shift": "label-swap", "swaps": ((1, 2), (3, 4), (5, 6))}
-    ten = "10 time steps of 100 new examples to train on"
-    return {
-        "sine/drift": {
-            **stream,
-            "dataset": "sine",
-            "about": f"FedDrift's SINE: {ten}, clients that change their concept",
-        },
-        "circle/drift": {**stream, "dataset": "circle", "about": f"FedDrift's CIRCLE: {ten}"},
-        "sea/drift": {
-            **stream,
-            "dataset": "sea",
-            "groups": 4,
-            "drift": "feddrift-c",
-            "mislabelled": 0.1,
-            "about": f"SEA with four concepts: {ten}, one label in ten is wrong",
-        },
-        "digits/drift": {
-            **_SMALL,
-            **swaps,
-            "drift": "sudden",
-            "about": "FedCCFA's sudden drift: after 20 rounds, three groups each exchange two labels",
-        },
-        "mnist/drift": {
-            **_FLHC,
-            **swaps,
-            "dataset": "mnist",
-            "clients": 10,
-            "drift": "feddrift-c",
-            "renew": True,
-            "samples": 100,
-            "model": "ifca-mlp",
-            "about": f"FedDrift's MNIST: {ten}, four groups that exchange labels",
-        },
-        "fashion/drift": {
-            **_SHARED,
-            **swaps,
-            "dataset": "fashion_mnist",
-            "clients": 20,
-            "partition": "dirichlet",
-            "drift": "sudden",
-            "period": 100,
-            "about": "FedCCFA's sudden drift: after 100 rounds, three groups each exchange two labels; Dirichlet(0.5)",
-        },
-    }
-
-
-def _mnist() -> dict[str, Settings]:
-    """FL+HC's partitions of MNIST, with 100 clients of 600 training images, and others of the same size."""
-    base, shared = {**_FLHC, "dataset": "mnist"}, {**_SHARED, "dataset": "mnist"}
-    rotated = {"model": "ifca-mlp", "training": Training(lr=0.1, batch=0, steps=10)}
-    return {
-        "mnist/iid": {**base, "about": "FL+HC's IID clients: 600 images each"},
-        "mnist/label-swap": {
-            **base,
-            "shift": "label-swap",
-            "about": "FL+HC's label-swap: 4 groups of 25 clients",
-        },
-        "mnist/label-permutation": {
-            **base,
-            "shift": "label-permutation",
-            "about": "4 groups that permute the labels",
-        },
-        "mnist/pathological": {
-            **base,
-            "partition": "shards",
-            "test": "classes",
-            "about": "FL+HC's pathological clients: two labels each",
-        },
-        "mnist/rotation": {
-            **base,
-            **rotated,
-            "shift": "rotation",
-            "about": "IFCA's four rotations",
-        },
-        "mnist/dirichlet": {
-            **shared,
-            "partition": "dirichlet",
-            "about": "class shares from Dirichlet(0.5)",
-        },
-        "mnist/writers": {
-            **shared,
-            "dataset": "qmnist",
-            "partition": "writer",
-            "about": "each client is one writer of MNIST",
-        },
-        "mnist/populations": {
-            **shared,
-            "dataset": "qmnist",
-            "partition": "population",
-            "about": "two groups: digits written by Census employees and by high-school students",
-        },
-    }
-
-
-def _fashion() -> dict[str, Settings]:
-    hcct = {"model": "hcct-mlp", "training": Training(lr=0.1, lr_decay=0.995, batch=64, epochs=1)}
-    base, shared = {**_FLHC, "dataset": "fashion_mnist"}, {**_SHARED, "dataset": "fashion_mnist"}
-    return {
-        "fashion/iid": {
-            "dataset": "fashion_mnist",
-            **_HCCT,
-            **hcct,
-            "clients": 20,
-            "train": 0.04,
-            "about": "HCCT's FMNIST: 20 clients, 120 training images each, their other images to test",
-        },
-        "fashion/label-swap": {
-            **base,
-            "shift": "label-swap",
-            "about": "4 groups, two labels exchanged",
-        },
-        "fashion/label-permutation": {
-            **base,
-            "shift": "label-permutation",
-            "about": "4 groups that permute the labels",
-        },
-        "fashion/rotation": {
-            **base,
-            "shift": "rotation",
-            "about": "4 groups, images turned by 0 to 270 degrees",
-        },
-        "fashion/pathological": {
-            **base,
-            "partition": "shards",
-            "test": "classes",
-            "about": "two labels per client",
-        },
-        "fashion/dirichlet": {
-            **shared,
-            "partition": "dirichlet",
-            "about": "class shares from Dirichlet(0.5)",
-        },
-    }
-
-
-def _cifar10() -> dict[str, Settings]:
-    base = {**_CFL, "dataset": "cifar10"}
-    hcct = {
-        "model": "hcct-cnn",
-        "augment": True,
-        "training": Training(lr=0.1, lr_decay=0.995, batch=64, epochs=1),
-    }
-    return {
-        "cifar10/iid": {**base, "about": "20 identically distributed clients"},
-        "cifar10/label-permutation": {
-            **base,
-            "shift": "label-permutation",
-            "about": "CFL's CIFAR-10: 4 groups of 5 clients permute the labels",
-        },
-        "cifar10/label-swap": {
-            **base,
-            "shift": "label-swap",
-            "about": "CFL's: 4 groups exchange two labels",
-        },
-        "cifar10/rotation": {
-            **base,
-            "shift": "rotation",
-            "groups": 2,
-            "about": "IFCA's CIFAR-10: 0 and 180 degrees",
-        },
-        "cifar10/half-normal": {
-            "dataset": "cifar10",
-            **_HCCT,
-            **hcct,
-            "partition": "half-normal",
-            "about": "HCCT's CIFAR-10: 100 shards of one class, 10 clients with half-normal numbers of them",
-        },
-        "cifar10/dirichlet": {
-            **base,
-            "partition": "dirichlet",
-            "train": 0.8,
-            "test": "share",
-            "about": "Dirichlet(0.5)",
-        },
-        "cifar10/class-groups": {
-            **base,
-            "partition": "classes",
-            "test": "classes",
-            "about": "4 groups, disjoint classes",
-        },
-    }
-
-
-def _others() -> dict[str, Settings]:
-    cifar100 = {**_ACFL, "dataset": "cifar100"}
-    digit = {
-        "partition": "domain",
-        "samples": 206,
-        "train": 0.9,
-        "test": "whole",
-        "model": "fedbn-cnn",
-        "training": Training(lr=0.01, lr_decay=0.995, batch=64, epochs=5),
-    }
-    return {
-        "cifar100/class-pairs": {
-            **cifar100,
-            "groups": 8,
-            "classes_per_group": 2,
-            "about": "ACFL's two tasks: 8 pairs of clients, two classes per pair, classes of unequal size",
-        },
-        "cifar100/class-groups": {
-            **cifar100,
-            "groups": 4,
-            "classes_per_group": 5,
-            "classes_per_client": 3,
-            "about": "ACFL's three tasks: 4 groups of five classes, three of them at each client",
-        },
-        "cifar100/label-permutation": {
-            **_CFL,
-            "dataset": "cifar100",
-            "shift": "label-permutation",
-            "about": "4 groups",
-        },
-        "ag_news/topics": {
-            "dataset": "ag_news",
-            "partition": "topic",
-            "train": 0.9,
-            "test": "whole",
-            "model": "cfl-lstm",
-            "training": Training(lr=1.0, clip=0.25, batch=100, epochs=3),
-            "about": "CFL's next-word prediction: 20 clients, one of four topics each",
-        },
-        "digit_domains/domains": {
-            **digit,
-            "dataset": "digit_domains",
-            "clients": 8,
-            "about": "digits of four origins, two clients each, 185 images to train (HCCT's Digit has five origins)",
-        },
-        "digit_five/domains": {
-            **digit,
-            "dataset": "digit_five",
-            "clients": 10,
-            "about": "HCCT's Digit: digits of five origins, two clients each, 185 images to train",
-        },
-        "femnist/writers": {
-            **_FLHC,
-            "dataset": "femnist",
-            "partition": "writer",
-            "clients": 367,
-            "train": 0.8,
-            "test": "share",
-            "about": "FL+HC's FEMNIST: each client is one writer of digits and letters",
-        },
-        "folder/clients": {
-            "dataset": "folder",
-            "partition": "clients",
-            "training": Training(lr=0.1, batch=10, epochs=1),
-            "about": "your own: a folder with one .npz per client, arrays x and y (or x_train, y_train, x_test, y_test)",
-        },
-        "table/clients": {
-            "dataset": "table",
-            "partition": "clients",
-            "training": Training(lr=0.1, batch=10, epochs=1),
-            "about": "your own: a .csv or .parquet file with a column that names the client, and a target",
-        },
-        "images/clients": {
-            "dataset": "images",
-            "partition": "clients",
-            "model": "cfl-cnn",
-            "training": Training(lr=0.1, batch=10, epochs=1),
-            "about": "your own: a folder per client with a folder of PNG or JPEG files per class",
-        },
-    }
-
-
-SETTINGS: Mapping[str, Settings] = MappingProxyType(
+PARTS: Mapping[str, type[ScenarioPart]] = MappingProxyType(
     {
-        **_digits(),
-        **_synthetic(),
-        **_drifting(),
-        **_mnist(),
-        **_fashion(),
-        **_cifar10(),
-        **_others(),
+        cls.part: cls
+        for cls in (
+            DatasetSettings,
+            PartitionSettings,
+            ShiftSettings,
+            HoldOutSettings,
+            AttendanceSettings,
+            DriftSettings,
+            AdversarySettings,
+            ScalingSettings,
+        )
     }
 )
+"""Name of a part -> its class; the data set of a scenario has a class with its options."""
 
-
-_PARTITIONS = (
-    "iid",
-    "shards",
-    "half-normal",
-    "dirichlet",
-    "quantity",
-    "classes",
-    "writer",
-    "population",
-    "domain",
-    "topic",
-    "clients",
+OPTIONS: tuple[type[DatasetSettings], ...] = tuple(
+    dict.fromkeys(
+        source.options for source in (*DATASETS.values(), *OWN_SOURCES.values(), *FAMILIES)
+    )
 )
-RENEWED = ("iid", "dirichlet", "quantity")
-"""Partitions that can give each client new examples in every time step."""
-
-_TEST = (
-    "share: the rest of its own examples; whole: the test pool (of its domain, topic or population); classes: test examples "
-    "of its classes; own: test examples in its class proportions"
-)
-
-OWN_DATA: Mapping[str, str] = MappingProxyType(
-    {"folder": "one per file", "table": "one per name", "images": "one per folder"}
-)
-"""Data sets whose clients have their own data -> their number of clients, in words."""
-
-_OF_PARTITIONS = (
-    *(
-        "alpha",
-        "least",
-        "shards",
-        "total_shards",
-        "classes_per_group",
-        "classes_per_client",
-        "sizes",
-        "swaps",
-        "angles",
-    ),
-    "identity",
-)
-"""Settings of the division of a data set among clients, and of shifts."""
-
-_OWN_DATA = "your own: folder (a file per client), table (rows name the client) or images (a folder per client)"
+"""The classes of the settings of all data sets."""
 
 
 @public
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class Scenario:
-    """The settings of a world: the clients' data, the shift between groups, and the training."""
+    """The settings of a world: the clients' data, the shift between groups, and the training.
+
+    Settings of a part may be given by their own names: ``Scenario(alpha=0.1)`` is
+    ``Scenario(partition={"alpha": 0.1})``, and the name of a part stands for its main setting:
+    ``Scenario(partition="dirichlet")``. ``dataclasses.replace(scenario, clients=12, alpha=0.1)``
+    changes single settings; the others of a part stay.
+    """
 
     about: str = setting("", "description in one sentence")
-    dataset: str = setting(
-        "digits", f"name of the data set, hub:NAME, NAME of a NAME.npz, or {_OWN_DATA}"
-    )
-    partition: str = setting(
-        "iid", "how examples are distributed over clients", choices=_PARTITIONS
-    )
-    shift: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
+    dataset: DatasetSettings = field(default=DatasetSettings())
+    partition: PartitionSettings = field(default=PartitionSettings())
+    shift: ShiftSettings = field(default=ShiftSettings())
     clients: int = setting(20, "number of clients", ge=1, le=10_000_000)
     groups: int = setting(
         4,
@@ -483,14 +97,7 @@ class Scenario:
         le=10_000,
     )
     shuffle: bool = setting(True, "assign clients to groups in random order; false: in turn")
-    samples: int | None = setting(
-        None, "maximum number of examples per client, including held-out ones; none: all", ge=1
-    )
-    train: float = setting(0.8, "fraction of a client's own examples to train on", gt=0, le=1)
-    validation: float = setting(
-        0.1, "fraction of a client's own examples held out for validation", ge=0, lt=1
-    )
-    test: str = setting("share", f"test data of a client. {_TEST}", choices=TESTS)
+    holdout: HoldOutSettings = field(default=HoldOutSettings())
     model: str = setting("mlp", "name of the model, or package.module:Name")
     training: Training = setting(Training(), "local training")
     metrics: tuple[str, ...] = setting(
@@ -500,200 +107,130 @@ class Scenario:
         ("*",), "float buffers of the model that are averaged, such as norm.*; empty: none"
     )
     augment: bool = setting(False, "shift and mirror training images at random")
-    silent: float = setting(
-        0.0, "probability that a client does not answer, in each exchange", ge=0, lt=1
-    )
-    patience: int = setting(
-        10, "consecutive rounds without an answer after which a client counts as away", ge=1
-    )
-    newcomers: int | tuple[str, ...] = setting(
-        0, "number of clients that join late, in join_round, or their names", ge=0
-    )
-    join_round: int = setting(10, "the round in which newcomers join", ge=1)
-    leavers: int | tuple[str, ...] = setting(
-        0, "number of clients that leave and return, see leave, or their names", ge=0
-    )
-    leave: tuple[int, ...] = setting(
-        (10, 20), "the first and the last round in which leavers are away", ge=1
-    )
-    drift: str = setting("none", "who has which concept when; none: data that stay", choices=DRIFTS)
-    period: int = setting(20, "rounds of a time step, in which data stay (drift)", ge=1)
-    calm: int = setting(
-        1, "time steps before the first change; of still, all of them (drift)", ge=1
-    )
-    schedule: tuple[tuple[int, ...], ...] = setting(
-        (), "a row per time step: the concept of each client (drift=given)"
-    )
-    renew: bool = setting(
-        False, "new examples in each time step; false: the same, under another concept (drift)"
-    )
-    adversaries: float = setting(
-        0.0, "fraction of clients that are hostile, at least one client; 0: none", ge=0, lt=1
-    )
-    attack: str = setting(
-        "none",
-        "what hostile clients do, to their labels or to their updates",
-        choices=("none", *ATTACKS),
-    )
-    attack_scale: float | None = setting(
-        None, "scale of the attack; none: the attack's default", gt=0, lt=1e18
-    )
-    alpha: float = setting(0.5, "concentration of the dirichlet and quantity partitions", gt=0)
-    least: int = setting(10, "minimum examples per client (dirichlet, quantity, writer)", ge=1)
-    shards: int = setting(2, "shards per client (shards)", ge=1, le=1_000_000)
-    total_shards: int = setting(100, "shards in all (half-normal)", ge=1, le=10_000_000)
-    classes_per_group: int | None = setting(
-        None, "classes per group; none: divide all of them (classes)", ge=1
-    )
-    classes_per_client: int | None = setting(
-        None, "classes per client, from its group's; none: all of them (classes)", ge=1
-    )
-    sizes: tuple[int, ...] = setting(
-        (), "lowest and highest size of a client (quantity) or of a class (classes)", ge=1
-    )
-    swaps: tuple[tuple[int, ...], ...] = setting(
-        SWAPS, "pairs of labels that the groups exchange (label-swap)"
-    )
-    angles: tuple[int, ...] = setting(
-        (), "rotation of each group's images in degrees; empty: evenly spaced (rotation)"
-    )
-    identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
-    vocabulary: int = setting(10_000, "number of words (ag_news)", ge=3, le=10_000_000)
-    length: int = setting(30, "words of a sequence (ag_news)", ge=1, le=1_000_000)
-    examples: int = setting(
-        2000, "number of examples (synthetic, sine, circle, sea)", ge=1, le=1_000_000_000
-    )
-    mislabelled: float = setting(
-        0.0, "probability that an example has the wrong label (sine, circle, sea)", ge=0, le=0.5
-    )
-    features: int = setting(20, "number of features (synthetic)", ge=1, le=10_000_000)
-    classes: int = setting(4, "number of classes (synthetic)", ge=2, le=1_000_000)
-    spread: float = setting(
-        1.0, "standard deviation within a class, where class means have 1 (synthetic)", gt=0
-    )
-    input_column: str | None = setting(None, "column of the inputs; none: find it (hub)")
-    label_column: str | None = setting(None, "column of the labels; none: find it (hub)")
-    client: str | None = setting(None, "column that names the client of each row (table)")
-    target: str | tuple[str, ...] | None = setting(None, "column to predict, or several (table)")
-    columns: tuple[str, ...] = setting((), "columns of the inputs; empty: all others (table)")
-    subject: str | None = setting(
-        None,
-        "column that names the subject of each row, such as a patient, whose rows stay together (table)",
-    )
-    order: str | None = setting(
-        None,
-        "column of the times of the rows, of which the latest are for tests; none: rows at random (table)",
-    )
-    gap: float | str | None = setting(
-        None,
-        "later parts are later by more than this: a number, or for dates such as 7D or 12h; none: no gap (table, folder)",
-    )
-    task: str = setting(
-        "auto",
-        "classification or regression; auto: by the type of the target (table)",
-        choices=TASKS,
-    )
-    resize: int | None = setting(
-        None, "height and width that pictures get; none: they have one size (images)", ge=1, le=4096
-    )
-    grey: bool = setting(
-        False, "make pictures grey, with one channel; false: three channels (images)"
-    )
-    standardize: str = setting(
-        "none",
-        "inputs minus means, over deviations. pooled: of all clients' training data",
-        choices=STANDARDIZE,
-    )
-    means: tuple[float, ...] = setting(
-        (), "one per feature or channel, or one for all (standardize=given)"
-    )
-    deviations: tuple[float, ...] = setting(
-        (), "one per feature or channel, or one for all (standardize=given)", gt=0
-    )
-    standardize_target: str = setting(
-        "none",
-        "the loss takes targets minus a mean, over a deviation; metrics and models keep their unit. pooled: of all training "
-        "data (table)",
-        choices=STANDARDIZE,
-    )
-    target_means: tuple[float, ...] = setting(
-        (), "one per target, or one for all (standardize_target=given)"
-    )
-    target_deviations: tuple[float, ...] = setting(
-        (), "one per target, or one for all (standardize_target=given)", gt=0
-    )
+    attendance: AttendanceSettings = field(default=AttendanceSettings())
+    drift: DriftSettings = field(default=DriftSettings())
+    adversaries: AdversarySettings = field(default=AdversarySettings())
+    scaling: ScalingSettings = field(default=ScalingSettings())
+
+    base: InitVar[Scenario | None] = None
+    """The scenario whose settings are changed, in place of the defaults."""
+
+    def __init__(self, **settings: Any) -> None:
+        base = settings.pop("base", None)
+        if isinstance(settings.get("training"), Mapping):
+            settings["training"] = build(Training, settings["training"])
+        unchanged = {
+            f.name: f.default if base is None else getattr(base, f.name, f.default)
+            for f in dataclasses.fields(self)
+        }
+        parts, others = combined({name: unchanged[name] for name in PARTS}, settings, _class_of)
+        for name, value in {**unchanged, **others, **parts}.items():
+            if name in unchanged:
+                object.__setattr__(self, name, value)
+            elif not _is_unused_option(name, value):
+                raise self._unknown(name, value, parts, settings)
+        self.__post_init__()
+
+    def _unknown(
+        self,
+        name: str,
+        value: Any,
+        parts: Mapping[str, ScenarioPart],
+        changes: Mapping[str, Any],
+    ) -> SettingError:
+        """The error for a name that is not a setting of this scenario."""
+        owners = datasets_with(name)
+        if owners:
+            of = "data set" if len(owners) == 1 else "data sets"
+            return SettingError(
+                f"Scenario.{name} is for the {of} {' and '.join(owners)}, "
+                f"got {parts['dataset'].name}"  # type: ignore[attr-defined]
+            )
+        known = self.setting_names(parts["dataset"].name)  # type: ignore[attr-defined]
+        return CallError(*no_setting("Scenario", name, known, value, list(changes.values())).args)
+
+    @classmethod
+    def setting_names(cls, dataset: str | None = None) -> list[str]:
+        """The names of all settings, those of parts by their flat names.
+
+        Args:
+            dataset: The name of the data set, whose options are among them; None for those of all.
+        """
+        options = OPTIONS if dataset is None else (settings_class(dataset),)
+        names: list[str] = []
+        for name in settings_of(cls):
+            if name == "dataset":
+                names += flat_names(options)
+            elif name in PARTS:
+                names += PARTS[name].flat_names()
+            else:
+                names.append(name)
+        return names
+
+    @classmethod
+    def default_of(cls, name: str) -> Any:
+        """The default of a setting, by its flat name."""
+        for part in (cls, *PARTS.values(), *OPTIONS):
+            of_part = name if part is cls or name != part.part else part.main
+            for f in dataclasses.fields(part):
+                if f.name == of_part and f.name not in PARTS:
+                    return f.default
+        raise KeyError(name)
+
+    def flat(self) -> dict[str, Any]:
+        """All settings by their flat names: ``Scenario(**scenario.flat())`` is the same scenario."""
+        settings: dict[str, Any] = {}
+        for name in settings_of(type(self)):
+            value = getattr(self, name)
+            settings |= value.flat() if isinstance(value, ScenarioPart) else {name: value}
+        return settings
 
     def __post_init__(self) -> None:
         check(self)
-        check_shares(self.train, self.validation, self.test)
-        check_attack(self.adversaries, self.attack)
-        if self.sizes and (len(self.sizes) != 2 or self.sizes[0] > self.sizes[1]):
+        own_data = self.dataset.name in OWN_DATA
+        if own_data != (self.partition.kind == "clients"):
+            known = ", ".join(OWN_DATA)
             raise SettingError(
-                f"Scenario.sizes must be a lowest and a highest number, got {list(self.sizes)}"
+                f"the partition clients goes together with the data sets {known}, whose clients "
+                "have their own data"
             )
-        self._check_own()
-        self._check_drift()
+        if own_data:
+            self._check_undivided()
+        if self.drift.renew and self.partition.kind not in RENEWABLE:
+            raise SettingError(
+                f"Scenario.renew needs a partition of {', '.join(RENEWABLE)}, "
+                f"got {self.partition.kind}"
+            )
+        if self.scaling.standardize_target != "none" and not self.dataset.has_targets:
+            raise SettingError(
+                "Scenario.standardize_target is for numbers to predict, in the data set table; "
+                f"{self.dataset.name} has classes"
+            )
         if self.metrics:
             Objective(metrics=self.metrics)
 
-    def _check_drift(self) -> None:
-        """Raise :class:`~coterie.settings.SettingError` if the settings of a drift do not fit together."""
-        if (self.drift == "given") != bool(self.schedule):
-            raise SettingError("Scenario.schedule goes together with drift = given")
-        if self.drift == "none" and self.renew:
+    def _check_undivided(self) -> None:
+        """Check that nothing divides or shifts data that are the clients' own."""
+        name = self.dataset.name
+        if self.shift.kind != "none" or self.holdout.test != "share":
             raise SettingError(
-                "Scenario.renew needs a drift, got none; still: new examples of one concept"
+                f"clients of the data set {name} keep their own data: shift must be none and "
+                "test share"
             )
-        if self.drift != "none" and self.dataset in OWN_DATA:
+        if self.drift.kind != "none":
             raise SettingError(
-                f"Scenario.drift must be none for the data set {self.dataset}, got {self.drift}"
+                f"Scenario.drift must be none for the data set {name}, got {self.drift.kind}"
             )
-        if self.renew and self.partition not in RENEWED:
-            raise SettingError(
-                f"Scenario.renew needs a partition of {', '.join(RENEWED)}, got {self.partition}"
-            )
-
-    def _check_own(self) -> None:
-        """Raise :class:`~coterie.settings.SettingError` if a setting does not fit clients with their own data."""
-        own_data = self.dataset in OWN_DATA
-        if own_data != (self.partition == "clients"):
-            known = ", ".join(OWN_DATA)
-            raise SettingError(
-                f"the partition clients goes together with the data sets {known}, whose clients have their own data"
-            )
-        if own_data and (self.shift != "none" or self.test != "share"):
-            raise SettingError(
-                f"clients of the data set {self.dataset} keep their own data: shift must be none and test share"
-            )
-        for name in ("clients", "groups", *_OF_PARTITIONS) if own_data else ():
-            if getattr(self, name) != getattr(Scenario, name):
-                number = f": there is {OWN_DATA[self.dataset]}" if name == "clients" else ""
+        usual = {**PartitionSettings(kind="clients").flat(), **ShiftSettings().flat()}
+        usual |= {"clients": Scenario.clients, "groups": Scenario.groups}
+        given = self.flat()
+        for setting_name in ("clients", "groups", *usual):
+            if given[setting_name] != usual[setting_name]:
+                number = f": there is {OWN_DATA[name]}" if setting_name == "clients" else ""
                 raise SettingError(
-                    f"Scenario.{name} is for data that are divided among clients, and clients of the data set {self.dataset} "
-                    f"have their own{number}; leave it out"
+                    f"Scenario.{setting_name} is for data that are divided among clients, and "
+                    f"clients of the data set {name} have their own{number}; leave it out"
                 )
-        check_gap(self.gap)
-        if self.gap is not None and not (
-            self.dataset == "folder" or (self.dataset == "table" and self.order is not None)
-        ):
-            raise SettingError(
-                f"Scenario.gap {self.gap} needs Scenario.order, a column by which rows are early or late (table)"
-            )
-        for name in ("client", "target", "subject", "order"):
-            if self.dataset != "table" and getattr(self, name) is not None:
-                raise SettingError(f"Scenario.{name} is for the data set table, got {self.dataset}")
-        given = self.standardize == "given"
-        if given != bool(self.means) or given != bool(self.deviations):
-            raise SettingError("Scenario.means and deviations go together with standardize = given")
-        given = self.standardize_target == "given"
-        if given != bool(self.target_means) or given != bool(self.target_deviations):
-            raise SettingError(
-                "Scenario.target_means and target_deviations go together with standardize_target = given"
-            )
-        if self.standardize_target != "none" and self.dataset != "table":
-            raise SettingError(
-                f"Scenario.standardize_target is for numbers to predict, in the data set table; {self.dataset} has classes"
-            )
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
         """Make the world of ``seed``; its clients have the ids 0, 1, ...
@@ -713,107 +250,81 @@ class Scenario:
             UserError: The data do not fit the settings.
         """
         self._check_file(folder)
-        world = among(
-            self._honest(seed, folder), seed, self.adversaries, self.attack, self.attack_scale
-        )
+        world = self._honest(seed, folder)
+        world = with_attacks(world, self.adversaries.draw(world.clients, seed))
         if self.metrics:
             world = replace(
                 world, objective=replace(world.objective, metrics=self.metrics, main="")
             )
-        comings = {
-            name: getattr(self, name)
-            for name in ("silent", "patience", "newcomers", "join_round", "leavers", "leave")
-        }
-        attending = attendance.drawn(sorted(world.clients), seed, ids=world.ids, **comings)
-        return replace(world, attendance=attending, buffers=self.buffers)
+        attendance = self.attendance.draw(world.clients, seed, world.ids)
+        return replace(world, attendance=attendance, buffers=self.buffers)
 
     def _check_file(self, folder: Path | str | None) -> None:
-        """Raise :class:`~coterie.settings.SettingError` where a table is given and the data set is no table."""
-        if (
-            folder is not None
-            and self.dataset != "table"
-            and tables.ending(Path(folder)) in tables.KINDS
-        ):
+        """Check that a table is given only to the data set that reads one."""
+        if folder is not None and self.dataset.name != "table" and is_table_file(Path(folder)):
             raise SettingError(
-                f"data is the table {folder}, and the data set is {self.dataset}, which does not read it; for clients of a "
-                "table use the scenario table/clients"
+                f"data is the table {folder}, and the data set is {self.dataset.name}, which does "
+                "not read it; for clients of a table use the scenario table/clients"
             )
 
     def _honest(self, seed: int, folder: Path | str | None) -> World:
         """The world without adversaries, in which all clients are always present and answer."""
-        if self.dataset in OWN_DATA:
-            return self._of_own(
-                datasets.resolve(folder, self.dataset, file=self.dataset == "table"), seed
-            )
-        data = datasets.load(self.dataset, folder, **self._options(seed, folder))
+        if self.dataset.name in OWN_DATA:
+            return self._of_own(seed, folder)
+        source = datasets.find(self.dataset.name, folder)
+        data = datasets.read(source, self.dataset, folder, seed)
         rng = numpy_generator(seed, Purpose.SHIFT)
-        shifts = self._shifts(data, rng)
-        rows = self._groups(len(shifts), rng)
-        sets = len(rows) if self.renew else 1
+        drifts = self.drift.kind != "none"
+        shifts = self.shift.of_groups(self.groups, data, rng, drifts)
+        group_rows = self._groups(len(shifts), rng)
+        sets_of_examples = len(group_rows) if self.drift.renew else 1
         parts, kinds = self._parts(
-            data.train, numpy_generator(seed, Purpose.PARTITION), sets * self.clients
+            data.train,
+            numpy_generator(seed, Purpose.PARTITION),
+            sets_of_examples * self.clients,
         )
-        steps = self._clients(data, parts, kinds, shifts, rows, seed)
+        steps = self._clients(data, parts, kinds, shifts, group_rows, seed)
         drift = None
-        if self.drift != "none":
+        if drifts:
             drift = Drift(
-                period=self.period,
-                concepts=[_concepts(kinds, row, len(shifts)) for row in rows],
+                period=self.drift.period,
+                concepts=[_concepts(kinds, row, len(shifts)) for row in group_rows],
                 data=steps,
             )
+        metrics = ("accuracy", "perplexity") if data.words else ("accuracy",)
         world = World(
             clients=steps[0],
             model=nets.factory(self.model, data.shape, data.classes),
             training=self.training,
-            objective=Objective(
-                metrics=("accuracy", "perplexity") if data.words else ("accuracy",)
-            ),
-            truth=None if drift else _truth(kinds, rows[0] if len(shifts) > 1 else None),
+            objective=Objective(metrics=metrics),
+            truth=None if drift else _truth(kinds, group_rows[0] if len(shifts) > 1 else None),
             augment=self._augmentation(data.shape),
             drift=drift,
         )
-        return standardized(world, self._constants)
-
-    @property
-    def _constants(self) -> str | Constants:
-        """The constants of the standardization, or how they are found."""
-        return (self.means, self.deviations) if self.means else self.standardize
+        return standardized(world, self.scaling.of_inputs)
 
     def _groups(self, groups: int, rng: np.random.Generator) -> list[np.ndarray]:
         """For each time step, the group or concept of each client, ``(n,)``; one without a drift."""
-        if self.drift == "none":
+        if self.drift.kind == "none":
             return [deal(self.clients, groups, rng if self.shuffle else None)]
-        table: Schedule = schedule(self.drift, self.clients, groups, self.calm, self.schedule)
+        table: Schedule = schedule(
+            self.drift.kind, self.clients, groups, self.drift.calm, self.drift.schedule
+        )
         order = rng.permutation(self.clients) if self.shuffle else np.arange(self.clients)
         return [np.array(row)[order] for row in table]
 
-    def _of_own(self, path: Path, seed: int) -> World:
+    def _of_own(self, seed: int, folder: Path | str | None) -> World:
         """The world of clients that have their own data."""
-        match self.dataset:
-            case "table":
-                data = tables.clients(
-                    path,
-                    self.client,
-                    self.target,
-                    self.columns,
-                    self.task,
-                    self.subject,
-                    self.order,
-                    self.gap,
-                )
-            case "images":
-                data = pictures.clients(path, self.resize, self.grey)
-            case _:
-                data = own.of_folder(path, not nets.takes_tokens(self.model), self.gap)
+        source = OWN_SOURCES[self.dataset.name]
+        path = datasets.resolve(folder, self.dataset.name, file=source.is_file)
+        data = source.read(path, self.dataset, nets.takes_tokens(self.model))
         return data.world(
             self.model,
-            (self.train, self.validation),
+            (self.holdout.train, self.holdout.validation),
             seed,
-            self.samples,
-            self._constants,
-            (self.target_means, self.target_deviations)
-            if self.target_means
-            else self.standardize_target,
+            self.holdout.samples,
+            self.scaling.of_inputs,
+            self.scaling.of_targets,
             training=self.training,
             augment=self._augmentation(data.shape),
         )
@@ -825,71 +336,11 @@ class Scenario:
             raise SettingError(f"Scenario.augment needs images, and the inputs have shape {shape}")
         return crop_and_flip if self.augment else None
 
-    def _options(self, seed: int, folder: Path | str | None) -> dict[str, Any]:
-        """The settings that the data set takes."""
-        taken = datasets.find(self.dataset, folder).options
-        return {
-            name: seed if name == "seed" else getattr(self, name)
-            for name in taken
-            if name != "per_domain"
-        }
-
     def _parts(
         self, pool: Pool, rng: np.random.Generator, n: int
     ) -> tuple[Parts, np.ndarray | None]:
         """Positions of each of n clients, and their true groups ``(n,)`` if the partition makes groups."""
-        labels, rows = pool.labels, len(pool)
-        everyone = np.zeros(n, int)
-        match self.partition:
-            case "iid":
-                return partition.iid(rows, n, rng), everyone
-            case "quantity" if self.sizes:
-                return partition.ranges(rows, n, self.sizes[0], self.sizes[1], rng), everyone
-            case "quantity":
-                return partition.quantity(rows, n, self.alpha, rng, self.least), everyone
-            case "dirichlet":
-                return partition.dirichlet(labels, n, self.alpha, rng, self.least), None
-            case "classes":
-                groups = deal(n, self.groups, rng if self.shuffle else None)
-                wanted = {
-                    "per_group": self.classes_per_group,
-                    "per_client": self.classes_per_client,
-                }
-                return partition.class_groups(
-                    labels, groups, rng, sizes=self.sizes, **wanted
-                ), groups
-            case "shards":
-                parts = partition.shards(labels, n, self.shards, rng)
-                return parts, partition.same_classes(labels, parts)
-            case "half-normal":
-                return partition.half_normal(labels, n, self.total_shards, rng), None
-        if self.partition not in pool.meta:
-            raise SettingError(
-                f"{self.dataset} does not record the {self.partition} of its examples"
-            )
-        values = pool.meta[self.partition].numpy()
-        if self.partition == "writer":
-            return partition.by_owner(values, n, rng, self.least), None
-        groups = deal(n, min(int(values.max()) + 1, n), rng if self.shuffle else None)
-        return partition.by_kind(values, groups, rng), groups
-
-    def _shifts(self, data: Dataset, rng: np.random.Generator) -> list[Shift]:
-        """One shift per group; without a shift, a single one that changes nothing."""
-        if self.shift == "none":
-            return [Shift()]
-        if self.shift == "rotation":
-            return shifting.rotations(self.groups, data.shape, self.angles)
-        if self.shift == "concept":
-            return shifting.concepts(self.groups, data.train)
-        if data.words:
-            raise SettingError(
-                f"the shift {self.shift} needs class labels, and {data.name} predicts words"
-            )
-        drifts = self.drift != "none"  # then concept 0 keeps the labels
-        if self.shift == "label-swap":
-            swapped = shifting.label_swaps(self.groups - drifts, data.classes, self.swaps)
-            return [Shift(), *swapped] if drifts else swapped
-        return shifting.label_permutations(self.groups, data.classes, rng, self.identity or drifts)
+        return self.partition.divide(pool, n, self.groups, self.shuffle, rng)
 
     def _clients(
         self,
@@ -897,57 +348,120 @@ class Scenario:
         parts: Parts,
         kinds: np.ndarray | None,
         shifts: list[Shift],
-        rows: Sequence[np.ndarray],
+        group_rows: Sequence[np.ndarray],
         seed: int,
     ) -> list[dict[int, ClientData]]:
-        """For each time step, client -> its data: one part of each client, or one for each time step after the other."""
-        view, share = Views(data.train, shifts), self.test == "share"
-        if len(rows) == 1:  # otherwise an example may be seen under several concepts
-            view.turn_each(parts, rows[0])
-        if not share and data.test is None:
+        """For each time step, client -> its data.
+
+        ``parts`` has one part of each client, or one of each client for each time step after the
+        other.
+        """
+        tests_are_shares = self.holdout.test == "share"
+        train_view = Views(data.train, shifts)
+        if len(group_rows) == 1:  # otherwise an example may be seen under several concepts
+            train_view.turn_each(parts, group_rows[0])
+        if not tests_are_shares and data.test is None:
             raise SettingError(
-                f"{data.name} has no test pool: Scenario.test must be share, got {self.test!r}"
+                f"{data.name} has no test pool: Scenario.test must be share, "
+                f"got {self.holdout.test!r}"
             )
-        test_view = view if data.test is None or share else Views(data.test, shifts)
+        test_view = (
+            train_view if data.test is None or tests_are_shares else Views(data.test, shifts)
+        )
         cuts = self._cuts(data, parts, kinds, Selections(test_view.pool), seed)
-        made: dict[
-            tuple[int, int], ClientData
-        ] = {}  # a client that keeps its concept keeps its data
+        # A client that keeps its concept, and its part, keeps its data.
+        data_of: dict[tuple[int, int], ClientData] = {}  # by number of the part, and group
         steps: list[dict[int, ClientData]] = []
-        for step, row in enumerate(rows):
-            steps.append({})
-            for client, group in enumerate(map(int, row)):
-                at = (client + step * self.clients * self.renew, group)
-                if at not in made:
-                    train, validation, rest = cuts[at[0]]
-                    made[at] = ClientData(
-                        train=view.split(train, group),
-                        validation=view.split(validation, group),
-                        test=test_view.split(rest, group),
+        for step, groups in enumerate(group_rows):
+            clients: dict[int, ClientData] = {}
+            for client, group in enumerate(map(int, groups)):
+                part = client + (step * self.clients if self.drift.renew else 0)
+                if (part, group) not in data_of:
+                    train, validation, test = cuts[part]
+                    data_of[part, group] = ClientData(
+                        train=train_view.split(train, group),
+                        validation=train_view.split(validation, group),
+                        test=test_view.split(test, group),
                     )
-                steps[step][client] = made[at]
+                clients[client] = data_of[part, group]
+            steps.append(clients)
         return steps
 
     def _cuts(
         self, data: Dataset, parts: Parts, kinds: np.ndarray | None, tests: Selections, seed: int
     ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """For each part, the positions of its training and validation examples, and of test examples in the pool of these."""
-        share, labels, cuts = self.test == "share", data.train.labels, []
-        own_kind = self.partition in tests.pool.meta
+        """For each part, the positions of its training, validation and test examples."""
+        settings = self.holdout
+        tests_are_shares = settings.test == "share"
+        tests_by_kind = kinds is not None and self.partition.kind in tests.pool.meta
+        cuts = []
         for number, part in enumerate(parts):
             step, client = divmod(number, self.clients)
-            mine = numpy_generator(seed, Purpose.DATA, 1 + step, client).permutation(part)[
-                : self.samples
-            ]
-            cut = hold_out(mine, self.train, self.validation, share, f"client {client}")
-            train, validation, rest = (torch.from_numpy(rows) for rows in cut)
-            if not share:
-                kind = (
-                    (self.partition, int(kinds[client])) if kinds is not None and own_kind else None
-                )
-                rest = tests.rows(self.test, labels[mine], kind)
-            cuts.append((train, validation, rest))
+            rng = numpy_generator(seed, Purpose.DATA, 1 + step, client)
+            positions = rng.permutation(part)[: settings.samples]
+            cut = hold_out(
+                positions,
+                settings.train,
+                settings.validation,
+                tests_are_shares,
+                f"client {client}",
+            )
+            train, validation, test = map(torch.from_numpy, cut)
+            if not tests_are_shares:
+                kind = None
+                if tests_by_kind:
+                    assert kinds is not None
+                    kind = (self.partition.kind, int(kinds[client]))
+                test = tests.rows(settings.test, data.train.labels[positions], kind)
+            cuts.append((train, validation, test))
         return cuts
+
+
+# ``dataclasses.replace`` passes ``scenario.base`` on, and so keeps the other settings of a part whose
+# main setting it changes.
+setattr(Scenario, "base", property(lambda scenario: scenario))  # noqa: B010
+
+
+def _class_of(part: str, main_value: Any) -> type[ScenarioPart]:
+    """The class of a part: for a data set, that of its options."""
+    if part == "dataset" and isinstance(main_value, str):
+        return settings_class(main_value)
+    return PARTS[part]
+
+
+def _is_unused_option(name: str, value: Any) -> bool:
+    """Whether a setting is a default of another data set, as runs recorded all of them at first."""
+    if not datasets_with(name):
+        return False
+    default = Scenario.default_of(name)
+    return value == default or (value in ("none", []) and not default)
+
+
+def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a recorded scenario by their flat names.
+
+    Args:
+        table: The settings; those of a part are a table.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if name in PARTS and isinstance(value, Mapping):
+            main = PARTS[name].main
+            flat |= {name if key == main else key: inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def datasets_with(option: str) -> list[str]:
+    """Return the names of the data sets that have an option of this name."""
+    sources = {name: source.options for name, source in {**DATASETS, **OWN_SOURCES}.items()}
+    sources |= {family.prefix: family.options for family in FAMILIES if family.prefix}
+    return [
+        name
+        for name, options in sources.items()
+        if option != options.main and option in settings_of(options)
+    ]
 
 
 def _concepts(kinds: np.ndarray | None, row: np.ndarray, count: int) -> dict[int, int]:
@@ -970,7 +484,7 @@ def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None
 
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
-    {name: build(Scenario, settings) for name, settings in SETTINGS.items()}
+    {name: Scenario(**settings) for name, settings in PRESETS.items()}
 )
 """Named scenarios: data set / heterogeneity -> scenario."""
 

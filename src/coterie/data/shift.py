@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from coterie.data.drift import CONCEPT
-from coterie.data.examples import Pool
-from coterie.settings import SettingError
+from coterie.data.examples import CONCEPT, Dataset, Pool
+from coterie.data.parts import ScenarioPart
+from coterie.settings import SettingError, setting
 
 SHIFTS = ("none", "label-permutation", "label-swap", "rotation", "concept")
 
@@ -45,6 +46,57 @@ class Shift:
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
         """The images ``(N, C, H, W)`` rotated counter-clockwise."""
         return images if not self.angle else rotated(images, self.angle)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftSettings(ScenarioPart):
+    """What makes the groups of a scenario differ."""
+
+    part: ClassVar[str] = "shift"
+    main: ClassVar[str] = "kind"
+
+    kind: str = setting("none", "what makes groups of clients differ", choices=SHIFTS)
+    swaps: tuple[tuple[int, ...], ...] = setting(
+        SWAPS, "pairs of labels that the groups exchange (label-swap)"
+    )
+    angles: tuple[int, ...] = setting(
+        (), "rotation of each group's images in degrees; empty: evenly spaced (rotation)"
+    )
+    identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
+
+    def of_groups(
+        self, groups: int, data: Dataset, rng: np.random.Generator, drifts: bool = False
+    ) -> list[Shift]:
+        """Make the shift of each group.
+
+        Args:
+            groups: Number of groups.
+            data: The data set.
+            rng: Draws permutations of labels.
+            drifts: Whether the groups are concepts, of which the first keeps the labels.
+
+        Returns:
+            One shift per group; without a shift, a single one that changes nothing.
+
+        Raises:
+            SettingError: The data set does not have what the shift changes.
+        """
+        match self.kind:
+            case "none":
+                return [Shift()]
+            case "rotation":
+                return rotations(groups, data.shape, self.angles)
+            case "concept":
+                return concepts(groups, data.train)
+        if data.words:
+            raise SettingError(
+                f"the shift {self.kind} needs class labels, and {data.name} predicts words"
+            )
+        if self.kind == "label-permutation":
+            return label_permutations(groups, data.classes, rng, self.identity or drifts)
+        if drifts:
+            return [Shift(), *label_swaps(groups - 1, data.classes, self.swaps)]
+        return label_swaps(groups, data.classes, self.swaps)
 
 
 def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarray:

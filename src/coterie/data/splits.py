@@ -4,17 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from coterie.data.examples import Pool
+from coterie.data.parts import ScenarioPart
 from coterie.data.shift import Shift
 from coterie.data.world import Split
 from coterie.notebook.tables import count
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UserError, setting
 
 TESTS = ("share", "whole", "classes", "own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldOutSettings(ScenarioPart):
+    """How many examples a client has, and which of them are for validation and tests."""
+
+    part: ClassVar[str] = "holdout"
+
+    samples: int | None = setting(
+        None, "maximum number of examples per client, including held-out ones; none: all", ge=1
+    )
+    train: float = setting(0.8, "fraction of a client's own examples to train on", gt=0, le=1)
+    validation: float = setting(
+        0.1, "fraction of a client's own examples held out for validation", ge=0, lt=1
+    )
+    test: str = setting(
+        "share",
+        "test data of a client. share: the rest of its own examples; whole: the test pool (of its "
+        "domain, topic or population); classes: test examples of its classes; own: test examples "
+        "in its class proportions",
+        choices=TESTS,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shares(self.train, self.validation, self.test)
 
 
 def check_shares(train: float, validation: float, test: str) -> None:

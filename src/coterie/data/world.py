@@ -1,19 +1,19 @@
-"""Worlds: clients' data, attendance, attacks, the model and the objective."""
+"""Worlds: clients' data, the model, the objective, and the true groups if they are known."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
 from coterie.core import LONGEST_NAME, Client, Groups, Training, as_groups
+from coterie.data.adversaries import Attack, flipped
+from coterie.data.attendance import Attendance, id_of
 from coterie.data.batches import Batch, Items, as_batch, mapped, rows, size
 from coterie.data.objective import Objective
 from coterie.data.schema import Schema
@@ -22,267 +22,8 @@ from coterie.models.layout import averaging
 from coterie.models.nets import check_maker, described
 from coterie.notebook.tables import count, labels, some, table
 from coterie.printable import printable
-from coterie.randomness import Purpose, generator, numpy_generator
-from coterie.settings import SettingError, brief, check, coerced, nearest, setting
+from coterie.settings import SettingError, brief
 from coterie.settings.calls import public
-
-
-@public
-@dataclass(frozen=True, kw_only=True)
-class Attendance:
-    """Rounds in which clients are present, and the probability that they do not answer; rounds count from 1.
-
-    In a :class:`World`, clients may be given by their names.
-
-    Attributes:
-        joins: Client -> the first round in which it is present. The other clients are present from
-            round 1.
-        away: Client -> the intervals ``(from, to)``, both included, in which it is not present.
-        silent: Probability that a client does not answer a request, drawn for each client and
-            exchange.
-        patience: Number of successive rounds without an answer after which a client counts as away.
-            It then receives no more models, and is admitted again when it returns.
-    """
-
-    joins: Mapping[Client, int] = field(default_factory=dict)
-    away: Mapping[Client, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    silent: float = 0.0
-    patience: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("joins", "away"):
-            if not isinstance(getattr(self, name), Mapping):
-                got = brief(getattr(self, name))
-                raise SettingError(
-                    f"Attendance.{name} must be a mapping from clients, such as {{0: ...}}, got {got}"
-                )
-        silent = coerced("Attendance.silent", self.silent, float)
-        if not 0 <= silent <= 1:
-            raise SettingError(f"Attendance.silent must be >= 0 and <= 1, got {self.silent!r}")
-        patience = coerced("Attendance.patience", self.patience, int)
-        if patience < 1:
-            raise SettingError(f"Attendance.patience must be >= 1, got {self.patience!r}")
-        object.__setattr__(self, "silent", silent)
-        object.__setattr__(self, "patience", patience)
-
-    def there(self, client: Client, round: int) -> bool:
-        """Whether ``client`` can be asked in ``round``."""
-        return self.joins.get(client, 1) <= round and not any(
-            a <= round <= b for a, b in self.away.get(client, ())
-        )
-
-    def of(self, clients: Collection[Client]) -> Attendance:
-        """The attendance of some of the clients."""
-        joins = {client: round for client, round in self.joins.items() if client in clients}
-        away = {client: spells for client, spells in self.away.items() if client in clients}
-        return replace(self, joins=joins, away=away)
-
-    def founders(self, clients: Iterable[Client]) -> tuple[Client, ...]:
-        """Those of ``clients`` that are present from round 1, sorted."""
-        return tuple(sorted(c for c in clients if self.joins.get(c, 1) <= 1))
-
-    def answers(self, client: Client, exchange: int, seed: int) -> bool:
-        """Whether ``client`` answers in ``exchange``; the draw does not depend on other clients."""
-        return not self.silent or bool(
-            numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent
-        )
-
-
-def drawn(
-    clients: Sequence[Client],
-    seed: int,
-    *,
-    silent: float = 0.0,
-    patience: int = 10,
-    newcomers: int | Sequence[str] = 0,
-    join_round: int = 1,
-    leavers: int | Sequence[str] = 0,
-    leave: Sequence[int] = (),
-    ids: Mapping[str, Client] = MappingProxyType({}),
-) -> Attendance:
-    """Make an attendance with newcomers and leavers; where their numbers are given, they are different random clients.
-
-    Args:
-        clients: All clients.
-        seed: Seed of the draw.
-        silent: See :class:`Attendance`.
-        patience: See :class:`Attendance`.
-        newcomers: Number of clients that join in ``join_round``, or their names.
-        join_round: The round in which newcomers join.
-        leavers: Number of clients that are away from round ``leave[0]`` to round ``leave[1]``, or
-            their names.
-        leave: The first and the last round of absence.
-        ids: Name of a client -> its id.
-
-    Returns:
-        The attendance.
-
-    Raises:
-        SettingError: No client would always be present, a name is not known, or ``leave`` is not an
-            interval.
-    """
-    wanted = [
-        _ids(f"Scenario.{name}", asked, ids)
-        for name, asked in (("newcomers", newcomers), ("leavers", leavers))
-    ]
-    named = {client for clients in wanted if not isinstance(clients, int) for client in clients}
-    order = map(int, numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients)))
-    others = (client for client in order if client not in named)
-    late, gone = (
-        sorted(itertools.islice(others, asked) if isinstance(asked, int) else asked)
-        for asked in wanted
-    )
-    if len({*late, *gone}) == len(clients):
-        raise SettingError(
-            f"Scenario.newcomers {newcomers} and leavers {leavers} must leave at least one of the {len(clients)} clients"
-        )
-    if leavers and (len(leave) != 2 or leave[0] > leave[1]):
-        raise SettingError(
-            f"Scenario.leave must be the first and the last round of absence, got {list(leave)}"
-        )
-    spell = [(leave[0], leave[1])] if leavers else []
-    return Attendance(
-        joins=dict.fromkeys(late, join_round),
-        away=dict.fromkeys(gone, spell),
-        silent=silent,
-        patience=patience,
-    )
-
-
-def _ids(setting: str, asked: int | Sequence[str], ids: Mapping[str, Client]) -> int | list[Client]:
-    """The ids of clients that are given by name; a number of clients as it is."""
-    nameless = "" if ids else ": the clients of this data set have no names; give a number"
-    return (
-        asked if isinstance(asked, int) else [_id(setting, name, ids, nameless) for name in asked]
-    )
-
-
-def _id(where: str, name: str, ids: Mapping[str, Client], hint: str = "") -> Client:
-    """The id of a client's name; ``hint`` ends the error's sentence where no name is near."""
-    if name not in ids:
-        raise SettingError(
-            f"{where} has client {name!r}, which does not exist{nearest(name, ids) or hint}"
-        )
-    return ids[name]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Adversaries: attacks on the data or on the updates of a client.
-
-
-USUAL: Mapping[str, float] = {
-    "label-flip": 1.0,
-    "sign-flip": 1.0,
-    "scale": 10.0,
-    "random": 1.0,
-    "huge": 1e17,
-    "examples": 1e6,
-    "little-is-enough": 1.5,
-    "inner-product": 1.0,
-}
-"""Attack -> its default scale."""
-
-ATTACKS = tuple(USUAL)
-COLLUDING = ("little-is-enough", "inner-product")
-"""Attacks of clients that know the updates of other clients."""
-
-
-@public
-@dataclass(frozen=True, kw_only=True)
-class Attack:
-    """The attack of an adversary.
-
-    label-flip changes the client's data before the first round; the others change each of its
-    updates Δ:
-
-    - sign-flip sends ``-scale Δ``, scale sends ``scale Δ``, and random sends Gaussian noise of norm
-      ``scale ‖Δ‖``.
-    - huge sends ``scale`` or ``-scale`` in every entry, at random.
-    - examples sends ``-Δ`` and reports ``scale`` times the number of its examples.
-    - little-is-enough sends ``μ - scale σ``, where μ and σ are mean and standard deviation of each
-      entry over the honest updates (G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough",
-      NeurIPS 2019, arXiv 1902.06156, algorithm 3, with their experiments' z of 1.5).
-    - inner-product sends ``-scale μ`` (C. Xie, O. Koyejo, I. Gupta, "Fall of Empires", UAI 2019,
-      arXiv 1903.03936, section 4).
-
-    Attributes:
-        kind: The attack, one of ``ATTACKS``.
-        scale: Scale of the attack, as above; label-flip does not use it.
-    """
-
-    kind: str = setting("sign-flip", "what the adversary does", choices=ATTACKS)
-    scale: float = setting(
-        1.0, "factor on the update that it would send without the attack", gt=0, lt=1e18
-    )
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    def tampered(
-        self, row: torch.Tensor, sent: torch.Tensor, seed: int, exchange: int, client: int
-    ) -> torch.Tensor:
-        """Return the row that the client sends in place of an update (or gradient).
-
-        Entries that are not sent, of layers that stay at the client and of running statistics, do
-        not change: no server could continue with a negative variance.
-
-        Args:
-            row: The honest update ``(d,)``.
-            sent: Mask ``(d,)`` of the parameters that are sent.
-            seed: The run's seed.
-            exchange: Number of the exchange.
-            client: The client.
-
-        Returns:
-            The row ``(d,)``; for label-flip and colluding attacks, the honest update.
-        """
-        if self.kind == "label-flip" or self.colluding:
-            return row
-        if self.kind == "huge":
-            coins = torch.rand(
-                len(row), generator=generator(seed, Purpose.ATTACK, exchange, client)
-            )
-            return torch.where(sent, self.scale * (coins - 0.5).sign(), row)
-        if self.kind == "examples":
-            return torch.where(sent, -row, row)
-        if self.kind == "random":
-            noise = torch.randn(
-                len(row), generator=generator(seed, Purpose.ATTACK, exchange, client)
-            )
-            length = noise[sent].norm()
-            wrong = noise * (row[sent].norm() / length if length else 0.0)
-        else:
-            wrong = -row if self.kind == "sign-flip" else row
-        return torch.where(sent, self.scale * wrong, row)
-
-    @property
-    def colluding(self) -> bool:
-        """Whether the attack uses the updates of other clients."""
-        return self.kind in COLLUDING
-
-    def claimed(self, examples: int) -> int:
-        """The number of examples that the client reports."""
-        return max(1, int(self.scale * examples)) if self.kind == "examples" else examples
-
-    def fabricated(self, honest: torch.Tensor) -> torch.Tensor:
-        """The update ``(d,)`` of a colluding adversary, from the updates ``(m, d)`` of honest clients, m >= 1."""
-        mean = honest.mean(0)
-        return (
-            mean - self.scale * honest.std(0, correction=0)
-            if self.kind == "little-is-enough"
-            else -self.scale * mean
-        )
-
-
-def flipped(targets: torch.Tensor, classes: int) -> torch.Tensor:
-    """Return the labels ``(s,)`` in reverse order of the classes.
-
-    Example:
-        >>> flipped(torch.tensor([0, 1, 9]), 10)
-        tensor([9, 8, 0])
-    """
-    return classes - 1 - targets
-
 
 # ----------------------------------------------------------------------------------------------------
 # Worlds: each client's data, the model, the objective, and the true groups if they are known.
@@ -655,7 +396,7 @@ class World:
         def by_id(given: Mapping[Any, Any], where: str) -> dict[Client, Any]:
             found: dict[Client, Any] = {}
             for client, value in given.items():
-                id = _id(where, client, known) if isinstance(client, str) else client
+                id = id_of(where, client, known) if isinstance(client, str) else client
                 if id not in self.clients:
                     raise SettingError(f"{where} has client {client!r}, which does not exist")
                 if id in found:
@@ -787,62 +528,42 @@ def check_name(name: str, where: str) -> None:
 # Worlds with adversaries.
 
 
-def among(world: World, seed: int, share: float, attack: str, scale: float | None) -> World:
-    """Return ``world`` in which random clients carry out an attack; test data do not change.
+def with_attacks(world: World, attacks: Mapping[Client, Attack]) -> World:
+    """Return ``world`` in which some clients carry out an attack; test data do not change.
 
     Args:
         world: The world without adversaries.
-        seed: Seed of the draw.
-        share: Share of the clients that are adversaries, at least one; 0 means none.
-        attack: The attack, one of ``ATTACKS``.
-        scale: Its scale; None takes the usual one.
+        attacks: Adversary -> its attack.
 
     Returns:
         The world.
 
     Raises:
-        SettingError: No client would be honest, or label-flip has no class labels to flip.
+        SettingError: label-flip has no class labels to flip.
     """
-    if not share:
-        return world
-    clients = sorted(world.clients)
-    count = max(round(share * len(clients)), 1)
-    if count == len(clients):
-        raise SettingError(
-            f"Scenario.adversaries must leave at least one of the {len(clients)} clients honest, got {share:g}"
-        )
-    drawn = numpy_generator(seed, Purpose.ADVERSARY).choice(clients, size=count, replace=False)
-    chosen = Attack(kind=attack, scale=USUAL[attack] if scale is None else scale)
-    attacks = dict.fromkeys(sorted(int(c) for c in drawn), chosen)
-    if attack != "label-flip":
-        return replace(world, attacks=attacks)
-    steps = [_clients(world, clients, attacks) for clients in world.steps]
+    flipping = [client for client, attack in attacks.items() if attack.kind == "label-flip"]
+    if not flipping:
+        return replace(world, attacks=attacks) if attacks else world
+    steps = [_with_flipped_labels(world, clients, flipping) for clients in world.steps]
     drift = None if world.drift is None else replace(world.drift, data=steps)
     return replace(world, attacks=attacks, clients=steps[0], drift=drift)
 
 
-def check_attack(share: float, attack: str) -> None:
-    """Raise :class:`SettingError` if there are adversaries but no attack."""
-    if share and attack == "none":
-        raise SettingError(
-            f"Scenario.adversaries {share:g} needs Scenario.attack, one of {', '.join(ATTACKS)}, got none"
-        )
-
-
-def _clients(
-    world: World, clients: Mapping[Client, ClientData], attacks: Mapping[Client, Attack]
+def _with_flipped_labels(
+    world: World, clients: Mapping[Client, ClientData], flipping: Collection[Client]
 ) -> dict[Client, ClientData]:
-    """All clients of a time step; the training and validation labels of adversaries are flipped."""
+    """All clients of a time step; adversaries flip the labels that they train and validate on."""
     about = described(world.model)
     if about is None or any(data.train.targets.ndim > 1 for data in clients.values()):
         raise SettingError(
-            "Scenario.attack label-flip needs one class label per example, and these clients have other targets"
+            "Scenario.attack label-flip needs one class label per example, and these clients have "
+            "other targets"
         )
-    return {
-        c: _flipped(data, about["classes"]) if c in attacks else data for c, data in clients.items()
-    }
-
-
-def _flipped(data: ClientData, classes: int) -> ClientData:
-    flip = lambda split: replace(split, targets=flipped(split.targets, classes))  # noqa: E731
-    return replace(data, train=flip(data.train), validation=flip(data.validation))
+    result = dict(clients)
+    for client in flipping:
+        data = clients[client]
+        train = replace(data.train, targets=flipped(data.train.targets, about["classes"]))
+        labels = flipped(data.validation.targets, about["classes"])
+        validation = replace(data.validation, targets=labels)
+        result[client] = replace(data, train=train, validation=validation)
+    return result

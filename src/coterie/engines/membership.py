@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from coterie.core import Admits, Client, Method, Note, Plan, Position
-from coterie.data.world import Attendance, World
+from coterie.data.attendance import Attendance
+from coterie.data.world import World
 from coterie.settings import SettingError
 
 

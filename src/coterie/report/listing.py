@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from rich.table import Table
@@ -20,12 +21,15 @@ def names(about: Mapping[str, str]) -> Table:
     return table
 
 
-def settings(source: Any, hidden: Sequence[str] = ()) -> Table:
+def settings(
+    source: Any, hidden: Sequence[str] = (), called: Mapping[str, str] = MappingProxyType({})
+) -> Table:
     """Return a table with one row per setting: its value, the allowed values, and its meaning.
 
     Args:
         source: An instance, whose values are shown, or a class, whose defaults are shown.
         hidden: Settings to leave out.
+        called: Name of a setting -> the name that is shown in its place.
     """
     cls = source if isinstance(source, type) else type(source)
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
@@ -36,7 +40,7 @@ def settings(source: Any, hidden: Sequence[str] = ()) -> Table:
         if name not in hidden:
             value = plain(getattr(source, name))
             table.add_row(
-                Text(name, style="bold"),
+                Text(called.get(name, name), style="bold"),
                 Text(value),
                 Text(allowed(words, limits[name])),
                 Text(about),

@@ -13,7 +13,7 @@ import scipy
 
 from coterie.boundary import Boundary, spent
 from coterie.clustering import adjusted_rand
-from coterie.data.scenario import OWN_DATA
+from coterie.data.scenario import OWN_DATA, flattened
 from coterie.files import Folder, within
 from coterie.records.record import RUN, Line, Record, finite
 from coterie.records.shown import ClientId, ends, shown_as, spread, truth_at
@@ -96,7 +96,7 @@ def summarised(
     last = lines[-1]
     world = description["world"]
     method = dict(description["methods"][0])
-    scenario = dict(description["scenario"])
+    scenario = flattened(description["scenario"])
     end = {"rounds": description["rounds"], "target": description.get("target")}
     adversaries = world.get("adversaries", [])
     numbers: Summary = {
@@ -134,7 +134,7 @@ def summarised(
 def _run_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the run itself, and the data if these are the user's own."""
     settings = {name: description.get(name, default) for name, default in RUN_SETTINGS.items()}
-    if description["scenario"].get("dataset") in OWN_DATA and "data" in description:
+    if flattened(description["scenario"]).get("dataset") in OWN_DATA and "data" in description:
         settings["data"] = description["data"]
     return settings
 

@@ -44,8 +44,9 @@ from typing import Any, NamedTuple
 
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Method, Training
-from coterie.data.scenario import SCENARIOS, OwnWorld, Scenario, find
-from coterie.data.world import COLLUDING, World
+from coterie.data.adversaries import COLLUDING
+from coterie.data.scenario import PARTS, SCENARIOS, OwnWorld, Scenario, find
+from coterie.data.world import World
 from coterie.engines.workers import Hardware
 from coterie.files import expanded
 from coterie.methods import METHODS, method_class
@@ -231,13 +232,14 @@ class Experiment:
             raise SettingError(
                 "engine flower needs a function that makes the world, in a module that can be imported"
             )
-        if isinstance(self.setup, Scenario) and self.setup.drift != "none":
+        if isinstance(self.setup, Scenario) and self.setup.drift.kind != "none":
             raise SettingError(
-                f"Scenario.drift {self.setup.drift} needs engine inprocess, got flower, whose clients keep their data"
+                f"Scenario.drift {self.setup.drift.kind} needs engine inprocess, got flower, whose clients keep their data"
             )
-        if isinstance(self.setup, Scenario) and self.setup.attack in COLLUDING:
+        if isinstance(self.setup, Scenario) and self.setup.adversaries.attack in COLLUDING:
             raise SettingError(
-                f"Scenario.attack {self.setup.attack} needs engine inprocess, got flower, which hides other clients' updates"
+                f"Scenario.attack {self.setup.adversaries.attack} needs engine inprocess, "
+                "got flower, which hides other clients' updates"
             )
 
     def hardware(self, workers: int | None = None) -> Hardware:
@@ -255,13 +257,14 @@ class Experiment:
         Raises:
             SettingError: The round in which clients join or leave is after the last round.
         """
-        setup, late = self.setup, f"is after the last round, {self.rounds}: no client would"
-        if isinstance(setup, OwnWorld):
+        if isinstance(self.setup, OwnWorld):
             return
-        if setup.newcomers and setup.join_round > self.rounds:
-            raise SettingError(f"Scenario.join_round {setup.join_round} {late} join")
-        if setup.leavers and setup.leave and setup.leave[0] > self.rounds:
-            raise SettingError(f"Scenario.leave {list(setup.leave)} {late} leave")
+        attendance = self.setup.attendance
+        late = f"is after the last round, {self.rounds}: no client would"
+        if attendance.newcomers and attendance.join_round > self.rounds:
+            raise SettingError(f"Scenario.join_round {attendance.join_round} {late} join")
+        if attendance.leavers and attendance.leave and attendance.leave[0] > self.rounds:
+            raise SettingError(f"Scenario.leave {list(attendance.leave)} {late} leave")
 
     def check_consent(self, model: str) -> None:
         """Check that the caller allows the import of a model, or of the scenario, that a recorded file names.
@@ -542,9 +545,7 @@ def make(
     """
     spec = normal(spec)
     name = spec["scenario"].pop("name")
-    preset = find(name)
-    hidden = OWN_FIELDS if isinstance(preset, OwnWorld) else ("training",)
-    setup = changed(preset, spec["scenario"], "scenario", hidden=hidden)
+    setup = _changed_setup(find(name), spec["scenario"])
     methods = []
     for table in spec["methods"]:
         cls = method_class(table["name"], own_methods)
@@ -563,6 +564,18 @@ def make(
 
 OWN_FIELDS = ("source", "made", "training")
 """Fields of your own world that are not settings."""
+
+
+def _changed_setup(setup: Scenario | OwnWorld, changes: Mapping[str, Any]) -> Scenario | OwnWorld:
+    """The scenario with changed settings; those of local training have their own table."""
+    if isinstance(setup, OwnWorld):
+        own_world: OwnWorld = changed(setup, changes, "scenario", hidden=OWN_FIELDS)
+        return own_world
+    if "training" in changes:
+        raise SettingError(
+            "scenario has no setting 'training'; write it as its own table, [training]"
+        )
+    return replace(setup, **changes)
 
 
 def _training(setup: Scenario | OwnWorld, spec: Mapping[str, Any]) -> Training:
@@ -614,6 +627,14 @@ class SettingPlace(NamedTuple):
         """The name of the table and the key, with a dot between."""
         return f"{self.table}.{self.key}"
 
+    def set(self, value: Any) -> None:
+        """Write a value into the table."""
+        part = self.values.get(self.key)
+        if self.kind == "scenario" and isinstance(part, Mapping):
+            # The name of a part stands for its main setting; its other settings stay.
+            value = {**part, PARTS[self.key].main: value}
+        self.values[self.key] = value
+
 
 @public
 def assign(spec: Spec, text: str) -> Spec:
@@ -662,9 +683,10 @@ def assign(spec: Spec, text: str) -> Spec:
     ):  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
     places = list(_places(spec))
-    of_table = getattr(find(spec["scenario"]["name"]), "dataset", "") == "table"
+    setup = find(spec["scenario"]["name"])
+    of_table = isinstance(setup, Scenario) and setup.dataset.name == "table"
     for place in _dotted(places, key) if "." in key else _bare(places, key, of_table):
-        place.values[place.key] = parsed
+        place.set(parsed)
     return spec
 
 
@@ -678,10 +700,21 @@ def _places(spec: Spec) -> Iterator[SettingPlace]:
         yield SettingPlace("boundary", "boundary", key, spec["boundary"])
     for key in settings_of(Robust):
         yield SettingPlace("robust", "robust", key, spec["robust"])
-    for key in settings_of(type(find(spec["scenario"]["name"])), hidden=OWN_FIELDS):
+    for key in _scenario_settings(spec):
         yield SettingPlace("scenario", "scenario", key, spec["scenario"])
     for key in (*PLAIN, "seeds"):
         yield SettingPlace("experiment", "experiment", key, spec)
+
+
+def _scenario_settings(spec: Spec) -> list[str]:
+    """The names of the scenario's settings, those of its parts by their flat names."""
+    setup = find(spec["scenario"]["name"])
+    if isinstance(setup, OwnWorld):
+        return settings_of(OwnWorld, hidden=OWN_FIELDS)
+    dataset = spec["scenario"].get("dataset", setup.dataset.name)
+    if isinstance(dataset, Mapping):
+        dataset = dataset.get("name", setup.dataset.name)
+    return [name for name in Scenario.setting_names(str(dataset)) if name != "training"]
 
 
 def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
@@ -766,13 +799,13 @@ def option_hint(option: str, value: str) -> str:
     Returns:
         The text, from its semicolon; empty if no setting has such a name.
     """
-    scenario = type(find(DEMO))
-    tables = {"training": Training, "scenario": scenario, "boundary": Boundary, "robust": Robust}
-    places = [
-        SettingPlace(name, name, key, {})
-        for name, cls in tables.items()
-        for key in settings_of(cls, hidden=("training",))
-    ]
+    tables = {
+        "training": settings_of(Training),
+        "scenario": [name for name in Scenario.setting_names() if name != "training"],
+        "boundary": settings_of(Boundary),
+        "robust": settings_of(Robust),
+    }
+    places = [SettingPlace(name, name, key, {}) for name, keys in tables.items() for key in keys]
     places += [
         SettingPlace("method", name, key, {})
         for name, cls in METHODS.items()
@@ -789,7 +822,7 @@ def option_hint(option: str, value: str) -> str:
         of_a_method = [place for place in likely if place.kind == "method"]
         place = of_a_method[0] if of_a_method and name in _OF_METHODS else likely[0]
         shown = "VALUE" if not value or "secret" in name else value
-        if place.kind == "scenario" and isinstance(getattr(scenario(), name), tuple):
+        if place.kind == "scenario" and isinstance(Scenario.default_of(name), tuple):
             shown = f"'[\"{shown}\"]'"
         text = f"method.{name}" if place.kind == "method" else _written(likely, place)
         return f"; it is a setting: --set {text}={shown}"

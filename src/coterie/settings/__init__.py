@@ -11,7 +11,7 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import Any
 
@@ -100,11 +100,13 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
     return _HINTS[cls]
 
 
-def check(settings: Any) -> None:
+def check(settings: Any, name_of: Callable[[str], str] | None = None) -> None:
     """Check every field for its type and limits; call it in ``__post_init__``.
 
     Args:
         settings: The dataclass. Its values are replaced by values of exactly the annotated types.
+        name_of: Function of the name of a field that returns its name in messages; None for
+            ``Class.field``.
 
     Raises:
         SettingError: A value is not allowed.
@@ -113,7 +115,7 @@ def check(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         if "limits" not in field.metadata:
             continue
-        name = f"{type(settings).__name__}.{field.name}"
+        name = name_of(field.name) if name_of else f"{type(settings).__name__}.{field.name}"
         value = coerced(
             name, getattr(settings, field.name), hints[field.name], field.metadata["bits"]
         )
@@ -357,7 +359,7 @@ def hint(name: str, known: Sequence[str], methods: Sequence[str] = ()) -> str:
     names = (name, *called_here(name))
     owners: dict[type[Any], str] = {}  # class of settings -> what the setting is called there
     for cls in OWNERS.values():
-        there = [one for one in names if one in settings_of(cls)]
+        there = [one for one in names if one in _reachable_names(cls)]
         if there and (cls.__name__ in OF_USERS or isinstance(getattr(cls, "name", None), str)):
             owners[cls] = there[0]
     likely = meant(name, known)
@@ -376,6 +378,12 @@ def hint(name: str, known: Sequence[str], methods: Sequence[str] = ()) -> str:
     if likely is not None:
         return f"; did you mean {likely}?"
     return f"; it is a setting of {next(iter(owners)).__name__}" if owners else ""
+
+
+def _reachable_names(cls: type[Any]) -> list[str]:
+    """The names of settings with which ``cls`` can be made: a scenario also takes those of its parts."""
+    setting_names = getattr(cls, "setting_names", None)
+    return settings_of(cls) if setting_names is None else setting_names()
 
 
 def brief(value: Any) -> str:
@@ -493,12 +501,13 @@ def parse(text: str) -> Any:
         return text
 
 
-def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
+def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
     """Make ``cls(**values)``, including tables of nested settings.
 
     Args:
         cls: The dataclass of settings.
         values: Name -> value; for nested settings a mapping.
+        owner: What a message calls the owner of the settings; empty for the name of the class.
 
     Returns:
         The settings.
@@ -511,7 +520,7 @@ def build(cls: type[Any], values: Mapping[str, Any]) -> Any:
     hints = _hints(cls)
     for name in values:
         if name not in known:
-            raise no_setting(cls.__name__, name, known, values[name])
+            raise no_setting(owner or cls.__name__, name, known, values[name])
     nested = {
         k: v
         for k, v in values.items()

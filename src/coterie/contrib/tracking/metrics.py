@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from coterie.data.scenario import flattened
 from coterie.printable import printable
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, mean_of, spread
@@ -120,6 +121,7 @@ def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bo
     rest = {
         k: v for k, v in description.items() if k not in ("methods", "seeds", "world", "schema")
     }
+    rest["scenario"] = flattened(rest["scenario"])
     world = {"clients": len(description["world"]["clients"])}
     table = {
         "method": description["methods"][0],

@@ -25,7 +25,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from coterie.core import Client, Note
-from coterie.data.world import Attendance
+from coterie.data.attendance import Attendance
 from coterie.engines.flower.messages import (
     CONFIG,
     FUNCTIONS,

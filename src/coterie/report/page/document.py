@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from coterie.data.scenario import flattened
 from coterie.files import Folder
 from coterie.methods import METHODS
 from coterie.printable import printable
@@ -265,7 +266,7 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
     words = {name: text for name, _, _, text in documented(known)} if known else {}
     tables = {
         f"method {method.pop('name')}": method,
-        "scenario": description["scenario"],
+        "scenario": flattened(description["scenario"]),
         "training": description["training"],
         "boundary": description["boundary"],
         "robust": description.get("robust", {}),

@@ -1,4 +1,4 @@
-"""Tables in files: the columns of a CSV or Parquet file, and the clients in them.
+"""Your own data: a table, a CSV or Parquet file with a column that names the client.
 
 Parquet needs pyarrow (``pip install 'coterie[tables]'``).
 """
@@ -11,21 +11,23 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
 from coterie.data import readers
 from coterie.data.columns import NUMBERS, Missing, check_columns, listed
+from coterie.data.datasets.source import DatasetSettings, OwnSource, register
 from coterie.data.frames import HINT, NUMBER, check_order, clients_of, looks_like_time
 from coterie.data.own import OwnData
-from coterie.data.times import is_date_column
+from coterie.data.tasks import TASKS
+from coterie.data.times import check_gap, is_date_column
 from coterie.files import check_unpacked, reason
-from coterie.settings import SettingError, UserError
+from coterie.settings import SettingError, UserError, setting
 
 MOST_COLUMNS = 100_000
 """The most columns of a CSV file."""
@@ -37,27 +39,58 @@ AT_ONCE = 10_000
 """Rows of a CSV file that are parsed together."""
 
 
-def clients(
-    path: Path,
-    client: str | None,
-    target: str | Sequence[str] | None,
-    features: Sequence[str],
-    task: str,
-    subject: str | None = None,
-    order: str | None = None,
-    gap: float | str | None = None,
-) -> OwnData:
-    """Read the clients of a table. The last table stays in memory, and is read again only if the file has changed.
+@dataclass(frozen=True, kw_only=True)
+class TableSettings(DatasetSettings):
+    """The columns of a table."""
+
+    has_targets: ClassVar[bool] = True
+
+    client: str | None = setting(None, "column that names the client of each row")
+    target: str | tuple[str, ...] | None = setting(None, "column to predict, or several")
+    columns: tuple[str, ...] = setting((), "columns of the inputs; empty: all others")
+    subject: str | None = setting(
+        None,
+        "column that names the subject of each row, such as a patient, whose rows stay together",
+    )
+    order: str | None = setting(
+        None,
+        "column of the times of the rows, of which the latest are for tests; none: rows at random",
+    )
+    gap: float | str | None = setting(
+        None,
+        "later parts are later by more than this: a number, or for dates such as 7D or 12h; "
+        "none: no gap",
+    )
+    task: str = setting(
+        "auto",
+        "classification or regression; auto: by the type of the target",
+        choices=TASKS,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_gap(self.gap)
+        if self.gap is not None and self.order is None:
+            raise SettingError(
+                f"Scenario.gap {self.gap} needs Scenario.order, a column by which rows are early "
+                "or late (table)"
+            )
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return (self.target,) if isinstance(self.target, str) else tuple(self.target or ())
+
+
+def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = False) -> OwnData:
+    """Read the clients of a table.
+
+    The last table stays in memory, and is read again only if the file has changed.
 
     Args:
         path: A .csv or .parquet file.
-        client: The column that names the client of each row.
-        target: The column, or columns, to predict.
-        features: The columns of the inputs; none of them takes all others.
-        task: See :func:`~coterie.data.frames.from_frame`.
-        subject: The column that names the subject of each row, if any.
-        order: The column of the times of the rows, if any.
-        gap: See :func:`~coterie.data.frames.from_frame`.
+        options: The columns, see :func:`~coterie.data.frames.from_frame`.
+        takes_tokens: Not used: the columns are features.
 
     Returns:
         The clients' data.
@@ -66,77 +99,67 @@ def clients(
         UserError: The file or a column is not valid, see also
             :func:`~coterie.data.frames.from_frame`.
     """
+    del takes_tokens
     if ending(path) not in KINDS:
         raise UserError(
             f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet"
         )
-    targets = (target,) if isinstance(target, str) else tuple(target or ())
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
-    return _clients(
-        path,
-        about.st_mtime_ns,
-        about.st_size,
-        client,
-        targets,
-        tuple(features),
-        task,
-        subject,
-        order,
-        gap,
-    )
+    return _clients(path, (status.st_mtime_ns, status.st_size), options)
 
 
 @lru_cache(maxsize=1)
-def _clients(
-    path: Path,
-    changed: int,
-    size: int,
-    client: str | None,
-    targets: tuple[str, ...],
-    features: tuple[str, ...],
-    task: str,
-    subject: str | None,
-    order: str | None,
-    gap: float | str | None,
-) -> OwnData:
-    del changed, size  # only the key of the cache
-    names, read, first = (
-        _parquet(path) if ending(path) == ".parquet" else _csv(path, (client, subject))
-    )
-    for setting, value in (("client", client), ("target", targets)):
+def _clients(path: Path, stamp: tuple[int, int], options: TableSettings) -> OwnData:
+    del stamp  # only a key of the cache: the file's time and size
+    client, targets = options.client, options.targets
+    subject, order = options.subject, options.order
+    if ending(path) == ".parquet":
+        names, read, first = _parquet(path)
+    else:
+        names, read, first = _csv(path, text_columns=(client, subject))
+    for setting_name, value in (("client", client), ("target", targets)):
         if not value:
             raise SettingError(
-                f"Scenario.{setting} must name a column of {path}, which has {listed(names)}"
+                f"Scenario.{setting_name} must name a column of {path}, which has {listed(names)}"
             )
-    taken = [str(client), *targets, *([] if subject is None else [subject])]
+    taken = [str(client), *targets]
+    if subject is not None:
+        taken.append(subject)
     ordering = [] if order is None else [order]
-    chosen = list(features) or [name for name in names if name not in [*taken, *ordering]]
-    check_columns(names, taken, chosen, str(path))
-    check_order(names, taken, ordering, gap if order is None else None, str(path))
-    times = [name for name in ordering if name not in chosen]
-    made = clients_of(
-        read([*taken, *chosen, *times]),
+    features = list(options.columns) or [name for name in names if name not in (*taken, *ordering)]
+    check_columns(names, taken, features, str(path))
+    check_order(names, taken, ordering, options.gap if order is None else None, str(path))
+    times = [name for name in ordering if name not in features]
+    data = clients_of(
+        read([*taken, *features, *times]),
         client,
         targets,
-        chosen,
-        task,
+        features,
+        options.task,
         str(path),
         subject,
         order,
-        gap,
+        options.gap,
     )
-    if order is not None or any(text.endswith(HINT) for text in made.hints):
-        return made
-    unused = [name for name in names if name not in (*taken, *chosen)]
-    dated = [name for name, some in first(unused).items() if is_date_column(some)] if unused else []
-    return replace(made, hints=[*made.hints, *(looks_like_time(name) for name in dated[:1])])
+    if order is not None or any(text.endswith(HINT) for text in data.hints):
+        return data
+    # Rows without an order: say it if a column that is not used has dates.
+    unused = [name for name in names if name not in (*taken, *features)]
+    values_of = first(unused) if unused else {}
+    dates = [name for name, values in values_of.items() if is_date_column(values)]
+    return replace(data, hints=[*data.hints, *(looks_like_time(name) for name in dates[:1])])
 
 
 KINDS = (".csv", ".parquet")
 """Endings of the names of tables."""
+
+
+def is_table_file(path: Path) -> bool:
+    """Whether the name of a file is that of a table."""
+    return ending(path) in KINDS
 
 
 def ending(path: Path) -> str:
@@ -159,8 +182,8 @@ _BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
-def _csv(path: Path, text: Collection[str | None]) -> tuple[list[str], Read, Read]:
-    """The names of a CSV file's columns, and the functions that read it, in which those of ``text`` stay text, or its start."""
+def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], Read, Read]:
+    """The names of a CSV file's columns, and the functions that read it, or their start."""
     raw = readers.content(path)
     if not raw.strip():
         raise UserError(f"{path} is empty")
@@ -177,7 +200,7 @@ def _csv(path: Path, text: Collection[str | None]) -> tuple[list[str], Read, Rea
     blocks = partial(_blocks, path, raw, mark)
 
     def read(needed: list[str]) -> Columns:
-        return _read_csv(path, partial(blocks, needed), len(raw), text)
+        return _read_csv(path, partial(blocks, needed), len(raw), text_columns)
 
     def first(needed: list[str]) -> Columns:
         return {name: np.array(fields, object) for name, fields in next(blocks(needed)).items()}
@@ -367,3 +390,6 @@ def _of_chunks(column: Any) -> np.ndarray:
         names = np.array([*chunk.dictionary.to_pylist(), None], object)
         parts.append(names[chunk.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)])
     return np.concatenate(parts)
+
+
+register("table", OwnSource("one per name", clients_of_table, TableSettings, is_file=True))

@@ -1,4 +1,4 @@
-"""A folder of pictures per client, with a folder per class: ``hospital-A/cat/1.png``.
+"""Your own data: a folder of pictures per client, with a folder per class: ``hospital-A/cat/1.png``.
 
 Pictures need Pillow (``pip install 'coterie[images]'``).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from coterie.data import readers
+from coterie.data.datasets.source import DatasetSettings, OwnSource, register
 from coterie.data.examples import Pool, pool
 from coterie.data.own import OwnData
 from coterie.data.spelling import check_unlike
 from coterie.data.tasks import in_order
 from coterie.data.world import check_name
 from coterie.files import available_memory, check_links, reason
-from coterie.settings import UserError
+from coterie.settings import UserError, setting
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 """What the names of pictures end in, in lower or upper case."""
@@ -33,15 +35,30 @@ BESIDE = ("thumbs.db", "desktop.ini")
 Stamp = tuple[Path, int, int]
 """A file, the time of its last change, and its size."""
 
+ClientFiles = tuple[str, tuple[tuple[str, tuple[Stamp, ...]], ...]]
+"""A client, and its classes with their pictures."""
 
-def clients(folder: Path, resize: int | None, grey: bool) -> OwnData:
-    """Read the clients of a folder. The last folder stays in memory, and is read again only if a file has changed.
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(DatasetSettings):
+    """The size and the channels of pictures."""
+
+    resize: int | None = setting(
+        None, "height and width that pictures get; none: they have one size", ge=1, le=4096
+    )
+    grey: bool = setting(False, "make pictures grey, with one channel; false: three channels")
+
+
+def clients_of_images(folder: Path, options: ImageSettings, takes_tokens: bool = False) -> OwnData:
+    """Read the clients of a folder.
+
+    The last folder stays in memory, and is read again only if a file has changed.
 
     Args:
         folder: A folder with a folder for each client, with a folder for each class, with PNG or
             JPEG files. No link in it may lead out of it.
-        resize: Height and width that all pictures get; None if they have one size.
-        grey: Whether pictures become grey, with one channel; otherwise they have three.
+        options: The size and the channels of the pictures.
+        takes_tokens: Not used.
 
     Returns:
         The clients' data. The classes are those of all clients together, in the order of their
@@ -51,17 +68,17 @@ def clients(folder: Path, resize: int | None, grey: bool) -> OwnData:
         UserError: A picture cannot be read, has another size than the others, or is at another
             place.
     """
+    del takes_tokens
     folder = folder.resolve()
     check_links(folder)
+    files: list[ClientFiles] = []
     try:
-        owners = {
-            one.name: {kind.name: _files(kind) for kind in _folders(one)}
-            for one in _folders(folder)
-        }
+        for client in _folders(folder):
+            classes = [(of_class.name, _files(of_class)) for of_class in _folders(client)]
+            files.append((client.name, tuple(classes)))
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
-    found = tuple((name, tuple(kinds.items())) for name, kinds in owners.items())
-    return _clients(folder, found, resize, grey)
+    return _clients(folder, tuple(files), options)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -102,30 +119,35 @@ def _seen(folder: Path) -> Iterator[Path]:
         )
 
 
-Found = tuple[tuple[str, tuple[tuple[str, tuple[Stamp, ...]], ...]], ...]
-"""Client, and its classes with their pictures."""
-
-
 @lru_cache(maxsize=1)
-def _clients(folder: Path, found: Found, resize: int | None, grey: bool) -> OwnData:
-    classes = in_order({kind for _, kinds in found for kind, _ in kinds})
-    check_unlike(classes, f"classes in {folder}")
-    if len(classes) < 2:
+def _clients(folder: Path, files: tuple[ClientFiles, ...], options: ImageSettings) -> OwnData:
+    names_of_classes = {of_class for _, classes in files for of_class, _ in classes}
+    all_classes = in_order(names_of_classes)
+    check_unlike(all_classes, f"classes in {folder}")
+    if len(all_classes) < 2:
         raise UserError(
-            f"{folder} must have pictures of at least two classes, and has only {classes[0]!r}"
+            f"{folder} must have pictures of at least two classes, and has only {all_classes[0]!r}"
         )
-    reader = _Reader(sum(len(stamps) for _, kinds in found for _, stamps in kinds), resize, grey)
+    count = sum(len(stamps) for _, classes in files for _, stamps in classes)
+    reader = _Reader(count, options)
     pools: dict[str, Pool] = {}
-    for name, kinds in found:
-        pictures = [reader.read(path) for _, stamps in kinds for path, _, _ in stamps]
-        labels = [classes.index(kind) for kind, stamps in kinds for _ in stamps]
+    for client, classes in files:
+        pictures: list[np.ndarray] = []
+        labels: list[int] = []
+        for of_class, stamps in classes:
+            pictures += [reader.read(path) for path, _, _ in stamps]
+            labels += [all_classes.index(of_class)] * len(stamps)
         if not pictures:
-            raise UserError(f"{folder / name} holds no picture")
-        pools[name] = pool(np.stack(pictures), np.array(labels), folder / name, len(classes))
-    about = {"task": "classification", "classes": classes}
-    own = {name: (one, None, None) for name, one in pools.items()}
+            raise UserError(f"{folder / client} holds no picture")
+        pools[client] = pool(
+            np.stack(pictures), np.array(labels), folder / client, len(all_classes)
+        )
+    shape = tuple(next(reversed(pools.values())).inputs.shape[1:])
     return OwnData(
-        pools=own, shape=tuple(pools[name].inputs.shape[1:]), outputs=len(classes), about=about
+        pools={client: (client_pool, None, None) for client, client_pool in pools.items()},
+        shape=shape,
+        outputs=len(all_classes),
+        about={"task": "classification", "classes": all_classes},
     )
 
 
@@ -134,12 +156,13 @@ class _Reader:
 
     Args:
         count: Number of pictures.
-        resize: As for :func:`clients`.
-        grey: As for :func:`clients`.
+        options: The size and the channels that all pictures get.
     """
 
-    def __init__(self, count: int, resize: int | None, grey: bool) -> None:
-        self.count, self.resize, self.grey = count, resize, grey
+    def __init__(self, count: int, options: ImageSettings) -> None:
+        self.count = count
+        self.resize = options.resize
+        self.grey = options.grey
         self.pillow = _pillow()
         self.first: tuple[Path, tuple[int, ...]] | None = None
 
@@ -204,3 +227,6 @@ def _pillow() -> tuple[Any, Any]:
     except ImportError as error:
         raise UserError("pictures need Pillow: pip install 'coterie[images]'") from error
     return Image, ImageOps
+
+
+register("images", OwnSource("one per folder", clients_of_images, ImageSettings))

@@ -1,0 +1,156 @@
+"""Data sets by name: ``load("mnist", "/data")`` reads files in their upstream layouts.
+
+Every module of this package is one data set, or one file format with its data sets: the class of
+its options, the function that reads it, and a line that registers it.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from coterie.data.datasets.source import (
+    FAMILIES,
+    OWN_SOURCES,
+    REGISTERED,
+    DatasetSettings,
+    OwnSource,
+    Source,
+)
+from coterie.data.examples import Dataset
+from coterie.files import expanded, reason
+from coterie.settings import UserError, build, nearest
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+DATASETS: Mapping[str, Source] = MappingProxyType(
+    dict(sorted(REGISTERED.items(), key=lambda entry: entry[1].files is not None))
+)
+"""Name -> data set that a scenario divides among clients; first those that need no files."""
+
+OWN_DATA: Mapping[str, str] = MappingProxyType(
+    {name: source.clients for name, source in OWN_SOURCES.items()}
+)
+"""Data sets whose clients have their own data -> their number of clients, in words."""
+
+
+def load(name: str, folder: Path | str | None = None, seed: int = 0, **options: Any) -> Dataset:
+    """Load the data set called ``name``.
+
+    The last two data sets stay in memory. They are read again only if a file has changed.
+
+    Args:
+        name: One of :data:`DATASETS`, ``hub:NAME``, or NAME for the ``NAME.npz`` of the folder.
+        folder: Folder of its files; None takes the environment variable COTERIE_DATA. Each file is
+            searched in the folder itself and in upstream's own subfolders.
+        seed: Seed of the examples, where they are drawn.
+        **options: Settings of the data set, see :attr:`Source.options`.
+
+    Returns:
+        The data set.
+
+    Raises:
+        UserError: The name is unknown, the folder or a file is missing, or a file is not valid.
+        SettingError: The data set has no such option.
+    """
+    source = find(name, folder)
+    return read(
+        source,
+        build(source.options, {"name": name, **options}, owner=f"the data set {name}"),
+        folder,
+        seed,
+    )
+
+
+def read(source: Source, options: DatasetSettings, folder: Path | str | None, seed: int) -> Dataset:
+    """Read a data set with the given options; see :func:`load`."""
+    paths = source.files(resolve(folder, options.name)) if source.files else ()
+    try:
+        stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
+    # All runs share a data set that is read from files, whatever their seeds are.
+    return _read_unless_kept(source, stamps, options, seed if source.random else 0)
+
+
+@lru_cache(maxsize=2)
+def _read_unless_kept(
+    source: Source,
+    stamps: tuple[tuple[Path, int, int], ...],
+    options: DatasetSettings,
+    seed: int,
+) -> Dataset:
+    return source.read(tuple(path for path, _, _ in stamps), options, seed)
+
+
+def find(name: str, folder: Path | str | None = None) -> Source:
+    """Return the :class:`Source` of a data set.
+
+    Args:
+        name: As for :func:`load`.
+        folder: As for :func:`load`.
+
+    Returns:
+        The source.
+
+    Raises:
+        UserError: The name is unknown; the message has the nearest known name.
+    """
+    if name in DATASETS:
+        return DATASETS[name]
+    given = folder or os.environ.get("COTERIE_DATA")
+    for family in FAMILIES:
+        source = family.find(name, expanded(given) if given else None)
+        if source is not None:
+            return source
+    known = ", ".join([*DATASETS, *(family.pattern for family in FAMILIES)])
+    raise UserError(f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known})")
+
+
+def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path:
+    """Return the data folder, or the file of a table: the given one, otherwise COTERIE_DATA.
+
+    Args:
+        folder: The given folder or file, or None.
+        name: Name of the data set, for the message.
+        file: Whether it is a file.
+
+    Returns:
+        The path of an existing folder or file.
+
+    Raises:
+        UserError: No path is given, it does not exist, or it is a folder where a file is needed or
+            the other way round.
+    """
+    what, usage = ("file", "--data FILE.csv") if file else ("folder", "--data DIR")
+    given = folder or os.environ.get("COTERIE_DATA")
+    if not given:
+        whose = (
+            "a table is read from a file: give it"
+            if file
+            else f"{name} is read from files: give their folder"
+        )
+        raise UserError(f"{whose} with {usage} or set COTERIE_DATA")
+    path = expanded(given)
+    if file and path.is_dir():
+        raise UserError(f"{path} is a folder, and a table is one file: give it with {usage}")
+    if not path.exists():
+        raise UserError(f"the data {what} {path} does not exist")
+    if not file and not path.is_dir():
+        raise UserError(
+            f"the data folder {path} is a file; for a table of your own, use the scenario "
+            "table/clients"
+        )
+    return path
+
+
+def own_source(name: str) -> OwnSource | None:
+    """Return the source of your own data called ``name``; None for other data sets."""
+    return OWN_SOURCES.get(name)

@@ -1,0 +1,108 @@
+"""Digits of several origins, as images of 3 x 28 x 28: the domains of HCCT and FedBN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from coterie.data.datasets.source import REGISTERED, DatasetSettings, Paths, Source, register
+from coterie.data.examples import Dataset, Pool
+from coterie.settings import setting
+
+NUMBER_OF_FILES = {"mnist": 4, "svhn": 2, "usps": 1, "synth_digits": 2, "mnist_m": 1, "digits": 0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainSettings(DatasetSettings):
+    """The size of each domain."""
+
+    per_domain: int = setting(
+        5000,
+        "training images of each domain, the first ones; a fifth as many are test images",
+        ge=5,
+        le=1_000_000,
+    )
+
+
+def domain_files(folder: Path, domains: tuple[str, ...]) -> Paths:
+    """Find the files of all domains, in their order."""
+    paths: list[Path] = []
+    for domain in domains:
+        find_files = REGISTERED[domain].files
+        paths += find_files(folder) if find_files else ()
+    return tuple(paths)
+
+
+def read_domains(
+    paths: Paths, options: DomainSettings, seed: int, domains: tuple[str, ...]
+) -> Dataset:
+    """Read domains of digits as images of 3 x 28 x 28.
+
+    Args:
+        paths: The files of all domains, in their order.
+        options: The size of each domain.
+        seed: Not used.
+        domains: Data sets of digits, one for each domain.
+
+    Returns:
+        The data set. Its meta ``domain`` is the number of the domain.
+    """
+    unread = list(paths)
+    train: list[Pool] = []
+    test: list[Pool] = []
+    for domain in domains:
+        count = NUMBER_OF_FILES[domain]
+        own_paths, unread = unread[:count], unread[count:]
+        source = REGISTERED[domain]
+        data = _with_test_pool(source.read(tuple(own_paths), source.options(name=domain), seed))
+        assert data.test is not None
+        train.append(data.train.first(options.per_domain))
+        test.append(data.test.first(options.per_domain // 5))
+    return Dataset(name=options.name, train=_joined(train), test=_joined(test), classes=10)
+
+
+def _with_test_pool(data: Dataset) -> Dataset:
+    """The last fifth of a data set without a test pool becomes its test pool."""
+    if data.test is not None:
+        return data
+    images, labels = data.train.inputs, data.train.targets
+    cut = len(data.train) - len(data.train) // 5
+    test = Pool(images[cut:], labels[cut:])
+    return Dataset(name=data.name, train=data.train.first(cut), test=test, classes=data.classes)
+
+
+def _joined(pools: list[Pool]) -> Pool:
+    """One pool of all domains, in colour and of one size."""
+    images = []
+    for pool in pools:
+        resized = torch.nn.functional.interpolate(pool.inputs, size=(28, 28), mode="bilinear")
+        images.append(resized.expand(-1, 3, -1, -1).clamp(0, 1))
+    domain = [torch.full((len(pool),), number) for number, pool in enumerate(pools)]
+    labels = torch.cat([pool.targets for pool in pools])
+    return Pool(torch.cat(images), labels, {"domain": torch.cat(domain)})
+
+
+for _name, _about, _domains in (
+    (
+        "digit_domains",
+        "digits of four origins as 3x28x28: MNIST, USPS, MNIST-M, scikit-learn's",
+        ("mnist", "usps", "mnist_m", "digits"),
+    ),
+    (
+        "digit_five",
+        "digits of five origins as 3x28x28, as in HCCT: MNIST, SVHN, USPS, SynthDigits, MNIST-M",
+        ("mnist", "svhn", "usps", "synth_digits", "mnist_m"),
+    ),
+):
+    register(
+        _name,
+        Source(
+            _about,
+            partial(read_domains, domains=_domains),
+            partial(domain_files, domains=_domains),
+            options=DomainSettings,
+        ),
+    )

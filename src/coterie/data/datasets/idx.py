@@ -1,0 +1,71 @@
+"""Data sets in MNIST's idx files: MNIST, Fashion-MNIST, and QMNIST with the writer of each digit."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from coterie.data import readers
+from coterie.data.datasets.source import DatasetSettings, Paths, Source, register
+from coterie.data.examples import Dataset, pool
+from coterie.settings import UserError
+
+IMAGES_AND_LABELS = (
+    "train-images-idx3",
+    "train-labels-idx1",
+    "t10k-images-idx3",
+    "t10k-labels-idx1",
+)
+WRITERS = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
+
+
+def idx_files(folder: Path, name: str, places: tuple[str, ...], writers: bool = False) -> Paths:
+    """Find the four files of a data set like MNIST, and two more of QMNIST if it has writers."""
+    # Some copies of the files have a dot where most have a hyphen.
+    spellings: list[tuple[str, ...]] = [
+        (f"{stem}-ubyte", f"{stem[:-5]}.{stem[-4:]}-ubyte") for stem in IMAGES_AND_LABELS
+    ]
+    if writers:
+        spellings += [(table,) for table in WRITERS]
+    return tuple(readers.find(folder, places, names, name) for names in spellings)
+
+
+def read_idx(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
+    """Read the idx files of a data set like MNIST, and QMNIST's tables if they are given."""
+    del seed
+    pools = []
+    for images_at in (0, 2):
+        images = readers.idx(paths[images_at], 3)
+        labels = readers.idx(paths[images_at + 1], 1)
+        meta = _writers(paths[4 + images_at // 2], labels) if len(paths) > 4 else {}
+        pools.append(pool(images, labels, paths[images_at + 1], 10, **meta))
+    return Dataset(name=options.name, train=pools[0], test=pools[1], classes=10)
+
+
+def _writers(path: Path, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """The writer and population of each digit, ``(N,)``: 0 Census employees, 1 students.
+
+    These are columns 2 and 1 of QMNIST's table. Its first rows are MNIST's images; column 0 must
+    agree with their labels. Column 1 is the series of NIST's forms: 4 is the high-school students'
+    series, smaller numbers are the employees'.
+    """
+    table = readers.idx(path, 2)
+    if len(table) < len(labels) or table.shape[1] < 3 or (table[: len(labels), 0] != labels).any():
+        raise UserError(
+            f"{path} does not belong to these MNIST labels: its classes differ from them"
+        )
+    return {"writer": table[: len(labels), 2], "population": np.equal(table[: len(labels), 1], 4)}
+
+
+_MNIST_FOLDERS = ("MNIST/raw", "mnist", "")
+_FASHION_FOLDERS = ("FashionMNIST/raw", "fashion_mnist", "fashion", "")
+
+for _name, _about, _places in (
+    ("mnist", "60,000 + 10,000 handwritten digits, 28x28 (idx files)", _MNIST_FOLDERS),
+    ("qmnist", "MNIST with each digit's writer and population (idx files)", _MNIST_FOLDERS),
+    ("fashion_mnist", "60,000 + 10,000 pictures of clothing, 28x28 (idx)", _FASHION_FOLDERS),
+):
+    _files = partial(idx_files, name=_name, places=_places, writers=_name == "qmnist")
+    register(_name, Source(_about, read_idx, _files))
