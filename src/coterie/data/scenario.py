@@ -66,11 +66,16 @@ PARTS: Mapping[str, type[ScenarioPart]] = MappingProxyType(
 )
 """Name of a part -> its class; the data set of a scenario has a class with its options."""
 
-OPTIONS: tuple[type[DatasetSettings], ...] = tuple(
-    dict.fromkeys(
-        source.options for source in (*DATASETS.values(), *OWN_SOURCES.values(), *FAMILIES)
-    )
+OPTIONS_OF: Mapping[str, type[DatasetSettings]] = MappingProxyType(
+    {
+        **{name: source.options for name, source in DATASETS.items()},
+        **{name: source.options for name, source in OWN_SOURCES.items()},
+        **{family.pattern: family.options for family in FAMILIES},
+    }
 )
+"""Data set, or family of data sets -> the class of its settings."""
+
+OPTIONS = tuple(dict.fromkeys(OPTIONS_OF.values()))
 """The classes of the settings of all data sets."""
 
 
@@ -119,7 +124,7 @@ class Scenario:
         base = settings.pop("base", None)
         if isinstance(settings.get("training"), Mapping):
             settings["training"] = build(Training, settings["training"])
-        unchanged = {
+        unchanged: dict[str, Any] = {
             f.name: f.default if base is None else getattr(base, f.name, f.default)
             for f in dataclasses.fields(self)
         }
@@ -129,7 +134,7 @@ class Scenario:
                 object.__setattr__(self, name, value)
             elif not _is_unused_option(name, value):
                 raise self._unknown(name, value, parts, settings)
-        self.__post_init__()
+        self._check()
 
     def _unknown(
         self,
@@ -170,11 +175,15 @@ class Scenario:
     @classmethod
     def default_of(cls, name: str) -> Any:
         """The default of a setting, by its flat name."""
-        for part in (cls, *PARTS.values(), *OPTIONS):
-            of_part = name if part is cls or name != part.part else part.main
-            for f in dataclasses.fields(part):
-                if f.name == of_part and f.name not in PARTS:
-                    return f.default
+        for part in (*PARTS.values(), *OPTIONS):
+            defaults = {f.name: f.default for f in dataclasses.fields(part)}
+            if name == part.part and part.main:
+                return defaults[part.main]
+            if name != part.main and name in defaults:
+                return defaults[name]
+        for f in dataclasses.fields(cls):
+            if f.name == name:
+                return f.default
         raise KeyError(name)
 
     def flat(self) -> dict[str, Any]:
@@ -185,7 +194,8 @@ class Scenario:
             settings |= value.flat() if isinstance(value, ScenarioPart) else {name: value}
         return settings
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
+        """Check all settings, and that the parts fit together."""
         check(self)
         own_data = self.dataset.name in OWN_DATA
         if own_data != (self.partition.kind == "clients"):
@@ -455,11 +465,9 @@ def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def datasets_with(option: str) -> list[str]:
     """Return the names of the data sets that have an option of this name."""
-    sources = {name: source.options for name, source in {**DATASETS, **OWN_SOURCES}.items()}
-    sources |= {family.prefix: family.options for family in FAMILIES if family.prefix}
     return [
         name
-        for name, options in sources.items()
+        for name, options in OPTIONS_OF.items()
         if option != options.main and option in settings_of(options)
     ]
 
