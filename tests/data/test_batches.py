@@ -232,7 +232,7 @@ def test_a_file_larger_than_the_limit_is_read_batch_by_batch(
 
     plain = clients()
     expected = models_of(plain, lambda: nn.Linear(FEATURES, CLASSES))
-    monkeypatch.setattr(learner, "WHOLE_PASS", 10)
+    monkeypatch.setattr(learner, "MAX_PASS_BYTES", 10)
     torch.testing.assert_close(
         models_of(plain, lambda: nn.Linear(FEATURES, CLASSES)), expected, rtol=1e-5, atol=1e-6
     )

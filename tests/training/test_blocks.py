@@ -230,15 +230,15 @@ def test_a_client_that_breaks_down_leaves_the_others_alone() -> None:
 
 
 def test_who_goes_with_whom() -> None:
-    training, exact = Training(batch=8), {"least": 1, "exact": True}
+    training, exact = Training(batch=8), {"min_batch": 1, "exact": True}
 
     def key(n, **how):
-        return goes_with(examples(n, 0), training, **{"least": 1, "exact": False, **how})
+        return goes_with(examples(n, 0), training, **{"min_batch": 1, "exact": False, **how})
 
     assert key(17) == key(24) != key(25)
     assert key(16) != key(17)
     assert key(17, **exact) == key(17, **exact) != key(24, **exact)
-    assert key(17, least=2) == key(16, least=2)  # a last batch of one is left out
+    assert key(17, min_batch=2) == key(16, min_batch=2)  # a last batch of one is left out
     whole = Training(batch=0)
     assert goes_with(examples(5, 0), whole, 1, False) == goes_with(
         examples(500, 0), whole, 1, False

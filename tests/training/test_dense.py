@@ -90,7 +90,7 @@ class Autocast(Attacked):
 
 @pytest.fixture(autouse=True)
 def every_layer_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "LARGE", 1)
+    monkeypatch.setattr(dense, "MIN_LAYER_WEIGHTS", 1)
 
 
 MODELS = [linear, mlp, Tied, Frozen, Words, Twice, First, Attacked, Penalised, Halved]
@@ -127,12 +127,12 @@ def test_in_bf16_the_float32_values_are_updated(
     start = learner.layout.row(made(model, 1))
     assert learner.dense.layers
     found = learner.train(start.clone(), data, training, 0.05, generator(1))
-    monkeypatch.setattr(dense, "LARGE", 10**9)
+    monkeypatch.setattr(dense, "MIN_LAYER_WEIGHTS", 10**9)
     autocast = Learner(made(model), Objective(), precision="bf16")
     expected = autocast.train(start.clone(), data, training, 0.05, generator(1))
     assert (found - expected).norm() < 0.02 * (expected - start).norm()
     assert not torch.equal(found, start)
-    monkeypatch.setattr(dense, "FEW", 0)  # no product in float32
+    monkeypatch.setattr(dense, "MAX_FLOAT32_ROWS", 0)  # no product in float32
     assert torch.equal(learner.train(start.clone(), data, training, 0.05, generator(1)), expected)
 
 
@@ -170,7 +170,7 @@ def test_layers_with_other_weights_than_the_models_are_left_alone() -> None:
 
 
 def test_a_small_layer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "LARGE", FEATURES * CLASSES + 1)
+    monkeypatch.setattr(dense, "MIN_LAYER_WEIGHTS", FEATURES * CLASSES + 1)
     assert not Learner(made(linear), Objective()).dense.gain(Training())
 
 

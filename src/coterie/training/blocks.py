@@ -30,7 +30,7 @@ from coterie.training.learner import Learner, Pull, batch_starts, passes, plain,
 from coterie.training.precision import computing
 
 
-def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hashable:
+def goes_with(data: Split, training: Training, min_batch: int, exact: bool) -> Hashable:
     """Return a key; clients with equal keys can be trained in one block.
 
     They make the same number of steps, with batches of nearly the same sizes. A shorter last batch
@@ -39,7 +39,7 @@ def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hasha
     Args:
         data: The client's training examples.
         training: Settings of local training.
-        least: Fewest examples of a batch.
+        min_batch: Fewest examples of a batch.
         exact: Whether all sizes must be equal, because the module mixes examples.
 
     Returns:
@@ -48,7 +48,7 @@ def goes_with(data: Split, training: Training, least: int, exact: bool) -> Hasha
     Raises:
         ValueError: The client can make no step.
     """
-    steps = len(batch_starts(len(data), training, least))
+    steps = len(batch_starts(len(data), training, min_batch))
     kind = data.inputs.shape[1:], data.inputs.dtype, data.targets.shape[1:], data.targets.dtype
     return steps, exact and len(data), kind
 
@@ -57,40 +57,38 @@ class Block:
     """Stacked models ``(w, d)`` of w clients, and steps of all of them at once."""
 
     def __init__(self, learner: Learner, rows: Sequence[Tensor]) -> None:
-        self.learner, self.layout = learner, learner.layout
+        self.learner = learner
+        self.layout = learner.layout
         self.flat = learner.scratch("models", len(rows), learner.layout.size)
         torch.stack([row.to(learner.device) for row in rows], out=self.flat)
         for model in self.flat if self.layout.variances else ():
             self.layout.raise_variances(model)
         trainable = {p.name for p in self.layout.pieces[: len(learner.parameters)]}
         rounded = {id(parameter) for parameter, _ in learner.master.rounded}
-        own = dict(learner.module.named_parameters())
-        self.values: list[
-            Tensor
-        ] = []  # float32 views of ``flat``, in the order of the row, trainable ones first
-        self.tensors: dict[str, Tensor] = {}  # the tensors with which the module computes
-        self.apart: list[
-            tuple[Tensor, Tensor]
-        ] = []  # (values, tensor) of tensors that are not trained
+        parameters = dict(learner.module.named_parameters())
+        # Float32 views of `flat`, in the order of the row, trainable ones first.
+        self.values: list[Tensor] = []
+        # The tensors with which the module computes.
+        self.tensors: dict[str, Tensor] = {}
+        # (values, tensor) of tensors that are not trained.
+        self.buffers: list[tuple[Tensor, Tensor]] = []
         for piece in self.layout.pieces:
             values = self.flat[:, piece.start : piece.stop].view(len(rows), *piece.shape)
-            low = id(own.get(piece.name)) in rounded
-            self.tensors[piece.name] = values.to(torch.bfloat16) if low else values.detach()
+            is_rounded = id(parameters.get(piece.name)) in rounded
+            self.tensors[piece.name] = values.to(torch.bfloat16) if is_rounded else values.detach()
             if piece.name in trainable:
                 self.values.append(values)
             else:  # BatchNorm writes its statistics, under vmap only to contiguous tensors
                 self.tensors[piece.name] = values.contiguous()
-                self.apart.append((values, self.tensors[piece.name]))
+                self.buffers.append((values, self.tensors[piece.name]))
         self.leaves = [
             self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable
         ]
         self.stack = DenseStack.of(learner)
-        self.known: TorchLoss | None = (
-            None  # which loss of torch the loss is, found in the first batch
-        )
-        self.of_classes = (
-            False  # whether the loss is the cross entropy of classes, which the targets tell, too
-        )
+        # Which loss of torch the loss is; the first batch shows it.
+        self.torch_loss: TorchLoss | None = None
+        # Whether the loss is the cross entropy of classes; the targets show it.
+        self.of_classes = False
 
     def train(
         self,
@@ -122,36 +120,44 @@ class Block:
         longest = max(splits, key=len)
         size = training.batch or len(longest)
         present = _present([len(split) for split in splits], len(longest)).to(learner.device)
-        for at, how in staged(self.layout, training, stages):
-            step = self._stepper(at, how, lr, pull, whole=not stages)
-            for starts in passes(batch_starts(len(longest), how, learner.least), how):
+        for positions, settings in staged(self.layout, training, stages):
+            step = self._stepper(positions, settings, lr, pull, trains_all=not stages)
+            starts = batch_starts(len(longest), settings, learner.min_batch)
+            for pass_starts in passes(starts, settings):
                 x, y = self._shuffled(splits, len(longest), gens)
-                for start in starts:
+                for start in pass_starts:
                     part = slice(start, start + size)
                     step(x[:, part], y[:, part], present[:, part])
-        for buffer, tensor in self.apart:
+        for buffer, tensor in self.buffers:
             buffer.copy_(tensor)
         return self.flat
 
     def _stepper(
-        self, at: Sequence[int], how: Training, lr: float, pull: Pull | None, whole: bool
+        self,
+        positions: Sequence[int],
+        settings: Training,
+        lr: float,
+        pull: Pull | None,
+        trains_all: bool,
     ) -> Callable[..., None]:
-        """Return a function of a batch, its targets and what of it is no padding, which makes a step of the tensors ``at``."""
+        """Return a function of a batch, its targets and what of it is no padding, which makes a step of some tensors."""
         learner = self.learner
-        pulled = None if pull is None else pull.of(self.layout, at, learner.device)
-        step = stepper([self.values[i] for i in at], how, lr, stacked=True, pull=pulled)
-        adding = self.stack if plain(how) and whole and pull is None else None
+        pulled = None if pull is None else pull.of(self.layout, positions, learner.device)
+        values = [self.values[i] for i in positions]
+        step = stepper(values, settings, lr, stacked=True, pull=pulled)
+        # Plain SGD of all layers of a stack adds products of matrices to the weights directly.
+        stack = self.stack if plain(settings) and trains_all and pull is None else None
 
-        def make(x: Tensor, y: Tensor, present: Tensor) -> None:
-            if adding is not None and adding.takes(x, y, self.of_classes):
-                adding.descend(self.tensors, x, y, present, lr, self._derivative())
+        def make_step(x: Tensor, y: Tensor, present: Tensor) -> None:
+            if stack is not None and stack.takes(x, y, self.of_classes):
+                stack.descend(self.tensors, x, y, present, lr, self._derivative())
             else:
-                step(self._gradients(x, y, present, at))
+                step(self._gradients(x, y, present, positions))
                 self._round()
 
-        return (
-            Recorded(make, learner.device) if self.of_classes and recordable(learner, how) else make
-        )
+        if self.of_classes and recordable(learner, settings):
+            return Recorded(make_step, learner.device)
+        return make_step
 
     def _shuffled(
         self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]
@@ -159,29 +165,26 @@ class Block:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
         if self.learner.augment is not None:
             return self._augmented(splits, length, gens)
-        device, here = self.learner.device, self.learner.here
-        x, y = (
-            self._scratch(name, length, getattr(splits[0], name)) for name in ("inputs", "targets")
-        )
-        orders = [
-            _padded(torch.randperm(len(split), generator=gen), length)
-            for split, gen in zip(splits, gens, strict=True)
-        ]
-        for split, order, own in zip(splits, orders, y, strict=True):
-            torch.index_select(here(split.targets), 0, order.to(device), out=own)
-        index = [
-            split.index.index_select(0, order) for split, order in zip(splits, orders, strict=True)
-        ]
+        device = self.learner.device
+        on_device = self.learner.on_device
+        x = self._scratch("inputs", length, splits[0].inputs)
+        y = self._scratch("targets", length, splits[0].targets)
+        indexes = []  # of each client's inputs in the pool
+        for split, gen, targets in zip(splits, gens, y, strict=True):
+            order = _padded(torch.randperm(len(split), generator=gen), length)
+            torch.index_select(on_device(split.targets), 0, order.to(device), out=targets)
+            indexes.append(split.index.index_select(0, order))
+        # One gather for all clients of a pool.
         start = 0
-        for _, run in groupby(
-            splits, key=lambda split: id(split.inputs)
-        ):  # one gather for all clients of a pool
-            pool, stop = here(splits[start].inputs), start + len(list(run))
-            at, own = torch.cat(index[start:stop]).to(device), x[start:stop].flatten(0, 1)
+        for _, run in groupby(splits, key=lambda split: id(split.inputs)):
+            pool = on_device(splits[start].inputs)
+            stop = start + len(list(run))
+            index = torch.cat(indexes[start:stop]).to(device)
+            inputs = x[start:stop].flatten(0, 1)
             if pool.dtype == torch.uint8:
-                torch.div(pool.index_select(0, at), 255, out=own)
+                torch.div(pool.index_select(0, index), 255, out=inputs)
             else:
-                torch.index_select(pool, 0, at, out=own)
+                torch.index_select(pool, 0, index, out=inputs)
             start = stop
         return x, y
 
@@ -194,28 +197,29 @@ class Block:
     def _augmented(
         self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor]:
-        whole: list[Tensor] = []
+        """:meth:`_shuffled` with an augmentation, which takes one client's examples at a time."""
+        memory: list[Tensor] = []  # for the inputs and the targets of all clients
         for i, (split, gen) in enumerate(zip(splits, gens, strict=True)):
-            own = self.learner.shuffled(split, gen)
-            whole = whole or [
-                self._scratch(name, length, t)
-                for name, t in zip(("inputs", "targets"), own, strict=True)
-            ]
-            for all_of_them, t in zip(whole, own, strict=True):
-                all_of_them[i, : len(split)], all_of_them[i, len(split) :] = t, t[:1]
-        return whole[0], whole[1]
+            examples = self.learner.shuffled(split, gen)
+            if not memory:
+                for name, tensor in zip(("inputs", "targets"), examples, strict=True):
+                    memory.append(self._scratch(name, length, tensor))
+            for tensor_of_all, tensor in zip(memory, examples, strict=True):
+                tensor_of_all[i, : len(split)] = tensor
+                tensor_of_all[i, len(split) :] = tensor[:1]
+        return memory[0], memory[1]
 
     def _gradients(
-        self, x: Tensor, y: Tensor, present: Tensor, at: Sequence[int]
+        self, x: Tensor, y: Tensor, present: Tensor, positions: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Gradients of each client's mean loss by the trainable tensors ``at``; ``present`` ``(w, b)`` is False for padding."""
+        """Gradients of each client's mean loss by some trainable tensors; ``present`` ``(w, b)`` is False for padding."""
         if self.stack is not None and self.stack.takes(x, y, self.of_classes):
-            every = self.stack.gradients(self.tensors, x, y, present, self._derivative())
-            return [every[i] for i in at]
-        low = self.learner.precision != "fp32"
+            gradients = self.stack.gradients(self.tensors, x, y, present, self._derivative())
+            return [gradients[i] for i in positions]
+        is_low = self.learner.precision != "fp32"
         with (
             computing(self.learner.precision, self.learner.device),
-            SameTypes() if low else nullcontext(),
+            SameTypes() if is_low else nullcontext(),
         ):
             outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
         outputs = outputs.float()
@@ -230,7 +234,8 @@ class Block:
             total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1).clamp(min=1)).sum()
         else:
             total = self._losses(outputs, y, present)
-        return torch.autograd.grad(total, [self.leaves[i] for i in at], materialize_grads=True)
+        leaves = [self.leaves[i] for i in positions]
+        return torch.autograd.grad(total, leaves, materialize_grads=True)
 
     def _derivative(self) -> Derivative:
         """The derivative of the loss by the outputs of a stack of dense layers."""
@@ -244,40 +249,45 @@ class Block:
 
     def _losses(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor:
         """Sum of the clients' losses; those with equally many examples in this batch are computed together."""
-        if (
-            is_torchs(self.learner.objective.loss)
-            and (total := self._of_torch(outputs, y, present)) is not None
-        ):
-            return total
-        loss, counts = torch.func.vmap(self.learner.objective.loss), present.sum(1)
+        if is_torchs(self.learner.objective.loss):
+            torch_total = self._of_torch(outputs, y, present)
+            if torch_total is not None:
+                return torch_total
+        loss = torch.func.vmap(self.learner.objective.loss)
+        counts = present.sum(1)
         total = outputs.new_zeros(())
         for count in counts.unique().tolist():
-            at = (counts == count).nonzero().squeeze(1)
-            if len(at) == len(counts):
+            clients = (counts == count).nonzero().squeeze(1)
+            if len(clients) == len(counts):
                 total = total + loss(outputs[:, :count], y[:, :count]).sum()
             elif count:
-                total = total + loss(outputs[at, :count], y[at, :count]).sum()
+                total = total + loss(outputs[clients, :count], y[clients, :count]).sum()
         return total
 
     def _of_torch(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor | None:
         """Sum of the clients' losses if the loss is torch's and has a value for each example, in one call; otherwise None."""
-        if self.known is None:
-            self.known = torch_loss(self.learner.objective.loss, outputs[0], y[0])
-        if self.known is None or self.known.reduction != "mean":
+        if self.torch_loss is None:
+            self.torch_loss = torch_loss(self.learner.objective.loss, outputs[0], y[0])
+        if self.torch_loss is None or self.torch_loss.reduction != "mean":
             return None
-        every = replace(self.known, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)).each(
-            present.numel()
+        all_examples = replace(
+            self.torch_loss, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)
         )
-        if every is None:
+        examples = all_examples.each(present.numel())
+        if examples is None:
             return None
-        shares = present if every.weights is None else every.weights.view_as(present) * present
+        shares = present
+        if examples.weights is not None:
+            shares = examples.weights.view_as(present) * present
+        sums = (examples.losses.view_as(shares) * shares).sum(1)
+        totals = shares.sum(1)
         # A batch in which nothing counts changes nothing.
-        sums, total = shares.sum(1), (every.losses.view_as(shares) * shares).sum(1)
-        return (total / sums.where(sums > 0, 1)).sum()
+        return (sums / totals.where(totals > 0, 1)).sum()
 
     def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        found = torch.func.functional_call(self.learner.module, tensors, (x,))
-        return found.logits if hasattr(found, "logits") else found
+        """The module's outputs with these tensors."""
+        outputs = torch.func.functional_call(self.learner.module, tensors, (x,))
+        return outputs.logits if hasattr(outputs, "logits") else outputs
 
     @torch.no_grad()
     def _round(self) -> None:
@@ -288,9 +298,9 @@ class Block:
 
 def _padded(order: Tensor, length: int) -> Tensor:
     """An order of positions, with the first one again and again up to a length."""
-    return (
-        order if len(order) == length else torch.cat([order, order[:1].expand(length - len(order))])
-    )
+    if len(order) == length:
+        return order
+    return torch.cat([order, order[:1].expand(length - len(order))])
 
 
 def _present(lengths: Sequence[int], length: int) -> Tensor:
@@ -325,8 +335,8 @@ class SameTypes(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in self.WEIGHTED:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
-            args = [_as_type(one, weight.dtype) for one in args]
-            kwargs = {name: _as_type(one, weight.dtype) for name, one in kwargs.items()}
+            args = [_as_type(value, weight.dtype) for value in args]
+            kwargs = {name: _as_type(value, weight.dtype) for name, value in kwargs.items()}
         elif func in self.NORMS and args:
             args = (args[0].float(), *args[1:])
         return func(*args, **kwargs)
@@ -351,7 +361,7 @@ _ACTIVATIONS: dict[
 its outputs and these."""
 
 
-FEW_CLASSES = 16
+MAX_CLASSES_FIRST = 16
 """With fewer classes, a softmax over the first dimension takes a quarter of the time of one over
 the last; with many, more."""
 
@@ -371,7 +381,7 @@ derivatives ``(w, b, m)``."""
 
 def of_cross_entropy(out: Tensor, y: Tensor, present: Tensor) -> Tensor:
     """Derivatives ``(w, b, classes)`` of each client's mean cross entropy by its outputs, for classes ``(w, b)``."""
-    if out.shape[2] < FEW_CLASSES:
+    if out.shape[2] < MAX_CLASSES_FIRST:
         g = torch.softmax(out.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
     else:
         g = torch.softmax(out, 2)
@@ -453,12 +463,12 @@ class DenseStack:
         Returns:
             The gradients, in the order of a row.
         """
-        found: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
         for layer, g, inputs in self._backward(tensors, x, y, present, derivative):
-            found[layer.weight] = torch.bmm(g.transpose(1, 2), inputs)
+            gradients[layer.weight] = torch.bmm(g.transpose(1, 2), inputs)
             if layer.bias:
-                found[layer.bias] = g.sum(1)
-        return [found[name] for name in self.order]
+                gradients[layer.bias] = g.sum(1)
+        return [gradients[name] for name in self.order]
 
     @torch.no_grad()
     def descend(
@@ -497,20 +507,23 @@ class DenseStack:
 
         The weights of a yielded layer may be changed.
         """
+        # Forward.
         out = x.flatten(2)
-        passed = [out]  # the inputs of each layer, then the outputs of the last one
+        activations = [out]  # the inputs of each layer, then the outputs of the last one
         for layer in self.layers:
             weight = tensors[layer.weight].transpose(1, 2)
             bias = tensors[layer.bias].unsqueeze(1) if layer.bias else None
             out = torch.bmm(out, weight) if bias is None else torch.baddbmm(bias, out, weight)
-            passed.append(
-                out if layer.activation is None else _ACTIVATIONS[layer.activation][0](out)
-            )
-            out = passed[-1]
+            if layer.activation is not None:
+                activate, _ = _ACTIVATIONS[layer.activation]
+                out = activate(out)
+            activations.append(out)
+        # Backward.
         g = derivative(out, y, present)
         for i, layer in reversed(list(enumerate(self.layers))):
             if layer.activation is not None:
-                g = _ACTIVATIONS[layer.activation][1](g, passed[i + 1])
-            below = torch.bmm(g, tensors[layer.weight]) if i else g
-            yield layer, g, passed[i]
-            g = below
+                _, derivative_of_activation = _ACTIVATIONS[layer.activation]
+                g = derivative_of_activation(g, activations[i + 1])
+            of_inputs = torch.bmm(g, tensors[layer.weight]) if i else g
+            yield layer, g, activations[i]
+            g = of_inputs

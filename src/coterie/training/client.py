@@ -48,7 +48,7 @@ def carry_out(
     Returns:
         The result. If its update is not finite, the client stores nothing.
     """
-    orders = divided(job.order, can_halve=halvable(job.data.train, learner.least))
+    orders = divided(job.order, can_halve=halvable(job.data.train, learner.min_batch))
     result = combined([(order, answer(learner, job.of_order(order))) for order in orders])
     layout = learner.layout
     keep_mask = layout.mask(job.task.local_layers) if job.task.local_layers else None

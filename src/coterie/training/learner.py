@@ -53,8 +53,11 @@ class Learner:
         precision: str = "fp32",
     ) -> None:
         self.layout = Layout(module)
-        self.module, self.objective, self.augment = module.to(device), objective, augment
-        self.device, self.precision = torch.device(device), precision
+        self.module = module.to(device)
+        self.objective = objective
+        self.augment = augment
+        self.device = torch.device(device)
+        self.precision = precision
         # Convolutions are faster with the channels last in memory.
         self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self.large = sum(p.numel() for p in module.parameters()) >= LARGE_MODEL
@@ -67,12 +70,12 @@ class Learner:
             module, list(zip(self.parameters, self.master.trainable, strict=True))
         )
         in_row = {piece.name for piece in self.layout.pieces}
-        self.others = [
-            (owner, name, buffer.clone())
-            for path, owner in module.named_modules()
-            for name, buffer in owner._buffers.items()
-            if buffer is not None and f"{path}.{name}".lstrip(".") not in in_row
-        ]
+        # (owner, name, first values) of the buffers that are not part of a row.
+        self.first_buffers: list[tuple[nn.Module, str, Tensor]] = []
+        for path, owner in module.named_modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None and f"{path}.{name}".lstrip(".") not in in_row:
+                    self.first_buffers.append((owner, name, buffer.clone()))
         self._resident: dict[int, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[tuple[str, torch.dtype], Tensor] = {}
 
@@ -83,9 +86,8 @@ class Learner:
             key: The seed.
             *splits: The examples, whose data set may have code of its own.
         """
-        return seeded(
-            *key, own_code=self.own_code or any(isinstance(split.inputs, Items) for split in splits)
-        )
+        reads_items = any(isinstance(split.inputs, Items) for split in splits)
+        return seeded(*key, own_code=self.own_code or reads_items)
 
     def load(self, row: Tensor) -> None:
         """Load a model ``(d,)``; buffers that are not part of a row (such as integers) get their first values again."""
@@ -94,7 +96,7 @@ class Learner:
 
     def reset(self) -> None:
         """Give the buffers that are not part of a row their first values again."""
-        for owner, name, first in self.others:
+        for owner, name, first in self.first_buffers:
             owner._buffers[name] = first.clone()
 
     def gradients(
@@ -113,15 +115,13 @@ class Learner:
         with computing(self.precision, self.device):
             return mapped(Tensor.float, call(self.module, x))
 
-    def here(self, tensor: Tensor) -> Tensor:
+    def on_device(self, tensor: Tensor) -> Tensor:
         """A tensor of the world on this device; it is copied once."""
         if tensor.device == self.device:
             return tensor
         if id(tensor) not in self._resident:
-            self._resident[id(tensor)] = (
-                tensor,
-                tensor.to(self.device),
-            )  # with the key's owner, whose id stays in use
+            # With the tensor itself, so that its id stays in use.
+            self._resident[id(tensor)] = (tensor, tensor.to(self.device))
         return self._resident[id(tensor)][1]
 
     def batch(self, data: Split, positions: Tensor) -> tuple[Batch, Batch]:
@@ -137,12 +137,11 @@ class Learner:
             return mapped(move, x), mapped(move, y)
         return mapped(numbers, self.selected(pool, index)), None
 
-    def selected(self, batch: Batch, at: Tensor) -> Batch:
+    def selected(self, batch: Batch, positions: Tensor) -> Batch:
         """The examples of a batch at some positions, on this device."""
-        at = at.to(self.device)
-        return mapped(
-            lambda one: self.here(one).index_select(0, at), batch
-        )  # a fifth of the time of ordinary indexing
+        positions = positions.to(self.device)
+        # index_select takes a fifth of the time of ordinary indexing.
+        return mapped(lambda tensor: self.on_device(tensor).index_select(0, positions), batch)
 
     def scratch(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return uninitialised memory, which is kept because new memory is slow to access.
@@ -166,9 +165,7 @@ class Learner:
             return x
         # Not contiguous(): it does not change images of one channel, and the next layers would
         # compute with channels first.
-        return mapped(
-            lambda one: one.to(memory_format=torch.channels_last) if one.dim() == 4 else one, x
-        )
+        return mapped(_channels_last, x)
 
     # -- measuring
     # ----------------------------------------------------------------------------------------------------
@@ -193,72 +190,73 @@ class Learner:
             return [self.sums(models, [part])[0] for part in parts]
         tallies = [[Tally(self.objective) for _ in targets] for _, _, targets in parts]
         for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
-            at = list(run)
-            index, each = distinct([parts[i][1] for i in at])
-            for start, stop, y, outputs in self._outputs_of(models, parts[at[0]][0], index):
-                for i, own in zip(at, each, strict=True):
-                    of_part = ((start <= own) & (own < stop)).nonzero().squeeze(1)
-                    of_batch = own[of_part] - start
-                    for tally, targets in (
-                        zip(tallies[i], parts[i][2], strict=True) if len(of_part) else ()
-                    ):
-                        of_these = rows(y, of_batch) if targets is None else rows(targets, of_part)
-                        tally.add(
-                            rows(outputs, of_batch),
-                            mapped(partial(Tensor.to, device=self.device), of_these),
-                        )
+            part_numbers = list(run)  # of one pool
+            pool = parts[part_numbers[0]][0]
+            # The examples of all these parts, each once, and where each part has its own.
+            index, places = distinct([parts[i][1] for i in part_numbers])
+            for start, stop, pool_targets, outputs in self._outputs_of(models, pool, index):
+                for i, part_places in zip(part_numbers, places, strict=True):
+                    in_batch = (start <= part_places) & (part_places < stop)
+                    of_part = in_batch.nonzero().squeeze(1)
+                    if not len(of_part):
+                        continue
+                    of_batch = part_places[of_part] - start
+                    for tally, targets in zip(tallies[i], parts[i][2], strict=True):
+                        has_targets = targets is not None
+                        y = rows(targets, of_part) if has_targets else rows(pool_targets, of_batch)
+                        y = mapped(partial(Tensor.to, device=self.device), y)
+                        tally.add(rows(outputs, of_batch), y)
         return [[tally.result() for tally in of_part] for of_part in tallies]
 
     def _outputs_of(
         self, models: Sequence[Tensor], pool: Batch, index: Tensor
     ) -> Iterator[tuple[int, int, Batch, Any]]:
-        """(start, stop, targets that the pool has, outputs) of examples of a pool, of as many as :data:`HELD` allows."""
-        held: list[tuple[Batch, Any]] = []
-        first = entries = 0
+        """(start, stop, targets that the pool has, outputs) of examples of a pool; see :data:`MAX_HELD_NUMBERS`."""
+        held: list[tuple[Batch, Any]] = []  # batches that are not yielded yet, from `first` on
+        first = 0
+        entries = 0
         shapes: list[Any] = []
         for start in range(0, len(index), self.at_once):
             x, y = self.examples(pool, index[start : start + self.at_once])
-            outputs = self._voices(models, self.arranged(x))
-            before, shapes = (
-                shapes,
-                [
-                    None if one is None else one.shape[1:]
-                    for one in (*tensors(y), *tensors(outputs))
-                ],
-            )
-            if held and (
-                shapes != before or (entries >= HELD and not self.objective.whole)
-            ):  # sequences may be padded
+            outputs = self._ensemble_outputs(models, self.arranged(x))
+            shapes_before = shapes
+            shapes = []
+            for tensor in (*tensors(y), *tensors(outputs)):
+                shapes.append(None if tensor is None else tensor.shape[1:])
+            # Batches of other shapes, such as longer sequences, cannot be joined.
+            is_full = entries >= MAX_HELD_NUMBERS and not self.objective.whole
+            if held and (shapes != shapes_before or is_full):
                 yield first, start, *_joined(held)
-                held, first, entries = [], start, 0
+                held = []
+                first = start
+                entries = 0
             held.append((y, outputs))
-            entries += sum(one.numel() for one in tensors(outputs))
+            entries += sum(tensor.numel() for tensor in tensors(outputs))
         if held:
             yield first, len(index), *_joined(held)
 
-    def _voices(self, models: Sequence[Tensor], x: Batch) -> Any:
+    def _ensemble_outputs(self, models: Sequence[Tensor], x: Batch) -> Any:
         """Outputs of the loaded model, or of the ensemble of several models, which are loaded in turn."""
         self.module.eval()
         if len(models) == 1:
             return self.outputs(x)
-        voices = []
+        outputs = []
         for row in models:
             self.load(row)
-            voices.append(self.outputs(x))
-        return self.objective.combine(torch.stack(voices))
+            outputs.append(self.outputs(x))
+        return self.objective.combine(torch.stack(outputs))
 
     def measure(self, row: Tensor, data: Split) -> Scores:
         """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
-        return self.objective.scores(
-            self.sums([row], [(data.inputs, data.index, [data.targets])])[0][0]
-        )
+        part = (data.inputs, data.index, [data.targets])
+        return self.objective.scores(self.sums([row], [part])[0][0])
 
     def _in_order(self, data: Split) -> Iterator[tuple[Batch, Batch, int]]:
         """(inputs, targets, number of examples) of batches of a client's examples, in order and without augmentation."""
         for start in range(0, len(data), self.at_once):
-            at = torch.arange(start, min(start + self.at_once, len(data)))
-            x, y = self.batch(data, at)
-            yield self.arranged(x), y, len(at)
+            positions = torch.arange(start, min(start + self.at_once, len(data)))
+            x, y = self.batch(data, positions)
+            yield self.arranged(x), y, len(positions)
 
     @torch.no_grad()
     def losses(self, row: Tensor, data: Split) -> Tensor:
@@ -274,24 +272,25 @@ class Learner:
         """
         self.load(row)
         self.module.eval()
-        found: list[Tensor] = []
+        batches: list[Tensor] = []  # (temperatures, examples) each
         weights: list[Tensor] = []
         for x, y, _ in self._in_order(data):
-            each = self.objective.at_temperatures(self.outputs(x), y)
-            found.append(each.losses.float().cpu())
-            weights.append(
-                torch.ones(found[-1].shape[1])
-                if each.weights is None
-                else each.weights.float().cpu()
-            )
-        if not found:
+            example_losses = self.objective.at_temperatures(self.outputs(x), y)
+            batches.append(example_losses.losses.float().cpu())
+            if example_losses.weights is None:
+                weights.append(torch.ones(batches[-1].shape[1]))
+            else:
+                weights.append(example_losses.weights.float().cpu())
+        if not batches:
             return torch.zeros(0)
-        losses = weighted(torch.cat(found, 1), torch.cat(weights))
+        losses = weighted(torch.cat(batches, 1), torch.cat(weights))
         sums = losses.double().sum(1).nan_to_num(nan=math.inf)
         return losses[int(sums.argmin())]
 
     @torch.no_grad()
-    def seen(self, row: Tensor, data: Split, layer: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def features_of(
+        self, row: Tensor, data: Split, layer: str
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Compute what a model ``(d,)`` makes of a client's examples.
 
         Args:
@@ -308,20 +307,16 @@ class Learner:
         """
         self.load(row)
         self.module.eval()
-        with inputs_of(self.module, layer) as found:
+        with inputs_of(self.module, layer) as layer_inputs:
             for x, y, _ in self._in_order(data):
                 outputs = self.outputs(x)
-                if (
-                    not isinstance(y, Tensor)
-                    or y.is_floating_point()
-                    or not found
-                    or found[-1].shape[:-1] != y.shape
-                ):
+                are_labels = isinstance(y, Tensor) and not y.is_floating_point()
+                if not are_labels or not layer_inputs or layer_inputs[-1].shape[:-1] != y.shape:
                     raise ValueError(
                         f"the nearest examples need a class label for each input of the layer {layer!r}"
                     )
-                yield outputs, found.pop().float(), y
-                found.clear()
+                yield outputs, layer_inputs.pop().float(), y
+                layer_inputs.clear()
 
     # -- training
     # -----------------------------------------------------------------------------------------------------
@@ -356,17 +351,12 @@ class Learner:
         if not stages and pull is None and self.dense.gain(training):
             self._train_dense(self._batches(data, training, gen), lr)
             return self.master.row().to("cpu", copy=True)
-        for part, how in staged(self.layout, training, stages):
-            parameters, values = (
-                [every[i] for i in part] for every in (self.parameters, self.master.trainable)
-            )
-            step = stepper(
-                values,
-                how,
-                lr,
-                pull=None if pull is None else pull.of(self.layout, part, self.device),
-            )
-            for x, y in self._batches(data, how, gen):
+        for positions, settings in staged(self.layout, training, stages):
+            parameters = [self.parameters[i] for i in positions]
+            values = [self.master.trainable[i] for i in positions]
+            pulled = None if pull is None else pull.of(self.layout, positions, self.device)
+            step = stepper(values, settings, lr, pull=pulled)
+            for x, y in self._batches(data, settings, gen):
                 step(self.gradients(x, y, parameters))
                 self.master.round()
         return self.master.row().to("cpu", copy=True)
@@ -402,20 +392,23 @@ class Learner:
         Returns:
             The trained w and v, ``(d,)`` each, and α.
         """
-        w, v = row.clone(), own.clone()
+        w = row.clone()
+        v = own.clone()
         trainable = slice(0, self.layout.trainable)
-        step_w, step_v = (stepper([rows[trainable]], training, lr) for rows in (w, v))
+        buffers = slice(self.layout.trainable, None)
+        step_w = stepper([w[trainable]], training, lr)
+        step_v = stepper([v[trainable]], training, lr)
         for number, (x, y) in enumerate(self._batches(data, training, gen)):
-            if adapt and not number:
+            if adapt and not number:  # equation 10: α <- α - η <v - w, ∇f(mixture)>
                 gradient, _ = self._gradient_at(weight * v + (1 - weight) * w, x, y)
                 weight = min(max(weight - lr * float(gradient @ (v - w)[trainable]), 0.0), 1.0)
-            (by_w, w_after), (by_mixture, v_after) = (
-                self._gradient_at(row, x, y) for row in (w, weight * v + (1 - weight) * w)
-            )
-            step_w([by_w])
-            step_v([weight * by_mixture])
-            for moved, after in ((w, w_after), (v, v_after)):
-                moved[self.layout.trainable :] = after[self.layout.trainable :]
+            gradient_of_w, w_after = self._gradient_at(w, x, y)
+            mixture = weight * v + (1 - weight) * w
+            gradient_of_mixture, mixture_after = self._gradient_at(mixture, x, y)
+            step_w([gradient_of_w])
+            step_v([weight * gradient_of_mixture])
+            w[buffers] = w_after[buffers]
+            v[buffers] = mixture_after[buffers]
         return w, v, weight
 
     def _gradient_at(self, row: Tensor, x: Batch, y: Batch) -> tuple[Tensor, Tensor]:
@@ -440,23 +433,21 @@ class Learner:
         self, data: Split, training: Training, gen: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or of as many passes as ``steps`` need; one gather per pass."""
-        size, gather = training.batch or len(data), _fits(data)
-        for starts in passes(batch_starts(len(data), training, self.least), training):
-            if gather:
+        size = training.batch or len(data)
+        gathers_whole_pass = _fits(data)
+        for starts in passes(batch_starts(len(data), training, self.min_batch), training):
+            if gathers_whole_pass:
                 x, y = self.shuffled(data, gen)
-                yield from (
-                    (rows(x, slice(start, start + size)), rows(y, slice(start, start + size)))
-                    for start in starts
-                )
+                for start in starts:
+                    batch = slice(start, start + size)
+                    yield rows(x, batch), rows(y, batch)
             else:
                 order = torch.randperm(len(data), generator=gen)
-                yield from (
-                    self._augmented(*self.batch(data, order[start : start + size]), gen)
-                    for start in starts
-                )
+                for start in starts:
+                    yield self._augmented(*self.batch(data, order[start : start + size]), gen)
 
     @property
-    def least(self) -> int:
+    def min_batch(self) -> int:
         """Fewest examples of a batch: BatchNorm has no variance of a single example."""
         return 2 if self.has_batchnorm else 1
 
@@ -493,21 +484,26 @@ class Learner:
 @contextmanager
 def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
     """Context in which the inputs of a layer are appended to the list that it returns, one for each use."""
-    found: list[Tensor] = []
+    layer_inputs: list[Tensor] = []
     handle = module.get_submodule(layer).register_forward_pre_hook(
-        lambda _, inputs: found.append(inputs[0])
+        lambda _, inputs: layer_inputs.append(inputs[0])
     )
     try:
-        yield found
+        yield layer_inputs
     finally:
         handle.remove()
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """Images with the channels last in memory; any other tensor as it is."""
+    return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
 
 # ----------------------------------------------------------------------------------------------------
 # Steps of local training, and the order of batches.
 
 
-WHOLE_PASS = 2**28
+MAX_PASS_BYTES = 2**28
 """Bytes of a client's examples from which batches are gathered one by one, and not for a whole pass
 at once."""
 
@@ -516,7 +512,8 @@ def _fits(data: Split) -> bool:
     """Whether a client's examples are gathered for a whole pass: they are tensors, and not too large."""
     if isinstance(data.inputs, Items):
         return False
-    return sum(one[:1].nbytes for one in tensors(data.inputs)) * len(data) <= WHOLE_PASS
+    example_bytes = sum(tensor[:1].nbytes for tensor in tensors(data.inputs))
+    return example_bytes * len(data) <= MAX_PASS_BYTES
 
 
 Step = Callable[[Sequence[Tensor]], None]
@@ -564,19 +561,17 @@ def staged(
     for stage in stages:
         layout.mask(stage.layers)  # raises an error for an unknown layer
         part = [i for i in range(count) if layout.pieces[i].name.rpartition(".")[0] in stage.layers]
-        how = (
-            training if stage.epochs is None else replace(training, epochs=stage.epochs, steps=None)
-        )
+        settings = training
+        if stage.epochs is not None:
+            settings = replace(training, epochs=stage.epochs, steps=None)
         if part:
-            yield part, how
+            yield part, settings
 
 
 def plain(training: Training) -> bool:
     """Return whether a step only adds ``-lr`` times the gradient of the loss to the parameters."""
-    more = (
-        training.momentum or training.weight_decay or training.proximal or training.clip is not None
-    )
-    return training.optimizer == "sgd" and not more
+    adds_terms = training.momentum or training.weight_decay or training.proximal
+    return training.optimizer == "sgd" and not adds_terms and training.clip is None
 
 
 def stepper(
@@ -600,21 +595,19 @@ def stepper(
     Returns:
         A function of the gradients of a batch, one for each of ``values``.
     """
-    offered = [v.detach().clone() for v in values] if training.proximal else None
+    pulls: list[tuple[float, Sequence[Tensor]]] = []
+    if training.proximal:  # FedProx: towards the model that the client was sent
+        pulls.append((training.proximal, [v.detach().clone() for v in values]))
+    if pull is not None:
+        pulls.append(pull)
     move = _optimiser(values, training, lr)
 
     @torch.no_grad()
-    def step(
-        gradients: Sequence[Tensor],
-    ) -> None:  # not in place: two parameters may share a gradient
-        if offered is not None:
-            pulls = zip(gradients, values, offered, strict=True)
-            gradients = [g.float().add(v - first, alpha=training.proximal) for g, v, first in pulls]
-        if pull is not None:
-            gradients = [
-                g.float().add(v - to, alpha=pull[0])
-                for g, v, to in zip(gradients, values, pull[1], strict=True)
-            ]
+    def step(gradients: Sequence[Tensor]) -> None:
+        # Not in place: two parameters may share a gradient.
+        for weight, targets in pulls:
+            terms = zip(gradients, values, targets, strict=True)
+            gradients = [g.float().add(v - target, alpha=weight) for g, v, target in terms]
         if training.clip is not None:
             gradients = _clipped([g.float() for g in gradients], training.clip, stacked)
         move(gradients)
@@ -623,6 +616,7 @@ def stepper(
 
 
 def _clipped(gradients: Sequence[Tensor], limit: float, stacked: bool) -> list[Tensor]:
+    """Gradients of norm ``limit`` at most, all tensors together; stacked: those of each client."""
     if not stacked:
         norm = torch.stack([g.norm() for g in gradients]).norm()
         share = (limit / (norm + 1e-6)).clamp(max=1.0)
@@ -658,13 +652,13 @@ def descend(values: Sequence[Tensor], lr: float, gradients: Sequence[Tensor | No
             v.add_(g, alpha=-lr)
 
 
-def batch_starts(examples: int, training: Training, least: int) -> list[int]:
+def batch_starts(examples: int, training: Training, min_batch: int) -> list[int]:
     """Return the start of each batch in one pass over a client's examples.
 
     Args:
         examples: Number of examples.
         training: Settings of local training.
-        least: Batches with fewer examples are left out.
+        min_batch: Batches with fewer examples are left out.
 
     Returns:
         Positions of the first examples.
@@ -673,7 +667,9 @@ def batch_starts(examples: int, training: Training, least: int) -> list[int]:
         ValueError: No batch is left.
     """
     size = training.batch or examples
-    starts = [start for start in range(0, examples, size) if min(size, examples - start) >= least]
+    starts = [
+        start for start in range(0, examples, size) if min(size, examples - start) >= min_batch
+    ]
     if not starts:
         kind = "a batch of 1" if examples > 1 else "a client with one training example"
         raise ValueError(f"{kind} cannot train a model with BatchNorm")
@@ -698,10 +694,10 @@ def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]
 # to float rounding; in bf16 they are more exact, since the product itself is not rounded.
 
 
-LARGE = 2**18
+MIN_LAYER_WEIGHTS = 2**18
 """Number of weights from which a layer becomes faster."""
 
-FEW = 64
+MAX_FLOAT32_ROWS = 64
 """Most rows of a batch of which the product of a bf16 layer is computed in float32: of more,
 arithmetic limits the speed."""
 
@@ -719,18 +715,19 @@ class DenseUpdates:
     """
 
     def __init__(self, module: nn.Module, weights: Sequence[tuple[Tensor, Tensor]]) -> None:
-        fits = ((w, values) for w, values in weights if w.is_cpu and not w._backward_hooks)
-        own = {id(w): values for w, values in fits if values.dtype == torch.float32}
+        values_of: dict[int, Tensor] = {}
+        for weight, values in weights:
+            if weight.is_cpu and not weight._backward_hooks and values.dtype == torch.float32:
+                values_of[id(weight)] = values
         self.layers: list[tuple[nn.Linear, Tensor, Tensor]] = []
         for layer in module.modules():
-            weight = layer._parameters.get("weight")  # None if a hook computes it
-            if (
-                type(layer) is nn.Linear
-                and weight is not None
-                and weight.numel() >= LARGE
-                and id(weight) in own
-            ):
-                self.layers.append((layer, weight, own[id(weight)]))
+            if type(layer) is not nn.Linear:
+                continue
+            weight_parameter = layer._parameters.get("weight")  # None if a hook computes it
+            if weight_parameter is None or id(weight_parameter) not in values_of:
+                continue
+            if weight_parameter.numel() >= MIN_LAYER_WEIGHTS:
+                self.layers.append((layer, weight_parameter, values_of[id(weight_parameter)]))
         self.held: Held = []
 
     def gain(self, training: Training) -> bool:
@@ -780,20 +777,16 @@ class _Dense(torch.autograd.Function):
     def backward(ctx, g):  # type: ignore[no-untyped-def]
         x, weight = ctx.saved_tensors
         for_x, _, for_bias, *_ = ctx.needs_input_grad
-        rows, inputs = (
-            t.reshape(-1, t.shape[-1]).to(weight.dtype) for t in (g, x)
-        )  # half precision under autocast
-        bias = rows.sum(0) if for_bias else None
-        if torch.is_grad_enabled() or (weight.dtype != torch.float32 and len(rows) > FEW):
-            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, bias, None, None
+        # In half precision under autocast.
+        rows = g.reshape(-1, g.shape[-1]).to(weight.dtype)
+        inputs = x.reshape(-1, x.shape[-1]).to(weight.dtype)
+        of_bias = rows.sum(0) if for_bias else None
+        is_low = weight.dtype != torch.float32
+        if torch.is_grad_enabled() or (is_low and len(rows) > MAX_FLOAT32_ROWS):
+            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, of_bias, None, None
         ctx.held.append((ctx.values, inputs, rows))
-        return (
-            _times(rows, weight).view_as(x).to(x.dtype) if for_x else None,
-            None,
-            bias,
-            None,
-            None,
-        )
+        of_x = _times(rows, weight).view_as(x).to(x.dtype) if for_x else None
+        return of_x, None, of_bias, None, None
 
 
 def _times(g: Tensor, weight: Tensor) -> Tensor:
@@ -823,7 +816,7 @@ Part = tuple[Batch, Tensor, Sequence[Batch]]
 """A pool, an index into it, and any number of targets for these examples; None for targets that the
 pool has."""
 
-HELD = 2**24
+MAX_HELD_NUMBERS = 2**24
 """Numbers in outputs that are held until they are counted for every part that has these examples.
 """
 
@@ -848,7 +841,10 @@ def distinct(indexes: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         (tensor([2, 4, 9]), (tensor([1, 2]), tensor([2, 0])))
     """
     index = torch.cat(list(indexes))
-    found, places = index.unique(return_inverse=True) if len(indexes) > 1 else (index, index)
-    if len(found) == len(index):  # in their order
-        found, places = index, torch.arange(len(index))
-    return found, places.split([len(one) for one in indexes])
+    lengths = [len(part) for part in indexes]
+    if len(indexes) > 1:
+        entries, places = index.unique(return_inverse=True)
+        if len(entries) < len(index):
+            return entries, places.split(lengths)
+    # All are distinct, so they stay in their order.
+    return index, torch.arange(len(index)).split(lengths)

@@ -48,7 +48,7 @@ class Memory:
     def of(cls, learner: Learner, row: Tensor, data: Split, neighbours: Neighbours) -> Memory:
         """Remember some examples. Predictions that do not count, such as padding, are left out."""
         parts = []
-        for _, features, targets in learner.seen(row, data, neighbours.layer):
+        for _, features, targets in learner.features_of(row, data, neighbours.layer):
             here = counted(targets)
             parts.append((features[here], targets[here]))
         features, labels = (torch.cat(found) for found in zip(*parts, strict=True))
@@ -113,7 +113,7 @@ def remembered(
         return memory, neighbours.weights[0]
     right = [torch.zeros(2, 0)]
     for outputs, features, targets in (
-        learner.seen(row, data.validation, neighbours.layer) if len(memory.labels) else ()
+        learner.features_of(row, data.validation, neighbours.layer) if len(memory.labels) else ()
     ):
         here = counted(targets)
         chances = memory.probabilities(features[here], outputs.shape[-1]), outputs[here].softmax(-1)
@@ -165,7 +165,7 @@ def sums_with_neighbours(
     tally = Tally(learner.objective)
     with torch.no_grad():
         memory, weight = remembered(learner, row, data, neighbours)
-        for outputs, features, targets in learner.seen(row, data.test, neighbours.layer):
+        for outputs, features, targets in learner.features_of(row, data.test, neighbours.layer):
             tally.add(memory.mixed(outputs, features, weight), targets)
     return tally.result()
 

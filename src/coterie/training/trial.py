@@ -118,7 +118,7 @@ def _check_batches(world: World, learner: Learner) -> None:
     """Check that each client has a batch that trains a model with BatchNorm, which needs two examples."""
     for client in sorted(world.clients) if learner.has_batchnorm else ():
         try:
-            batch_starts(len(world.clients[client].train), world.training, learner.least)
+            batch_starts(len(world.clients[client].train), world.training, learner.min_batch)
         except ValueError as error:
             hint = "set batch to 2 or more" if world.training.batch == 1 else "leave the client out"
             raise UserError(
