@@ -119,7 +119,7 @@ class Watching(Robust):
         usual = usual or Usual()
         usual.add(lengths.values())
         for length in lengths.values():
-            compared = usual.near(length)
+            compared = usual.same_start(length)
             if compared is not None and compared[0]:
                 Watching.greatest = max(Watching.greatest, length.update / compared[0])
         return Limited({}, {})

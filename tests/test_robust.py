@@ -31,11 +31,11 @@ from coterie.randomness import seeded
 from coterie.records.record import Record
 from coterie.robust import (
     AS_PUBLISHED,
-    CLAIMS,
-    LONGEST,
-    LOOSE,
+    MAX_CLAIM,
+    MAX_MODEL_NORMS,
     NORMS,
-    SMALL,
+    REFUSAL_FACTOR,
+    SMALL_SHARE,
     Length,
     Robust,
     Usual,
@@ -244,17 +244,19 @@ def test_norms_are_compared_with_clients_that_began_with_the_same_model() -> Non
     alike = {client: long(1.0) for client in range(4)}
     assert not scaled({**alike, 9: long(NORMS - 0.1)})
     assert scaled({**alike, 9: long(4 * NORMS)}) == {9: 0.25}
-    assert scaled({**alike, 9: long(NORMS * LOOSE - 1)}) == {9: NORMS / (NORMS * LOOSE - 1)}
-    assert refused({**alike, 9: long(NORMS * LOOSE + 1)}) == {9}
+    assert scaled({**alike, 9: long(NORMS * REFUSAL_FACTOR - 1)}) == {
+        9: NORMS / (NORMS * REFUSAL_FACTOR - 1)
+    }
+    assert refused({**alike, 9: long(NORMS * REFUSAL_FACTOR + 1)}) == {9}
     newcomer = {
         **alike,
         9: long(25.0, start=1),
     }  # an honest one was seen to be that long beside converged clients
     assert not refused(newcomer)
     assert not scaled(newcomer)
-    assert refused({**alike, 9: long(NORMS * LOOSE + 1, start=1)}) == {9}
+    assert refused({**alike, 9: long(NORMS * REFUSAL_FACTOR + 1, start=1)}) == {9}
     assert not refused({**alike, 9: long(50.0, task=1)})  # another task: its norm tells nothing
-    assert refused({**alike, 9: long(6 * LONGEST, task=1)}) == {9}
+    assert refused({**alike, 9: long(6 * MAX_MODEL_NORMS, task=1)}) == {9}
     assert not refused({**alike, 9: long(1e17)}, Robust(norms=None))
     assert scaled({**alike, 9: long(5.0)}, Robust(norms=4.0)) == {9: 0.8}
 
@@ -277,8 +279,8 @@ def test_a_client_is_compared_with_one_of_as_many_steps(
     found = Robust(norms=norms).limited(lengths, {})
     for client, (norm, steps) in enumerate(clients):
         usual = float(np.median([other * max(1.0, steps / theirs) for other, theirs in clients]))
-        limit = max(norms * usual, SMALL * 5.0)
-        if norm > LOOSE * limit:
+        limit = max(norms * usual, SMALL_SHARE * 5.0)
+        if norm > REFUSAL_FACTOR * limit:
             assert client in found.refused
         else:
             assert found.scaled.get(client, 1.0) == pytest.approx(min(1.0, limit / norm))
@@ -313,7 +315,7 @@ def test_what_a_clip_allows_is_never_scaled() -> None:
 def test_running_statistics_are_held_to_the_same_bound() -> None:
     alike = {client: long(1.0, buffers=0.5) for client in range(4)}
     assert scaled({**alike, 9: long(1.0, buffers=2 * 0.5 * NORMS)}) == {9: pytest.approx(0.5)}
-    assert refused({**alike, 9: long(1.0, buffers=0.5 * NORMS * LOOSE + 1)}) == {9}
+    assert refused({**alike, 9: long(1.0, buffers=0.5 * NORMS * REFUSAL_FACTOR + 1)}) == {9}
     near_rest = {client: long(1.0, buffers=1e-3) for client in range(4)}
     assert not scaled(
         {**near_rest, 9: long(1.0, buffers=5.0)}
@@ -393,7 +395,7 @@ def test_claims_that_are_believed_count_as_they_are(claims: list[int]) -> None:
     found = Robust().counted(dict(enumerate(claims)))
     positive = [claim for claim in claims if claim > 0]
     for client, claim in enumerate(claims):
-        if len(positive) >= 3 and claim > CLAIMS * np.median(positive):
+        if len(positive) >= 3 and claim > MAX_CLAIM * np.median(positive):
             assert found[client] == max(1, math.floor(np.median(positive)))
         else:
             assert found[client] == claim
@@ -448,7 +450,7 @@ def test_a_long_update_is_scaled_down_to_the_bound(sketch: int | None, halves: b
             .numpy()
         )
         start = float(rounds.setup(FedAvg(), tried, 0, Boundary())[1].draw(0).norm())
-        limit = max(2 * np.median(norms), SMALL * max(start, 1.0))
+        limit = max(2 * np.median(norms), SMALL_SHARE * max(start, 1.0))
         assert found.limits.scaled[client] == pytest.approx(limit / norms[0], rel=1e-4)
 
 

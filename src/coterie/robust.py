@@ -34,24 +34,24 @@ NORMS = 25.0
 own way may make 20 times as many passes as the server supposes, and honest clients of the same
 number of steps differ by up to 7 times (docs/adversaries.md)."""
 
-LOOSE = 20.0
+REFUSAL_FACTOR = 20.0
 """An update that is longer than its limit by this factor is refused, and not only scaled down. The
 product of both factors is also the limit if the others started from other models: honest newcomers
 sent updates of 25 times the norm of clients that had long converged."""
 
-SMALL = 0.1
+SMALL_SHARE = 0.1
 """An update of at most this share of its model's norm (or of 1) is never scaled down: where the
 others have nothing left to learn, an honest client that still has is many times as long as they
 are, and yet moves the model little."""
 
-LONGEST = 1000.0
+MAX_MODEL_NORMS = 1000.0
 """No training makes an update longer than this many times the norm of its model (or than this
 number, if the model's norm is below 1). This is the bound if no other client did the same task."""
 
-ROUNDING = 1e-6
+MAX_ROUNDING = 1e-6
 """The greatest change by rounding, relative to a model's norm (or to 1)."""
 
-CLAIMS = 1000
+MAX_CLAIM = 1000
 """A claim of more examples than this many times the median claim is not believed; it counts as the
 median. Honest sites differ by a factor of a hundred and more, false claims are limited by nothing
 else."""
@@ -82,7 +82,8 @@ class Robust(Averaging):
     norms: float | Literal["auto"] | None = setting(
         "auto",
         "maximum norm of an update, in medians of what clients that started from the same model would send in as many steps; "
-        f"larger updates are scaled down to it, and refused from {LOOSE:g} times this norm on; auto: {NORMS:g} in a federation "
+        "larger updates are scaled down to it, and refused "
+        f"from {REFUSAL_FACTOR:g} times this norm on; auto: {NORMS:g} in a federation "
         "or with adversaries, else none; none: no limit",
         gt=1,
     )
@@ -148,10 +149,9 @@ class Robust(Averaging):
             Client -> the number of examples that it counts for.
         """
         clients = sorted(claims)
-        most = np.array(
-            [min(claims[client], self.most_examples) for client in clients], dtype=np.int64
-        )
-        counted = _believed(most) if self.share == "auto" else self.bounded(most)
+        capped = [min(claims[client], self.most_examples) for client in clients]
+        array = np.array(capped, dtype=np.int64)
+        counted = _believed(array) if self.share == "auto" else self.bounded(array)
         return dict(zip(clients, counted.tolist(), strict=True))
 
     def limited(
@@ -172,13 +172,16 @@ class Robust(Averaging):
         Returns:
             The refused clients, and the factors of the others.
         """
-        why = "it claims {:,} examples, more than {:,} (robust.most_examples)"
-        refused = {
-            c: why.format(count, self.most_examples)
-            for c, count in claims.items()
-            if count > self.most_examples
-        }
-        refused |= {client: length.flaw for client, length in lengths.items() if length.flaw}
+        refused: dict[Client, str] = {}
+        for client, count in claims.items():
+            if count > self.most_examples:
+                refused[client] = (
+                    f"it claims {count:,} examples, more than {self.most_examples:,} "
+                    "(robust.most_examples)"
+                )
+        for client, length in lengths.items():
+            if length.flaw:
+                refused[client] = length.flaw
         scaled: dict[Client, float] = {}
         if self.norms is None:
             return Limited(refused, scaled)
@@ -191,22 +194,26 @@ class Robust(Averaging):
                 length = lengths[client]
                 if client in refused:
                     continue
-                near = usual.near(length)
-                compared = near or usual.same_task(length)
-                if reason := length.implausible(compared, norms):
+                # Refused by what others with the same task send; scaled only by those that started
+                # from the same model.
+                of_same_start = usual.same_start(length)
+                reason = length.implausible(of_same_start or usual.same_task(length), norms)
+                if reason:
                     refused[client] = reason
-                elif near and (factor := length.factor(near, norms)) < 1:
-                    scaled[client] = factor
+                elif of_same_start:
+                    factor = length.factor(of_same_start, norms)
+                    if factor < 1:
+                        scaled[client] = factor
         return Limited(refused, scaled)
 
 
 def _believed(claims: np.ndarray) -> np.ndarray:
-    """Replace claims ``(n,)`` of more than :data:`CLAIMS` medians by the median; too few clients have no usual claim."""
+    """Replace claims ``(n,)`` of more than :data:`MAX_CLAIM` medians by the median; too few clients have no usual claim."""
     positive = claims[claims > 0]
     if len(positive) < PEERS:
         return claims
     median = float(np.median(positive))
-    return np.where(claims > CLAIMS * median, max(1, math.floor(median)), claims)
+    return np.where(claims > MAX_CLAIM * median, max(1, math.floor(median)), claims)
 
 
 AS_PUBLISHED = Robust(norms=None, share=1.0)
@@ -255,13 +262,19 @@ class Length:
         Returns:
             The reason, or ``None`` if it is plausible.
         """
-        if not self.gradient and self.update > LONGEST * max(self.model[0], 1.0):
-            return f"its update has norm {self.update:.3g}, more than {LONGEST:g} times its model's {self.model[0]:.3g}"
+        model_norm, _ = self.model
+        if not self.gradient and self.update > MAX_MODEL_NORMS * max(model_norm, 1.0):
+            return (
+                f"its update has norm {self.update:.3g}, "
+                f"more than {MAX_MODEL_NORMS:g} times its model's {model_norm:.3g}"
+            )
         for norm, name, median, limit in self._compared(usual, norms):
-            resting = median == 0
-            if norm > (limit if resting else LOOSE * limit):
-                bound = f"{LOOSE * norms:g} times the {median:.3g} that is usual for its number of steps"
-                return f"its {name} has norm {norm:.3g}, more than {bound} (robust.norms)"
+            others_rest = median == 0
+            if norm > (limit if others_rest else REFUSAL_FACTOR * limit):
+                return (
+                    f"its {name} has norm {norm:.3g}, more than {REFUSAL_FACTOR * norms:g} times "
+                    f"the {median:.3g} that is usual for its number of steps (robust.norms)"
+                )
         return None
 
     def factor(self, usual: Sequence[float], norms: float) -> float:
@@ -274,9 +287,8 @@ class Length:
         Returns:
             The factor; 1 if it is shorter.
         """
-        return min(
-            [1.0, *(limit / norm for norm, _, _, limit in self._compared(usual, norms) if norm)]
-        )
+        factors = [limit / norm for norm, _, _, limit in self._compared(usual, norms) if norm]
+        return min([1.0, *factors])
 
     def _compared(
         self, usual: Sequence[float] | None, norms: float
@@ -289,17 +301,17 @@ class Length:
         """
         if usual is None:
             return
-        model, statistics = self.model
-        least_update = max(SMALL * max(model, 1.0), self.plausible)
-        yield (
-            self.update,
-            "update",
-            usual[0],
-            max(norms * usual[0], least_update) if usual[0] else max(model, 1.0),
-        )
-        rounding = ROUNDING * max(statistics, 1.0)
-        limit = max(norms * usual[1], statistics) if usual[1] else rounding
-        yield self.buffers, "change of running statistics", usual[1], limit
+        usual_update, usual_buffers = usual
+        model_norm, statistics_norm = self.model
+        limit = max(model_norm, 1.0)
+        if usual_update:
+            smallest_limit = max(SMALL_SHARE * max(model_norm, 1.0), self.plausible)
+            limit = max(norms * usual_update, smallest_limit)
+        yield self.update, "update", usual_update, limit
+        limit = MAX_ROUNDING * max(statistics_norm, 1.0)
+        if usual_buffers:
+            limit = max(norms * usual_buffers, statistics_norm)
+        yield self.buffers, "change of running statistics", usual_buffers, limit
 
 
 class Usual:
@@ -313,15 +325,15 @@ class Usual:
 
     def __init__(self) -> None:
         self.groups: dict[Hashable, dict[frozenset[int], list[Length]]] = {}
-        self.known: dict[Hashable, tuple[float, float] | None] = {}
+        self.medians: dict[Hashable, tuple[float, float] | None] = {}
 
     def add(self, lengths: Iterable[Length]) -> None:
         """Add the lengths of further clients."""
         for length in lengths:
             self.groups.setdefault(length.task, {}).setdefault(length.start, []).append(length)
-        self.known = {}
+        self.medians = {}
 
-    def near(self, length: Length) -> tuple[float, float] | None:
+    def same_start(self, length: Length) -> tuple[float, float] | None:
         """The usual lengths among clients that started from one of the same models.
 
         Args:
@@ -347,23 +359,21 @@ class Usual:
 
     def _of(self, length: Length, rows: frozenset[int] | None) -> tuple[float, float] | None:
         """The usual lengths among clients that started from any of these models, or among all, for a number of steps."""
-        key = length.task, rows, length.steps
-        if key not in self.known:
-            groups = self.groups[length.task].items()
-            peers = [
-                peer
-                for start, members in groups
-                if rows is None or start & rows
-                for peer in members
-            ]
+        key = (length.task, rows, length.steps)
+        if key not in self.medians:
+            peers: list[Length] = []
+            for start, members in self.groups[length.task].items():
+                if rows is None or start & rows:
+                    peers += members
             if len(peers) < PEERS:
-                self.known[key] = None
+                self.medians[key] = None
             else:
+                # norm * max(1, s / s')
                 times = np.maximum(1.0, length.steps / np.array([peer.steps for peer in peers]))
                 updates = times * np.array([peer.update for peer in peers])
                 buffers = times * np.array([peer.buffers for peer in peers])
-                self.known[key] = _median(updates), _median(buffers)
-        return self.known[key]
+                self.medians[key] = (_median(updates), _median(buffers))
+        return self.medians[key]
 
 
 def _median(norms: np.ndarray) -> float:
@@ -401,13 +411,15 @@ def extent(
     Returns:
         Its norms, and whether a running variance would become negative.
     """
-    row, stop = row if keep is None else row.masked_fill(keep, 0.0), wire.layout.trainable
+    stop = wire.layout.trainable
+    if keep is not None:
+        row = row.masked_fill(keep, 0.0)
+    # A map may move variances, so that their columns are not known.
     variances = wire.layout.variances if wire.boundary.rotation == "none" else ()
-    negative = any(float((start[part] + row[part]).min()) < -ROUNDING for part in variances)
+    negative = any(float((start[part] + row[part]).min()) < -MAX_ROUNDING for part in variances)
     norm = torch.linalg.vector_norm  # two thirds of the time of Tensor.norm
-    return Extent(
-        float(norm(row[:stop])), float(norm(row[stop:])) if stop < len(row) else 0.0, negative
-    )
+    buffers = float(norm(row[stop:])) if stop < len(row) else 0.0
+    return Extent(float(norm(row[:stop])), buffers, negative)
 
 
 def lengths(
@@ -430,22 +442,25 @@ def lengths(
     Returns:
         Client -> length.
     """
-    starts = {
-        rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in updates}
-    }
-    masks = {
-        keep: wire.layout.mask(keep)
-        for keep in {plan.tasks[client].local_layers for client in updates}
-        if keep
-    }
-    extents = {
-        client: [
-            extent(row, starts[chosen[client]], wire, masks.get(plan.tasks[client].local_layers))
-            for row in rows
-        ]
-        for client, rows in updates.items()
-    }
+    starts = _start_models(plan, chosen, updates)
+    masks = {}
+    for keep in {plan.tasks[client].local_layers for client in updates}:
+        if keep:
+            masks[keep] = wire.layout.mask(keep)
+    extents = {}
+    for client, rows in updates.items():
+        start = starts[chosen[client]]
+        mask = masks.get(plan.tasks[client].local_layers)
+        extents[client] = [extent(row, start, wire, mask) for row in rows]
     return lengths_of(plan, extents, chosen, wire, steps)
+
+
+def _start_models(
+    plan: Plan, chosen: Mapping[Client, tuple[int, ...]], clients: Iterable[Client]
+) -> dict[tuple[int, ...], torch.Tensor]:
+    """The rows of the plan that a client chose -> their mean, the model from which it started."""
+    distinct = {chosen[client] for client in clients}
+    return {rows: plan.models[list(rows)].mean(0) for rows in distinct}
 
 
 def lengths_of(
@@ -468,33 +483,31 @@ def lengths_of(
         Client -> length.
     """
     stop = wire.layout.trainable
-    starts = {
-        rows: plan.models[list(rows)].mean(0) for rows in {chosen[client] for client in extents}
-    }
-    models = {
-        rows: (float(row[:stop].norm()), float(row[stop:].norm())) for rows, row in starts.items()
-    }
-    places = {client: place for place, client in enumerate(sorted(plan.tasks))}
+    model_norms = {}
+    for rows, start in _start_models(plan, chosen, extents).items():
+        model_norms[rows] = (float(start[:stop].norm()), float(start[stop:].norm()))
+    position = {client: i for i, client in enumerate(sorted(plan.tasks))}
     measured = {}
-    for client, each in extents.items():
-        task, began = plan.tasks[client], chosen[client]
-        negative = any(half.negative for half in each) and not task.gradient
+    for client, halves in extents.items():
+        task = plan.tasks[client]
+        rows = chosen[client]
+        negative = any(half.negative for half in halves) and not task.gradient
         measured[client] = Length(
-            update=max(half.update for half in each),
-            buffers=max(half.buffers for half in each),
-            model=models[began],
+            update=max(half.update for half in halves),
+            buffers=max(half.buffers for half in halves),
+            model=model_norms[rows],
             gradient=task.gradient,
-            task=_kind(task),
-            start=frozenset(began),
+            task=_comparable_part(task),
+            start=frozenset(rows),
             steps=steps[client],
             plausible=wire.boundary.clip or 0.0,
-            wave=places[client] // CHUNK,
+            wave=position[client] // CHUNK,
             flaw="its running variance is negative" if negative else None,
         )
     return measured
 
 
-def _kind(task: Task) -> Hashable:
+def _comparable_part(task: Task) -> Hashable:
     """What tasks have in common whose updates can be compared step by step: not how many epochs or steps they have."""
     training = task.training and replace(task.training, epochs=1, steps=None)
     layers = tuple(stage.layers for stage in task.stages)
@@ -516,11 +529,13 @@ def steps_of(task: Task, training: Training, examples: int) -> float:
     """
     if task.gradient:
         return 1.0
-    how = task.how(training)
-    batches = math.ceil(examples / how.batch) if how.batch else 1
-    stages = [
-        how if stage.epochs is None else replace(how, epochs=stage.epochs, steps=None)
-        for stage in task.stages
-    ] or [how]
-    steps = sum(stage.steps or stage.epochs * batches for stage in stages)
+    settings = task.how(training)
+    batches = math.ceil(examples / settings.batch) if settings.batch else 1
+    stages = []
+    for stage in task.stages:
+        if stage.epochs is None:
+            stages.append(settings)
+        else:
+            stages.append(replace(settings, epochs=stage.epochs, steps=None))
+    steps = sum(stage.steps or stage.epochs * batches for stage in stages or [settings])
     return float(max(steps, 1))
