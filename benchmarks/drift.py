@@ -40,6 +40,7 @@ from coterie.core import (
     Cohort,
     Federation,
     Method,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -96,6 +97,7 @@ class Oracle:
     """
 
     name: ClassVar[str] = "oracle"
+    needs: ClassVar[Needs] = Needs(sums_only=True, unchanged_by="rotation")
     concepts: tuple[Mapping[Client, int], ...]
     period: int
     warm: bool = False

@@ -15,6 +15,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -47,6 +48,9 @@ class Watched:
     """FedAvg that never splits and tells each round's norms and cosines; of gradients too, at the same model, if asked."""
 
     name: ClassVar[str] = "watched"
+    needs: ClassVar[Needs] = Needs(
+        occasional=("gradients", "halves", "training"), unchanged_by="rotation"
+    )
 
     gradients_from: int | None = setting(
         None, "the round from which clients are asked for gradients too", ge=1

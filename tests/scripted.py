@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from coterie.core import (
+    FEATURES,
     Assignment,
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -40,6 +42,7 @@ class Scripted:
     """Each exchange offers ``count`` fixed models with the tasks (and the rest of a plan) that ``say`` returns."""
 
     name: ClassVar[str] = "scripted"
+    needs: ClassVar[Needs] = Needs(occasional=FEATURES, unchanged_by="rotation")
 
     say: Callable[[int, tuple[Client, ...]], dict[str, Any]]
     count: int = 2

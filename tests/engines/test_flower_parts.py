@@ -20,11 +20,13 @@ from torch import Tensor
 
 from coterie.boundary import Boundary
 from coterie.core import (
+    FEATURES,
     Assignment,
     Cohort,
     Federation,
     HeldOutLosses,
     Holdout,
+    Needs,
     Note,
     Personal,
     Plan,
@@ -63,6 +65,7 @@ class Told:
     """Each exchange is the plan that ``say`` makes of two fixed models, and a round. Clients are served as ``serve`` says."""
 
     name: ClassVar[str] = "told"
+    needs: ClassVar[Needs] = Needs(occasional=FEATURES, unchanged_by="rotation")
 
     say: Say
     serve: Mapping[str, Any] = field(default_factory=dict)

@@ -13,12 +13,14 @@ from torch import Tensor
 from coterie import training
 from coterie.boundary import Boundary
 from coterie.core import (
+    FEATURES,
     Assignment,
     Cohort,
     Federation,
     HalvedUpdates,
     Holdout,
     Need,
+    Needs,
     Note,
     Personal,
     Plan,
@@ -57,6 +59,7 @@ class Probing:
     """FedAvg whose clients train on halves, but for the ``spared``."""
 
     name = "probing"
+    needs = Needs(occasional=FEATURES, unchanged_by="rotation")
 
     def __init__(
         self, spared: tuple[int, ...] = (), sketch: int | None = None, keep: tuple[str, ...] = ()

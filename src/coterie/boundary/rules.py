@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.clustering.cells import COVERED
-from coterie.core import Method, Plan, Task
+from coterie.core import Plan, Task, needs_of
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
 from coterie.settings import SettingError, UserError, check, setting
@@ -25,9 +25,9 @@ WHOLE_ROW = ("permute", "blocks")
 UNCHANGED = {
     "rotation": ROTATIONS,
     "signed-permutation": ("none", "permute", "permute-tensors"),
-    "permutation": ("none",),  # all maps here flip signs
+    "nothing": ("none",),
 }
-"""Invariance of a method's results -> the maps that do not change them."""
+"""What does not change a method's results (``Needs.unchanged_by``) -> the maps that do not change them."""
 
 
 @public
@@ -125,39 +125,29 @@ class Boundary:
     def check_method(self, method: Any) -> None:
         """Check that the map does not change the results of a method, and that noise covers everything the method asks for.
 
-        A method's ``invariant`` names the maps that do not change its results: ``"rotation"`` (any
-        orthonormal map; the default), ``"signed-permutation"`` or ``"permutation"``. L1 distances
-        (a field ``metric``) are of the second kind. ``measures`` is true for a method that asks for
-        losses, even if only in a later round; a plan has the requests of the current round.
-        ``beyond_sums`` says what a method needs besides sums over clients; it is empty if it needs
-        nothing.
-
         Args:
-            method: The method.
+            method: The method; its :class:`~coterie.core.Needs` say what it asks for in later rounds.
 
         Raises:
             SettingError: The method is not compatible with the boundary.
         """
-        if self.noise and getattr(method, "measures", False):
+        needs = needs_of(method)
+        if self.noise and {"losses", "held-out-losses"}.intersection(needs.features):
             raise self._measured(method.name)
-        if self.masks and (
-            why := getattr(
-                method,
-                "beyond_sums",
-                "it needs the update, the losses or the choice of each client",
-            )
-        ):
-            raise SettingError(f"Boundary.masks must be false for {method.name}, got true: {why}")
-        usual = "signed-permutation" if getattr(method, "metric", None) == "l1" else "rotation"
-        invariant = getattr(method, "invariant", usual)
-        if self.rotation not in UNCHANGED[invariant]:
+        if self.masks and not needs.sums_only:
             raise SettingError(
-                f"Boundary.rotation must be {' or '.join(UNCHANGED[invariant])} for {method.name} with these settings, got "
-                f"{self.rotation}: this map changes what {method.name} computes from updates"
+                f"Boundary.masks must be false for {method.name}, got true: it needs the update, the losses or the choice "
+                "of each client (Needs.sums_only is false)"
             )
-        for inner in (*getattr(method, "methods", ()), getattr(method, "method", None)):
-            if isinstance(inner, Method):  # a method made of methods
-                self.check_method(inner)
+        allowed = UNCHANGED[needs.unchanged_by]
+        if self.rotation not in allowed:
+            raise SettingError(
+                f"Boundary.rotation must be {' or '.join(allowed)} for {method.name} with these settings, got "
+                f"{self.rotation}: this map changes what {method.name} computes from updates (Needs.unchanged_by is "
+                f"{needs.unchanged_by!r})"
+            )
+        for inner in needs.inner:
+            self.check_method(inner)
 
     def check_layout(self, layout: Layout) -> None:
         """Check that noise is not used with a model that has running statistics.

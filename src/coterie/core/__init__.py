@@ -27,7 +27,17 @@ from coterie.core.clients import (
     state,
     without,
 )
-from coterie.core.method import Admits, Assignment, Cohort, Federation, Method, Neighbours
+from coterie.core.method import (
+    Admits,
+    Assignment,
+    Cohort,
+    Composite,
+    Federation,
+    Method,
+    Neighbours,
+    serving_tasks,
+)
+from coterie.core.needs import FEATURES, Feature, Needs, check_declared, needs_of
 from coterie.core.notes import P_VALUE, Criterion, Effect, Note, Sign, tested
 from coterie.core.replies import (
     WORST_LOSS,
@@ -59,6 +69,7 @@ from coterie.core.tasks import (
 
 __all__ = [
     "CHUNK",
+    "FEATURES",
     "HALVES",
     "LONGEST_NAME",
     "MEANS",
@@ -72,8 +83,10 @@ __all__ = [
     "Candidate",
     "Client",
     "Cohort",
+    "Composite",
     "Criterion",
     "Effect",
+    "Feature",
     "Federation",
     "Groups",
     "HalvedUpdates",
@@ -83,6 +96,7 @@ __all__ = [
     "Means",
     "Method",
     "Need",
+    "Needs",
     "Neighbours",
     "Note",
     "Personal",
@@ -101,11 +115,14 @@ __all__ = [
     "amounts",
     "as_groups",
     "average",
+    "check_declared",
     "group_means",
     "groups_by",
     "joined",
+    "needs_of",
     "row_of",
     "rows_without",
+    "serving_tasks",
     "state",
     "tested",
     "train_from",

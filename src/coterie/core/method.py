@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from coterie.core.clients import Client, Groups
 from coterie.core.notes import Note
 from coterie.core.replies import Replies
-from coterie.core.tasks import Plan, Training
+from coterie.core.tasks import Plan, Task, Training
 from coterie.notebook.tables import by_group, count, partition, some, table
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings.calls import public
@@ -205,6 +205,7 @@ class Assignment:
 
 
 S = TypeVar("S")
+S_contra = TypeVar("S_contra", contravariant=True)
 
 
 @runtime_checkable
@@ -215,6 +216,10 @@ class Method(Protocol[S]):
     ``plan`` asks clients to work. ``step`` processes the replies, which may be fewer than were
     asked for, or none. ``assignment`` states which model serves each client of the federation.
     ``explain`` gives the reasons of the last step, if there are any.
+
+    ``needs``, a class variable or a property, says what the method asks of engines and clients, see
+    :class:`~coterie.core.Needs`. A method without it has the defaults: tasks that train one model as
+    the experiment states, without masks and without a map of updates.
     """
 
     name: ClassVar[str]
@@ -224,6 +229,30 @@ class Method(Protocol[S]):
     def step(self, state: S, replies: Replies) -> S: ...
     def assignment(self, state: S) -> Assignment: ...
     def explain(self, state: S) -> tuple[Note, ...]: ...
+
+
+@runtime_checkable
+class Composite(Protocol[S_contra]):
+    """A method that runs others (``Needs.inner``), one of which serves the clients.
+
+    ``serving_tasks``: the next tasks of the method that serves them now. Its next plan may lack
+    them, because that method waits for the others.
+    """
+
+    def serving_tasks(self, state: S_contra, cohort: Cohort) -> tuple[Task, ...]: ...
+
+
+def serving_tasks(method: Any, state: Any, cohort: Cohort) -> tuple[Task, ...]:
+    """Return the next tasks of the method that serves the clients, at any depth of composites."""
+    if isinstance(method, Composite):
+        return method.serving_tasks(state, cohort)
+    served_part = method.assignment(state).part
+    return tuple(
+        task
+        for name, part in method.plan(state, cohort).leaves()
+        if name == served_part
+        for task in part.tasks.values()
+    )
 
 
 @runtime_checkable

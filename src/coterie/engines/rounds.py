@@ -14,7 +14,17 @@ from functools import partial
 from typing import Any
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Client, Cohort, Federation, Method, Note, Plan, Position, Round
+from coterie.core import (
+    Client,
+    Cohort,
+    Federation,
+    Method,
+    Note,
+    Plan,
+    Position,
+    Round,
+    check_declared,
+)
 from coterie.data.objective import mean_probability
 from coterie.data.world import World
 from coterie.engines.clock import Clock
@@ -240,6 +250,7 @@ def rehearse(
     wire, federation = setup(method, world, seed, boundary)
     cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
     plan = method.plan(method.init(federation), cohort)
+    check_declared(method, plan)
     (robust or Robust()).check_plan(plan, boundary.masks)
     for _, part in plan.leaves():
         wire.check(part, method.name)
@@ -297,6 +308,7 @@ def round_steps(
         cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
+        check_declared(method, plan)
         for _, part in plan.leaves():
             wire.check(part, method.name)
         carried = answering(attendance, plan, position.exchange, seed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coterie.core import Task, Training, Weighting
+from coterie.core import Needs, Training, Weighting
 from coterie.settings import setting
 
 
@@ -65,9 +65,14 @@ class Probing:
     )
 
     @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of later rounds that the first round may not have."""
-        return (Task(offered=(0,), halves=True),)
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("halves",),
+            occasional=("model-choice", "losses", "training"),
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def _turn(self, round: int) -> int:
         """The first round after this one in which a probe is due."""

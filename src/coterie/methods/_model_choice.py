@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from coterie.core import (
     Cohort,
     Federation,
     Groups,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -398,8 +399,6 @@ round."""
 class Choosing(ABC):
     """Settings and initialisation of methods whose clients choose among k models; a subclass defines a round."""
 
-    measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
-
     models: int = setting(4, "number of models (k)", ge=1, le=MOST_MODELS)
     fraction: float = setting(
         1.0, "fraction of the clients sampled in each exchange, at least one", gt=0, le=1
@@ -426,6 +425,16 @@ class Choosing(ABC):
                 f"{type(self).__name__}.models must be at most {MAX_CENTRES} with initial kmeans++, "
                 f"got {self.models}: each takes two exchanges of the first round"
             )
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("losses",),
+            occasional=("model-choice", "training", "gradients"),
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     # -- to be defined by a subclass
     # ------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from coterie.core import (
     Cohort,
     Criterion,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -153,6 +154,11 @@ class ACFL:
                 f"exactly one of ACFL.threshold and ACFL.groups must be set and the other must be none, "
                 f"got {self.threshold} and {self.groups}"
             )
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(occasional=("training",), unchanged_by="rotation", fraction=self.fraction)
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

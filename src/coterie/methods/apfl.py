@@ -27,6 +27,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Personal,
     Plan,
     Task,
@@ -55,7 +56,6 @@ class APFL(OneModel[APFLState]):
     """One model for all, mixed at every client with values of its own, by a weight that the client learns."""
 
     name: ClassVar[str] = "apfl"
-    beyond_sums: ClassVar[str] = ""
 
     mixture: float = setting(
         0.5, "weight of a client's own values in its first round (α)", ge=0, le=1
@@ -72,6 +72,16 @@ class APFL(OneModel[APFLState]):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("personal-model", "mixture"),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> APFLState:
         return APFLState(clients=federation.clients, model=federation.draw(0))

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from coterie.core import Assignment, Client, Cohort, Federation, Note, Plan, Replies, Task
+from coterie.core import Assignment, Client, Cohort, Federation, Needs, Note, Plan, Replies, Task
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.independent import Independent
 from coterie.methods.race import Race, RaceState
@@ -37,7 +37,6 @@ class Auto:
     """One model, groups, personal models or training alone: what held-out loss favours. The default."""
 
     name: ClassVar[str] = "auto"
-    measures: ClassVar[bool] = True
 
     level: float = setting(
         1e-4, "probability that split-half splits clients that are alike (α)", gt=0, lt=1
@@ -87,9 +86,14 @@ class Auto:
         )
 
     @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of later rounds that the first round may not have."""
-        return self.race.asks
+    def needs(self) -> Needs:
+        """What the method needs from an engine: what its race needs."""
+        needs = Needs(unchanged_by="rotation", fraction=self.fraction)
+        return needs.with_inner((), self.race)
+
+    def serving_tasks(self, state: RaceState, cohort: Cohort) -> tuple[Task, ...]:
+        """Return the next tasks of the race's leader."""
+        return self.race.serving_tasks(state, cohort)
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

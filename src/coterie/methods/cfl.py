@@ -64,8 +64,10 @@ from coterie.core import (
     Client,
     Cohort,
     Criterion,
+    Feature,
     Federation,
     Groups,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -211,10 +213,19 @@ class CFL:
             raise SettingError("CFL.split_rounds needs similarity updates, got gradients")
 
     @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of a group that is about to split."""
-        gradients, halves = self.similarity == "gradients", self.gamma_max is None
-        return (Task(offered=(0,), gradient=gradients, halves=halves),)
+    def needs(self) -> Needs:
+        """What the method needs from an engine; halves and gradients, if a group is about to split."""
+        features: list[Feature] = []
+        if self.similarity == "gradients":
+            features.append("gradients")
+        if self.gamma_max is None:
+            features.append("halves")
+        return Needs(
+            features=tuple(features),
+            occasional=("losses", "training"),
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

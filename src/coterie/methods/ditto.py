@@ -24,6 +24,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Personal,
     Plan,
     Task,
@@ -52,7 +53,6 @@ class Ditto(OneModel[DittoState]):
     """One model for all, and every client's own model that is trained near it and serves the client."""
 
     name: ClassVar[str] = "ditto"
-    beyond_sums: ClassVar[str] = ""
 
     pull: float = setting(
         1.0,
@@ -72,6 +72,16 @@ class Ditto(OneModel[DittoState]):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("personal-model", "pull"),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> DittoState:
         training = federation.training

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from coterie.core import Client, Cohort, Federation, Plan, Task, Weighting, state
+from coterie.core import Client, Cohort, Federation, Needs, Plan, Task, Weighting, state
 from coterie.methods._one_model import OneModel
 from coterie.settings import check, setting
 
@@ -39,7 +39,6 @@ class FedAvg(OneModel[FedAvgState]):
     """One model for all: what clustered methods are measured against."""
 
     name: ClassVar[str] = "fedavg"
-    beyond_sums: ClassVar[str] = ""
 
     fraction: float = setting(
         1.0, "fraction of the clients sampled in each round (C), at least one", gt=0, le=1
@@ -50,6 +49,11 @@ class FedAvg(OneModel[FedAvgState]):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(sums_only=True, unchanged_by="rotation", fraction=self.fraction)
 
     def init(self, federation: Federation) -> FedAvgState:
         return FedAvgState(clients=federation.clients, model=federation.draw(0))

@@ -23,7 +23,9 @@ import torch
 from coterie.core import (
     Client,
     Cohort,
+    Feature,
     Federation,
+    Needs,
     Personal,
     Plan,
     Replies,
@@ -60,7 +62,6 @@ class FedBABU(OneModel[FedBABUState]):
     """One model for all whose head stays at its first values; every client fine-tunes it for itself."""
 
     name: ClassVar[str] = "fedbabu"
-    beyond_sums: ClassVar[str] = ""
 
     head: int = setting(1, "number of last layers that keep their first values", ge=0)
     tune_epochs: int = setting(
@@ -84,6 +85,21 @@ class FedBABU(OneModel[FedBABUState]):
             raise SettingError(
                 "FedBABU.tune must be full or body if FedBABU.head is 0, got head: there is no head to fine-tune"
             )
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        features: list[Feature] = []
+        if self.head:
+            features.append("stages")
+        if self.tune_epochs:
+            features.append("personal-model")
+        return Needs(
+            features=tuple(features),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> FedBABUState:
         layers = tuple(federation.columns)

@@ -35,6 +35,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -77,6 +78,11 @@ class FedFA:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(features=("losses",), unchanged_by="rotation", fraction=self.fraction)
 
     def init(self, federation: Federation) -> FedFAState:
         return FedFAState(clients=federation.clients, model=federation.draw(0))

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import torch
 
-from coterie.core import Client, Cohort, Federation, Plan, Task, Weighting, state
+from coterie.core import Client, Cohort, Federation, Needs, Plan, Task, Weighting, state
 from coterie.methods._one_model import OneModel
 from coterie.settings import SettingError, check, setting
 
@@ -43,7 +43,6 @@ class FedPer(OneModel[FedPerState]):
     """One model for all but its last layers, of which every client has its own."""
 
     name: ClassVar[str] = "fedper"
-    beyond_sums: ClassVar[str] = ""
 
     personal: int = setting(1, "number of last layers that stay at their client (K_P)", ge=0)
     fraction: float = setting(
@@ -55,6 +54,16 @@ class FedPer(OneModel[FedPerState]):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("local-layers",) if self.personal else (),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> FedPerState:
         layers = tuple(federation.columns)

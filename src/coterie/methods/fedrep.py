@@ -25,6 +25,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Plan,
     Stage,
     Task,
@@ -58,7 +59,6 @@ class FedRep(OneModel[FedRepState]):
     """One model for all but its last layers, which every client trains for itself before it trains the shared ones."""
 
     name: ClassVar[str] = "fedrep"
-    beyond_sums: ClassVar[str] = ""
 
     personal: int = setting(1, "number of last layers that stay at their client, the head", ge=0)
     head_epochs: int | None = setting(
@@ -80,6 +80,16 @@ class FedRep(OneModel[FedRepState]):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("local-layers", "stages"),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> FedRepState:
         layers = tuple(federation.columns)

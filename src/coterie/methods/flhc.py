@@ -39,6 +39,7 @@ from coterie.core import (
     Criterion,
     Federation,
     Groups,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -132,6 +133,14 @@ class FLHC:
             )
         if self.linkage == "ward" and self.metric != "l2":
             raise SettingError(f"FLHC.linkage ward needs metric l2, got metric {self.metric}")
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            unchanged_by="signed-permutation" if self.metric == "l1" else "rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> FLHCState:
         if self.groups is not None and self.groups > len(federation.clients):

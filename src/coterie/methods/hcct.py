@@ -65,8 +65,10 @@ from coterie.core import (
     Client,
     Cohort,
     Criterion,
+    Feature,
     Federation,
     Groups,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -206,16 +208,19 @@ class HCCT:
             )
 
     @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of a later epoch in which updates are compared."""
-        return (
-            Task(offered=(0,), halves=self.cosines == "signals" and not np.isinf(self.tradeoff)),
+    def needs(self) -> Needs:
+        """What the method needs from an engine; the published code's choice of a layer depends on signs."""
+        features: list[Feature] = []
+        if self.personal:
+            features.append("local-layers")
+        if self.cosines == "signals" and not np.isinf(self.tradeoff):
+            features.append("halves")
+        return Needs(
+            features=tuple(features),
+            occasional=("training",),
+            unchanged_by="nothing" if self.layer == "paper-code" else "rotation",
+            fraction=self.fraction,
         )
-
-    @property
-    def invariant(self) -> str:
-        """The maps of updates that do not change the groups; the published code's choice of a layer depends on signs."""
-        return "permutation" if self.layer == "paper-code" else "rotation"
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

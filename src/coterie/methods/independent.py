@@ -18,6 +18,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -49,10 +50,14 @@ class Independent:
     """Every client on its own: no communication, one model per client."""
 
     name: ClassVar[str] = "independent"
-    beyond_sums: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(features=("local-layers",), sums_only=True, unchanged_by="rotation")
 
     def init(self, federation: Federation) -> IndependentState:
         return IndependentState(

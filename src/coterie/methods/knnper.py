@@ -30,6 +30,7 @@ from coterie.core import (
     Cohort,
     Federation,
     Holdout,
+    Needs,
     Neighbours,
     Plan,
     Task,
@@ -63,7 +64,6 @@ class KNNPer(OneModel[KNNPerState]):
     """One model for all, whose predictions every client mixes with those of its nearest training examples."""
 
     name: ClassVar[str] = "knn-per"
-    beyond_sums: ClassVar[str] = ""
 
     neighbours: int = setting(10, "number of nearest training examples that count (k)", ge=1)
     scale: float = setting(
@@ -90,6 +90,16 @@ class KNNPer(OneModel[KNNPerState]):
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("holdout",) if self._held else (),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> KNNPerState:
         layer = tuple(federation.columns)[-1]

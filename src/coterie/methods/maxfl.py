@@ -47,6 +47,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -105,7 +106,6 @@ class MAXFL:
     """A global model of those who find it appealing; the others train alone."""
 
     name: ClassVar[str] = "maxfl"
-    measures: ClassVar[bool] = True  # even if not in its first exchange
 
     rule: str = setting(
         "distance",
@@ -123,6 +123,16 @@ class MAXFL:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("losses",),
+            occasional=("model-choice", "training"),
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

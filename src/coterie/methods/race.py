@@ -54,10 +54,12 @@ from coterie.core import (
     Client,
     Cohort,
     Criterion,
+    Feature,
     Federation,
     Groups,
     HeldOutLosses,
     Holdout,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -65,6 +67,7 @@ from coterie.core import (
     Training,
     as_groups,
     group_means,
+    serving_tasks,
     state,
 )
 from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
@@ -182,7 +185,6 @@ class Race:
     """Several methods side by side; one that falls behind on held-out data is dropped."""
 
     name: ClassVar[str] = "race"
-    measures: ClassVar[bool] = True
 
     methods: tuple[Any, ...] = setting(
         ("fedavg", "split-half", "hcct"), "the methods, from simple to complex", method=True
@@ -208,9 +210,16 @@ class Race:
             raise SettingError("race.methods must name at least one method")
 
     @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of later rounds that the first round may not have."""
-        return tuple(self._held(task) for arm in self.methods for task in getattr(arm, "asks", ()))
+    def needs(self) -> Needs:
+        """What the race needs from an engine: what its arms need, and held-out losses."""
+        features: list[Feature] = ["held-out-losses", "holdout"]
+        if len(self.methods) > 1:
+            features.append("several-tasks")
+        return Needs(unchanged_by="rotation").with_inner(features, *self.methods)
+
+    def serving_tasks(self, state: RaceState, cohort: Cohort) -> tuple[Task, ...]:
+        """Return the next tasks of the leader; the next plan may lack them, if it waits for other arms."""
+        return serving_tasks(self.named[state.leader], state.arms[state.leader], cohort)
 
     @property
     def named(self) -> dict[str, Any]:

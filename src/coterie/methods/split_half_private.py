@@ -47,6 +47,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     PrivatePlan,
@@ -153,7 +154,6 @@ class SplitHalfPrivate:
     """Split-half for secure aggregation with differential privacy: the server does not learn who is in which group."""
 
     name: ClassVar[str] = "split-half-private"
-    beyond_sums: ClassVar[str] = ""
 
     fraction: float = setting(1.0, "fraction of the clients sampled in each round", gt=0, le=1)
     level: float = setting(
@@ -175,6 +175,17 @@ class SplitHalfPrivate:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("halves", "questions"),
+            occasional=("model-choice", "losses", "training"),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> SplitHalfPrivateState:
         return SplitHalfPrivateState(

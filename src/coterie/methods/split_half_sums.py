@@ -59,6 +59,7 @@ from coterie.core import (
     Cohort,
     Criterion,
     Federation,
+    Needs,
     Note,
     Plan,
     PrivateTask,
@@ -256,7 +257,6 @@ class SplitHalfSums(Probing):
     """Split-half for secure aggregation: finds groups from sums over clients, and never sees one of them."""
 
     name: ClassVar[str] = "split-half-sums"
-    beyond_sums: ClassVar[str] = ""
 
     sketch: int = setting(
         128,
@@ -272,8 +272,16 @@ class SplitHalfSums(Probing):
     def __post_init__(self) -> None:
         check(self)
 
-    measures: ClassVar[bool] = True
-    """Clients say which group is theirs, which noise does not cover."""
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("losses", "halves", "questions"),
+            occasional=("several-tasks", "model-choice", "training"),
+            sums_only=True,
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

@@ -38,13 +38,17 @@ from coterie.core import (
     Assignment,
     Client,
     Cohort,
+    Feature,
     Federation,
     Holdout,
+    Needs,
     Note,
     Personal,
     Plan,
     Replies,
     Task,
+    needs_of,
+    serving_tasks,
     state,
 )
 from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
@@ -94,7 +98,6 @@ class Tuned:
     """Any method, and a fine-tuned model for each client that it serves better."""
 
     name: ClassVar[str] = "tuned"
-    measures: ClassVar[bool] = True
 
     method: Any = setting("fedavg", "the method whose models are tuned", method=True)
     epochs: int = setting(
@@ -123,16 +126,19 @@ class Tuned:
         object.__setattr__(self, "method", method_of(self.method, "tuned.method"))
 
     @property
-    def asks(self) -> tuple[Task, ...]:
-        """Tasks of later rounds that the first round may not have."""
-        return tuple(
-            self.tuned(task) for task in (Task(offered=(0,)), *getattr(self.method, "asks", ()))
-        )
+    def needs(self) -> Needs:
+        """What the method needs from an engine: what the tuned method needs, personal models, and held-out losses."""
+        features: list[Feature] = ["held-out-losses", "holdout", "personal-model"]
+        if self.pull:
+            features.append("pull")
+        tuned_method = needs_of(self.method)
+        needs = Needs(unchanged_by="rotation", fraction=tuned_method.fraction)
+        return needs.with_inner(features, self.method)
 
-    @property
-    def fraction(self) -> float:
-        """Share of the clients that the method asks in a round."""
-        return float(getattr(self.method, "fraction", 1.0))
+    def serving_tasks(self, state: TunedState, cohort: Cohort) -> tuple[Task, ...]:
+        """Return the next tasks of the method, which make personal models too."""
+        inner_tasks = serving_tasks(self.method, state.inner, cohort)
+        return tuple(self.tuned(task) for task in inner_tasks)
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------

@@ -25,13 +25,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire
-from coterie.core import Assignment, Client, Cohort, Position, Task, as_groups
+from coterie.core import Assignment, Client, Cohort, Position, Task, as_groups, serving_tasks
 from coterie.data.objective import COMBINED, mean_probability
 from coterie.data.scenario import OwnWorld
 from coterie.data.target_scale import of_record, predicting, sound
 from coterie.engines.served import Ensemble
 from coterie.files import Folder, read_within
-from coterie.methods import Auto, Race, Tuned
 from coterie.models import nets
 from coterie.models import nets as models
 from coterie.models.layout import Layout, averaging, own_layers
@@ -216,28 +215,11 @@ def _personal(run: Run, position: Position, assignment: Assignment) -> bool:
     )
 
 
-def _tasks(run: Run, position: Position) -> list[Task]:
+def _tasks(run: Run, position: Position) -> tuple[Task, ...]:
     """The next tasks of the method that serves the clients."""
     cohort = Cohort(present=position.members, exchange=position.exchange, seed=run.seed)
 
-    def tasks_of(method: Any, state: Any) -> list[Task]:
-        if isinstance(method, Auto):
-            return tasks_of(method.race, state)
-        if isinstance(
-            method, Race
-        ):  # the next plan may be without the leader, which waits for other arms
-            return tasks_of(method.named[state.leader], state.arms[state.leader])
-        if isinstance(method, Tuned):
-            return [method.tuned(task) for task in tasks_of(method.method, state.inner)]
-        served = method.assignment(state).part
-        return [
-            task
-            for name, part in method.plan(state, cohort).leaves()
-            if name == served
-            for task in part.tasks.values()
-        ]
-
-    return tasks_of(run.method, position.state)
+    return serving_tasks(run.method, position.state, cohort)
 
 
 def _described(

@@ -41,6 +41,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -103,9 +104,6 @@ class CFLGP:
     """Groups clients by k-means on their updates from several models, averaged over rounds."""
 
     name: ClassVar[str] = "cfl-gp"
-    several: ClassVar[bool] = (
-        True  # clients get two tasks at once, even if not in the first exchange
-    )
 
     models: int = setting(4, "number of models (k)", ge=1, le=MOST_MODELS)
     period: int = setting(2, "rounds from one clustering round to the next", ge=1)
@@ -130,6 +128,11 @@ class CFLGP:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(features=("several-tasks",), unchanged_by="rotation", fraction=self.fraction)
 
     def init(self, federation: Federation) -> CFLGPState:
         models = torch.stack([federation.draw(row) for row in range(self.models)])

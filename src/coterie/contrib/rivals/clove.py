@@ -35,6 +35,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -85,7 +86,6 @@ class CLoVE:
     """Groups clients by k-means on their losses with all models; a group trains the model that fits it."""
 
     name: ClassVar[str] = "clove"
-    measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
     models: int = setting(
         4, "number of models (k), or its maximum if it is estimated", ge=1, le=MOST_MODELS
@@ -110,6 +110,16 @@ class CLoVE:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("losses",),
+            occasional=("model-choice", "training"),
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> CLoVEState:
         models = torch.stack([federation.draw(row) for row in range(self.models)])

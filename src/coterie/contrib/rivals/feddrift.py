@@ -36,6 +36,7 @@ from coterie.core import (
     Cohort,
     Criterion,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -150,7 +151,6 @@ class FedDrift:
     """New models for clients whose loss rises at a time step, and a merge of models that serve alike."""
 
     name: ClassVar[str] = "feddrift"
-    measures: ClassVar[bool] = True  # clients send losses, even if not in the first exchange
 
     period: int = setting(20, "rounds of a time step, after which data may change", ge=1)
     delta: float = setting(
@@ -174,6 +174,16 @@ class FedDrift:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def needs(self) -> Needs:
+        """What the method needs from an engine."""
+        return Needs(
+            features=("losses",),
+            occasional=("model-choice", "training"),
+            unchanged_by="rotation",
+            fraction=self.fraction,
+        )
 
     def init(self, federation: Federation) -> FedDriftState:
         return FedDriftState(

@@ -37,6 +37,7 @@ from coterie.core import (
     Replies,
     Task,
     as_groups,
+    needs_of,
 )
 from coterie.engines import rounds
 from coterie.engines.clock import Clock
@@ -1161,7 +1162,7 @@ def own_probes(
         )
     if not start.shared:
         return OwnProbes({}, None, text)
-    own = method if ran else SplitHalf(fraction=getattr(method, "fraction", 1.0))
+    own = method if ran else SplitHalf(fraction=needs_of(method).fraction)
     own = replace(own, first_probe=max(start.round + 1, 2))
     rounds = own.first_probe + 1 + (LOOKS - 1) * own.probe_every
     return OwnProbes(asdict(own), rounds, f"{text}; with the options below, it tests this one")
@@ -1213,9 +1214,9 @@ class _Asked:
         return StartingPoint(self.federation.draw(0), 0, "the first model", True)
 
     def _flhc(self, now: Sequence[Replies], labels: np.ndarray, firm: bool) -> Iterator[Advice]:
-        fraction = getattr(
-            self.run.method, "fraction", 1.0
-        )  # the model from which clients are clustered depends on it
+        fraction = needs_of(
+            self.run.method
+        ).fraction  # the model from which clients are clustered depends on it
         for metric, linkage in FLHC_TRIED:
             compared = f"{metric}, {linkage}"
             settings = {

@@ -30,9 +30,11 @@ from torch import Tensor, nn
 from coterie.boundary import update_number
 from coterie.clustering.cells import Ask, Question
 from coterie.core import (
+    FEATURES,
     WORST_LOSS,
     Candidate,
     Client,
+    Feature,
     HeldOutLosses,
     Holdout,
     Method,
@@ -43,7 +45,9 @@ from coterie.core import (
     Stage,
     Task,
     Training,
+    needs_of,
 )
+from coterie.core.needs import IN_WORDS, features_of
 from coterie.models.layout import Layout
 from coterie.pooling import SIGN, ErrorSums, parted, sound
 from coterie.settings import SettingError
@@ -673,69 +677,35 @@ ABLE = ("fedavg", "cfl", "flhc", "hcct", "hcct-e")
 """Methods in which such apps can take part, with the methods' default settings."""
 
 
-def ignored(task: Task) -> str | None:
-    """Return the part of a task that such an app would ignore, in words.
+NOT_IN_A_PLAIN_APP = FEATURES
+"""Features of a task that an app ignores if it does not know Coterie: it trains one model as it likes."""
 
-    Such an app trains from one model, in its own way.
-
-    Args:
-        task: The task.
-
-    Returns:
-        The words, or None if the app can do the task.
-    """
-    return (
-        "to choose among several models"
-        if len(task.offered) > 1
-        else "for the loss of a model"
-        if task.measure
-        else "for the losses of single held-out examples"
-        if task.holdout.report_losses
-        else "to hold examples out of training"
-        if task.holdout.share
-        else "for a gradient instead of an update"
-        if task.gradient
-        else "to keep some layers"
-        if task.local_layers
-        else "for updates of both halves of its data"
-        if task.halves
-        else "to answer questions about its update"
-        if task.private.question is not None
-        else "to train its layers in stages"
-        if task.stages
-        else "to train a personal model"
-        if task.personal is not None
-        else "to train differently in some rounds"
-        if task.training is not None or task.epochs is not None
-        else None
-    )
+NOT_IN_A_FUNCTION: tuple[Feature, ...] = (
+    "held-out-losses",
+    "gradients",
+    "stages",
+    "mixture",
+    "pull",
+)
+"""Features that an app cannot do if it trains by a function of its own: such a function trains all
+layers of a net, and one that tests returns the mean loss only."""
 
 
-def beyond(task: Task) -> str | None:
-    """Return the part of a task that an app cannot do if it knows Coterie and trains by a function of its own, in words.
-
-    Such a function trains all layers of a net, and one that tests returns the mean loss only.
+def lacking(tasks: Sequence[Task], lacks: Sequence[Feature]) -> str | None:
+    """Return the first of some features that tasks of one client ask for, in words; None without one.
 
     Args:
-        task: The task.
-
-    Returns:
-        The words, or None if the app can do the task.
+        tasks: The tasks.
+        lacks: What the client's app cannot do.
     """
-    personal = task.personal
-    return (
-        "for a gradient instead of an update"
-        if task.gradient
-        else "for the losses of single held-out examples"
-        if task.holdout.report_losses
-        else "to train its layers in stages"
-        if task.stages
-        else "to mix a personal model with the shared one"
-        if personal is not None and personal.mixture is not None
-        else "to pull a personal model to the shared one"
-        if personal is not None and personal.pull
-        else None
-    )
+    if len(tasks) > 1 and "several-tasks" in lacks:
+        return IN_WORDS["several-tasks"]
+    for task in tasks:
+        asked = features_of(task)
+        for feature in lacks:
+            if feature in asked:
+                return IN_WORDS[feature]
+    return None
 
 
 def sentence(
@@ -752,17 +722,18 @@ def sentence(
     Returns:
         One sentence, or None if the client can do the tasks.
     """
+    wants = lacking(tasks, NOT_IN_A_FUNCTION if functions else NOT_IN_A_PLAIN_APP)
+    return wants and _unsupported(method, wants, client, functions)
+
+
+def _unsupported(method: str, wants: str, client: Client | str, functions: bool) -> str:
     if functions:
-        lacks = next(filter(None, map(beyond, tasks)), None)
-        why = f"which client {client}'s app does not support, because it trains by a function of its own"
-        return lacks and f"{method} asks a client {lacks}, {why}"
-    wants = (
-        "to do several tasks at once"
-        if len(tasks) > 1
-        else next(filter(None, map(ignored, tasks)), None)
-    )
+        return (
+            f"{method} asks a client {wants}, which client {client}'s app does not support, because it trains by a function "
+            "of its own"
+        )
     able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
-    return wants and (
+    return (
         f"{method} asks a client {wants}, which client {client}'s app does not support; make the app with "
         f"coterie.engines.flower.client_app, or use {able} with default settings"
     )
@@ -784,10 +755,9 @@ def check(
     """Check before the first training that the clients' apps can do the method's tasks.
 
     If no client's app knows Coterie, or all that do train by functions of their own, the checked
-    tasks are those of the first plan, those in the method's ``asks``, measuring the loss if the
-    method's ``measures`` is true, and several tasks at once if its ``several`` is. If some apps can
-    do every task, nothing is checked here: the other clients are then left out of tasks that they
-    cannot do.
+    tasks are those of the first plan, and the features are those of the method's ``needs``. If some
+    apps can do every task, nothing is checked here: the other clients are then left out of tasks
+    that they cannot do.
 
     Args:
         method: The method.
@@ -802,20 +772,19 @@ def check(
     """
     if set(aware) - set(functions):
         return
-    later: tuple[Task, ...] = getattr(method, "asks", ())
-    if getattr(method, "measures", False):
-        later = (*later, Task(offered=(0,), measure="train"))
     client = min(first.asked, default=0)
     if near:
         raise SettingError(
             f"{method.name} serves clients by their nearest training examples, which no app here supports; make the apps with "
             "coterie.engines.flower.client_app, without train and test"
         )
-    at_once = [[Task(offered=(0,))] * 2] if getattr(method, "several", False) else []
-    for tasks in (
-        *(tasks_of(first, each) for each in first.asked),
-        *([task] for task in later),
-        *at_once,
-    ):
-        if refusal := sentence(method.name, tasks, (names or {}).get(client, client), bool(aware)):
+    shown_client = (names or {}).get(client, client)
+    for asked_client in first.asked:
+        tasks = tasks_of(first, asked_client)
+        if refusal := sentence(method.name, tasks, shown_client, bool(aware)):
             raise SettingError(refusal)
+    for feature in NOT_IN_A_FUNCTION if aware else NOT_IN_A_PLAIN_APP:
+        if feature in needs_of(method).features:
+            raise SettingError(
+                _unsupported(method.name, IN_WORDS[feature], shown_client, bool(aware))
+            )

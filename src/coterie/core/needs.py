@@ -1,0 +1,207 @@
+"""What a method needs from an engine, declared before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from coterie.core.tasks import Plan, Task
+from coterie.settings import SettingError
+from coterie.settings.calls import public
+
+if TYPE_CHECKING:
+    from coterie.core.method import Method
+
+Feature = Literal[
+    "several-tasks",
+    "model-choice",
+    "losses",
+    "held-out-losses",
+    "holdout",
+    "gradients",
+    "local-layers",
+    "halves",
+    "questions",
+    "stages",
+    "mixture",
+    "pull",
+    "personal-model",
+    "training",
+]
+"""What tasks can ask besides training one model as the experiment states, and its update."""
+
+FEATURES: tuple[Feature, ...] = get_args(Feature)
+
+IN_WORDS: dict[Feature, str] = {
+    "several-tasks": "to do several tasks at once",
+    "model-choice": "to choose among several models",
+    "losses": "for the loss of a model",
+    "held-out-losses": "for the losses of single held-out examples",
+    "holdout": "to hold examples out of training",
+    "gradients": "for a gradient instead of an update",
+    "local-layers": "to keep some layers",
+    "halves": "for updates of both halves of its data",
+    "questions": "to answer questions about its update",
+    "stages": "to train its layers in stages",
+    "mixture": "to mix a personal model with the shared one",
+    "pull": "to pull a personal model to the shared one",
+    "personal-model": "to train a personal model",
+    "training": "to train differently in some rounds",
+}
+"""Feature -> what a client is asked, as it follows "asks a client"."""
+
+Invariance = Literal["rotation", "signed-permutation", "nothing"]
+"""The largest group of orthonormal maps of updates that does not change a method's results."""
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a method needs from an engine and from the clients, in any round of a run.
+
+    Engines and the boundary read this before the first round, and know nothing else of a method. A
+    plan that asks for a feature which is not declared is refused. The defaults are those of a
+    method of which nothing is known: with masks, or with a map of updates, it is refused.
+
+    Attributes:
+        features: What tasks ask for, sooner or later, in every run. An app that cannot do it, or a
+            boundary that does not protect it, is refused before the first round.
+        occasional: What tasks ask for only if something happens, such as a client that joins late
+            and must choose its group. It is refused only in a round that asks for it.
+        sums_only: Whether sums over clients are enough in all rounds: plans need ``"mean"`` or
+            ``"sums"``. Secure aggregation (``boundary.masks``) needs this.
+        unchanged_by: Which maps of updates (``boundary.rotation``) do not change the results:
+            ``"rotation"``, any orthonormal map, as for inner products and means;
+            ``"signed-permutation"``, one that moves and flips entries, as for L1 distances; or
+            ``"nothing"``.
+        fraction: The share of the clients that train in a round.
+        inner: The methods that this one runs.
+
+    Raises:
+        ValueError: A feature or an invariance does not exist.
+
+    Example:
+        >>> needs = Needs(features=("halves",), unchanged_by="rotation")
+        >>> needs.undeclared(Plan(models=torch.zeros(1, 2), tasks={3: Task(offered=(0,), gradient=True)}))
+        ('gradients',)
+    """
+
+    features: tuple[Feature, ...] = ()
+    occasional: tuple[Feature, ...] = ()
+    sums_only: bool = False
+    unchanged_by: Invariance = "nothing"
+    fraction: float = 1.0
+    inner: tuple[Method[Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        for feature in (*self.features, *self.occasional):
+            if feature not in FEATURES:
+                raise ValueError(
+                    f"there is no feature {feature!r} of a task (known: {', '.join(FEATURES)})"
+                )
+        if self.unchanged_by not in get_args(Invariance):
+            known = ", ".join(get_args(Invariance))
+            raise ValueError(
+                f"Needs.unchanged_by must be one of {known}, got {self.unchanged_by!r}"
+            )
+
+    @property
+    def declared(self) -> frozenset[Feature]:
+        """All features that plans may ask for."""
+        return frozenset((*self.features, *self.occasional))
+
+    def undeclared(self, plan: Plan) -> tuple[Feature, ...]:
+        """Return the features that a plan asks for and that are not declared."""
+        asked = features_of_plan(plan)
+        return tuple(f for f in FEATURES if f in asked and f not in self.declared)
+
+    def with_inner(self, features: Iterable[Feature], *methods: Method[Any]) -> Needs:
+        """Return these needs with those of the methods that this one runs.
+
+        Args:
+            features: What this method asks for in every run, besides what the others ask for.
+            *methods: The methods that it runs.
+        """
+        inner = [needs_of(method) for method in methods]
+        every = [*features, *(feature for needs in inner for feature in needs.features)]
+        rare = [feature for needs in inner for feature in needs.occasional]
+        return replace(
+            self,
+            features=tuple(f for f in FEATURES if f in every),
+            occasional=tuple(f for f in FEATURES if f in rare and f not in every),
+            inner=methods,
+        )
+
+
+@public
+def needs_of(method: Any) -> Needs:
+    """Return what a method declares as its ``needs``; the defaults of :class:`Needs` if it declares nothing."""
+    needs = getattr(method, "needs", None)
+    return needs if isinstance(needs, Needs) else Needs()
+
+
+def features_of(task: Task) -> frozenset[Feature]:
+    """Return what a task asks besides training one model as the experiment states, and its update."""
+    personal = task.personal
+    asked: dict[Feature, bool] = {
+        "model-choice": len(task.offered) > 1,
+        "losses": task.measure is not None,
+        "held-out-losses": task.holdout.report_losses,
+        "holdout": task.holdout.share > 0,
+        "gradients": task.gradient,
+        "local-layers": bool(task.local_layers),
+        "halves": task.halves,
+        "questions": task.private.question is not None,
+        "stages": bool(task.stages),
+        "mixture": personal is not None and personal.mixture is not None,
+        "pull": personal is not None and personal.pull > 0,
+        "personal-model": personal is not None,
+        "training": task.training is not None or task.epochs is not None,
+    }
+    return frozenset(feature for feature, is_asked in asked.items() if is_asked)
+
+
+def features_of_plan(plan: Plan) -> frozenset[Feature]:
+    """Return what the tasks of a plan and its parts ask for."""
+    features: set[Feature] = set()
+    seen_clients: set[int] = set()
+    for _, part in plan.leaves():
+        if not seen_clients.isdisjoint(part.tasks):
+            features.add("several-tasks")
+        seen_clients.update(part.tasks)
+        for task in {id(task): task for task in part.tasks.values()}.values():
+            features |= features_of(task)
+    return frozenset(features)
+
+
+@public
+def check_declared(method: Any, plan: Plan) -> None:
+    """Refuse a plan that asks for more than its method's :class:`Needs` declare.
+
+    Args:
+        method: The method.
+        plan: Its plan.
+
+    Raises:
+        SettingError: The plan asks for something else.
+    """
+    needs = needs_of(method)
+    for feature in needs.undeclared(plan):
+        raise SettingError(
+            f"{method.name} asks a client {IN_WORDS[feature]}, which its needs do not declare: add {feature!r} to "
+            "Needs.features, or to Needs.occasional if it does not happen in every run"
+        )
+    if needs.sums_only:
+        for _, part in plan.leaves():
+            if part.need in ("gram", "rows"):
+                raise SettingError(
+                    f"{method.name} needs {part.need!r} of a plan, which its needs do not declare: set Needs.sums_only to false"
+                )
+
+
+def all_methods(method: Any) -> Iterator[Any]:
+    """Yield a method and all methods that it runs, at any depth."""
+    yield method
+    for inner in needs_of(method).inner:
+        yield from all_methods(inner)
