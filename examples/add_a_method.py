@@ -21,6 +21,7 @@ from coterie.core import (
     Cohort,
     Criterion,
     Federation,
+    Needs,
     Note,
     Plan,
     Replies,
@@ -54,6 +55,10 @@ class KMeansFL:
     """FedAvg, then k-means of all clients' updates, then FedAvg in each group."""
 
     name: ClassVar[str] = "k-means"
+    needs: ClassVar[Needs] = Needs(
+        occasional=("model-choice", "losses"),  # of clients that have no group yet
+        unchanged_by="rotation",  # k-means compares Euclidean distances
+    )
 
     groups: int = setting(4, "number of groups (k)", ge=1)
     warmup: int = setting(3, "rounds of FedAvg before the round whose updates are clustered", ge=0)
