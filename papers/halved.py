@@ -9,7 +9,7 @@ from coterie.core import Plan, Position, Task
 from coterie.data.world import World
 from coterie.methods import SplitHalf
 from coterie.methods._half_steps import of_equal_steps
-from coterie.methods.split_half import evidence_of
+from coterie.methods._split_half_probes import evidence_of
 from coterie.report.summary import agreement
 from papers.numbers import short
 from papers.running import asked

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.clustering import congruence, signal_cosine, signal_gram
 from coterie.methods import ACFL, CFL, HCCT, IFCA, SplitHalf
-from coterie.methods.split_half import distances
+from coterie.methods._split_half_probes import distances
 from worlds import THREE, TRUTH, grouped, last, play
 
 

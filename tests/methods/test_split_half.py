@@ -27,25 +27,25 @@ from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
-from coterie.methods import CFL, FedAvg, SplitHalf, split_half
+from coterie.methods import CFL, FedAvg, SplitHalf, _split_half_reviews, split_half
 from coterie.methods._cluster_tree import Leaf, root
-from coterie.methods.split_half import (
-    DIVERGED,
-    KEPT,
+from coterie.methods._split_half_probes import (
     Evidence,
-    Probed,
-    SplitHalfState,
-    Watch,
-    branches_of,
+    ProbeSchedule,
     confirmed,
-    distances_to,
+    decide_probe,
+    describe_probe,
     evidence_of,
-    looked_at,
-    middle,
-    probed,
-    reviewed,
+)
+from coterie.methods._split_half_reviews import DIVERGED, middle, reviewed
+from coterie.methods._split_half_walks import (
+    SplitProbe,
+    branches_of,
+    distances_to,
+    split_probe,
     walk,
 )
+from coterie.methods.split_half import KEPT, SplitHalfState
 
 D = 300
 CLIENTS = tuple(range(3, 19))
@@ -101,7 +101,7 @@ def test_means_are_enough_where_nobody_probes_or_walks() -> None:
     needs = [
         method.plan(r.position.state, cohort).need
         for r in of_means
-        if not r.position.state.reviewing
+        if r.position.state.stage != "review"
     ]
     assert {"mean", "rows"} == set(needs)
     assert len(of_means[-1].assignment.groups) > 1
@@ -226,11 +226,12 @@ def test_a_probe_is_explained_with_its_p() -> None:
 
     calm, apart = evidence(np.zeros((16, D))), evidence(signals(TWO), 1)
     told = [
-        looked_at(1e-4, leaf, own(e), before)
+        decide_probe(1e-4, own(e), before)
         for e, before in ((calm, None), (apart, None), (apart, apart), (calm, apart))
     ]
-    assert [found.note.kind for found in told if found] == ["keep", "hold", "split", "keep"]
-    assert all("p " in found.note.text and "p" in found.note.numbers for found in told if found)
+    notes = [describe_probe(leaf, found) for found in told if found]
+    assert [note.kind for note in notes] == ["keep", "hold", "split", "keep"]
+    assert all("p " in note.text and "p" in note.numbers for note in notes)
 
 
 # -- reviews
@@ -378,13 +379,13 @@ def walking_to_a_merged_leaf(split: bool) -> SplitHalfState:
             Leaf(node=id, clients=part, model=torch.ones(6))
             for id, part in zip(ids, [(1, 3), (2, 4)], strict=True)
         ]
-    probed = {0: Probed(steps=1, levels=dict.fromkeys((1, 2, 3, 4), 0.1), share=0.1, df=np.inf)}
-    watched = {leaf.node: Watch(due=10) for leaf in leaves}
+    probed = {0: SplitProbe(steps=1, levels=dict.fromkeys((1, 2, 3, 4), 0.1), share=0.1, df=np.inf)}
+    watched = {leaf.node: ProbeSchedule(due=10) for leaf in leaves}
     return SplitHalfState(
         round=3,
         leaves=tuple(leaves),
         tree=tree,
-        watched=watched,
+        schedules=watched,
         probed=probed,
         walkers={9: 0},
         merged={other: one},
@@ -407,9 +408,9 @@ def test_who_walks_to_a_merged_leaf_comes_to_what_it_became(split: bool) -> None
 
 
 def test_a_review_of_nobody_is_none() -> None:
-    method, state = SplitHalf(), replace(walking_to_a_merged_leaf(True), reviewing=True)
+    method, state = SplitHalf(), replace(walking_to_a_merged_leaf(True), stage="review")
     gone = method.retire(state, (1, 2, 3, 4))
-    assert not gone.reviewing
+    assert gone.stage == "train"
     assert method.plan(gone, Cohort(present=(9,), exchange=9, seed=0)).tasks
 
 
@@ -431,9 +432,9 @@ def test_a_probe_asks_everybody_whatever_the_fraction() -> None:
 def test_a_few_answers_overrule_no_probe() -> None:
     leaf, before = Leaf(node=0, clients=CLIENTS, model=torch.zeros(D)), evidence(signals(TWO), 1)
     few = evidence(np.zeros((5, D)), 2, CLIENTS[:5])
-    found = looked_at(1e-4, leaf, asked(few), before)
+    found = decide_probe(1e-4, asked(few), before)
     assert found is not None
-    assert (found.note.kind, found.evidence) == ("hold", before)
+    assert (describe_probe(leaf, found).kind, found.evidence) == ("hold", before)
 
 
 def test_other_clients_in_the_second_probe_confirm_the_first() -> None:
@@ -501,7 +502,7 @@ def split_tree(seed: int = 1, noise: np.ndarray = ROUND) -> tuple[Any, Any]:
     parts = as_groups([tuple(np.array(CLIENTS)[g == TWO].tolist()) for g in (0, 1)])
     tree, _ = root(CLIENTS, D).split(0, parts, torch.zeros(D), replies=replies, round=1)
     seen = Evidence(clients=CLIENTS, products=torch.from_numpy(halves_gram(a, b)))
-    return tree, probed(3, seen, parts)
+    return tree, split_probe(3, seen, parts)
 
 
 def newcomer(
@@ -528,7 +529,7 @@ def test_a_newcomer_goes_to_the_nearest_branch(halved: bool) -> None:
             newcomer(signals(TWO)[seed % 2], 100 + seed, halved=halved),
             1e-4,
         )
-        assert (went.goes, went.models) == ({99: 1 + seed % 2}, {})
+        assert (went.new_nodes, went.models) == ({99: 1 + seed % 2}, {})
         assert (f"p_{1 + seed % 2}" in went.notes[0].numbers) == halved
 
 
@@ -536,12 +537,12 @@ def test_a_newcomer_of_no_branch_is_on_its_own_and_the_next_finds_it() -> None:
     tree, probe = split_tree()
     other = signals(np.array([0]), seed=77, size=1.2)[0]
     went = walk(tree, {99: 0}, {0: probe}, newcomer(other, 1), 1e-4)
-    assert (went.goes, list(went.models)) == ({99: 3}, [3])
+    assert (went.new_nodes, list(went.models)) == ({99: 3}, [3])
     assert went.tree.nodes[3].clients == (99,)
     assert "a new group" in went.notes[0].text
     twin = replace(newcomer(other, 2), clients=(100,))
     went = walk(went.tree, {100: 0}, went.probed, twin, 1e-4)
-    assert (went.goes, went.models) == ({100: 3}, {})
+    assert (went.new_nodes, went.models) == ({100: 3}, {})
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -577,12 +578,12 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
         halves=halved_updates,
     )
     went = walk(tree, dict.fromkeys(clients, 0), {0: probe}, own, 1e-4)
-    assert list(went.goes.values()) == [1, 2] * 4 + [3] * 4
+    assert list(went.new_nodes.values()) == [1, 2] * 4 + [3] * 4
     probed = {0: probe}
     for client in clients:
         one = walk(tree, {client: 0}, probed, own.of([client]), 1e-4)
         tree, probed = one.tree, one.probed
-        assert one.goes[client] == went.goes[client]
+        assert one.new_nodes[client] == went.new_nodes[client]
         assert one.notes[0].numbers == pytest.approx(went.notes[clients.index(client)].numbers)
 
 
@@ -592,6 +593,7 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
 
 def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_half, "PROBED", 12)
+    monkeypatch.setattr(_split_half_reviews, "PROBED", 12)
     monkeypatch.setattr(split_half, "MANY", 3)
     asked: list[int] = []
     plan = SplitHalf.plan
@@ -621,11 +623,12 @@ def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.Mon
 
 def test_a_second_probe_asks_the_clients_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_half, "PROBED", 6)
+    monkeypatch.setattr(_split_half_reviews, "PROBED", 6)
     monkeypatch.setattr(split_half, "MANY", 3)
     method, clients = SplitHalf(), CLIENTS
     state = method.init(federation_of(clients))
     first = evidence(signals(TWO)[:6], clients=clients[2:8])
-    state = replace(state, round=2, watched={0: Watch(due=3, evidence=first)})
+    state = replace(state, round=2, schedules={0: ProbeSchedule(due=3, evidence=first)})
 
     def probing(*present: int) -> list[int]:
         plan = method.plan(state, Cohort(present=present, exchange=7, seed=0))
@@ -668,13 +671,13 @@ def test_members_that_leave_are_no_evidence_any_more() -> None:
     )
     state = replace(
         method.init(federation),
-        watched={0: Watch(due=3, evidence=evidence(signals(TWO), 1))},
+        schedules={0: ProbeSchedule(due=3, evidence=evidence(signals(TWO), 1))},
         round=2,
     )
-    left = method.retire(state, CLIENTS[:9]).watched[0].evidence
+    left = method.retire(state, CLIENTS[:9]).schedules[0].evidence
     assert left is not None
     assert left.clients == CLIENTS[9:]
-    assert method.retire(state, CLIENTS[:15]).watched[0].evidence is None
+    assert method.retire(state, CLIENTS[:15]).schedules[0].evidence is None
 
 
 def test_groups_of_which_few_answer_do_not_merge() -> None:
@@ -738,9 +741,9 @@ def test_a_probe_of_few_answers_lasts_until_most_have_answered() -> None:
     assert not state.notes
     state = method.step(state, some(all_, 3, 4, 5))
     plan = method.plan(state, cohort)
-    began = state.watched[0].gathered
+    began = state.schedules[0].long_probe
     assert began is not None
-    assert began.heard == (0, 1, 2, 3, 4, 5)
+    assert began.answered == (0, 1, 2, 3, 4, 5)
     torch.testing.assert_close(
         plan.models[1], torch.zeros(D)
     )  # the model of the probe, not that of the group
@@ -751,7 +754,7 @@ def test_a_probe_of_few_answers_lasts_until_most_have_answered() -> None:
     (note,) = state.notes
     assert note.kind == "hold"
     assert note.labels["heard"] == 8
-    assert state.watched[0].gathered is None
+    assert state.schedules[0].long_probe is None
 
 
 def test_replies_of_several_rounds_are_those_of_one() -> None:
@@ -760,7 +763,7 @@ def test_replies_of_several_rounds_are_those_of_one() -> None:
     for few in ((4, 9), (0, 1), (0, 2, 3, 4), (5, 8)):
         state = method.step(state, some(all_, *few))
     whole = method.step(silent_start(method), some(all_, 0, 1, 2, 3, 4, 5, 8, 9))
-    found, expected = state.watched[0].evidence, whole.watched[0].evidence
+    found, expected = state.schedules[0].evidence, whole.schedules[0].evidence
     assert found is not None
     assert expected is not None
     assert found.clients == expected.clients == (0, 1, 2, 3, 4, 5, 8, 9)
@@ -814,9 +817,9 @@ def test_a_probe_ends_whoever_answers() -> None:
 def test_who_leaves_takes_its_replies_along() -> None:
     method, all_ = SplitHalf(), halved(TEN, np.zeros((10, D)), 1, whole=(2,))
     state = method.step(silent_start(method), some(all_, 0, 1, 2, 5))
-    left = method.retire(state, (1, 2, 7)).watched[0].gathered
+    left = method.retire(state, (1, 2, 7)).schedules[0].long_probe
     assert left is not None
-    assert (left.heard, left.clients) == ((0, 5), (0, 5))
+    assert (left.answered, left.clients) == ((0, 5), (0, 5))
     torch.testing.assert_close(left.updates, all_.of((0, 5)).all_updates)
 
 
@@ -860,11 +863,11 @@ def watching(**more: Any) -> SplitHalfState:
     known: dict[str, Any] = {
         "leaves": leaves,
         "tree": root(MEMBERS, 2).plant().place({5: 1, 6: 1}),
-        "watched": {0: Watch(due=30, calm=3), 1: Watch(due=40, calm=3)},
+        "schedules": {0: ProbeSchedule(due=30, calm=3), 1: ProbeSchedule(due=40, calm=3)},
         "review": (80, 32),
         "losses": dict.fromkeys(MEMBERS, 0.5),
-        "usual": 0.01,
-        "watching": True,
+        "usual_change": 0.01,
+        "stage": "measure-losses",
         "first": torch.full((2,), 9.0),
     }
     return SplitHalfState(round=10, **(known | more))
@@ -885,25 +888,22 @@ def test_each_round_begins_with_losses() -> None:
     }
     assert not any(task.trains for task in plan.tasks.values())
     calm = ALERT.step(watching(), heard({3: (0.5,), 4: (0.59,), 5: (0.49,), 6: (float("nan"),)}))
-    assert (calm.watching, calm.rose, calm.notes, calm.review) == (False, {}, (), (80, 32))
-    assert calm.usual == pytest.approx(0.01)  # of 0, 0.09 and -0.01
+    assert (calm.stage, calm.risen, calm.notes, calm.review) == ("train", {}, (), (80, 32))
+    assert calm.usual_change == pytest.approx(0.01)  # of 0, 0.09 and -0.01
     assert calm.losses == {3: 0.5, 4: 0.59, 5: 0.49, 6: 0.5}
     assert ALERT.plan(calm, EVERYONE).ends_round
-    assert (
-        not SplitHalf()
-        .init(Federation(clients=MEMBERS, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)}))
-        .watching
-    )
+    everyone = Federation(clients=MEMBERS, draw=lambda i: torch.zeros(2), columns={"all": (0, 2)})
+    assert SplitHalf().init(everyone).stage == "train"
 
 
 def test_the_usual_change_falls_by_half_at_most() -> None:
-    again = ALERT.step(watching(usual=0.4), heard(dict.fromkeys(MEMBERS, (0.5,))))
-    assert again.usual == pytest.approx(0.2)
+    again = ALERT.step(watching(usual_change=0.4), heard(dict.fromkeys(MEMBERS, (0.5,))))
+    assert again.usual_change == pytest.approx(0.2)
 
 
 def test_clients_whose_loss_rose_try_all_models() -> None:
     rose = ALERT.step(watching(), heard({3: (0.5,), 4: (0.7,), 5: (0.5,), 6: (1.5,)}))
-    assert rose.rose == pytest.approx({4: 0.6, 6: 1.0})
+    assert rose.risen == pytest.approx({4: 0.6, 6: 1.0})
     assert rose.review == (10, 8)
     (note,) = rose.notes
     assert (note.kind, note.clients) == ("alert", (4, 6))
@@ -918,27 +918,29 @@ def test_clients_whose_loss_rose_try_all_models() -> None:
 
 
 def test_a_client_takes_a_model_that_undoes_half_of_the_rise() -> None:
-    tried = watching(watching=False, rose={3: 0.6, 4: 0.6})
+    tried = watching(stage="offer-models", risen={3: 0.6, 4: 0.6})
     new = ALERT.step(tried, heard({3: (0.7, 0.61, 0.69), 4: (0.7, 0.59, 0.69)}))
     assert [leaf.clients for leaf in new.leaves] == [(3,), (4, 5, 6)]
     assert new.tree.nodes[1].clients == (4, 5, 6)
-    assert new.rose == {}
+    assert new.risen == {}
     assert new.losses[4] == 0.59
     (note,) = new.notes
     assert (note.kind, note.clients, note.labels) == ("move", (4,), {"at": 0, "node": 1})
-    assert new.watched[0].due == 11  # of client 3, which no model serves
-    assert new.watched[1].due == 14  # the next turn
+    assert new.schedules[0].due == 11  # of client 3, which no model serves
+    assert new.schedules[1].due == 14  # the next turn
     assert ALERT.plan(new, EVERYONE).ends_round
 
 
 def test_evidence_that_waits_for_a_second_probe_stays() -> None:
-    waits = Watch(due=11, evidence=evidence(signals(TWO)))
-    tried = watching(watching=False, rose={3: 0.6}, watched={0: waits, 1: Watch(due=40)})
-    assert ALERT.step(tried, heard({3: (0.7, 0.7, 0.7)})).watched[0] is waits
+    waits = ProbeSchedule(due=11, evidence=evidence(signals(TWO)))
+    tried = watching(
+        stage="offer-models", risen={3: 0.6}, schedules={0: waits, 1: ProbeSchedule(due=40)}
+    )
+    assert ALERT.step(tried, heard({3: (0.7, 0.7, 0.7)})).schedules[0] is waits
 
 
 def test_the_first_draw_is_better_than_a_model_of_opposite_labels() -> None:
-    tried = watching(watching=False, rose={3: 2.0, 5: 2.0})
+    tried = watching(stage="offer-models", risen={3: 2.0, 5: 2.0})
     new = ALERT.step(tried, heard({3: (4.0, 4.0, 0.7), 5: (4.0, 4.0, 0.7)}))
     assert [(leaf.node, leaf.clients) for leaf in new.leaves] == [(2, (3, 5)), (0, (4,)), (1, (6,))]
     assert new.leaves[0].model.tolist() == [9.0, 9.0]
@@ -949,14 +951,15 @@ def test_the_first_draw_is_better_than_a_model_of_opposite_labels() -> None:
 
 def test_the_model_of_a_group_that_all_have_left_is_kept_and_found_again() -> None:
     left = ALERT.step(
-        watching(watching=False, rose={5: 1.0, 6: 1.0}),
+        watching(stage="offer-models", risen={5: 1.0, 6: 1.0}),
         heard(dict.fromkeys((5, 6), (0.4, 2.0, 3.0))),
     )
     assert [(leaf.node, leaf.clients) for leaf in left.leaves] == [(0, MEMBERS), (1, ())]
     assert (left.left, left.merged) == ((1,), {1: 0})
     assert ALERT.assignment(left).groups == (MEMBERS,)
     back = ALERT.step(
-        replace(left, rose={5: 1.0, 6: 1.0}), heard(dict.fromkeys((5, 6), (2.0, 0.4, 3.0)))
+        replace(left, stage="offer-models", risen={5: 1.0, 6: 1.0}),
+        heard(dict.fromkeys((5, 6), (2.0, 0.4, 3.0))),
     )
     assert [leaf.clients for leaf in back.leaves] == [(3, 4), (5, 6)]
     assert back.leaves[1].model.tolist() == [1.0, 1.0]
@@ -965,7 +968,7 @@ def test_the_model_of_a_group_that_all_have_left_is_kept_and_found_again() -> No
 
 def test_newcomers_do_not_join_a_group_that_all_have_left() -> None:
     left = ALERT.step(
-        watching(watching=False, rose={3: 1.0, 4: 1.0}),
+        watching(stage="offer-models", risen={3: 1.0, 4: 1.0}),
         heard(dict.fromkeys((3, 4), (2.0, 0.4, 3.0))),
     )
     assert (left.left, left.merged) == ((0,), {0: 1})
@@ -979,8 +982,8 @@ def test_a_bounded_number_of_models_is_kept() -> None:
     for number in range(KEPT + 3):  # everyone goes to a new group, each time
         away = replace(
             state,
-            watching=False,
-            rose=dict.fromkeys(MEMBERS, 1.0),
+            stage="offer-models",
+            risen=dict.fromkeys(MEMBERS, 1.0),
             first=torch.full((2,), float(number)),
         )
         state = ALERT.step(away, heard({c: (*[2.0] * len(state.leaves), 0.5) for c in MEMBERS}))
@@ -1035,6 +1038,6 @@ def test_a_model_that_has_diverged_does_not_count_in_a_merger() -> None:
         diverged = length > DIVERGED
         mean = near.model if diverged else (3 * near.model + far.model) / 4
         for pair in ((near, far), (far, near)):
-            merged = split_half._joined(*pair, {})
+            merged = _split_half_reviews._joined(*pair, {})
             torch.testing.assert_close(merged.model, mean)
             assert merged.clients == (1, 2, 3, 4)

@@ -60,7 +60,7 @@ from coterie.core import (
     without,
 )
 from coterie.methods._half_steps import of_equal_steps
-from coterie.methods.split_half import LONGER, differ
+from coterie.methods._split_half_probes import LONGER, differ
 from coterie.settings import check, setting
 
 SETTLED = 3

@@ -73,8 +73,7 @@ from coterie.core import (
 )
 from coterie.methods._cluster_tree import Leaf, join, ordered
 from coterie.methods._half_steps import Probing, of_equal_steps
-from coterie.methods.split_half import (
-    ALIKE,
+from coterie.methods._split_half_probes import (
     CALM,
     LONGER,
     LONGEST,
@@ -82,9 +81,8 @@ from coterie.methods.split_half import (
     MOST,
     differ,
     group_note,
-    middle,
-    same_group,
 )
+from coterie.methods._split_half_reviews import ALIKE, middle, same_group
 from coterie.settings import check, setting
 
 TURNS = 4

@@ -47,7 +47,7 @@ from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import setup
 from coterie.engines.workers import Hardware
 from coterie.methods import CFL, METHODS, FedAvg, SplitHalf
-from coterie.methods.split_half import Evidence
+from coterie.methods._split_half_probes import Evidence
 from coterie.records.record import read_toml, to_json, to_toml
 from coterie.report.summary import agreement
 from coterie.runs import experiment as overrides

@@ -48,17 +48,10 @@ from coterie.files import Folder
 from coterie.methods import ACFL, CFL, FLHC, SplitHalf
 from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods._half_steps import of_equal_steps
+from coterie.methods._split_half_probes import Evidence, confirmed, evidence_of, together
 from coterie.methods.acfl import Rule, layers_compared
 from coterie.methods.cfl import CFLState, GroupUpdates
-from coterie.methods.split_half import (
-    Evidence,
-    SplitHalfState,
-    confirmed,
-    evidence_of,
-    members_of,
-    several,
-    together,
-)
+from coterie.methods.split_half import SplitHalfState, members_of, several
 from coterie.models.layout import own_layers
 from coterie.notebook.tables import partition, some
 from coterie.printable import printable

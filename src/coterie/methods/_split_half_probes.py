@@ -1,0 +1,558 @@
+"""Probes of split-half: replies of halves, the decision whether a group splits, and its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from coterie.clustering import (
+    congruence,
+    congruent_groups,
+    contrast,
+    gram,
+    repeated_p,
+    signal_cosine,
+    signal_cut,
+    signal_gram,
+)
+from coterie.clustering.congruence import Congruence
+from coterie.core import (
+    P_VALUE,
+    Averaging,
+    Client,
+    Cohort,
+    Criterion,
+    Groups,
+    HalvedUpdates,
+    Note,
+    Replies,
+    as_groups,
+    rows_without,
+    state,
+)
+from coterie.methods._cluster_tree import Leaf
+from coterie.methods._decisions import KeepWhole, SplitGroup
+
+LONGER = 4.0
+"""Steps on a half, in those of a client of median size in a round. Signal accumulates over the
+steps, batch noise averages out: with 40 examples a client, the groups of digits are found that half
+a round does not show."""
+
+MOST, MANY = 0.8, 30
+"""A probe goes on until this share of a group, or this number of its clients, has answered."""
+
+LONGEST = 12
+"""Maximum length of a probe, in rounds."""
+
+CALM = 0.1
+"""A probe with p above this shows no difference."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Replies to probes, and when the next probe of a group comes.
+
+
+@state("split-half.gathered")
+class LongProbe:
+    """Replies to a probe that lasts several rounds, because few clients answer in one. All train from the same model.
+
+    Attributes:
+        round: number of rounds completed when the probe began.
+        steps: mini-batch steps on each half.
+        model: ``(d,)``, the model from which clients train.
+        answered: clients that have answered.
+        clients: the m of them that have sent updates of halves.
+        updates: ``(m, d)``, the means of both updates of each client.
+        second_halves: ``(m, d)``, the updates of the second halves.
+    """
+
+    round: int
+    steps: int
+    model: torch.Tensor
+    answered: tuple[Client, ...] = ()
+    clients: tuple[Client, ...] = ()
+    updates: torch.Tensor
+    second_halves: torch.Tensor
+
+    @classmethod
+    def begun(cls, round: int, steps: int, model: torch.Tensor) -> LongProbe:
+        """Return a probe to which nobody has answered."""
+        none = model.new_zeros(0, len(model))
+        return cls(round=round, steps=steps, model=model, updates=none, second_halves=none)
+
+    def ends(self, members: Sequence[Client], round: int) -> bool:
+        """Return whether the probe of a group ends after a round: most or many have answered, or it has lasted long."""
+        enough_answers = len(self.answered) >= min(MOST * len(members), MANY)
+        return enough_answers or round - self.round >= LONGEST
+
+    def first_answers(self, replies: Replies) -> tuple[Client, ...]:
+        """Return the clients that have not answered before; they have trained from the probe's model."""
+        return tuple(sorted(set(replies.clients) - set(self.answered)))
+
+    def take(self, replies: Replies) -> LongProbe:
+        """Add the replies of clients that have not answered before."""
+        new = replies.of(self.first_answers(replies))
+        probe = replace(self, answered=(*self.answered, *new.clients))
+        if new.halves is None or new.halves.second is None:
+            return probe
+        halved = new.of(new.halves.clients)
+        return replace(
+            probe,
+            clients=(*self.clients, *halved.clients),
+            updates=torch.cat([self.updates, halved.all_updates]),
+            second_halves=torch.cat([self.second_halves, new.halves.second]),
+        )
+
+    def without(self, removed: set[Client]) -> LongProbe:
+        """Remove the replies of these clients."""
+        clients, updates = rows_without(self.clients, self.updates, removed)
+        _, second_halves = rows_without(self.clients, self.second_halves, removed)
+        return replace(
+            self,
+            answered=tuple(client for client in self.answered if client not in removed),
+            clients=clients,
+            updates=updates,
+            second_halves=second_halves,
+        )
+
+    def replies(
+        self, parameters: int | None, examples: Mapping[Client, int], averaging: Averaging
+    ) -> Replies:
+        """Return the replies as if they were those of one exchange.
+
+        Args:
+            parameters: number of columns of the Gram matrix.
+            examples: client -> its number of training examples.
+            averaging: the rule by which the run averages updates.
+        """
+        order = sorted(range(len(self.clients)), key=lambda i: self.clients[i])
+        clients = tuple(self.clients[i] for i in order)
+        updates = self.updates[order]
+        second = self.second_halves[order]
+        first = 2 * updates - second  # an update is the mean of both
+        products = gram(torch.cat([first, second]), columns=slice(0, parameters)) if order else None
+        return Replies(
+            clients=clients,
+            examples=np.array([examples.get(client, 1) for client in clients], dtype=np.int64),
+            updates=updates,
+            halves=None if products is None else HalvedUpdates(clients=clients, gram=products),
+            averaging=averaging,
+        )
+
+
+@dataclass(frozen=True)
+class FinishedProbe:
+    """A probe of a group to which all replies have come.
+
+    Attributes:
+        replies: the replies of its clients.
+        model: ``(d,)``, the model from which they trained.
+        steps: mini-batch steps on each half.
+        round: number of rounds completed when it began.
+        in_one_exchange: whether these are the replies of the round that ends now.
+    """
+
+    replies: Replies
+    model: torch.Tensor
+    steps: int
+    round: int
+    in_one_exchange: bool
+
+
+@state("split-half.watch")
+class ProbeSchedule:
+    """Schedule of a leaf's probes.
+
+    Attributes:
+        due: round of the next probe.
+        calm: number of probes in a row that showed no difference.
+        evidence: result of the last probe, if the next one is to confirm it.
+        long_probe: the current probe, if it lasts several rounds.
+    """
+
+    due: int
+    calm: int = 0
+    evidence: Evidence | None = None
+    long_probe: LongProbe | None = None
+
+
+def forget(schedule: ProbeSchedule, removed: set[Client]) -> ProbeSchedule:
+    """Return the schedule without the evidence of these clients."""
+    if schedule.long_probe is not None:
+        schedule = replace(schedule, long_probe=schedule.long_probe.without(removed))
+    evidence = schedule.evidence
+    if evidence is None or not removed & set(evidence.clients):
+        return schedule
+    remaining = [client for client in evidence.clients if client not in removed]
+    return replace(schedule, evidence=evidence.of(remaining) if len(remaining) > 1 else None)
+
+
+@state("split-half.evidence")
+class Evidence:
+    """Result of one probe of a group.
+
+    Attributes:
+        clients: the n clients that answered.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+    """
+
+    clients: tuple[Client, ...]
+    products: torch.Tensor
+
+    def of(self, clients: Sequence[Client]) -> Evidence:
+        """Return the evidence of some of the clients."""
+        place = {client: i for i, client in enumerate(self.clients)}
+        first = [place[client] for client in clients]
+        rows = [*first, *(len(self.clients) + i for i in first)]
+        return Evidence(clients=tuple(clients), products=self.products[rows][:, rows])
+
+
+def sample(
+    cohort: Cohort, clients: Sequence[Client], most: int, preferred: Sequence[Client] = ()
+) -> tuple[Client, ...]:
+    """Return the clients of a group that are asked for halves.
+
+    Args:
+        cohort: the clients that are present.
+        clients: the group.
+        most: how many are drawn at random from a larger group. Of a smaller one, all that are
+            present are asked.
+        preferred: if some of these are present, they are asked instead of a sample.
+    """
+    if len(clients) <= most:
+        return cohort.sample(clients, 1.0)
+    present = tuple(sorted(set(preferred) & set(cohort.present)))
+    return present or cohort.sample(clients, most / len(clients))
+
+
+def enough(asked: Sequence[Client], answered: Sequence[Client]) -> bool:
+    """Return whether at least half of the clients asked answered; fewer do not represent a group."""
+    return 2 * len(set(asked) & set(answered)) >= len(asked)
+
+
+def evidence_of(replies: Replies) -> Evidence | None:
+    """Return the evidence of the clients that sent halves; None if there are fewer than two."""
+    if replies.halves is None or len(replies.halves.clients) < 2:
+        return None
+    products = torch.from_numpy(replies.halves.gram)
+    return Evidence(clients=replies.halves.clients, products=products)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The decision.
+
+
+@dataclass(frozen=True)
+class ProbeAgain:
+    """The group probes again in the next round, to confirm this probe."""
+
+
+@dataclass(frozen=True)
+class ProbeDecision:
+    """What follows from a probe of a group, and why.
+
+    Attributes:
+        action: what follows.
+        evidence: result of the probe that the next one confirms, or that split the group.
+        test: the test of this probe; None if it was not made.
+        criteria: the comparisons that were made.
+        why: a reason beside the criteria.
+        otherwise: what would have happened if the criteria had come out differently.
+        probes: the two probes that split a group; empty otherwise.
+    """
+
+    action: SplitGroup | KeepWhole | ProbeAgain
+    evidence: Evidence
+    test: Congruence | None = None
+    criteria: tuple[Criterion, ...] = ()
+    why: str = ""
+    otherwise: str = ""
+    probes: tuple[Evidence, ...] = ()
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of this probe."""
+        return None if self.test is None else self.test.p
+
+
+def decide_probe(level: float, replies: Replies, before: Evidence | None) -> ProbeDecision | None:
+    """Evaluate a group's probe.
+
+    Args:
+        level: probability of splitting clients that are identically distributed.
+        replies: the replies of its members.
+        before: evidence of the probe before, if this one is to confirm it.
+
+    Returns:
+        The decision; None if too few members answered.
+    """
+    now = evidence_of(replies)
+    if now is None:
+        return None
+    if before is None:
+        return _decide_first_probe(level, now)
+    if 2 * len(now.clients) < len(before.clients):
+        counts = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first"
+        return ProbeDecision(ProbeAgain(), before, why=f"{counts}; asked again")
+    return _decide_second_probe(level, before, now)
+
+
+def _decide_first_probe(level: float, now: Evidence) -> ProbeDecision:
+    """Probe again if this probe, seen twice, would split the group."""
+    test = congruence(now.products.numpy())
+    p = repeated_p(test.p, test.p, test.clients)
+    criterion = differ("p if seen twice", p, level, test.clients)
+    again = "in the next round, for confirmation"
+    if not criterion.held:
+        otherwise = f"it would have been probed again {again}"
+        return ProbeDecision(KeepWhole(), now, test, (criterion,), otherwise=otherwise)
+    return ProbeDecision(
+        ProbeAgain(),
+        now,
+        test,
+        (criterion,),
+        f"probed again {again}",
+        f"it would not have been probed again {again}",
+    )
+
+
+def _decide_second_probe(level: float, before: Evidence, now: Evidence) -> ProbeDecision:
+    """Split the group if both probes together are below the level, and agree on the sides."""
+    test = congruence(now.products.numpy())
+    criterion = differ("p of two probes", together(before, now), level, test.clients)
+    if not criterion.held:
+        otherwise = "it would have split in this round, if both probes had found the same two sides"
+        return ProbeDecision(KeepWhole(), now, test, (criterion,), otherwise=otherwise)
+    parts = confirmed(level, before, now)
+    if len(parts) < 2:
+        why = "but the probes find different sides"
+        return ProbeDecision(KeepWhole(), now, test, (criterion,), why)
+    undecided = len(now.clients) - sum(map(len, parts))
+    why = ""
+    if undecided:
+        why = f"{undecided} clients, on which the probes disagree, walk down the tree"
+    return ProbeDecision(
+        SplitGroup(parts),
+        now,
+        test,
+        (criterion,),
+        why,
+        "it would not have split in this round",
+        probes=(before, now),
+    )
+
+
+def together(first: Evidence, second: Evidence) -> float:
+    """Return the p-value of two probes of a group for its clients being congruent; not all need to be in both."""
+    first_p, second_p = (congruence(evidence.products.numpy()).p for evidence in (first, second))
+    return repeated_p(first_p, second_p, clients=min(len(first.clients), len(second.clients)))
+
+
+def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
+    """Return the groups that two probes confirm.
+
+    A group splits if both probes find it incongruent, and both find that the two sides of one cut
+    differ. Then the sides are tested in the same way. Clients that are not in both probes, or that
+    the probes put on different sides, are in no group. If fewer than half of the clients of the
+    second probe are in the first, the groups are those of the second alone.
+
+    Args:
+        level: probability of splitting clients that are identically distributed.
+        first: evidence of the first probe.
+        second: evidence of the second probe.
+    """
+    in_both = sorted(set(first.clients) & set(second.clients))
+    if not enough(second.clients, in_both):
+        positions = congruent_groups(second.products.numpy(), level).groups
+        return as_groups([second.clients[i] for i in group] for group in positions)
+    untested = [tuple(in_both)]
+    groups: list[tuple[Client, ...]] = []
+    while untested:
+        group = untested.pop()
+        sides = _sides(level, group, first, second)
+        if sides:
+            untested += sides
+        else:
+            groups.append(group)
+    return as_groups(groups)
+
+
+def _sides(
+    level: float, group: tuple[Client, ...], first: Evidence, second: Evidence
+) -> list[tuple[Client, ...]]:
+    """The two sides of a group, or none if it stays whole.
+
+    The cut is that of both probes' mean: if several groups are equally far apart, many cuts are
+    equally good, and each probe alone would choose a different one. Both probes must find that the
+    sides differ, and agree on the side of each client.
+    """
+    # 1. Both probes together find the group incongruent.
+    if len(group) < 2 or not together(first.of(group), second.of(group)) < level:
+        return []
+    # 2. One cut, of the mean of both, whose sides differ in both.
+    matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
+    left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
+    first_p, second_p = (contrast(matrix, left, right).p for matrix in matrices)
+    if not repeated_p(first_p, second_p, len(group)) < level:
+        return []
+    # 3. A client is on a side if it is nearer to it in both probes. If that leaves a side empty, a
+    #    client's share in the mean of its side counts too.
+    for with_own_share in (False, True):
+        nearer = [_nearer(signal_gram(matrix), left, right, with_own_share) for matrix in matrices]
+        agreed_left = tuple(group[i] for i in left if all(signs[i] == 1 for signs in nearer))
+        agreed_right = tuple(group[i] for i in right if all(signs[i] == -1 for signs in nearer))
+        if agreed_left and agreed_right:
+            return [agreed_left, agreed_right]
+    return []
+
+
+def _nearer(
+    signal: np.ndarray, left: Sequence[int], right: Sequence[int], with_own_share: bool
+) -> np.ndarray:
+    """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
+
+    A client's own share in these means is left out, so that its noise does not keep it on its side.
+    But where all clients differ from each other, every client is then nearer to the other side.
+    With ``with_own_share`` it is included.
+    """
+    distances = _from_means(signal, (left, right), with_own_share)
+    distances = np.nan_to_num(distances)  # a side with only this client: distance zero
+    return np.where(distances[0] < distances[1], 1, -1)
+
+
+def _from_means(
+    signal: np.ndarray, sides: Iterable[Sequence[int]], with_own_share: bool
+) -> np.ndarray:
+    """Squared distances ``(sides, n)`` of n clients from the mean of each side, with or without their own share in it.
+
+    NaN where a side has no client.
+    """
+    squares = np.diagonal(signal)
+    distances = []
+    for side in sides:
+        members = list(side)
+        is_left_out = np.zeros(len(signal), dtype=bool)
+        if not with_own_share:
+            is_left_out[members] = True
+        # ‖x - Σ y / m‖² = x·x - 2 Σ x·y / m + Σ Σ y·y' / m², without x among the y.
+        row_sums = signal[:, members].sum(axis=1)
+        total = float(signal[np.ix_(members, members)].sum())
+        counts = len(members) - is_left_out
+        row_sums_left = np.where(is_left_out, row_sums - squares, row_sums)
+        totals_left = np.where(is_left_out, total - 2 * row_sums + squares, total)
+        m = np.where(counts > 0, counts, 1)
+        distance = squares - 2 * row_sums_left / m + totals_left / m**2
+        distances.append(np.where(counts > 0, distance, np.nan))
+    return np.array(distances)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Its description.
+
+
+def differ(name: str, p: float, level: float, count: int) -> Criterion:
+    """The criterion of a split: a p-value, of all clients being identically distributed, below the level."""
+    return Criterion(
+        name,
+        p,
+        "<",
+        level,
+        "level",
+        met=f"{count} clients differ beyond chance",
+        unmet=f"{count} clients differ no more than by chance",
+        key=P_VALUE,
+    )
+
+
+def describe_probe(leaf: Leaf, decision: ProbeDecision) -> Note:
+    """Describe what follows from a probe; with cosines and distances if it splits the group."""
+    reasons = [*(criterion.text for criterion in decision.criteria), decision.why]
+    text = "; ".join(reason for reason in reasons if reason)
+    match decision.action:
+        case ProbeAgain():
+            kind = "hold"
+        case KeepWhole():
+            kind = "keep"
+        case SplitGroup():
+            kind = "split"
+    if decision.test is None:
+        return Note(kind=kind, effect="keeps", clients=leaf.clients, text=text)
+    note = group_note(leaf, kind, text, decision.test, decision.criteria[0], decision.otherwise)
+    match decision.action:
+        case SplitGroup(parts):
+            note = replace(note, effect="divides", parts=parts)
+            return _with_evidence(note, *decision.probes)
+    return note
+
+
+def group_note(
+    leaf: Leaf, kind: str, text: str, test: Congruence, criterion: Criterion, otherwise: str = ""
+) -> Note:
+    """Describe the conclusion from a group's probe that did not split it, with the numbers of its test."""
+    numbers = {"p": test.p, "z": test.z, "spread": test.spread, "dimension": test.dimension}
+    return Note(
+        kind=kind,
+        effect="keeps",
+        clients=leaf.clients,
+        text=text,
+        criteria=(criterion,),
+        otherwise=otherwise,
+        numbers={name: value for name, value in numbers.items() if np.isfinite(value)},
+        labels={"node": leaf.node, "heard": test.clients},
+    )
+
+
+def _with_evidence(note: Note, first: Evidence, second: Evidence) -> Note:
+    """Add cosines and distances to a split's note: of both probes' mean if it represents the group; else of the second."""
+    in_both = tuple(sorted(set(first.clients) & set(second.clients)))
+    represents = enough(second.clients, in_both)
+    clients = in_both if represents else second.clients
+    products = second.of(clients).products.numpy()
+    if represents:
+        products = (products + first.of(clients).products.numpy()) / 2
+    values = distances(clients, products, note.parts)
+    return replace(with_cosines(note, clients, products), values=values)
+
+
+def with_cosines(note: Note, clients: tuple[Client, ...], products: np.ndarray) -> Note:
+    """Add to a note the cosines of the clients' signals, without noise.
+
+    Args:
+        note: the note.
+        clients: n clients.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+    """
+    cosines = torch.from_numpy(signal_cosine(products)).float()
+    return replace(note, heard=clients, similarity={"all": cosines})
+
+
+def distances(
+    clients: Sequence[Client], products: np.ndarray, parts: Groups
+) -> dict[str, dict[Client, float]]:
+    """Return the squared distances of the clients' signals from the mean signal of each part.
+
+    The bias of noise is removed, so a distance may be below zero. A client's own share in a mean is
+    left out.
+
+    Args:
+        clients: n clients.
+        products: ``(2n, 2n)``, the Gram matrix of their halves.
+        parts: groups of clients.
+
+    Returns:
+        ``distance to part j`` -> client -> its squared distance from part j; no value where the
+        client is alone in the part.
+    """
+    place = {client: i for i, client in enumerate(clients)}
+    positions = [[place[client] for client in part if client in place] for part in parts]
+    rows = _from_means(signal_gram(products), positions, with_own_share=False)
+    values = {}
+    for j, row in enumerate(rows):
+        by_client = zip(clients, map(float, row), strict=True)
+        values[f"distance to part {j}"] = {
+            client: distance for client, distance in by_client if not np.isnan(distance)
+        }
+    return values

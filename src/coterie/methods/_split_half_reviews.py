@@ -1,0 +1,276 @@
+"""Reviews of split-half: which groups merge, which clients move, and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from coterie.clustering import contrast, member_contrasts
+from coterie.clustering.congruence import Contrast
+from coterie.core import Client, Criterion, Note, Replies, tested
+from coterie.methods._cluster_tree import Leaf
+from coterie.methods._split_half_probes import Evidence, evidence_of, with_cosines
+
+PROBED = 1_000
+"""Most clients that the probes of a round ask, that a review asks, and that walk down the tree in a
+round: the Gram matrix of their halves has ``(2n)²`` entries. A probe may ask ``MANY`` in any case.
+"""
+
+ALIKE = 0.01
+"""Two groups may be one, and a client may belong to a group, unless the p-value of that is below
+this."""
+
+ITERATIONS = 100
+"""Number of iterations for a geometric median."""
+
+
+def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
+    """Return the model ``(d,)`` from which all clients train in a review: the geometric median of the leaves' models.
+
+    Each model counts once per client. If the median is not a single point, it is the one nearest to
+    the mean. A mean would follow a single group with an outlying model, such as one of adversaries.
+    The median is found by Weiszfeld's iteration; it is equivariant under orthonormal maps of the
+    models.
+    """
+    groups = [leaf for leaf in leaves if leaf.clients]
+    models = torch.stack([leaf.model for leaf in groups]).double()
+    counts = torch.tensor([float(len(leaf.clients)) for leaf in groups], dtype=torch.float64)
+    median = counts @ models / counts.sum()
+    for _ in range(ITERATIONS):
+        # Weiszfeld: the mean with weights 1 / distance.
+        model_weights = counts / (models - median).norm(dim=1).clamp(min=1e-150)
+        median = model_weights @ models / model_weights.sum()
+    return median.to(groups[0].model.dtype)
+
+
+def reviewed(
+    level: float, leaves: Sequence[Leaf], replies: Replies, examples: Mapping[Client, int]
+) -> tuple[list[Leaf], dict[int, int], list[Note]]:
+    """Evaluate a review, in which all clients trained from one model.
+
+    Args:
+        level: probability of moving any client by mistake.
+        leaves: the groups.
+        replies: replies of the review.
+        examples: client -> number of training examples, the weights of merged models; clients
+            without a number count as 1.
+
+    Returns:
+        The groups after the review; node -> the node it was merged into; and the reasons.
+    """
+    evidence = evidence_of(replies)
+    if evidence is None:
+        return list(leaves), {}, []
+    # 1. Clients move to a group that they fit better.
+    groups, notes = _moved(level, leaves, evidence)
+    # 2. The nearest groups that do not differ merge, two at a time.
+    asked = reviewers(leaves)
+    merged: dict[int, int] = {}
+    while pair := _closest(groups, evidence, asked):
+        stays, ends, difference = pair
+        merged = {node: stays.node if into == ends.node else into for node, into in merged.items()}
+        merged[ends.node] = stays.node
+        groups = [leaf for leaf in groups if leaf.node not in (stays.node, ends.node)]
+        groups.append(_joined(stays, ends, examples))
+        notes.append(_merge_note(stays, ends, difference))
+    if notes:  # once per review, whatever it changed
+        notes[0] = with_cosines(notes[0], evidence.clients, evidence.products.numpy())
+    return groups, merged, notes
+
+
+def unchanged(leaves: Sequence[Leaf], replies: Replies, has_quorum: bool) -> Note:
+    """Describe a review that changed nothing, by the two groups that are most likely to be one.
+
+    Args:
+        leaves: the groups.
+        replies: replies of the review.
+        has_quorum: whether enough clients answered.
+    """
+    evidence = evidence_of(replies)
+    pairs = _pairs(leaves, evidence, reviewers(leaves)) if evidence else []
+    pair = max(pairs, key=lambda pair: pair[2].p, default=None)
+    text = "reviewed: too few clients answered"
+    if has_quorum:
+        text = "reviewed: no client moves, no groups merge"
+    clients = tuple(sorted(client for leaf in leaves for client in leaf.clients))
+    if pair is None:
+        return Note(kind="keep", effect="keeps", clients=clients, text=text)
+    group, other_group, difference = pair
+    criterion = same_group(difference.p)
+    return Note(
+        kind="keep",
+        effect="keeps",
+        clients=clients,
+        text=f"{text}; {criterion.text}",
+        criteria=(criterion,),
+        numbers={"distance": difference.distance},
+        labels={"node": group.node, "other_node": other_group.node},
+    )
+
+
+def reviewers(leaves: Sequence[Leaf]) -> dict[int, int]:
+    """Return the leaf's node -> the number of its clients that a review asks."""
+    most = max(PROBED // max(1, sum(bool(leaf.clients) for leaf in leaves)), 2)
+    return {leaf.node: min(len(leaf.clients), most) for leaf in leaves}
+
+
+def _positions(leaf: Leaf, evidence: Evidence) -> list[int]:
+    """Where the members of a group are among the clients of the evidence."""
+    members = set(leaf.clients)
+    return [i for i, client in enumerate(evidence.clients) if client in members]
+
+
+def _moved(
+    level: float, leaves: Sequence[Leaf], evidence: Evidence
+) -> tuple[list[Leaf], list[Note]]:
+    """Move clients that differ from their own group, but not from another one, to that group."""
+    products = evidence.products.numpy()
+    positions = {leaf.node: _positions(leaf, evidence) for leaf in leaves}
+    client_level = level / len(evidence.clients)  # the probability of moving any of them is level
+    new_nodes: dict[Client, int] = {}
+    notes = []
+    for leaf in leaves:
+        members = positions[leaf.node]
+        if len(members) < 2:
+            continue
+        for i, from_own_group in zip(members, member_contrasts(products, members), strict=False):
+            if not from_own_group.p < client_level:
+                continue
+            from_others = {
+                node: contrast(products, [i], others)
+                for node, others in positions.items()
+                if node != leaf.node and others
+            }
+            nearest = min(from_others, key=lambda node: from_others[node].distance, default=None)
+            if nearest is not None and from_others[nearest].p > ALIKE:
+                client = evidence.clients[i]
+                new_nodes[client] = nearest
+                note = _move_note(
+                    client, leaf.node, nearest, from_own_group, from_others[nearest], client_level
+                )
+                notes.append(note)
+    node_of_client = {client: leaf.node for leaf in leaves for client in leaf.clients}
+    node_of_client |= new_nodes
+    moved = [replace(leaf, clients=clients_at(node_of_client, leaf.node)) for leaf in leaves]
+    return moved, notes
+
+
+def _move_note(
+    client: Client,
+    node_before: int,
+    node_after: int,
+    from_own_group: Contrast,
+    from_new_group: Contrast,
+    level: float,
+) -> Note:
+    """Describe the move of a client."""
+    criteria = (
+        Criterion(
+            "p of belonging to its group",
+            from_own_group.p,
+            "<",
+            level,
+            met="it differs from its group",
+            key="own_group",
+        ),
+        Criterion(
+            "p of belonging to the other",
+            from_new_group.p,
+            ">",
+            ALIKE,
+            met="it does not differ from the other",
+            key="other_group",
+        ),
+    )
+    numbers = {
+        "distance": from_own_group.distance,
+        "distance_there": from_new_group.distance,
+    }
+    moves = f"client {client} moves from node {node_before} to node {node_after}"
+    text = f"{moves}: {tested(criteria)}"
+    return Note(
+        kind="move",
+        effect="moves",
+        clients=(client,),
+        text=text,
+        criteria=criteria,
+        numbers=numbers,
+        labels={"at": node_before, "node": node_after},
+    )
+
+
+def clients_at(node_of_client: Mapping[Client, int], node: int) -> tuple[Client, ...]:
+    """Return the clients that are at a node, in order."""
+    return tuple(sorted(client for client, at in node_of_client.items() if at == node))
+
+
+def _closest(
+    leaves: Iterable[Leaf], evidence: Evidence, asked: Mapping[int, int]
+) -> tuple[Leaf, Leaf, Contrast] | None:
+    """The nearest two groups of those whose signals do not differ; None if there are none."""
+    same = [pair for pair in _pairs(leaves, evidence, asked) if pair[2].p > ALIKE]
+    return min(same, key=lambda pair: pair[2].distance, default=None)
+
+
+def _merge_note(stays: Leaf, ends: Leaf, difference: Contrast) -> Note:
+    criterion = same_group(difference.p)
+    return Note(
+        kind="merge",
+        effect="merges",
+        clients=tuple(sorted((*stays.clients, *ends.clients))),
+        text=criterion.text,
+        criteria=(criterion,),
+        numbers={"distance": difference.distance, "error": difference.error},
+        labels={"node": stays.node, "other_node": ends.node},
+    )
+
+
+def same_group(p: float) -> Criterion:
+    """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
+    return Criterion(
+        "p of one group",
+        p,
+        ">",
+        ALIKE,
+        met="two groups do not differ",
+        unmet="all groups differ",
+        key="one_group",
+    )
+
+
+def _pairs(
+    leaves: Iterable[Leaf], evidence: Evidence, asked: Mapping[int, int]
+) -> list[tuple[Leaf, Leaf, Contrast]]:
+    """All pairs of groups of which half of the clients ``asked`` answered, and the contrast between them."""
+    products = evidence.products.numpy()
+    groups = []
+    for leaf in leaves:
+        positions = _positions(leaf, evidence)
+        if positions and 2 * len(positions) >= asked[leaf.node]:
+            groups.append((leaf, positions))
+    pairs = []
+    for i, (leaf, positions) in enumerate(groups):
+        for other_leaf, other_positions in groups[i + 1 :]:
+            pairs.append((leaf, other_leaf, contrast(products, positions, other_positions)))
+    return pairs
+
+
+DIVERGED = 3.0
+"""A model whose norm is this many times another one's (or 1, if that is less) has diverged. Models
+that learn differ by far less. That of a hostile client that is alone in its group climbs its loss
+for many rounds; a mean with it would ruin the group that it joins."""
+
+
+def _joined(stays: Leaf, ends: Leaf, examples: Mapping[Client, int]) -> Leaf:
+    """Merge two groups into the first, with the mean of their models, weighted by examples, without one that diverged."""
+    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (stays, ends))
+    length, other_length = (float(leaf.model.norm()) for leaf in (stays, ends))
+    if length > DIVERGED * max(other_length, 1.0):
+        model = ends.model
+    elif other_length > DIVERGED * max(length, 1.0):
+        model = stays.model
+    else:
+        model = (n * stays.model + m * ends.model) / (n + m)
+    return replace(stays, clients=tuple(sorted((*stays.clients, *ends.clients))), model=model)

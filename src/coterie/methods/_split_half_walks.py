@@ -1,0 +1,269 @@
+"""Newcomers of split-half: down the parameter tree, by updates of halves and the distance to every branch.
+
+Coterie's own, after CFL's Algorithm 4, which follows the edge with the single update of greatest
+cosine. Here a walker trains on halves from the model of its node, as that node's clients did in the
+probe that split it. So its update can be compared with theirs. For every branch, this gives the
+squared distance of the mean signals, without the bias of noise, and the p-value of the walker being
+of that branch. The walker moves to the nearest branch; if it differs from all branches, it becomes
+a new leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from coterie.clustering.congruence import Excess, Noise, excess_of_sums, noise_of
+from coterie.clustering.halves import halves
+from coterie.core import Client, Criterion, Groups, Note, Replies, state
+from coterie.methods._cluster_tree import Tree
+from coterie.methods._split_half_probes import Evidence
+
+
+@state("split-half.probed")
+class SplitProbe:
+    """The probe that split a node.
+
+    Attributes:
+        steps: mini-batch steps of each half.
+        levels: client -> noise of its whole update, ``‖D‖²``.
+        share: ``1/r``, with r the effective dimension of the noise.
+        df: degrees of freedom of that estimate.
+    """
+
+    steps: int
+    levels: Mapping[Client, float]
+    share: float
+    df: float
+
+
+def split_probe(steps: int, evidence: Evidence, parts: Groups) -> SplitProbe:
+    """Summarise the probe of a split.
+
+    The directions of noise are estimated within the parts, whose members are identically distributed,
+    because the difference of the parts has other directions.
+
+    Args:
+        steps: mini-batch steps of each half.
+        evidence: result of the probe.
+        parts: the parts of the split.
+    """
+    all_halves = halves(evidence.products.numpy())
+    within_parts = [
+        noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1
+    ]
+    estimates = [noise for noise in within_parts if np.isfinite(noise.df)]
+    if not estimates:  # no part of two clients or more
+        estimates = [noise_of(all_halves)]
+    noise_levels = map(float, np.diagonal(all_halves.noise))
+    return SplitProbe(
+        steps=steps,
+        levels=dict(zip(evidence.clients, noise_levels, strict=True)),
+        share=max(noise.share for noise in estimates),
+        df=sum(noise.df for noise in estimates),
+    )
+
+
+@dataclass(frozen=True)
+class WalkResult:
+    """Result of a step of the walkers.
+
+    Attributes:
+        tree: the tree, with new leaves.
+        new_nodes: walker -> the node to which it goes.
+        probed: inner node -> the probe that split it, with the noise of walkers that became new
+            leaves below it.
+        models: new leaf's node -> its model.
+        notes: the reasons.
+    """
+
+    tree: Tree
+    new_nodes: dict[Client, int]
+    probed: dict[int, SplitProbe]
+    models: dict[int, torch.Tensor]
+    notes: list[Note]
+
+
+def walk(
+    tree: Tree,
+    walkers: Mapping[Client, int],
+    probed: Mapping[int, SplitProbe],
+    replies: Replies,
+    level: float,
+) -> WalkResult:
+    """Move walkers one level down, each to the nearest branch of its node.
+
+    Args:
+        tree: the parameter tree.
+        walkers: walker -> the inner node where it is.
+        probed: inner node -> the probe that split it.
+        replies: replies of the walkers that answered.
+        level: a walker whose p-values are all below this becomes a new leaf.
+    """
+    result = WalkResult(tree, {}, dict(probed), {}, [])
+    branches: dict[int, list[Branch]] = {}
+    noise: dict[Client, float] = {}  # of each walker that sent halves
+    if replies.halves is not None:
+        noise_levels = map(float, np.diagonal(halves(replies.halves.gram).noise))
+        noise = dict(zip(replies.halves.clients, noise_levels, strict=True))
+    for i, client in enumerate(replies.clients):
+        update = replies.all_updates[i]
+        node = walkers[client]
+        if node not in branches:
+            branches[node] = branches_of(result.tree, node, result.probed[node])
+        distances = distances_to(
+            branches[node],
+            tree.short(update[None])[0],
+            noise.get(client),
+            result.probed[node],
+        )
+        child = min(distances, key=lambda id: (distances[id].value, id))
+        fits_no_branch = all(distance.p < level for distance in distances.values())
+        if client in noise and fits_no_branch:
+            # It becomes a new leaf, to which the next walkers of this node are compared too.
+            grown, child = result.tree.grow(node, client, update)
+            probe = result.probed[node]
+            result.probed[node] = replace(probe, levels={**probe.levels, client: noise[client]})
+            result.models[child] = tree.model(node) + update
+            result = replace(result, tree=grown)
+            branches[node] = branches_of(grown, node, result.probed[node])
+        result.new_nodes[client] = child
+        note = _walk_note(
+            result.tree, client, node, child, distances, level if client in noise else None
+        )
+        result.notes.append(note)
+    return result
+
+
+class Branch(NamedTuple):
+    """A child of an inner node, to which a walker may go.
+
+    Attributes:
+        id: its node.
+        mean: ``(p,)``, the mean update of the m clients that sent one in the probe, in the form
+            that an edge keeps.
+        levels: ``(m,)``, the noise of each of these updates, ``‖D‖²``.
+        largest: the greatest squared norm of these updates.
+    """
+
+    id: int
+    mean: torch.Tensor
+    levels: np.ndarray
+    largest: float
+
+
+def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[Branch]:
+    """Return the branches of an inner node, from the updates on its edges.
+
+    Args:
+        tree: the parameter tree.
+        node: the node.
+        probe: the probe that split it.
+    """
+    branches = []
+    for child in tree.children(node):
+        rows = [i for i, client in enumerate(child.heard) if client in probe.levels]
+        if child.updates is None or not rows:
+            continue
+        updates = child.updates[rows].double()
+        branch = Branch(
+            id=child.id,
+            mean=updates.mean(dim=0),
+            levels=np.array([probe.levels[child.heard[i]] for i in rows]),
+            largest=float((updates**2).sum(dim=1).max()),
+        )
+        branches.append(branch)
+    return branches
+
+
+def distances_to(
+    branches: Iterable[Branch], update: torch.Tensor, noise: float | None, probe: SplitProbe
+) -> dict[int, Excess]:
+    """Return the squared distance of a walker's signal from the mean signal of each branch, without the bias of noise.
+
+    This is :func:`~coterie.clustering.congruence.excess` with weights 1 of the walker and -1 / m of
+    the m clients of a branch.
+
+    Args:
+        branches: the branches of the walker's node.
+        update: ``(p,)``, the walker's update, in the form that an edge keeps.
+        noise: the noise of this update; None if it is not known, which counts as none.
+        probe: the probe that split the node.
+
+    Returns:
+        Node of a branch -> the distance, and the p-value of the walker being of the branch.
+    """
+    own_noise = noise or 0.0
+    update = update.double()
+    distances = {}
+    for branch in branches:
+        difference = update - branch.mean
+        m = len(branch.levels)
+        # Noise of the difference: that of the walker, and of the mean of m clients.
+        expected = own_noise + branch.levels.sum() / m**2
+        squares = own_noise**2 + (branch.levels**2).sum() / m**4
+        distances[branch.id] = excess_of_sums(
+            (
+                float(difference @ difference),
+                float(expected),
+                float(squares),
+                float(expected**2 - squares),
+            ),
+            np.array([own_noise, *branch.levels]),
+            max(float(update @ update), branch.largest),
+            Noise(probe.share, probe.df),
+        )
+    return distances
+
+
+def _walk_note(
+    tree: Tree,
+    client: Client,
+    node: int,
+    child: int,
+    distances: Mapping[int, Excess],
+    level: float | None,
+) -> Note:
+    """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
+    compared = []
+    for id, distance in sorted(distances.items()):
+        p_value = f" (p {distance.p:.2g})" if level else ""
+        compared.append(f"{distance.value:.3g} to node {id}{p_value}")
+    is_at_leaf = tree.is_leaf(child)
+    is_new_leaf = child not in distances
+    text = f"client {client} at node {node}: squared distance {', '.join(compared)}; "
+    text += f"{'joins' if is_at_leaf else 'continues from'} node {child}"
+    if is_new_leaf:
+        text += ", a new group: it differs from all"
+    numbers = {f"node_{id}": distance.value for id, distance in distances.items()}
+    criteria: tuple[Criterion, ...] = ()
+    if level is not None:
+        p_values = {f"p_{id}": distance.p for id, distance in distances.items()}
+        numbers |= p_values
+        criteria = (
+            Criterion(
+                "p of the most similar branch",
+                max(p_values.values()),
+                ">=",
+                level,
+                "level",
+                met="it fits a branch",
+                unmet="it differs from all branches",
+                key="nearest_branch",
+            ),
+        )
+    other = "joined the nearest branch" if is_new_leaf else "started a new group"
+    return Note(
+        kind="join" if is_at_leaf else "walk",
+        effect="joins" if is_at_leaf else "waits",
+        clients=(client,),
+        text=text,
+        criteria=criteria,
+        otherwise=f"it would have {other}",
+        numbers=numbers,
+        labels={"at": node, "node": child},
+    )
