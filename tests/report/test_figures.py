@@ -61,12 +61,12 @@ def test_blocks_cover_every_client_in_every_round_once(members: list[list[int]])
     }
 
 
-@pytest.mark.parametrize("kind", figures.KINDS)
+@pytest.mark.parametrize("kind", figures.FIGURE_KINDS)
 def test_every_kind_is_drawn_and_the_same_records_make_the_same_file(
     run: Path, kind: str, tmp_path: Path
 ) -> None:
     begins = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
-    for suffix in figures.SUFFIXES:
+    for suffix in figures.FIGURE_SUFFIXES:
         first, second = (
             drawn(run, kind, tmp_path / name / f"figure{suffix}").read_bytes() for name in "ab"
         )
@@ -211,7 +211,7 @@ def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
         UserError, match="has no groups recorded: in none of its 2 rounds was anybody in one"
     ):
         drawn(empty, "groups", tmp_path / "no.pdf")
-    for kind in set(figures.KINDS) - {"groups", "traffic"}:
+    for kind in set(figures.FIGURE_KINDS) - {"groups", "traffic"}:
         with pytest.raises(UserError, match=r"has no \w+ recorded"):
             drawn(empty, kind, tmp_path / "no.pdf")
     assert drawn(empty, "traffic", tmp_path / "yes.pdf").exists()

@@ -16,8 +16,8 @@ from coterie.settings.calls import public
 OVER_ROUNDS = ("score", "accuracy", "loss", "traffic")
 """Kinds that several runs can share: a curve for each run."""
 
-KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traffic")
-SUFFIXES = (".pdf", ".png", ".svg")
+FIGURE_KINDS = ("groups", "score", "accuracy", "loss", "similarity", "criteria", "traffic")
+FIGURE_SUFFIXES = (".pdf", ".png", ".svg")
 
 
 @public
@@ -45,11 +45,11 @@ def plot(
             run without such numbers, or a ``round`` with another kind than ``similarity``.
     """
     out = Path(out)
-    if kind not in KINDS:
+    if kind not in FIGURE_KINDS:
         raise UserError(
-            f"there is no figure {kind!r}{nearest(kind, KINDS)} (known: {', '.join(KINDS)})"
+            f"there is no figure {kind!r}{nearest(kind, FIGURE_KINDS)} (known: {', '.join(FIGURE_KINDS)})"
         )
-    if out.suffix.lower() not in SUFFIXES:
+    if out.suffix.lower() not in FIGURE_SUFFIXES:
         raise UserError(f"--out must end in .pdf, .png or .svg, got {out}")
     if round is not None and kind != "similarity":
         raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
@@ -57,17 +57,17 @@ def plot(
     style.load()
     from coterie.report.figures import drawings, several  # they need Matplotlib
 
-    inside = expand(run)
-    if not inside:
+    folders = expand(run)
+    if not folders:
         raise UserError("there is no run to draw: the list of runs is empty")
-    if len(inside) > 1 and kind not in OVER_ROUNDS:
+    if len(folders) > 1 and kind not in OVER_ROUNDS:
         where = run if isinstance(run, str | os.PathLike) else "the list"
-        shown = ", ".join(map(str, inside[:6])) + (", …" if len(inside) > 6 else "")
+        shown = ", ".join(map(str, folders[:6])) + (", …" if len(folders) > 6 else "")
         shared = ", ".join(OVER_ROUNDS)
         raise UserError(
-            f"{where} has {len(inside)} runs and a figure of {kind} is of one ({shared} show several): name {shown}"
+            f"{where} has {len(folders)} runs and a figure of {kind} is of one ({shared} show several): name {shown}"
         )
-    found = [gather(folder) for folder in inside]
-    if len(found) > 1:
-        return style.write(lambda: several.figure(found, kind), [out])[0]
-    return style.write(lambda: drawings.figure(found[0], kind, round), [out])[0]
+    gathered_runs = [gather(folder) for folder in folders]
+    if len(gathered_runs) > 1:
+        return style.write(lambda: several.figure(gathered_runs, kind), [out])[0]
+    return style.write(lambda: drawings.figure(gathered_runs[0], kind, round), [out])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from coterie.records.shown import ClientId, shown_as
 from coterie.report.figures.looks import Looks, numbered
-from coterie.report.figures.style import COLUMN, DASHES, GREY, PAGE, panels
+from coterie.report.figures.style import COLUMN, DASHES, GREY, LINE_HEIGHT, PAGE, panels
 from coterie.report.gathered import Gathered
 from coterie.report.page.charts import Chart, arranged, charts, load, measure
 from coterie.report.page.document import pooled_scores, rounds, scored, tests
@@ -24,22 +25,24 @@ from coterie.report.words import count
 from coterie.report.words import rounds as in_words
 from coterie.settings import UserError
 
-FEW = 48
+MAX_SINGLE_ITEMS = 48
 """What is drawn one by one if there are at most this many: names and lines of clients, borders and
 changes of groups."""
 
-GROUPS = 24
+MAX_GROUP_CURVES = 24
 """The greatest number of groups with a curve: those tested in most rounds."""
 
-ENTRIES = 8
+MAX_GROUPS_IN_LEGEND = 8
 """The greatest number of groups in the legend of criteria: those of the most recent rounds."""
 
-VECTORS = 2000
+MAX_VECTOR_BLOCKS = 2000
 """More blocks of clients and rounds than this are drawn as pixels, so that the file stays small."""
 
-LEAST, MOST, LINE = 1.5, 4.6, 0.14
-"""Heights in inches: the least and the greatest of all rows of clients, and that of a line of small
-print."""
+MIN_HEIGHT = 1.5
+"""The smallest height of all rows of clients, in inches."""
+
+MAX_HEIGHT = 4.6
+"""The greatest height of all rows of clients, in inches."""
 
 SEVERAL: dict[str, Any] = {"color": "black", "marker": "x"}
 """The style of numbers about several groups, next to numbers about one."""
@@ -50,7 +53,7 @@ def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
 
     Args:
         run: The run.
-        kind: One of :data:`coterie.report.figures.KINDS`.
+        kind: One of :data:`coterie.report.figures.FIGURE_KINDS`.
         round: For ``similarity``, the round of the matrices; None for the last round that has one.
 
     Raises:
@@ -67,7 +70,7 @@ def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
     """Create a figure with this number of axes, at most three side by side: a column wide for one, else a page."""
     columns = 2 if number == 4 else min(number, 3)
     width = COLUMN if number == 1 else PAGE
-    made, axes = panels(
+    drawing, axes = panels(
         columns,
         math.ceil(number / columns),
         width=width,
@@ -75,7 +78,7 @@ def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
     )
     for unused in axes.flat[number:]:
         unused.remove()
-    return made, axes.flat[:number]
+    return drawing, axes.flat[:number]
 
 
 def _over_rounds(axes: Axes, run: Gathered) -> None:
@@ -106,81 +109,115 @@ def blocks(members: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int, i
         >>> blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])
         [(0, 0, 2, 0, 1), (1, 0, 1, 2, 2), (2, 2, 3, 2, 2)]
     """
-    out: list[tuple[int, int, int, int, int]] = []
-    open_: dict[
-        tuple[int, int, int], int
-    ] = {}  # (node, first column, last column) -> the row at which the block begins
-    for row, places in enumerate([*members, ()]):
-        starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1]]
-        ends = [*starts[1:], len(places)]
-        here = [
-            (places[i], i, end - 1) for i, end in zip(starts, ends, strict=False) if places[i] >= 0
-        ]
-        out += [
-            (span[0], top, row - 1, *span[1:]) for span, top in open_.items() if span not in here
-        ]
-        open_ = {span: open_.get(span, row) for span in here}
-    return sorted(out, key=lambda block: (block[1], block[3]))
+    finished: list[tuple[int, int, int, int, int]] = []
+    # (node, first column, last column) -> the row at which the block begins
+    unfinished: dict[tuple[int, int, int], int] = {}
+    for row, nodes in enumerate([*members, ()]):  # after the last row, all blocks end
+        spans = _spans(nodes)
+        for span, top in unfinished.items():
+            if span not in spans:
+                node, first, last = span
+                finished.append((node, top, row - 1, first, last))
+        unfinished = {span: unfinished.get(span, row) for span in spans}
+    return sorted(finished, key=lambda block: (block[1], block[3]))
+
+
+def _spans(nodes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return (node, first column, last column) of adjacent columns with the same node."""
+    spans: list[tuple[int, int, int]] = []
+    for column, node in enumerate(nodes):
+        if node < 0:
+            continue
+        if column and nodes[column - 1] == node:
+            spans[-1] = (node, spans[-1][1], column)
+        else:
+            spans.append((node, column, column))
+    return spans
 
 
 def _groups(run: Gathered) -> Figure:
     """Draw the groups over the rounds: a row per client, a block per group."""
-    found, looks = blocks(run.members), Looks(run)
-    if not found:
+    rectangles = blocks(run.members)
+    looks = Looks(run)
+    if not rectangles:
         raise UserError(
-            f"{run.folder} has no groups recorded: in none of its {len(run.lines)} rounds was anybody in one"
+            f"{run.folder} has no groups recorded: no client was in a group in any of its {len(run.lines)} rounds"
         )
-    clients = len(run.clients)
-    height = min(max(LINE * clients, LEAST), MOST)
-    row = height / clients
-    made, ((axes,),) = panels(1, width=PAGE, height=height + 0.45)
-    ends = np.array(
+    num_clients = len(run.clients)
+    height = min(max(LINE_HEIGHT * num_clients, MIN_HEIGHT), MAX_HEIGHT)
+    row_height = height / num_clients
+    drawing, ((axes,),) = panels(1, width=PAGE, height=height + 0.45)
+    edges = np.array(
         [
             [first + 0.5, last + 1.5, top - 0.5, bottom + 0.5]
-            for _, top, bottom, first, last in found
+            for _, top, bottom, first, last in rectangles
         ]
     )
-    corners = ends[:, [[0, 2], [1, 2], [1, 3], [0, 3]]]  # (blocks, 4, 2)
-    colours = [looks.area(block[0]) for block in found]
-    drawn = PolyCollection(
-        list(corners), facecolor=colours, edgecolor="white", linewidth=min(0.8, 18 * row)
+    corners = edges[:, [[0, 2], [1, 2], [1, 3], [0, 3]]]  # (blocks, 4, 2)
+    polygons = PolyCollection(
+        list(corners),
+        facecolor=[looks.area(node) for node, *_ in rectangles],
+        edgecolor="white",
+        linewidth=min(0.8, 18 * row_height),
     )
-    drawn.set_rasterized(len(found) > VECTORS)
-    axes.add_collection(drawn)
+    polygons.set_rasterized(len(rectangles) > MAX_VECTOR_BLOCKS)
+    axes.add_collection(polygons)
     _over_rounds(axes, run)
-    axes.set(xlim=(0.5, len(run.lines) + 0.5), ylim=(clients - 0.5, -0.5))
+    axes.set(xlim=(0.5, len(run.lines) + 0.5), ylim=(num_clients - 0.5, -0.5))
     axes.spines[:].set_visible(False)
-    if clients <= FEW:
-        axes.set_yticks(range(clients), [str(client) for client in run.clients])
+    if num_clients <= MAX_SINGLE_ITEMS:
+        axes.set_yticks(range(num_clients), [str(client) for client in run.clients])
         axes.set_ylabel("client")
     else:
         axes.set_yticks(
-            [clients / 2], [f"{clients:,} clients"], rotation=90, va="center", fontsize=8
+            [num_clients / 2],
+            [f"{num_clients:,} clients"],
+            rotation=90,
+            va="center",
+            fontsize=8,
         )
     axes.tick_params(axis="y", length=0, pad=18 if looks.truth else 4)
-    _inside(axes, run, looks, found, row)
-    _beside(axes, run, row)
-    return made
+    _name_ended_groups(axes, run, looks, rectangles, row_height)
+    _draw_true_groups(axes, run, looks, row_height)
+    _name_current_groups(axes, run, row_height)
+    return drawing
 
 
-def _inside(
-    axes: Axes, run: Gathered, looks: Looks, found: Sequence[Sequence[int]], row: float
+MIDDLE: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+"""The style of names in the middle of blocks."""
+
+
+def _name_ended_groups(
+    axes: Axes,
+    run: Gathered,
+    looks: Looks,
+    rectangles: Sequence[Sequence[int]],
+    row_height: float,
 ) -> None:
-    """Write the names of groups that ended into their blocks, and draw the true groups at the left, where there is room."""
-    middle: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
-    column = PAGE / len(run.lines) * 0.75  # about, in inches
-    for node, top, bottom, first, last in found:
-        wide, high = (last - first + 1) * column, (bottom - top + 1) * row
-        if node not in looks.now and high > LINE and wide > 0.08 * len(f"G{node}"):
-            axes.text((first + last) / 2 + 1, (top + bottom) / 2, f"G{node}", **middle)
+    """Write the names of groups that ended into their blocks, where there is room."""
+    column_width = PAGE / len(run.lines) * 0.75  # about, in inches
+    for node, top, bottom, first, last in rectangles:
+        name = f"G{node}"
+        width = (last - first + 1) * column_width
+        height = (bottom - top + 1) * row_height
+        if node not in looks.now and height > LINE_HEIGHT and width > 0.08 * len(name):
+            axes.text((first + last) / 2 + 1, (top + bottom) / 2, name, **MIDDLE)
+
+
+def _draw_true_groups(axes: Axes, run: Gathered, looks: Looks, row_height: float) -> None:
+    """Draw the true groups as stripes at the left, with a letter where there is room."""
     for number, start, end in _stripes(run, run.clients):
         axes.axhspan(
             start, end, -0.03, -0.008, color=looks.truth[number], linewidth=0, clip_on=False
         )
-        if (end - start) * row > LINE * 0.8:
+        if (end - start) * row_height > LINE_HEIGHT * 0.8:
             letter = chr(ord("A") + number) if number < 26 else f"T{number}"
             axes.text(
-                -0.019, (start + end) / 2, letter, transform=axes.get_yaxis_transform(), **middle
+                -0.019,
+                (start + end) / 2,
+                letter,
+                transform=axes.get_yaxis_transform(),
+                **MIDDLE,
             )
 
 
@@ -191,82 +228,129 @@ def _stripes(run: Gathered, clients: Sequence[ClientId]) -> Iterator[tuple[int, 
         yield number, first - 0.5, last + 0.5
 
 
-def _beside(axes: Axes, run: Gathered, row: float) -> None:
+def _name_current_groups(axes: Axes, run: Gathered, row_height: float) -> None:
     """Write name, size and last tested mean score to the right of the current groups that are large enough."""
-    rows: dict[int, list[int]] = {}
-    for i, places in enumerate(run.members):
-        rows.setdefault(places[-1], []).append(i)
-    rows.pop(-1, None)
+    rows_of: dict[int, list[int]] = {}
+    for row, nodes in enumerate(run.members):
+        rows_of.setdefault(nodes[-1], []).append(row)
+    rows_of.pop(-1, None)  # clients in no group
     labels = {}
-    for node, inside in rows.items():
-        if len(inside) * row > LINE * 0.8:
+    for node, rows in rows_of.items():
+        if len(rows) * row_height > LINE_HEIGHT * 0.8:
             score = scored(run.nodes[node], run)["score"]
-            words = f"G{node}, {count(len(inside), 'client')}"
-            labels[(inside[0] + inside[-1]) / 2] = (
-                words if score is None else f"{words}, {score:.2f}"
-            )
+            label = f"G{node}, {count(len(rows), 'client')}"
+            if score is not None:
+                label = f"{label}, {score:.2f}"
+            labels[(rows[0] + rows[-1]) / 2] = label
     right = axes.secondary_yaxis("right")
     right.spines[:].set_visible(False)
     right.set_yticks(list(labels), list(labels.values()))
     right.tick_params(length=0)
-    if len(labels) < len(rows):
-        small = f"{len(rows) - len(labels)} {'smaller groups' if labels else 'groups, all small'}"
+    num_unnamed = len(rows_of) - len(labels)
+    if num_unnamed:
+        small = f"{num_unnamed} {'smaller groups' if labels else 'groups, all small'}"
         axes.text(1.01, -0.01, small, transform=axes.transAxes, va="top", fontsize=7)
 
 
 def _scores(run: Gathered, metric: str) -> Figure:
     """Draw a metric of the honest members of each group, its mean or pooled, and behind it the clients or a band."""
-    tested, adversaries = tests(run.lines), set(run.facts.get("adversaries", ()))
-    single: list[
-        tuple[int, dict[int, float]]
-    ] = []  # present node of each client, and its values by round
-    found: dict[int, dict[int, list[float]]] = {}  # node -> round -> values of honest members
-    for client, places in zip(run.clients, run.members, strict=True):
-        entries = tested.get(client, {})
-        values = {
-            at + 1: value
-            for at, entry in entries.items()
-            if (value := entry.get(metric)) is not None
-        }
-        single.append((places[-1], values))
-        for round, value in values.items() if client not in adversaries else ():
-            if places[round - 1] >= 0:
-                found.setdefault(places[round - 1], {}).setdefault(round, []).append(value)
-    if not found:
-        tried = len(
-            {at for entries in tested.values() for at, entry in entries.items() if metric in entry}
-        )
-        why = f"{tried} of its {len(run.lines)} rounds were tested for it, and gave no value of an honest client in a group"
-        why = why if tried else f"none of its {len(run.lines)} rounds was tested for it"
-        raise UserError(f"{run.folder} has no {metric} recorded: {why}")
-    shown = sorted(sorted(found, key=lambda node: (-len(found[node]), node))[:GROUPS])
-    made, ((axes,),) = panels(1, width=COLUMN, height=2.1 + LINE * math.ceil((len(shown) + 2) / 2))
-    few, looks = len(run.clients) <= FEW, Looks(run)
-    for i, (node, values) in enumerate(single if few else ()):
-        label = "single clients" if i == 0 else None
+    client_values = _values_by_round(run, metric)
+    group_values = _honest_values(run, client_values)
+    if not group_values:
+        raise UserError(f"{run.folder} has no {metric} recorded: {_why_no_scores(run, metric)}")
+    by_tests = sorted(group_values, key=lambda node: (-len(group_values[node]), node))
+    nodes = sorted(by_tests[:MAX_GROUP_CURVES])
+    height = 2.1 + LINE_HEIGHT * math.ceil((len(nodes) + 2) / 2)
+    drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
+    looks = Looks(run)
+    # 1. Behind: a thin line for each client, or for many clients a band around each of few groups.
+    draws_clients = len(run.clients) <= MAX_SINGLE_ITEMS
+    if draws_clients:
+        _draw_clients(axes, run, looks, client_values)
+    draws_bands = not draws_clients and len(nodes) <= MAX_GROUP_CURVES // 2
+    # 2. A line for each group.
+    pools = pooled_scores(run).get(metric)
+    for node in nodes:
+        by_round = dict(sorted(group_values[node].items()))
+        group_pools = None if pools is None else pools.get(str(node), {})
+        _group(axes, run, looks, node, by_round, group_pools, draws_bands)
+    # 3. The rounds in which groups changed.
+    changes = sorted({number for number, _, note in run.notes if len(note["parts"]) > 1})
+    for number in changes if len(changes) <= MAX_SINGLE_ITEMS else ():
+        label = "groups changed" if number == changes[0] else None
+        axes.axvline(number, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
+    axes.set_ylabel(metric)
+    _over_rounds(axes, run)
+    drawing.legend(
+        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
+    )
+    return drawing
+
+
+def _values_by_round(run: Gathered, metric: str) -> dict[ClientId, dict[int, float]]:
+    """Return client -> round -> its value of a metric."""
+    tested = tests(run.lines)
+    client_values: dict[ClientId, dict[int, float]] = {}
+    for client in run.clients:
+        values = {}
+        for index, entry in tested.get(client, {}).items():
+            value = entry.get(metric)
+            if value is not None:
+                values[index + 1] = value
+        client_values[client] = values
+    return client_values
+
+
+def _honest_values(
+    run: Gathered, client_values: Mapping[ClientId, Mapping[int, float]]
+) -> dict[int, dict[int, list[float]]]:
+    """Return node -> round -> the values of the honest clients that were members then."""
+    adversaries = set(run.facts.get("adversaries", ()))
+    group_values: dict[int, dict[int, list[float]]] = {}
+    for client, nodes in zip(run.clients, run.members, strict=True):
+        if client in adversaries:
+            continue
+        for number, value in client_values[client].items():
+            node = nodes[number - 1]
+            if node >= 0:
+                group_values.setdefault(node, {}).setdefault(number, []).append(value)
+    return group_values
+
+
+def _why_no_scores(run: Gathered, metric: str) -> str:
+    tested = {
+        index
+        for entries in tests(run.lines).values()
+        for index, entry in entries.items()
+        if metric in entry
+    }
+    if not tested:
+        return f"none of its {len(run.lines)} rounds was tested for it"
+    return (
+        f"{len(tested)} of its {len(run.lines)} rounds were tested for it, "
+        "and gave no value of an honest client in a group"
+    )
+
+
+def _draw_clients(
+    axes: Axes,
+    run: Gathered,
+    looks: Looks,
+    client_values: Mapping[ClientId, Mapping[int, float]],
+) -> None:
+    """Draw a thin line for each client, in the colour of its current group."""
+    label: str | None = "single clients"
+    for client, nodes in zip(run.clients, run.members, strict=True):
+        values = client_values[client]
         axes.plot(
             list(values),
             list(values.values()),
-            color=looks.area(node),
+            color=looks.area(nodes[-1]),
             linewidth=0.5,
             alpha=0.6,
             label=label,
         )
-    pools = pooled_scores(run).get(metric)
-    for node in shown:
-        by_round = dict(sorted(found[node].items()))
-        means = None if pools is None else pools.get(str(node), {})
-        _group(axes, run, looks, node, by_round, means, band=not few and len(shown) <= GROUPS // 2)
-    splits = sorted({round for round, _, note in run.notes if len(note["parts"]) > 1})
-    for round in splits if len(splits) <= FEW else ():
-        label = "groups changed" if round == splits[0] else None
-        axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
-    axes.set_ylabel(metric)
-    _over_rounds(axes, run)
-    made.legend(
-        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
-    )
-    return made
+        label = None
 
 
 def _group(
@@ -284,83 +368,108 @@ def _group(
         axes.fill_between(
             list(values), low, high, color=looks.line(node)["color"], alpha=0.18, linewidth=0
         )
-    now = node in looks.now
-    until = "" if now else f", until {run.nodes[node].last}"
+    is_current = node in looks.now
+    until = "" if is_current else f", until {run.nodes[node].last}"
     label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{until})"
     means = [
         float(np.mean(row)) if pools is None else pools.get(round, math.nan)
         for round, row in values.items()
     ]
-    _curve(axes, list(values), means, **looks.line(node), label=label, zorder=3 if now else 2.5)
+    zorder = 3 if is_current else 2.5
+    _curve(axes, list(values), means, **looks.line(node), label=label, zorder=zorder)
 
 
 def _traffic(run: Gathered) -> Figure:
     """Draw the cumulative traffic up to each round, in MB, and the seconds of each round."""
-    spent = {name: np.array(values, dtype=float) for name, values in rounds(run.lines).items()}
-    sent = {"by clients (up)": spent["bytes_up"], "to clients (down)": spent["bytes_down"]}
-    drawn = {
-        "MB sent so far": {name: np.cumsum(values) / 1e6 for name, values in sent.items()},
-        "seconds of each round": {
-            name[8:]: values for name, values in spent.items() if name.startswith("seconds_")
-        },
+    by_name = {name: np.array(values, dtype=float) for name, values in rounds(run.lines).items()}
+    seconds = {
+        name.removeprefix("seconds_"): values
+        for name, values in by_name.items()
+        if name.startswith("seconds_")
     }
-    made, places = _grid(2)
-    for axes, (label, series) in zip(places, drawn.items(), strict=True):
-        for i, (name, values) in enumerate(series.items()):
-            _curve(axes, range(1, len(run.lines) + 1), values, **numbered(i), label=name)
+    megabytes = {
+        "by clients (up)": np.cumsum(by_name["bytes_up"]) / 1e6,
+        "to clients (down)": np.cumsum(by_name["bytes_down"]) / 1e6,
+    }
+    charts_by_label = {"MB sent so far": megabytes, "seconds of each round": seconds}
+    drawing, grid = _grid(2)
+    for axes, (label, series) in zip(grid, charts_by_label.items(), strict=True):
+        for number, (name, values) in enumerate(series.items()):
+            _curve(axes, range(1, len(run.lines) + 1), values, **numbered(number), label=name)
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
         _over_rounds(axes, run)
         axes.legend()
-    return made
+    return drawing
+
+
+@dataclass(frozen=True)
+class MatrixLayer:
+    """A matrix of similarities or distances to draw.
+
+    Attributes:
+        title: Its title.
+        measure: What it contains, see :func:`coterie.report.page.charts.measure`.
+        clients: The clients of its rows.
+        groups: The group of each of these clients.
+        edges: The first client of each block and the end, if rows are means over blocks; or None.
+        values: The matrix.
+    """
+
+    title: str
+    measure: str
+    clients: Any
+    groups: Any
+    edges: Any
+    values: np.ndarray
 
 
 def _similarity(run: Gathered, round: int | None) -> Figure:
     """Draw every layer of every matrix of a round."""
-    named = _with_matrix(run, round)
-    drawn: list[
-        tuple[str, str, Any, Any, Any, np.ndarray]
-    ] = []  # title, measure, clients, groups, edges, matrix
-    for line, note in named:
-        heard, matrices = load(run.folder, line, note)
-        clients, inside, edges, layers = arranged(heard, matrices, line, run.clients)
-        title = f"round {line['round']}" + (f", {len(clients)} clients" if len(named) > 1 else "")
-        drawn += [
-            (
-                title if len(layers) == 1 else f"{title}, {name}",
-                measure(matrices[name]),
-                clients,
-                inside,
-                edges,
-                matrix,
+    layers = []
+    with_matrix = _with_matrix(run, round)
+    for line, note in with_matrix:
+        clients_of_matrix, matrices = load(run.folder, line, note)
+        clients, groups, edges, ordered = arranged(clients_of_matrix, matrices, line, run.clients)
+        title = f"round {line['round']}"
+        if len(with_matrix) > 1:
+            title = f"{title}, {len(clients)} clients"
+        for name, values in ordered.items():
+            layers.append(
+                MatrixLayer(
+                    title=title if len(ordered) == 1 else f"{title}, {name}",
+                    measure=measure(matrices[name]),
+                    clients=clients,
+                    groups=groups,
+                    edges=edges,
+                    values=values,
+                )
             )
-            for name, matrix in layers.items()
-        ]
     looks = Looks(run)
-    made, places = _grid(len(drawn), square=True)
-    for axes, one in zip(places, drawn, strict=True):
-        _matrix(axes, run, looks, *one)
-    return made
+    drawing, grid = _grid(len(layers), square=True)
+    for axes, layer in zip(grid, layers, strict=True):
+        _matrix(axes, run, looks, layer)
+    return drawing
 
 
 def _with_matrix(run: Gathered, round: int | None) -> list[tuple[Any, Any]]:
     """Return (line, note) of the matrices of a round; None for the last one that has some."""
-    named = [(line, note) for line in run.lines for note in line["notes"] if note.get("similarity")]
-    having = sorted({line["round"] for line, _ in named})
-    if not having:
+    with_matrix = [
+        (line, note) for line in run.lines for note in line["notes"] if note.get("similarity")
+    ]
+    numbers = sorted({line["round"] for line, _ in with_matrix})
+    if not numbers:
         method = run.description["methods"][0]["name"]
         raise UserError(
             f"{run.folder} has no similarities recorded: its method, {method}, kept no matrix in any round"
         )
-    if round is not None and round not in having:
+    if round is None:
+        round = numbers[-1]
+    if round not in numbers:
         raise UserError(
-            f"--round {round} has no matrix recorded; there is one of {in_words(having)}"
+            f"--round {round} has no matrix recorded; there is one of {in_words(numbers)}"
         )
-    return [
-        (line, note)
-        for line, note in named
-        if line["round"] == (having[-1] if round is None else round)
-    ]
+    return [(line, note) for line, note in with_matrix if line["round"] == round]
 
 
 def scale(matrix: np.ndarray) -> dict[str, Any]:
@@ -373,47 +482,45 @@ def scale(matrix: np.ndarray) -> dict[str, Any]:
     Args:
         matrix: The matrix ``(n, n)``.
     """
-    known = matrix[np.isfinite(matrix)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    finite = matrix[np.isfinite(matrix)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     if -1.001 <= low < 0 and high <= 1.001:
         reach = max(-low, high)
         return {"cmap": "PuOr_r", "vmin": -reach, "vmax": reach}
     return {"cmap": "YlGnBu", "vmin": low, "vmax": high if high > low else low + 1}
 
 
-def _matrix(
-    axes: Axes,
-    run: Gathered,
-    looks: Looks,
-    title: str,
-    what: str,
-    clients: Any,
-    inside: Any,
-    edges: Any,
-    matrix: Any,
-) -> None:
-    shown = matrix.astype(np.float64)
-    if edges is None:
-        np.fill_diagonal(shown, np.nan)
+def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None:
+    values = layer.values.astype(np.float64)
+    has_blocks = layer.edges is not None
+    if not has_blocks:
+        np.fill_diagonal(values, np.nan)
     axes.set_facecolor("#808080")
-    image = axes.imshow(shown, interpolation="nearest", **scale(shown))
+    image = axes.imshow(values, interpolation="nearest", **scale(values))
     metric = run.description["methods"][0].get("metric", "")
-    label = f"{metric} distance".strip() if what == "distance" else "cosine similarity"
+    label = "cosine similarity"
+    if layer.measure == "distance":
+        label = f"{metric} distance".strip()
     axes.figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.02, label=label)
-    first = range(len(shown)) if edges is None else edges[:-1]
-    borders = [i for i in range(1, len(shown)) if inside[first[i]] != inside[first[i] - 1]]
-    for i in borders if len(borders) <= FEW else ():
-        axes.axhline(i - 0.5, color="black", linewidth=0.9)
-        axes.axvline(i - 0.5, color="black", linewidth=0.9)
-    for number, start, end in _stripes(run, [clients[i] for i in first]):
-        same = {"color": looks.truth[number], "linewidth": 0, "clip_on": False}
-        axes.axhspan(start, end, -0.045, -0.015, **same)
-        axes.axvspan(start, end, 1.015, 1.045, **same)
+    # Borders between groups; a row stands for a client, or for a block by its first client.
+    row_clients = layer.edges[:-1] if has_blocks else range(len(values))
+    borders = [
+        row
+        for row in range(1, len(values))
+        if layer.groups[row_clients[row]] != layer.groups[row_clients[row] - 1]
+    ]
+    for row in borders if len(borders) <= MAX_SINGLE_ITEMS else ():
+        axes.axhline(row - 0.5, color="black", linewidth=0.9)
+        axes.axvline(row - 0.5, color="black", linewidth=0.9)
+    # True groups: stripes at the left and at the top.
+    for number, start, end in _stripes(run, [layer.clients[i] for i in row_clients]):
+        stripe = {"color": looks.truth[number], "linewidth": 0, "clip_on": False}
+        axes.axhspan(start, end, -0.045, -0.015, **stripe)
+        axes.axvspan(start, end, 1.015, 1.045, **stripe)
     axes.set(xticks=[], yticks=[])
-    axes.set_title(title, pad=14 if looks.truth else None)
-    axes.set_ylabel(
-        f"{len(clients):,} clients" + ("" if edges is None else ", means over blocks"), labelpad=12
-    )
+    axes.set_title(layer.title, pad=14 if looks.truth else None)
+    blocks_note = ", means over blocks" if has_blocks else ""
+    axes.set_ylabel(f"{len(layer.clients):,} clients{blocks_note}", labelpad=12)
     axes.label_outer()
     axes.spines[:].set_visible(True)
 
@@ -421,62 +528,68 @@ def _matrix(
 def _criteria(run: Gathered) -> Figure:
     """Draw the numbers that the method compared: the charts of the page."""
     method = run.description["methods"][0]
-    found = charts(method, run.folder, run.lines, run.notes, run.facts)
-    if not found:
+    drawn_charts = charts(method, run.folder, run.lines, run.notes, run.facts)
+    if not drawn_charts:
         raise UserError(
-            f"{run.folder} has no criteria recorded: its method, {method['name']}, told no numbers in its notes"
+            f"{run.folder} has no criteria recorded: the notes of its method, {method['name']}, have no numbers"
         )
-    made, places = _grid(len(found))
+    drawing, grid = _grid(len(drawn_charts))
     looks = Looks(run)
-    for axes, chart in zip(places, found, strict=True):
+    for axes, chart in zip(grid, drawn_charts, strict=True):
         for level in chart["levels"]:
-            axes.axhline(level["value"], color=GREY, linestyle=(0, (5, 2)), linewidth=0.8, zorder=1)
-            axes.annotate(
-                f"{level['name']} {level['value']:g}",
-                (1, level["value"]),
-                xycoords=axes.get_yaxis_transform(),
-                annotation_clip=True,
-                ha="right",
-                va="bottom",
-                fontsize=7,
-                color="#444444",
-            )
+            _level(axes, level["name"], level["value"])
         axes.set(title=textwrap.fill(chart["title"], 34), ylabel=chart["y"])
-        (_tree if chart.get("links") else _chart)(axes, run, looks, chart)
-    nodes = sorted({one["node"] for chart in found for one in chart["series"]} - {None})[-ENTRIES:]
-    if len(nodes) > 1:
+        draw = _tree if chart.get("links") else _chart
+        draw(axes, run, looks, chart)
+    nodes = {series["node"] for chart in drawn_charts for series in chart["series"]} - {None}
+    named_nodes = sorted(nodes)[-MAX_GROUPS_IN_LEGEND:]
+    if len(named_nodes) > 1:
         handles = [
             Line2D([], [], **{**looks.line(node), "linestyle": ""}, label=f"G{node}")
-            for node in nodes
+            for node in named_nodes
         ]
-        made.legend(
+        drawing.legend(
             handles=handles,
             loc="outside lower center",
-            ncols=4 if len(found) == 1 else ENTRIES,
+            ncols=4 if len(drawn_charts) == 1 else MAX_GROUPS_IN_LEGEND,
             handletextpad=0.2,
         )
-    return made
+    return drawing
+
+
+def _level(axes: Axes, name: str, value: float) -> None:
+    """Draw a threshold, with its name at the right."""
+    axes.axhline(value, color=GREY, linestyle=(0, (5, 2)), linewidth=0.8, zorder=1)
+    axes.annotate(
+        f"{name} {value:g}",
+        (1, value),
+        xycoords=axes.get_yaxis_transform(),
+        annotation_clip=True,
+        ha="right",
+        va="bottom",
+        fontsize=7,
+        color="#444444",
+    )
 
 
 def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     """Draw the series of a chart; a legend explains dashes, and colours if these are not of groups."""
-    of_groups = any(one["node"] is not None for one in chart["series"])
+    is_of_groups = any(series["node"] is not None for series in chart["series"])
     legend: dict[str, dict[str, Any]] = {}
-    for i, one in enumerate(chart["series"]):
-        dash = {"linestyle": DASHES[one["dash"] % len(DASHES)]}
-        look = (
-            looks.line(one["node"])
-            if one["node"] is not None
-            else SEVERAL
-            if of_groups
-            else numbered(i)
-        )
-        legend.setdefault(
-            one["name"], {"color": "black", **dash} if of_groups else {**look, **dash}
-        )
+    for number, series in enumerate(chart["series"]):
+        node = series["node"]
+        dash = {"linestyle": DASHES[series["dash"] % len(DASHES)]}
+        if node is not None:
+            look = looks.line(node)
+        elif is_of_groups:
+            look = SEVERAL
+        else:
+            look = numbered(number)
+        legend_look = {"color": "black", **dash} if is_of_groups else {**look, **dash}
+        legend.setdefault(series["name"], legend_look)
         if look is SEVERAL:
             legend["several groups together"] = {**SEVERAL, "linestyle": ""}
-        _curve(axes, *zip(*one["points"], strict=True), **{**look, **dash})
+        _curve(axes, *zip(*series["points"], strict=True), **{**look, **dash})
     _over_rounds(axes, run)
     if chart["log"]:
         axes.set_yscale("log")
@@ -487,31 +600,31 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
 
 def _tree(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     """Draw a dendrogram whose leaves have the colours and markers of the clients' current groups."""
-    links, leaves = chart["links"], chart["leaves"]
-    axes.add_collection(
-        LineCollection(links, color="black", linewidth=0.7 if len(links) < 100 else 0.4)
-    )
-    now = {client: places[-1] for client, places in zip(run.clients, run.members, strict=True)}
-    for node in dict.fromkeys(now[client] for client in leaves):
-        at = [10 * i + 5 for i, client in enumerate(leaves) if now[client] == node]
-        same = {
-            **(looks.line(node) if node >= 0 else {"color": GREY, "marker": "."}),
-            "linestyle": "",
-            "clip_on": False,
-        }
+    links = chart["links"]
+    leaves = chart["leaves"]
+    width = 0.7 if len(links) < 100 else 0.4
+    axes.add_collection(LineCollection(links, color="black", linewidth=width))
+    node_of = {client: nodes[-1] for client, nodes in zip(run.clients, run.members, strict=True)}
+    for node in dict.fromkeys(node_of[client] for client in leaves):
+        # SciPy puts leaf i at 10 i + 5.
+        places = [10 * i + 5 for i, client in enumerate(leaves) if node_of[client] == node]
+        look = looks.line(node) if node >= 0 else {"color": GREY, "marker": "."}
         axes.plot(
-            at, [0] * len(at), **same, markersize=3.5 if len(leaves) <= 100 else 1.5, zorder=4
+            places,
+            [0] * len(places),
+            **{**look, "linestyle": "", "clip_on": False},
+            markersize=3.5 if len(leaves) <= 100 else 1.5,
+            zorder=4,
         )
     axes.set(xlabel="client", xlim=(0, 10 * len(leaves)))
     top = max(height for link in links for _, height in link)
-    near = [
-        level["value"] for level in chart["levels"] if level["value"] < 2 * top
-    ]  # one far above would flatten the tree
-    axes.set_ylim(0, 1.05 * max([top, *near]))
-    named = leaves if len(leaves) <= FEW // 2 else ()
+    # A threshold far above would flatten the tree.
+    visible_levels = [level["value"] for level in chart["levels"] if level["value"] < 2 * top]
+    axes.set_ylim(0, 1.05 * max([top, *visible_levels]))
+    named_leaves = leaves if len(leaves) <= MAX_SINGLE_ITEMS // 2 else ()
     axes.set_xticks(
-        [10 * i + 5 for i in range(len(named))],
-        [str(client) for client in named],
+        [10 * i + 5 for i in range(len(named_leaves))],
+        [str(client) for client in named_leaves],
         fontsize=6,
         rotation=90,
     )

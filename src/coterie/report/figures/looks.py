@@ -15,15 +15,18 @@ from coterie.report.gathered import Gathered
 ENDED = "#BDBDBD"
 """The colour of areas of groups that ended; their lines are darker."""
 
-MANY = 40
+MAX_GREY_GROUPS = 40
 """With more groups than this, groups that ended have colours too, so that adjacent ones can be
 distinguished."""
 
 
 def numbered(number: int) -> dict[str, Any]:
     """Return the colour, marker and dash of the line with this number in a figure."""
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    return {"color": colour, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": DASHES[number % len(DASHES)],
+    }
 
 
 class Looks:
@@ -35,13 +38,13 @@ class Looks:
     Attributes:
         now: Node of a current group -> its number, from the top.
         truth: Number of a true group -> colour.
-        many: Whether the run has more than :data:`MANY` groups.
+        has_many_groups: Whether the run has more than :data:`MAX_GREY_GROUPS` groups.
     """
 
     def __init__(self, run: Gathered) -> None:
         present = dict.fromkeys(places[-1] for places in run.members if places[-1] >= 0)
         self.now = {node: number for number, node in enumerate(present)}
-        self.many = len(run.nodes) > MANY
+        self.has_many_groups = len(run.nodes) > MAX_GREY_GROUPS
         self.truth = self._truths(run)
 
     def _truths(self, run: Gathered) -> dict[int, str]:
@@ -51,18 +54,19 @@ class Looks:
         for client, places in zip(run.clients, run.members, strict=True):
             if client in truth and places[-1] in self.now:
                 shares[truth[client]][self.now[places[-1]]] += 1
-        out: dict[int, str] = {}
+        colours: dict[int, str] = {}
         for number in sorted(shares, key=lambda i: (-max(shares[i].values(), default=0), i)):
-            wanted = [
+            preferred = [
                 COLOURS[group] for group, _ in shares[number].most_common() if group < len(COLOURS)
             ]
-            free = [colour for colour in [*wanted, *COLOURS] if colour not in out.values()]
-            out[number] = free[0] if free else COLOURS[number % len(COLOURS)]
-        return out
+            used = set(colours.values())
+            free = [colour for colour in [*preferred, *COLOURS] if colour not in used]
+            colours[number] = free[0] if free else COLOURS[number % len(COLOURS)]
+        return colours
 
     def area(self, node: int) -> str:
         """Return the colour of a group's block."""
-        if node not in self.now and not self.many:
+        if node not in self.now and not self.has_many_groups:
             return ENDED
         return COLOURS[self.now.get(node, node) % len(COLOURS)]
 

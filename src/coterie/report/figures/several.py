@@ -11,12 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from coterie.records.shown import shown_as, spread
 from coterie.report.figures.looks import numbered
-from coterie.report.figures.style import COLUMN, panels
+from coterie.report.figures.style import COLUMN, LINE_HEIGHT, panels
 from coterie.report.gathered import Gathered
 from coterie.settings import UserError
-
-LINE = 0.14
-"""Height in inches of a line of small print."""
 
 
 def figure(runs: Sequence[Gathered], kind: str) -> Figure:
@@ -38,7 +35,9 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
             )
         metric = mains[0]
     curves = [_bytes_so_far(run) if kind == "traffic" else _scores(run, metric) for run in runs]
-    made, ((axes,),) = panels(1, width=COLUMN, height=2.1 + LINE * math.ceil((len(runs) + 1) / 2))
+    drawing, ((axes,),) = panels(
+        1, width=COLUMN, height=2.1 + LINE_HEIGHT * math.ceil((len(runs) + 1) / 2)
+    )
     for number, (label, values) in enumerate(zip(_labels(runs), curves, strict=True)):
         axes.plot(
             list(values),
@@ -51,27 +50,27 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
-    made.legend(
+    drawing.legend(
         loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
     )
-    return made
+    return drawing
 
 
 def _scores(run: Gathered, metric: str) -> dict[int, float]:
     """Round -> the metric over the honest clients, as in summaries."""
     means = {line["round"]: spread(line, metric)["mean"] for line in run.lines if line["tested"]}
-    known = {round: mean for round, mean in means.items() if not math.isnan(mean)}
-    if not known:
+    measured = {number: mean for number, mean in means.items() if not math.isnan(mean)}
+    if not measured:
         raise UserError(
             f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it"
         )
-    return known
+    return measured
 
 
 def _bytes_so_far(run: Gathered) -> dict[int, float]:
     """Round -> MB that clients and server have sent up to it."""
-    each = [line["bytes_up"] + line["bytes_down"] for line in run.lines]
-    return dict(enumerate((np.cumsum(each) / 1e6).tolist(), 1))
+    round_bytes = [line["bytes_up"] + line["bytes_down"] for line in run.lines]
+    return dict(enumerate((np.cumsum(round_bytes) / 1e6).tolist(), 1))
 
 
 def _labels(runs: Sequence[Gathered]) -> list[str]:

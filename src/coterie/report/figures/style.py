@@ -42,6 +42,9 @@ DASHES = ("-", "--", "-.", ":")
 COLUMN, PAGE = 3.5, 7.2
 """Widths in inches: of one column of a journal, and of both."""
 
+LINE_HEIGHT = 0.14
+"""Height in inches of a line of small print."""
+
 STYLE = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -65,18 +68,18 @@ UNSAID = {".pdf": "CreationDate", ".png": "Software", ".svg": "Date"}
 """Suffix of a figure -> the metadata that it omits, so that the same numbers make the same file."""
 
 
-def check_installed(what: str, extra: str) -> None:
+def check_installed(user: str, extra: str) -> None:
     """Check that Matplotlib is installed.
 
     Args:
-        what: What needs Matplotlib, for the message.
+        user: What needs Matplotlib, for the message.
         extra: The extra of the package that installs it.
 
     Raises:
         UserError: If it is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError(f"{what} need Matplotlib: pip install 'coterie[{extra}]'")
+        raise UserError(f"{user} need Matplotlib: pip install 'coterie[{extra}]'")
 
 
 def load() -> None:
@@ -103,10 +106,10 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
 
     files = tuple(files)
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # its keys can be any
-        made = figure()
+        drawing = figure()
         for path in files:
             data = io.BytesIO()
-            made.savefig(
+            drawing.savefig(
                 data, format=path.suffix[1:].lower(), metadata={UNSAID[path.suffix.lower()]: None}
             )
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,5 +134,5 @@ def panels(
     """
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height * rows))
-    return made, made.subplots(rows, columns, squeeze=False, **share)
+    drawing = Figure(figsize=(width, height * rows))
+    return drawing, drawing.subplots(rows, columns, squeeze=False, **share)
