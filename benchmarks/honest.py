@@ -23,9 +23,9 @@ import torch
 from torch import nn
 
 import coterie
+from coterie.contrib.ray import cluster as ray
 from coterie.core import Client, Round, Training
 from coterie.data.world import World
-from coterie.engines import ray
 from coterie.engines.flower import simulation
 from coterie.methods import FedAvg
 from coterie.robust import AS_PUBLISHED, NORMS, Length, Limited, Robust, Usual

@@ -26,9 +26,9 @@ from speed import machine
 from clustering import options
 from coterie import METHODS
 from coterie.boundary import Boundary
+from coterie.contrib.ray.cluster import Cluster
 from coterie.core import Round
 from coterie.engines import rounds as inprocess
-from coterie.engines.ray import Cluster
 from coterie.engines.workers import Hardware
 from coterie.runs.run import world_of
 

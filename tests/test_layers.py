@@ -36,6 +36,7 @@ ORDER = [
     "report",
     "cli",
     "contrib",
+    "contrib.ray",
     "contrib.rivals",
     "contrib.suggest",
     "contrib.tracking",

@@ -11,6 +11,7 @@ group                        what the entry point names
 ============================ =====================================================================
 ``coterie.methods``          a method's class, whose ``name`` is the name of the entry point
 ``coterie.commands``         a :class:`coterie.cli.arguments.Command`
+``coterie.engines``          a :class:`coterie.runs.experiment.Engine`, or a module with its functions
 ``coterie.trackers``         a subclass of :class:`coterie.contrib.tracking.Tracker`
 ``coterie.hooks``            what the command line calls for an option: ``tracking``, for ``--track``
 ============================ =====================================================================

@@ -30,13 +30,13 @@ import small  # noqa: E402
 from alone import alone  # noqa: E402
 from coterie.boundary import Boundary  # noqa: E402
 from coterie.cli import main  # noqa: E402
+from coterie.contrib.ray import cluster as engine  # noqa: E402
+from coterie.contrib.ray.cluster import Cluster, Node, Station, divided, means_of  # noqa: E402
 from coterie.core import Means, Round  # noqa: E402
 from coterie.data.adversaries import Attack  # noqa: E402
 from coterie.data.world import World, whole  # noqa: E402
 from coterie.engines import exchange as exchanges  # noqa: E402
-from coterie.engines import ray as engine  # noqa: E402
 from coterie.engines import rounds as inprocess  # noqa: E402
-from coterie.engines.ray import Cluster, Node, Station, divided, means_of  # noqa: E402
 from coterie.engines.workers import EngineError, Hardware, WorkerLost  # noqa: E402
 from coterie.methods import CFL, FLHC, HCCT, Auto, FedAvg, FedPer, SplitHalf  # noqa: E402
 from coterie.records.checksum import sealed_toml  # noqa: E402

@@ -73,7 +73,7 @@ def imported() -> frozenset[tuple[str, str]]:
 HOME = {
     "engines/flower/": "flower", "masks/": "masks",
     "contrib/tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
-    "engines/ray.py": "ray",
+    "contrib/ray/": "ray",
     "data/datasets/hub.py": "hub", "data/datasets/table.py": "tables", "data/datasets/images.py": "images",
     "boundary/privacy.py": "dp",
 }  # fmt: skip

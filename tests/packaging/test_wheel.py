@@ -161,7 +161,7 @@ print(json.dumps(out))
 """
 NEED = {
     "coterie.engines.flower": ("flwr", "cryptography", "google"),
-    "coterie.engines.ray": ("ray",),
+    "coterie.contrib.ray.cluster": ("ray",),
     "coterie.masks": ("cryptography",),
     "coterie.report.figures.drawings": ("matplotlib",),
     "coterie.report.figures.several": ("matplotlib",),

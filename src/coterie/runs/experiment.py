@@ -36,18 +36,19 @@ import dataclasses
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
-from coterie.core import Method, Training
+from coterie.core import Method, Position, Round, Training
 from coterie.data.adversaries import COLLUDING
 from coterie.data.scenario import PARTS, SCENARIOS, OwnWorld, Scenario, find
 from coterie.data.world import World
 from coterie.engines.workers import Hardware
+from coterie.extensions import Registry, entry_points
 from coterie.files import expanded
 from coterie.methods import METHODS, method_class
 from coterie.methods import made as made_method
@@ -78,7 +79,9 @@ from coterie.training.precision import PRECISIONS
 EXPERIMENT = "experiment.toml"
 """The recorded experiment of several runs, in the folder of their directories."""
 
-ENGINES = ("inprocess", "flower", "ray")
+ENGINE_NAMES = ("inprocess", "flower", *entry_points("coterie.engines"))
+"""The engines: Coterie's own processes, Flower's simulation, and those of extensions."""
+
 DEMO = "digits/label-permutation"
 DEMO_METHODS = ("fedavg", "auto")
 
@@ -140,7 +143,7 @@ class Experiment:
         engine: The engine that runs the clients: Coterie's own processes, Flower's simulation, or a
             Ray cluster.
         address: Address of the Ray cluster: ``HOST:PORT``, ``auto`` or ``local``. None for Ray's
-            own rules, see ``coterie.engines.ray.connected``. It is not recorded.
+            own rules, see ``coterie.contrib.ray.cluster.connected``. It is not recorded.
         data: Folder of the data set's files, or your table.
         origin: The file from which it was read, if Coterie recorded that file.
     """
@@ -172,7 +175,7 @@ class Experiment:
     engine: str = setting(
         "inprocess",
         "what runs the clients: Coterie's own processes, Flower's simulation, or a Ray cluster",
-        choices=ENGINES,
+        choices=ENGINE_NAMES,
     )
     address: str | None = setting(
         None, "address of the Ray cluster: HOST:PORT, auto or local; none: found by Ray"
@@ -199,25 +202,8 @@ class Experiment:
             )
         if self.engine == "flower":
             self._check_flower()
-        if self.engine == "ray":
-            self._check_ray()
-
-    def _check_ray(self) -> None:
-        """Raise an error if Ray is not installed, or if a setting is one that its nodes do not support."""
-        if importlib.util.find_spec("ray") is None:
-            raise UserError("engine ray needs Ray: pip install 'coterie[ray]'")
-        if self.device != "cpu":
-            raise SettingError(
-                f"Experiment.device needs engine inprocess, got {self.device} with engine ray"
-            )
-        if isinstance(self.setup, OwnWorld) and not self.setup.source:
-            raise SettingError(
-                "engine ray needs a function that makes the world, in a module that can be imported on every node"
-            )
-        if self.address is not None and "://" in self.address:
-            raise SettingError(
-                f"Experiment.address must be HOST:PORT, auto or local, got {self.address!r}"
-            )
+        elif self.engine != "inprocess":
+            ENGINES.find(self.engine).check(self)
 
     def _check_flower(self) -> None:
         """Raise an error if Flower is not installed, or if a setting is one that its clients do not support."""
@@ -326,6 +312,43 @@ class Experiment:
         out |= {"training": plain(self.training), "boundary": plain(self.boundary, without=hidden)}
         out["robust"] = plain(self.robust)
         return out
+
+
+class Engine(Protocol):
+    """Runs the rounds of an experiment elsewhere than in processes of this machine.
+
+    An entry point in ``coterie.engines`` names such an object, or a module with the three functions.
+    """
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise an error if something is not installed, or if a setting is one that it does not support."""
+
+    def prepare(self, experiment: Experiment, seed: int, maker: Callable[[], World]) -> None:
+        """Try what can fail before a run's first file is written; ``maker`` makes the run's world."""
+
+    def rounds(
+        self,
+        experiment: Experiment,
+        method: Method[Any],
+        world: World,
+        maker: Callable[[], World],
+        *,
+        seed: int,
+        start: Position | None,
+        workers: int | None,
+    ) -> Iterator[Round]:
+        """Yield the rounds after ``start``, the same as in one process."""
+        ...
+
+
+ENGINES: Registry[Engine] = Registry(
+    "coterie.engines",
+    "an engine, with functions check, prepare and rounds,",
+    accepts=lambda name, engine: all(
+        callable(getattr(engine, part, None)) for part in ("check", "prepare", "rounds")
+    ),
+)
+"""The engines of extensions by name."""
 
 
 PLAIN = (

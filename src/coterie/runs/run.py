@@ -47,6 +47,7 @@ from coterie.records.store import LOCK, PART, SCHEMA, held, write_whole
 from coterie.robust import Robust
 from coterie.runs.experiment import (
     DEMO_METHODS,
+    ENGINES,
     EXPERIMENT,
     Experiment,
     data_folder,
@@ -324,21 +325,15 @@ class Run:
             return simulation.rounds(
                 self.method, maker, workers=workers or experiment.workers, **common
             )
-        if experiment.engine == "ray":
-            from coterie.engines import ray  # Ray is an extra
-
-            how: dict[str, Any] = {
-                "workers": workers or experiment.workers,
-                "width": experiment.width,
-                "precision": experiment.precision,
-            }
-            return ray.rounds(
+        if experiment.engine != "inprocess":
+            return ENGINES.find(experiment.engine).rounds(
+                experiment,
                 self.method,
                 world,
                 self._elsewhere(world),
-                address=experiment.address,
-                **common,
-                **how,
+                seed=self.seed,
+                start=start,
+                workers=workers,
             )
         return inprocess.rounds(
             self.method, world, **common, **asdict(experiment.hardware(workers))
@@ -349,18 +344,11 @@ class Run:
         return partial(same_world_of, json.dumps(self.experiment.spec()), self.seed, digest(world))
 
     def _try(self, world: World) -> None:
-        """Make the world on every node of the cluster of an experiment that has one."""
+        """Let the engine of an extension try what can fail before a file is written."""
         experiment = self.experiment
-        if experiment.engine == "ray":
-            from coterie.engines import ray
-
-            ray.try_nodes(
-                self._elsewhere(world),
-                experiment.address,
-                experiment.boundary,
-                self.seed,
-                experiment.hardware(),
-            )
+        if experiment.engine not in ("inprocess", "flower"):
+            maker = self._elsewhere(world)
+            ENGINES.find(experiment.engine).prepare(experiment, self.seed, maker)
 
     def _going_on(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
