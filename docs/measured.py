@@ -117,7 +117,7 @@ def _result(title: str, file: str, runs: Sequence[Mapping[str, Any]]) -> tuple[s
         str(len(runs)),
         "-".join(str(rounds) for rounds in sorted({run["rounds"] for run in runs})),
         plus_minus(over(lambda run: run["accuracy"]["mean"])),
-        plus_minus(over(lambda run: run["accuracy"]["min"])),
+        plus_minus(over(lambda run: run["accuracy"]["worst"])),
         plus_minus(over(lambda run: len(run["groups"])), 1),
         plus_minus(over(lambda run: run["ari"]), 2),
     )
