@@ -86,9 +86,9 @@ class Recorded:
         if shapes not in self.graphs:
             self.function(*tensors)
             return
-        graph, own = self.graphs[shapes]
-        for place, tensor in zip(own, tensors, strict=True):
-            place.copy_(tensor)
+        graph, graph_inputs = self.graphs[shapes]
+        for graph_input, tensor in zip(graph_inputs, tensors, strict=True):
+            graph_input.copy_(tensor)
         graph.replay()
 
     def record(self, tensors: Sequence[Tensor]) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
@@ -100,13 +100,13 @@ class Recorded:
         Returns:
             The graph, and the tensors that it reads.
         """
-        graph, own = torch.cuda.CUDAGraph(), [tensor.clone() for tensor in tensors]
-        stream = torch.cuda.Stream(
-            self.device
-        )  # by default that of the first GPU that recorded anything
+        graph = torch.cuda.CUDAGraph()
+        graph_inputs = [tensor.clone() for tensor in tensors]
+        # By default the stream would be that of the first GPU that recorded anything.
+        stream = torch.cuda.Stream(self.device)
         with torch.cuda.device(self.device), torch.cuda.graph(graph, stream=stream):
-            self.function(*own)
-        return graph, own
+            self.function(*graph_inputs)
+        return graph, graph_inputs
 
 
 def used_once(module: nn.Module) -> bool:

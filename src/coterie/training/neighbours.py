@@ -21,10 +21,11 @@ from coterie.data.objective import Sums, Tally, counted
 from coterie.data.world import ClientData, Split
 from coterie.training.learner import Learner, inputs_of
 
-ASKED, KNOWN = 256, 4096
+PREDICTED_BLOCK = 256
+REMEMBERED_BLOCK = 4096
 """Examples that are compared at a time: those to be predicted, and those that are remembered."""
 
-LEAST = math.log(torch.finfo(torch.float32).tiny)
+MIN_LOG_PROBABILITY = math.log(torch.finfo(torch.float32).tiny)
 """Least logarithm of a probability: a class without neighbours must not have an infinite loss."""
 
 
@@ -49,32 +50,36 @@ class Memory:
         """Remember some examples. Predictions that do not count, such as padding, are left out."""
         parts = []
         for _, features, targets in learner.features_of(row, data, neighbours.layer):
-            here = counted(targets)
-            parts.append((features[here], targets[here]))
-        features, labels = (torch.cat(found) for found in zip(*parts, strict=True))
+            counts = counted(targets)
+            parts.append((features[counts], targets[counts]))
+        features, labels = (torch.cat(batches) for batches in zip(*parts, strict=True))
         return cls(features, labels, neighbours.k, neighbours.scale)
 
     def probabilities(self, features: Tensor, classes: int) -> Tensor:
         """Return the class probabilities ``(b, classes)`` of inputs with features ``(b, f)``, from their neighbours."""
-        return torch.cat([self._some(block, classes) for block in features.split(ASKED)])
+        blocks = features.split(PREDICTED_BLOCK)
+        return torch.cat([self._probabilities_of_block(block, classes) for block in blocks])
 
-    def _some(self, features: Tensor, classes: int) -> Tensor:
-        found, at = features.new_zeros(len(features), 0), self.labels.new_zeros(len(features), 0)
-        for start in range(0, len(self.features), KNOWN):
-            known = self.features[start : start + KNOWN]
-            places = torch.arange(start, start + len(known), device=at.device).expand(
-                len(features), -1
-            )
+    def _probabilities_of_block(self, features: Tensor, classes: int) -> Tensor:
+        n = len(features)
+        # The k nearest so far, over blocks of the remembered examples: distances and positions.
+        nearest = features.new_zeros(n, 0)
+        positions = self.labels.new_zeros(n, 0)
+        for start in range(0, len(self.features), REMEMBERED_BLOCK):
+            block = self.features[start : start + REMEMBERED_BLOCK]
+            block_positions = torch.arange(start, start + len(block), device=positions.device)
             # Products of matrices are fast, and rounding can only exchange neighbours at almost the
             # same distance.
-            found = torch.cat(
-                [found, torch.cdist(features, known, compute_mode="use_mm_for_euclid_dist")], 1
-            )
-            found, best = found.topk(min(self.k, found.shape[1]), largest=False)
-            at = torch.cat([at, places], 1).gather(1, best)
-        distances = (features[:, None] - self.features[at]).norm(dim=2)
-        chances = features.new_zeros(len(features), classes)
-        return chances.scatter_add_(1, self.labels[at], (-distances / self.scale).softmax(1))
+            distances = torch.cdist(features, block, compute_mode="use_mm_for_euclid_dist")
+            candidates = torch.cat([nearest, distances], 1)
+            candidate_positions = torch.cat([positions, block_positions.expand(n, -1)], 1)
+            nearest, best = candidates.topk(min(self.k, candidates.shape[1]), largest=False)
+            positions = candidate_positions.gather(1, best)
+        # Each neighbour votes for its class with weight exp(-d / scale).
+        exact_distances = (features[:, None] - self.features[positions]).norm(dim=2)
+        votes = (-exact_distances / self.scale).softmax(1)
+        probabilities = features.new_zeros(n, classes)
+        return probabilities.scatter_add_(1, self.labels[positions], votes)
 
     def mixed(self, outputs: Tensor, features: Tensor, weight: float) -> Tensor:
         """Return the logarithm of the class probabilities, which are a mixture of the model's and the neighbours'.
@@ -89,12 +94,13 @@ class Memory:
         """
         if not weight or not len(self.features):
             return outputs
-        near = self.probabilities(features.flatten(0, -2), outputs.shape[-1]).view_as(
-            outputs
-        ).log() + math.log(weight)
+        # log(λ p_neighbours + (1 - λ) p_model)
+        probabilities = self.probabilities(features.flatten(0, -2), outputs.shape[-1])
+        of_neighbours = probabilities.view_as(outputs).log() + math.log(weight)
         if weight == 1:
-            return near.clamp(min=LEAST)
-        return torch.logaddexp(near, outputs.log_softmax(-1) + math.log1p(-weight)).clamp(min=LEAST)
+            return of_neighbours.clamp(min=MIN_LOG_PROBABILITY)
+        of_model = outputs.log_softmax(-1) + math.log1p(-weight)
+        return torch.logaddexp(of_neighbours, of_model).clamp(min=MIN_LOG_PROBABILITY)
 
 
 def remembered(
@@ -111,25 +117,28 @@ def remembered(
     memory = Memory.of(learner, row, data.train, neighbours)
     if len(neighbours.weights) == 1:
         return memory, neighbours.weights[0]
-    right = [torch.zeros(2, 0)]
-    for outputs, features, targets in (
-        learner.features_of(row, data.validation, neighbours.layer) if len(memory.labels) else ()
-    ):
-        here = counted(targets)
-        chances = memory.probabilities(features[here], outputs.shape[-1]), outputs[here].softmax(-1)
-        right.append(
-            torch.stack([one.gather(1, targets[here][:, None])[:, 0] for one in chances]).cpu()
-        )
-    near, far = torch.cat(right, 1).double().numpy()
-    return memory, chosen(near, far, neighbours.weights)
+    if not len(memory.labels):
+        return memory, chosen(np.zeros(0), np.zeros(0), neighbours.weights)
+    # The probability of each validation example's class, by its neighbours and by the model.
+    by_neighbours = [torch.zeros(0)]
+    by_model = [torch.zeros(0)]
+    for outputs, features, targets in learner.features_of(row, data.validation, neighbours.layer):
+        counts = counted(targets)
+        classes = targets[counts][:, None]
+        neighbour_chances = memory.probabilities(features[counts], outputs.shape[-1])
+        by_neighbours.append(neighbour_chances.gather(1, classes)[:, 0].cpu())
+        by_model.append(outputs[counts].softmax(-1).gather(1, classes)[:, 0].cpu())
+    neighbour_probabilities = torch.cat(by_neighbours).double().numpy()
+    model_probabilities = torch.cat(by_model).double().numpy()
+    return memory, chosen(neighbour_probabilities, model_probabilities, neighbours.weights)
 
 
-def chosen(near: np.ndarray, far: np.ndarray, weights: Sequence[float]) -> float:
+def chosen(by_neighbours: np.ndarray, by_model: np.ndarray, weights: Sequence[float]) -> float:
     """Choose the weight of the neighbours that has the lowest mean loss, the first of equal ones.
 
     Args:
-        near: Probability of each example's class by its neighbours, ``(n,)``.
-        far: By the model, ``(n,)``.
+        by_neighbours: Probability of each example's class by its neighbours, ``(n,)``.
+        by_model: By the model, ``(n,)``.
         weights: The weights to choose from.
 
     Returns:
@@ -139,12 +148,13 @@ def chosen(near: np.ndarray, far: np.ndarray, weights: Sequence[float]) -> float
         >>> chosen(np.array([0.9, 0.2]), np.array([0.5, 0.5]), (0.0, 0.5, 1.0))
         0.0
     """
-    if not len(near):
+    if not len(by_neighbours):
         return 0.0
-    least = np.finfo(np.float64).tiny
-    losses = [
-        -np.log(np.maximum(weight * near + (1 - weight) * far, least)).mean() for weight in weights
-    ]
+    tiny = np.finfo(np.float64).tiny
+    losses = []
+    for weight in weights:
+        mixture = weight * by_neighbours + (1 - weight) * by_model
+        losses.append(-np.log(np.maximum(mixture, tiny)).mean())
     return 0.0 if np.isnan(losses).any() else weights[int(np.argmin(losses))]
 
 
@@ -182,20 +192,18 @@ class WithNeighbours(nn.Module):
 
     def __init__(self, net: nn.Module, layer: str, memory: Memory, weight: float) -> None:
         super().__init__()
-        self.net, self.layer, self.weight, self.k, self.scale = (
-            net,
-            layer,
-            weight,
-            memory.k,
-            memory.scale,
-        )
+        self.net = net
+        self.layer = layer
+        self.weight = weight
+        self.k = memory.k
+        self.scale = memory.scale
         self.register_buffer("features", memory.features)
         self.register_buffer("labels", memory.labels)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The logarithm of the class probabilities of these inputs; the net's outputs if the weight is 0."""
-        with inputs_of(self.net, self.layer) as found:
+        with inputs_of(self.net, self.layer) as layer_inputs:
             outputs = self.net(*inputs, **named)
         outputs = getattr(outputs, "logits", outputs)
         memory = Memory(self.get_buffer("features"), self.get_buffer("labels"), self.k, self.scale)
-        return memory.mixed(outputs, found[-1].float(), self.weight)
+        return memory.mixed(outputs, layer_inputs[-1].float(), self.weight)

@@ -19,7 +19,7 @@ from torch import nn
 from coterie.data.objective import COMBINED, METRICS, Objective
 from coterie.randomness import is_generator, state_of
 
-KNOWN = ("torch", "coterie")
+TRUSTED_PACKAGES = ("torch", "coterie")
 """Packages whose code draws from torch's generators alone."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -40,7 +40,7 @@ def runs_own_code(
         augment: The augmentation of training batches, or None.
     """
     for part in module.modules():
-        if not _known(type(part)) or any(getattr(part, kind) for kind in HOOKS):
+        if not _is_trusted(type(part)) or any(getattr(part, kind) for kind in HOOKS):
             return True
     metrics = set(map(id, METRICS.values()))
     if any(id(metric) not in metrics for metric in objective.named.values()):
@@ -48,27 +48,27 @@ def runs_own_code(
     combined = any(objective.combine is known for known in COMBINED.values())
     return not (
         combined
-        and _known_function(objective.loss)
-        and (augment is None or _known_function(augment))
+        and _is_trusted_function(objective.loss)
+        and (augment is None or _is_trusted_function(augment))
     )
 
 
-def _known(of: Any) -> bool:
-    """Whether a class or function belongs to one of the packages :data:`KNOWN`."""
-    return str(getattr(of, "__module__", "")).split(".")[0] in KNOWN
+def _is_trusted(class_or_function: Any) -> bool:
+    """Whether a class or function belongs to one of the :data:`TRUSTED_PACKAGES`."""
+    return str(getattr(class_or_function, "__module__", "")).split(".")[0] in TRUSTED_PACKAGES
 
 
-def _known_function(function: Any) -> bool:
-    """Whether a function, a ``partial`` of one, or a module of torch belongs to one of the packages :data:`KNOWN`."""
+def _is_trusted_function(function: Any) -> bool:
+    """Whether a function, a ``partial`` of one, or a module of torch belongs to one of the :data:`TRUSTED_PACKAGES`."""
     if isinstance(function, partial):
-        return _known_function(function.func)
+        return _is_trusted_function(function.func)
     if isinstance(function, nn.Module):
-        return all(_known(type(part)) for part in function.modules())
+        return all(_is_trusted(type(part)) for part in function.modules())
     # Functions that torch compiles have no module, and those of its C++ part call themselves torch
     # or torch._C.
     return (
-        _known(function)
-        or _known(type(function))
+        _is_trusted(function)
+        or _is_trusted(type(function))
         or getattr(torch.nn.functional, getattr(function, "__name__", ""), None) is function
     )
 
@@ -91,20 +91,23 @@ def own_generators(holder: Any) -> Generators:
     Returns:
         Name of the attribute or variable -> generator of NumPy, Python or torch.
     """
-    found: Generators = {}
-    _search(holder, "", DEPTH, found, set())
-    return found
+    generators: Generators = {}
+    _search(holder, "", DEPTH, generators, set())
+    return generators
 
 
-def _search(holder: Any, name: str, depth: int, found: Generators, seen: set[int]) -> None:
-    if id(holder) in seen:
+def _search(
+    holder: Any, name: str, depth: int, generators: Generators, visited_ids: set[int]
+) -> None:
+    """Add the generators that an object holds, to a depth, to a dict."""
+    if id(holder) in visited_ids:
         return
-    seen.add(id(holder))
+    visited_ids.add(id(holder))
     if is_generator(holder):
-        found[name] = holder
+        generators[name] = holder
         return
     for part, value in _parts(holder) if depth else ():
-        _search(value, f"{name}.{part}".lstrip("."), depth - 1, found, seen)
+        _search(value, f"{name}.{part}".lstrip("."), depth - 1, generators, visited_ids)
 
 
 def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
@@ -136,7 +139,7 @@ def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
     ):
         yield from ((name, value) for name, value in vars(holder).items() if not _plain(value))
         for method in ("__getitem__", "__call__", "forward"):  # variables that its code uses
-            if not _known(type(holder)) and hasattr(
+            if not _is_trusted(type(holder)) and hasattr(
                 getattr(type(holder), method, None), "__code__"
             ):
                 yield "", getattr(type(holder), method)

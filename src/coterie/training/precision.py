@@ -32,20 +32,21 @@ class Master:
     def __init__(
         self, module: nn.Module, layout: Layout, device: torch.device | str, precision: str
     ) -> None:
-        self.module, self.layout = module, layout
+        self.module = module
+        self.layout = layout
         self.flat = torch.empty(layout.size, device=device)
         self.trainable: list[Tensor] = []
-        self.rounded: list[
-            tuple[Tensor, Tensor]
-        ] = []  # (the module's parameter in bf16, its values in float32)
-        self.apart: list[Piece] = []
+        # (the module's parameter in bf16, its values in float32)
+        self.rounded: list[tuple[Tensor, Tensor]] = []
+        # Tensors whose memory is not that of the row, so that they are copied.
+        self.unshared: list[Piece] = []
         parameters = dict(module.named_parameters())
         shared = _owned_twice(module)
         for piece in layout.pieces:
             values = self.flat[piece.start : piece.stop].view(piece.shape)
             parameter = parameters.get(piece.name)
             if parameter is None or parameter.dtype != torch.float32:
-                self.apart.append(piece)
+                self.unshared.append(piece)
                 if parameter is not None and parameter.requires_grad:
                     self.trainable.append(parameter)
                 continue
@@ -62,19 +63,19 @@ class Master:
     def load(self, row: Tensor) -> None:
         """Copy a model ``(d,)`` into the module."""
         self.layout.raise_variances(self.flat.copy_(row))
-        if self.apart:
-            own = self.module.state_dict(keep_vars=True)
+        if self.unshared:
+            tensors = self.module.state_dict(keep_vars=True)
             with torch.no_grad():
-                for piece, values in self._apart():
-                    own[piece.name].copy_(values)
+                for piece, values in self._unshared_values():
+                    tensors[piece.name].copy_(values)
         self.round()
 
     def row(self) -> Tensor:
         """The module's values as a row ``(d,)``, which the next load overwrites."""
-        if self.apart:
-            own = self.module.state_dict()
-            for piece, values in self._apart():
-                values.copy_(own[piece.name])
+        if self.unshared:
+            tensors = self.module.state_dict()
+            for piece, values in self._unshared_values():
+                values.copy_(tensors[piece.name])
         return self.flat
 
     def round(self) -> None:
@@ -83,8 +84,8 @@ class Master:
             for parameter, values in self.rounded:
                 parameter.copy_(values)
 
-    def _apart(self) -> Iterator[tuple[Piece, Tensor]]:
-        for piece in self.apart:
+    def _unshared_values(self) -> Iterator[tuple[Piece, Tensor]]:
+        for piece in self.unshared:
             yield piece, self.flat[piece.start : piece.stop].view(piece.shape)
 
 

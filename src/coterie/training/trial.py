@@ -27,13 +27,13 @@ from coterie.settings import SettingError, UserError
 from coterie.training.learner import Learner, batch_starts
 from coterie.training.own_code import Generators, moved, own_generators, states
 
-EXAMPLES = 2
+TRIAL_EXAMPLES = 2
 """Examples of a client that are tried."""
 
 LARGE_INPUT = 30.0
 """Inputs beyond this may be why training diverges."""
 
-STEPS = 10
+TRIAL_STEPS = 10
 """Steps of local training after which the model must still have finite numbers."""
 
 
@@ -49,7 +49,7 @@ def trial(world: World, seed: int = 0) -> None:
     """
     _check_contexts()
     with seeded(seed, Purpose.INIT, 0):
-        module = _made(world)
+        module = _fresh_module(world)
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError(
             "the model is a TorchScript module, which cannot be trained here: return the module that it was made of"
@@ -63,23 +63,23 @@ def trial(world: World, seed: int = 0) -> None:
     except ValueError as error:  # nothing to train, or parameters of another kind
         raise UserError(f"the model cannot be trained: {error}") from error
     _check_batches(world, learner)
-    start, clients = learner.layout.row(module), sorted(world.clients)
+    start = learner.layout.row(module)
+    clients = sorted(world.clients)
     tried = sorted({clients[0], clients[len(clients) // 2], clients[-1]})
     if learner.large:  # its ten steps would take as long as a round
         tried = clients[:1]
     with seeded(0):
         trials = [_Trial(world, learner, client) for client in tried]
-        for one in trials:
-            one.run()
-            one.check_keys(trials[0])
-        diverged = [
-            client
-            for client in tried
-            if not learner.large and _diverges(world, learner, client, start)
-        ]
+        for client_trial in trials:
+            client_trial.run()
+            client_trial.check_keys(trials[0])
+        diverged = []
+        if not learner.large:
+            diverged = [client for client in tried if _diverges(world, learner, client, start)]
         if diverged == tried:
             raise UserError(
-                f"the model of client {world.name(tried[0])} has numbers that are not finite after {STEPS} steps of training: "
+                f"the model of client {world.name(tried[0])} has numbers that are not finite "
+                f"after {TRIAL_STEPS} steps of training: "
                 f"{_scale(world.clients[tried[0]].train, learner)}"
             )
 
@@ -96,16 +96,16 @@ def _check_contexts() -> None:
         )
 
 
-def _made(world: World) -> torch.nn.Module:
+def _fresh_module(world: World) -> torch.nn.Module:
     """A fresh module; raises :class:`~coterie.settings.UserError` if the user's function makes none."""
     try:
         module = world.model()
     except UserError:
         raise
     except Exception as error:  # the user's code can raise anything
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise UserError(
-            f"the function that makes the model fails: {type(error).__name__}: {said}"
+            f"the function that makes the model fails: {type(error).__name__}: {message}"
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise UserError(
@@ -130,7 +130,9 @@ class _Trial:
     """The trial of one client."""
 
     def __init__(self, world: World, learner: Learner, client: Client) -> None:
-        self.world, self.learner, self.data = world, learner, world.clients[client]
+        self.world = world
+        self.learner = learner
+        self.data = world.clients[client]
         self.name = f"client {world.name(client)}"
         self.keys: set[str] = set()
 
@@ -138,7 +140,7 @@ class _Trial:
         learner, data = self.learner, self.data.train
         before = {what: states(generators) for what, generators in self.generators.items()}
         with self.step("its first examples cannot be read"):
-            x, y = learner.batch(data, torch.arange(min(EXAMPLES, len(data))))
+            x, y = learner.batch(data, torch.arange(min(TRIAL_EXAMPLES, len(data))))
         self.keys = set(map(str, x)) if isinstance(x, Mapping) else set()
         learner.module.train()
         with self.step(f"the model fails for inputs of {_form(x)}", self.hint):
@@ -193,24 +195,24 @@ class _Trial:
     @property
     def hint(self) -> str:
         """What to change if the model does not take its inputs."""
-        others = {
-            str(p.dtype) for p in self.learner.module.parameters() if p.is_floating_point()
-        } - {"torch.float32"}
-        if not others:
+        floats = [p for p in self.learner.module.parameters() if p.is_floating_point()]
+        other_types = {str(p.dtype) for p in floats} - {"torch.float32"}
+        if not other_types:
             return "its first layer must take such inputs"
-        return f"inputs are torch.float32, and the model has parameters of {', '.join(sorted(others))}: make it with .float()"
+        types = ", ".join(sorted(other_types))
+        return f"inputs are torch.float32, and the model has parameters of {types}: make it with .float()"
 
     @contextmanager
-    def step(self, what: str, hint: str = "") -> Iterator[None]:
+    def step(self, failure: str, hint: str = "") -> Iterator[None]:
         """A part of the trial: an error in its body becomes one sentence."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:  # the user's code can raise anything
-            said = " ".join(str(error).split())[:200]
+            message = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{self.name}: {what}: {type(error).__name__}: {said}{f'; {hint}' if hint else ''}"
+                f"{self.name}: {failure}: {type(error).__name__}: {message}{f'; {hint}' if hint else ''}"
             ) from error
 
     @contextmanager
@@ -247,8 +249,8 @@ class _Trial:
                 f"{self.name}: the model must have one output per class and target, {_form(y)} targets need outputs "
                 f"{(*y.shape, 'classes')}, got {tuple(outputs.shape)}"
             )
-        known = self.data.train.targets
-        labels = (known if isinstance(known, torch.Tensor) else y).flatten()
+        targets = self.data.train.targets
+        labels = (targets if isinstance(targets, torch.Tensor) else y).flatten()
         labels = labels[counted(labels)]
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[-1]:
             raise UserError(
@@ -288,9 +290,10 @@ class _Trial:
 
     def check_metrics(self, outputs: Any, y: Batch) -> None:
         """Check that each metric can be computed, and that the main one is one number."""
-        objective, test = self.learner.objective, self.data.test
-        what = f"a metric ({', '.join(objective.named)}) fails"
-        with self.step(f"{what} for outputs of {_form(outputs)} and targets of {_form(y)}"):
+        objective = self.learner.objective
+        test = self.data.test
+        failure = f"a metric ({', '.join(objective.named)}) fails"
+        with self.step(f"{failure} for outputs of {_form(outputs)} and targets of {_form(y)}"):
             tally = Tally(objective)
             tally.add(outputs, y)
             scores = objective.scores(tally.result())
@@ -309,7 +312,7 @@ class _Trial:
 def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor) -> bool:
     """Whether a few steps of local training from ``row`` ``(d,)`` lead to numbers that are not finite."""
     data, training = world.clients[client].train, world.training
-    steps = min(STEPS, training.steps or STEPS)
+    steps = min(TRIAL_STEPS, training.steps or TRIAL_STEPS)
     trained = learner.train(
         row, data, replace(training, steps=steps), training.lr, generator(0, Purpose.TRAIN, client)
     )
@@ -319,12 +322,12 @@ def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor)
 def _scale(data: Split, learner: Learner) -> str:
     """What to change if training diverges on these examples."""
     x, y = learner.batch(data, torch.arange(min(256, len(data))))
-    floats = [one for one in tensors(x) if one.is_floating_point()]
-    if any(not torch.isfinite(one).all() for one in floats):
+    floats = [tensor for tensor in tensors(x) if tensor.is_floating_point()]
+    if any(not torch.isfinite(tensor).all() for tensor in floats):
         return "its inputs have NaN or infinite numbers; remove or replace them"
-    most = max((float(one.abs().max()) for one in floats), default=0.0)
-    if most > LARGE_INPUT:
-        return f"its inputs reach {most:.3g}; scale them by constants that all clients share, such as standardize='pooled'"
+    largest = max((float(tensor.abs().max()) for tensor in floats), default=0.0)
+    if largest > LARGE_INPUT:
+        return f"its inputs reach {largest:.3g}; scale them by constants that all clients share, such as standardize='pooled'"
     typical = typical_target(y) if learner.objective.target_scale is None else 0.0
     if typical > LARGE_TARGET:
         return (
@@ -339,10 +342,10 @@ def _form(batch: Batch) -> str:
     if isinstance(batch, torch.Tensor):
         return f"shape {tuple(batch.shape[1:])} {str(batch.dtype).removeprefix('torch.')}"
     try:
-        return str(
-            mapped(
-                lambda one: f"{tuple(one.shape[1:])} {str(one.dtype).removeprefix('torch.')}", batch
-            )
-        )
+        return str(mapped(_shape_and_type, batch))
     except AttributeError:
         return type(batch).__name__
+
+
+def _shape_and_type(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape[1:])} {str(tensor.dtype).removeprefix('torch.')}"
