@@ -167,18 +167,22 @@ def available_memory() -> float:
     """
     bounds = [math.inf]
     with suppress(OSError, ValueError):
-        found = re.search(
+        match = re.search(
             r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE
         )
-        bounds.append(float(found[1]) * 1024 if found else math.inf)
+        bounds.append(float(match[1]) * 1024 if match else math.inf)
     with suppress(OSError, ValueError):  # ValueError if a container has no limit: "max"
         bounds.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
     with suppress(OSError, ValueError, ImportError):  # Windows has no such limits
         import resource
 
-        own, _ = resource.getrlimit(resource.RLIMIT_AS)
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        bounds.append(math.inf if own == resource.RLIM_INFINITY else max(float(own - taken), 0.0))
+        address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+        used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        bounds.append(
+            math.inf
+            if address_space == resource.RLIM_INFINITY
+            else max(float(address_space - used_bytes), 0.0)
+        )
     return min(bounds)
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report import live
-from coterie.report.live import EDGE, Live, Pace, Steps, divergence, watched
+from coterie.report.live import FREE_COLUMNS, Live, Pace, Steps, divergence, watched
 
 
 def line(
@@ -29,6 +29,7 @@ def line(
         [
             {
                 "kind": "split",
+                "effect": "divides",
                 "clients": [c for group in groups for c in group],
                 "parts": parts,
                 "text": "why",
@@ -102,7 +103,7 @@ def test_a_run_is_seen_on_lines_that_fit(width: int, clock: Clock) -> None:
         shown.begin(1, 5)
     rows = frames(stream.getvalue())
     assert max(map(len, rows)) <= width
-    assert all(len(row) <= width - EDGE for row in rows if "━" in row)
+    assert all(len(row) <= width - FREE_COLUMNS for row in rows if "━" in row)
     assert any("cfl-seed0" in row and "round 3 of 40, 74 s left" in row for row in rows)
     assert any("all runs" in row and "0 of 2 done, 3 min left" in row for row in rows)
     assert [row.endswith("…") for row in rows if "round 2 split: " in row] == [True]
@@ -186,7 +187,7 @@ def test_events_are_many_and_the_terminal_is_written_seldom(clock: Clock) -> Non
     with Live(screen, ["cfl"], 10_000) as shown:
         shown.begin(0, 0)
         for round in range(1, 1001):
-            clock.now += live.OFTEN / 100
+            clock.now += live.MIN_UPDATE_SECONDS / 100
             shown.show(0, line(round, [[0, 1]], tested=False))
         assert 5 < stream.getvalue().count("replies") < 15
 

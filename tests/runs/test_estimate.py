@@ -294,7 +294,7 @@ def test_nobody_waits_for_an_announcement(
 
     monkeypatch.setattr("coterie.runs.estimate.estimate", forever)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(running, "AT_MOST", 0.2)
+    monkeypatch.setattr(running, "MAX_ESTIMATE_SECONDS", 0.2)
     before, began = signal.getsignal(signal.SIGALRM), time.monotonic()
     running.announce(experiment("fedavg"), tmp_path)
     assert time.monotonic() - began < 10

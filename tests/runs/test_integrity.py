@@ -27,7 +27,7 @@ from coterie.records.record import EDITABLE, Record, read_toml, to_toml
 from coterie.records.store import Checkpoints
 from coterie.report.summary import summary
 from coterie.runs import checking
-from coterie.runs.checking import MOST_DAMAGED, accept, check
+from coterie.runs.checking import MAX_LISTED_DAMAGE, accept, check
 from coterie.runs.experiment import make
 from coterie.runs.run import reopen
 from coterie.settings import UserError
@@ -546,7 +546,7 @@ def test_a_check_tells_so_many_damaged_lines_and_no_more(run: Path) -> None:
     with open(run / "rounds.jsonl", "ab") as file:
         file.write(b"\n" * 100_000)
     damaged = check(run).damaged
-    assert len(damaged) == MOST_DAMAGED + 1
+    assert len(damaged) == MAX_LISTED_DAMAGE + 1
     assert "has more damaged lines" in damaged[-1]
 
 
@@ -641,7 +641,7 @@ def test_while_a_run_goes_on_it_is_intact_and_can_be_exported(
     rounds = one.rounds()
     for _ in range(2):
         next(rounds)
-    monkeypatch.setattr(checking, "WAIT", 0.0)
+    monkeypatch.setattr(checking, "LOOK_PAUSE_SECONDS", 0.0)
     entries, document, left = Record.entries, Checkpoints.document, [0]
 
     def growing(self: Record) -> object:

@@ -110,53 +110,59 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     Args:
         extensions: The commands of extensions by name; None for all that are installed.
     """
-    top = Parser(
+    top_parser = Parser(
         prog="coterie",
         description="Clustered federated learning: find groups of similar clients, and train a model for each group.",
         epilog="See coterie COMMAND --help for details. coterie run without options is a demonstration.",
     )
-    top.add_argument(
+    top_parser.add_argument(
         "--version",
         action=Version,
         help="print the versions of Coterie, Python and PyTorch, and exit",
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    own = {
+    commands = top_parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    command_parsers = {
         name: commands.add_parser(name, help=about, description=description)
         for name, (about, description) in BUILT_IN.items()
     }
-    _run(own["run"])
-    own["resume"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
-    _watch(own["resume"])
-    _track(own["resume"])
-    _address(own["resume"])
-    consent_options(own["resume"])
-    common(own["resume"])
-    own["compare"].add_argument(
+    _add_run_arguments(command_parsers["run"])
+    command_parsers["resume"].add_argument(
+        "run", metavar="RUN", help="a run directory, or a folder of several"
+    )
+    _add_watch(command_parsers["resume"])
+    _add_track(command_parsers["resume"])
+    _add_address(command_parsers["resume"])
+    consent_options(command_parsers["resume"])
+    common(command_parsers["resume"])
+    command_parsers["compare"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
-    _json(own["compare"])
-    _seen(own)
-    own["export"].add_argument("run", metavar="RUN", help="a run directory, or a folder of several")
-    own["export"].add_argument(
+    _add_json(command_parsers["compare"])
+    _add_reading_arguments(command_parsers)
+    command_parsers["export"].add_argument(
+        "run", metavar="RUN", help="a run directory, or a folder of several"
+    )
+    command_parsers["export"].add_argument(
         "--to", metavar="DIR", required=True, help="a new folder for the models"
     )
-    consent_options(own["export"])
-    own["check"].add_argument(
+    consent_options(command_parsers["export"])
+    command_parsers["check"].add_argument(
         "runs", metavar="RUN", nargs="+", help="a run directory, a folder of several, or an export"
     )
-    own["check"].add_argument(
+    command_parsers["check"].add_argument(
         "--accept",
         action="store_true",
         help="write new checksums after you edited run.toml or experiment.toml",
     )
-    _json(own["check"])
-    own["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
-    own["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
+    _add_json(command_parsers["check"])
+    command_parsers["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
+    command_parsers["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
     for name, command in (EXTENSIONS if extensions is None else extensions).items():
-        own[name] = commands.add_parser(name, help=command.about, description=command.description)
-        command.options(own[name])
-    return top, own
+        command_parsers[name] = commands.add_parser(
+            name, help=command.about, description=command.description
+        )
+        command.options(command_parsers[name])
+    return top_parser, command_parsers
 
 
 RUN = """\
@@ -230,95 +236,95 @@ def _extensions_for(argv: Sequence[str]) -> Mapping[str, Command] | None:
         ) from None
 
 
-def _run(own: Parser) -> None:
-    own.add_argument(
+def _add_run_arguments(parser: Parser) -> None:
+    parser.add_argument(
         "file",
         metavar="FILE.toml",
         nargs="?",
         help="an experiment file; the options below override it",
     )
-    own.add_argument("--scenario", metavar="S", help="see coterie scenarios")
-    own.add_argument(
+    parser.add_argument("--scenario", metavar="S", help="see coterie scenarios")
+    parser.add_argument(
         "--method", metavar="M", action="append", help="see coterie methods; may be repeated"
     )
-    own.add_argument(
+    parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
         action="append",
         default=[],
         help="a setting: eps1=0.3, cfl.eps1=0.3, training.lr=0.05, scenario.clients=50; may be repeated",
     )
-    own.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
-    own.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
-    own.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
-    own.add_argument(
+    parser.add_argument("--rounds", metavar="R", type=whole, help="communication rounds (40)")
+    parser.add_argument("--seed", metavar="N", type=whole, help="run with this one seed (0)")
+    parser.add_argument("--seeds", metavar="K", type=whole, help="run with the seeds 0 to K-1")
+    parser.add_argument(
         "--target",
         metavar="A",
         type=real,
         help="stop a run when the mean of its main metric reaches this",
     )
-    own.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
-    own.add_argument(
+    parser.add_argument("--eval-every", metavar="N", type=whole, help="rounds between tests (1)")
+    parser.add_argument(
         "--width",
         metavar="N",
         type=whole,
         help="clients trained in one block (chosen for the model)",
     )
-    own.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
-    own.add_argument(
+    parser.add_argument("--device", metavar="D", help="cpu, or a GPU: cuda, cuda:1 (cpu)")
+    parser.add_argument(
         "--precision", metavar="P", help="fp32, or bf16 on processors that have it (fp32)"
     )
-    own.add_argument(
+    parser.add_argument(
         "--engine",
         metavar="E",
         help="inprocess, flower for its simulation, or ray for a Ray cluster (inprocess)",
     )
-    _address(own)
-    own.add_argument(
+    _add_address(parser)
+    parser.add_argument(
         "--data", metavar="DIR", help="folder of the data set's files, or your table (COTERIE_DATA)"
     )
-    own.add_argument(
+    parser.add_argument(
         "--out", metavar="DIR", help="a new folder for the record (runs/TIME-SCENARIO)"
     )
-    own.add_argument(
+    parser.add_argument(
         "--estimate", action="store_true", help="estimate time, memory and disk space; run nothing"
     )
-    _watch(own)
-    _track(own)
-    consent_options(own)
-    common(own)
+    _add_watch(parser)
+    _add_track(parser)
+    consent_options(parser)
+    common(parser)
 
 
-def _address(own: Parser) -> None:
-    own.add_argument(
+def _add_address(parser: Parser) -> None:
+    parser.add_argument(
         "--address",
         metavar="A",
         help="the Ray cluster: HOST:PORT, auto or local (RAY_ADDRESS, or found by Ray)",
     )
 
 
-def consent_options(own: Parser) -> None:
+def consent_options(parser: Parser) -> None:
     """Add what only the user can give for a run directory: permission to import code, and the secret."""
-    own.add_argument(
+    parser.add_argument(
         "--trust-code",
         action="store_true",
         help="allow a recorded file to import its model package.module:Name",
     )
-    own.add_argument(
+    parser.add_argument(
         "--secret-file", metavar="FILE", help="file with the boundary's secret (COTERIE_SECRET)"
     )
 
 
-def _watch(own: Parser) -> None:
-    own.add_argument(
+def _add_watch(parser: Parser) -> None:
+    parser.add_argument(
         "--watch",
         action="store_true",
         help="write report.html after each round; open it: it reloads itself",
     )
 
 
-def _track(own: Parser) -> None:
-    own.add_argument(
+def _add_track(parser: Parser) -> None:
+    parser.add_argument(
         "--track",
         metavar="TRACKER",
         action="append",
@@ -327,61 +333,61 @@ def _track(own: Parser) -> None:
     )
 
 
-def _seen(own: dict[str, Parser]) -> None:
+def _add_reading_arguments(command_parsers: dict[str, Parser]) -> None:
     """Add the arguments of commands that show a run."""
-    own["report"].add_argument(
+    command_parsers["report"].add_argument(
         "runs", metavar="RUN", nargs="+", help="run directories, or folders of several"
     )
-    own["report"].add_argument(
+    command_parsers["report"].add_argument(
         "-o",
         "--out",
         metavar="FILE",
         help="the page (report.html in RUN, or here for several runs)",
     )
-    own["report"].add_argument(
+    command_parsers["report"].add_argument(
         "--follow",
         action="store_true",
         help="write the page after each round until the runs end; it reloads itself",
     )
-    own["explain"].add_argument("run", metavar="RUN", help="a run directory")
-    own["explain"].add_argument(
+    command_parsers["explain"].add_argument("run", metavar="RUN", help="a run directory")
+    command_parsers["explain"].add_argument(
         "--client",
         metavar="NAME",
         help="explain this client only, by its name, or its number if it has none",
     )
-    own["explain"].add_argument(
+    command_parsers["explain"].add_argument(
         "--round", metavar="R", type=whole, help="explain the groups after this round (the last)"
     )
-    _json(own["explain"])
-    own["plot"].add_argument(
+    _add_json(command_parsers["explain"])
+    command_parsers["plot"].add_argument(
         "runs", metavar="RUN", nargs="+", help="a run directory; several for a curve of each"
     )
-    own["plot"].add_argument(
+    command_parsers["plot"].add_argument(
         "kind",
         metavar="KIND",
         help="groups, score, accuracy, loss, similarity, criteria or traffic",
     )
-    own["plot"].add_argument(
+    command_parsers["plot"].add_argument(
         "-o", "--out", metavar="FILE", required=True, help="the figure: .pdf, .png or .svg"
     )
-    own["plot"].add_argument(
+    command_parsers["plot"].add_argument(
         "--round", metavar="R", type=whole, help="round to plot (the last with this figure)"
     )
 
 
-def common(own: Parser) -> None:
+def common(parser: Parser) -> None:
     """Add the options that several commands have."""
-    own.add_argument(
+    parser.add_argument(
         "--workers",
         metavar="W",
         type=whole,
         help="training processes (one per core); results do not depend on it",
     )
-    _json(own)
+    _add_json(parser)
 
 
-def _json(own: Parser) -> None:
-    own.add_argument("--json", action="store_true", help="print only the result, as JSON")
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print only the result, as JSON")
 
 
 def parse(
@@ -401,33 +407,42 @@ def parse(
             most similar one.
         BrokenExtension: The command is of an extension that cannot be imported.
     """
-    top, own = parsers or parser(_extensions_for(argv))
-    if argv and not argv[0].startswith("-") and argv[0] not in own:
+    top_parser, command_parsers = parsers or parser(_extensions_for(argv))
+    if argv and not argv[0].startswith("-") and argv[0] not in command_parsers:
         raise UsageError(
-            f"there is no command {argv[0]!r}{nearest(argv[0], own)} (known: {', '.join(own)})"
+            f"there is no command {argv[0]!r}{nearest(argv[0], command_parsers)} (known: {', '.join(command_parsers)})"
         )
-    found, extra = top.parse_known_args(argv)
-    if extra:
-        options = own[found.command].options() if found.command else top.options()
-        where = f"{top.prog} {found.command}" if found.command else top.prog
-        first = extra[0].partition("=")[0]
+    arguments, unknown = top_parser.parse_known_args(argv)
+    if unknown:
+        options = (
+            command_parsers[arguments.command].options()
+            if arguments.command
+            else top_parser.options()
+        )
+        command_line = (
+            f"{top_parser.prog} {arguments.command}" if arguments.command else top_parser.prog
+        )
+        first = unknown[0].partition("=")[0]
         if first.startswith("-"):
-            following = extra[0].partition("=")[2] or next(
-                iter(argv[list(argv).index(extra[0]) + 1 :]), ""
+            following = unknown[0].partition("=")[2] or next(
+                iter(argv[list(argv).index(unknown[0]) + 1 :]), ""
             )
             raise UsageError(
-                f"{where} has no option {first}{_instead(first, following, options, found.command)}"
+                f"{command_line} has no option {first}{_instead(first, following, options, arguments.command)}"
             )
-        raise UsageError(f"{where} does not take {first!r} here; see {where} --help")
-    if getattr(found, "seed", None) is not None and getattr(found, "seeds", None) is not None:
+        raise UsageError(f"{command_line} does not take {first!r} here; see {command_line} --help")
+    if (
+        getattr(arguments, "seed", None) is not None
+        and getattr(arguments, "seeds", None) is not None
+    ):
         raise UsageError("use only one of --seed and --seeds")
     for option in ("rounds", "seeds", "workers", "width", "eval_every"):
-        value = getattr(found, option, None)
+        value = getattr(arguments, option, None)
         if value is not None and value < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
-    if (getattr(found, "seeds", None) or 0) > MOST_SEEDS:
-        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {found.seeds}")
-    return found
+    if (getattr(arguments, "seeds", None) or 0) > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {arguments.seeds}")
+    return arguments
 
 
 VERY_CLOSE = 0.8
@@ -447,7 +462,7 @@ def _instead(option: str, value: str, options: Sequence[str], command: str | Non
             option_hint,
         )  # it imports PyTorch, for which only this mistake waits
 
-        said = option_hint(option, "" if value.startswith("-") else value)
-        if said:
-            return said
+        hint = option_hint(option, "" if value.startswith("-") else value)
+        if hint:
+            return hint
     return nearest(option, options)

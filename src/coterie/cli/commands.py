@@ -69,15 +69,17 @@ def check(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             for path in taken:
                 say(f"{path} is accepted")
-    found = [checked(folder) for folder in arguments.runs]
+    findings = [checked(folder) for folder in arguments.runs]
     if arguments.json:
-        say(to_json([asdict(one) for one in found]))
-    for one in () if arguments.json else found:
+        say(to_json([asdict(finding) for finding in findings]))
+    for finding in () if arguments.json else findings:
         for kind in ("intact", "unchecked", "damaged"):
-            for text in getattr(one, kind):
+            for text in getattr(finding, kind):
                 say(f"{kind + ':':<11}{text}")
-        say(f"{one.folder}: {'DAMAGED' if one.damaged else 'intact'}; digest {one.digest}")
-    return 1 if any(one.damaged for one in found) else 0
+        say(
+            f"{finding.folder}: {'DAMAGED' if finding.damaged else 'intact'}; digest {finding.digest}"
+        )
+    return 1 if any(finding.damaged for finding in findings) else 0
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MODEL = ("model", "scenario.model")
 """Keys of the model for --set. A model that is named there is the user's own choice."""
 
-TREES = 4
+MAX_TREES = 4
 """Most runs for which trees are drawn; if there are more, they are only compared."""
 
 
@@ -46,12 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
     _tracking(arguments.track)
     consent = given(arguments)
     secret = consent["secret"]
-    own = consent["trust_code"] or any(
+    trusts_code = consent["trust_code"] or any(
         text.partition("=")[0].strip() in MODEL for text in arguments.set
     )
     spec = options(
         arguments,
-        read(arguments.file, trust_code=own, secret=secret) if arguments.file else normal({}),
+        read(arguments.file, trust_code=trusts_code, secret=secret)
+        if arguments.file
+        else normal({}),
     )
     for text in arguments.set:
         spec = overrides.assign(spec, text)
@@ -98,12 +100,12 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
-        known = {
+        tables_of_name = {
             name: [table for table in spec["methods"] if table["name"] == name]
             for name in arguments.method
         }
         spec["methods"] = [
-            table for name, tables in known.items() for table in tables or [{"name": name}]
+            table for name, tables in tables_of_name.items() for table in tables or [{"name": name}]
         ]
     for name in (
         "rounds",
@@ -128,9 +130,11 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
 
 def _new_folder(scenario: str) -> Path:
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.replace('/', '-').replace(':', '-')}"
-    folder, number = Path("runs", name), 2
+    folder = Path("runs", name)
+    attempt = 2
     while folder.exists():
-        folder, number = Path("runs", f"{name}-{number}"), number + 1
+        folder = Path("runs", f"{name}-{attempt}")
+        attempt += 1
     return folder
 
 
@@ -141,16 +145,16 @@ def resume(arguments: argparse.Namespace) -> int:
 
     _tracking(arguments.track)
     runs = reopen(arguments.run, **given(arguments), address=arguments.address)
-    if all(one.finished() for one in runs):
+    if all(run.finished() for run in runs):
         _track(runs, arguments.track)
         if arguments.json:
             _print_json(runs)
         else:
-            rounds = max(one.record.lines()[-1]["round"] for one in runs)
+            rounds = max(run.record.lines()[-1]["round"] for run in runs)
             say(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
         return 0
     for change in dict.fromkeys(
-        text for one in runs if not one.finished() for text in changed_versions(one)
+        text for run in runs if not run.finished() for text in changed_versions(run)
     ):
         say(
             f"coterie: {printable(change)}; the last digits of further rounds may differ",
@@ -188,8 +192,8 @@ def _tracking(
 def _track(runs: Sequence[Run], names: Sequence[str]) -> None:
     """Track the rounds of finished runs that are not tracked yet."""
     with _tracking(names, lambda text: say(f"coterie: {text}", sys.stderr)) as tracking:
-        for one in runs:
-            tracking.follow(one.folder)
+        for run in runs:
+            tracking.follow(run.folder)
 
 
 def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace) -> int:
@@ -199,27 +203,27 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     from coterie.records.shown import Shown
     from coterie.report.live import Live, watched
 
-    names = [f"{one.folder.name}" if len(runs) > 1 else one.method.name for one in runs]
+    run_names = [f"{run.folder.name}" if len(runs) > 1 else run.method.name for run in runs]
     try:
         with (
-            Live(watched(arguments.json), names, runs[0].experiment.rounds) as live,
+            Live(watched(arguments.json), run_names, runs[0].experiment.rounds) as live,
             _tracking(arguments.track, live.tell, wait=live.note) as tracking,
             _live_page(arguments.watch, folder, live) as page,
         ):
-            for number, one in enumerate(runs):
-                live.begin(number, len(one.record.lines()))
+            for number, run in enumerate(runs):
+                live.begin(number, len(run.record.lines()))
                 shown = None
-                for done in one.rounds(arguments.workers):
-                    shown = shown or Shown.of(one.record.description()["world"])
+                for done in run.rounds(arguments.workers):
+                    shown = shown or Shown.of(run.record.description()["world"])
                     live.show(number, shown.line(line(done)))
-                    tracking.follow(one.folder)
+                    tracking.follow(run.folder)
                     page.update()
                 live.end(number)
-                tracking.follow(one.folder)
+                tracking.follow(run.folder)
     except KeyboardInterrupt:
         return fail(f"interrupted; {_to_continue(arguments, runs[0], folder)}", 130)
     except EngineError as error:
-        return fail(f"{one.folder}: {error}{_keep_details(one, error.details)}", 1)
+        return fail(f"{run.folder}: {error}{_keep_details(run, error.details)}", 1)
     except OSError as error:
         return fail(
             f"{error.filename or folder}: {reason(error)}; {_to_continue(arguments, runs[0], folder)}",
@@ -278,21 +282,21 @@ def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     return f"to continue, run coterie resume {folder}{more}"
 
 
-def _keep_details(one: Run, details: str) -> str:
+def _keep_details(run: Run, details: str) -> str:
     """Save the traceback of a failed run, and return the end of a sentence that names its file."""
     from coterie.records.store import write_whole
 
     if not details:
         return ""
-    write_whole(one.folder / "failure.txt", printable(details, keep="\n").encode(errors="replace"))
-    return f"; details in {one.folder / 'failure.txt'}"
+    write_whole(run.folder / "failure.txt", printable(details, keep="\n").encode(errors="replace"))
+    return f"; details in {run.folder / 'failure.txt'}"
 
 
 def _print_json(runs: Sequence[Run]) -> None:
     from coterie.records.record import to_json
     from coterie.report.summary import summary
 
-    say(to_json([summary(one.folder) for one in runs]))
+    say(to_json([summary(run.folder) for run in runs]))
 
 
 def _print_report(runs: Sequence[Run], folder: Path) -> None:
@@ -306,40 +310,42 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from coterie.report.trials import read
     from coterie.report.verdict import verdict
 
-    summaries = [summary(one.folder) for one in runs]
+    summaries = [summary(run.folder) for run in runs]
     console = terminal.console(sys.stdout)
-    if len(runs) <= TREES:
-        for one in runs:
-            console.print(Text.assemble((one.method.name, "bold"), f" seed {one.seed}"))
-            console.print(terminal.tree(one.record.shown()[1]))
+    if len(runs) <= MAX_TREES:
+        for run in runs:
+            console.print(Text.assemble((run.method.name, "bold"), f" seed {run.seed}"))
+            console.print(terminal.tree(run.record.shown()[1]))
             console.print()
-    several = len({one.seed for one in runs}) > 1
+    several = len({run.seed for run in runs}) > 1
     if several:
         console.print(terminal.comparison(side_by_side(summaries)))
     else:
         console.print(terminal.table(summaries))
-    for contest in contests(read(one.folder) for one in runs):
-        judged = verdict(contest)
-        warned, compared = (
-            judged["warnings"],
-            [*judged["better"], judged["use"]] if len(runs) > 1 else [],
-        )
-        first = [judged["constant"]] if warned or any(compared) else []
-        said = [
+    for contest in contests(read(run.folder) for run in runs):
+        outcome = verdict(contest)
+        warnings_shown = outcome["warnings"]
+        comparisons = [*outcome["better"], outcome["use"]] if len(runs) > 1 else []
+        first = [outcome["constant"]] if warnings_shown or any(comparisons) else []
+        paragraphs = [
             *map(Text, first),
-            *(Text(text, style="yellow") for text in warned),
-            *map(Text, filter(None, compared)),
+            *(Text(text, style="yellow") for text in warnings_shown),
+            *map(Text, filter(None, comparisons)),
         ]
-        said += [Text(judged["by_time"])] if judged["by_time"] else []
-        console.print(*([Text(""), *said] if said else []), sep="\n", end="\n" if said else "")
-    for one, result in zip(runs, summaries, strict=True):
-        lines = one.record.shown()[1]
+        paragraphs += [Text(outcome["by_time"])] if outcome["by_time"] else []
+        console.print(
+            *([Text(""), *paragraphs] if paragraphs else []),
+            sep="\n",
+            end="\n" if paragraphs else "",
+        )
+    for run, result in zip(runs, summaries, strict=True):
+        lines = run.record.shown()[1]
         if text := refused_sentence(lines):
-            say(f"\n{one.folder.name}: {printable(text)}")
-        if (left := result["privacy"]) is not None:
-            spent = f"ε = {left['epsilon']:.3g} at δ = {left['delta']:g}"
+            say(f"\n{run.folder.name}: {printable(text)}")
+        if (privacy := result["privacy"]) is not None:
+            spent = f"ε = {privacy['epsilon']:.3g} at δ = {privacy['delta']:g}"
             say(
-                f"\n{one.folder.name}: {spent} after {left['updates']} updates of the client that sent the most"
+                f"\n{run.folder.name}: {spent} after {privacy['updates']} updates of the client that sent the most"
             )
     say(f"\nrecorded in {folder}")
 
@@ -348,10 +354,10 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
 # Estimates before a run begins: ``coterie run --estimate``, and one line before a long run.
 
 
-LONG = 60.0
+MIN_ANNOUNCED_SECONDS = 60.0
 """Duration in seconds from which on a run is announced."""
 
-AT_MOST = 2.0
+MAX_ESTIMATE_SECONDS = 2.0
 """Most seconds that the estimate before a run may take."""
 
 
@@ -412,26 +418,38 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     from coterie.runs.estimate import estimate, together
 
     experiment.check_calendar()
-    found = estimate(_ready(experiment))
-    runs = len(found) * len(experiment.seeds)
-    whole = together(found, len(experiment.seeds))
+    estimates = estimate(_ready(experiment))
+    runs = len(estimates) * len(experiment.seeds)
+    total = together(estimates, len(experiment.seeds))
     if as_json:
-        every = [dataclasses.asdict(one) for one in found]
-        say(to_json([{"runs": runs, "methods": every, "all": dataclasses.asdict(whole)}]))
+        every = [dataclasses.asdict(row) for row in estimates]
+        say(to_json([{"runs": runs, "methods": every, "all": dataclasses.asdict(total)}]))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):
         table.add_column(name, justify="left" if name == "method" else "right")
-    for one in (*found, *([whole] if runs > 1 else [])):
-        name = f"all {runs} runs" if one is whole else one.method
-        counts = (f"{round(value):,}" for value in (one.exchanges, one.asked, one.evaluations))
+    rows = [*estimates, total] if runs > 1 else estimates
+    for row in rows:
+        name = f"all {runs} runs" if row is total else row.method
+        counts = (
+            f"{round(value):,}"
+            for value in (
+                row.exchanges,
+                row.asked,
+                row.evaluations,
+            )
+        )
         table.add_row(
-            name, duration(one.seconds), terminal.size(one.memory), terminal.size(one.disk), *counts
+            name,
+            duration(row.seconds),
+            terminal.size(row.memory),
+            terminal.size(row.disk),
+            *counts,
         )
     terminal.console(sys.stdout).print(table)
-    here = ", on this machine alone" if experiment.engine == "ray" else ""
-    say(f"\nestimated, each method with one seed{here}; nothing was run")
-    for text in shortages(whole, folder):
+    place = ", on this machine alone" if experiment.engine == "ray" else ""
+    say(f"\nestimated, each method with one seed{place}; nothing was run")
+    for text in shortages(total, folder):
         say(f"coterie: {text}", sys.stderr)
     return 0
 
@@ -439,7 +457,7 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
 def announce(experiment: Experiment, folder: Path) -> None:
     """Print, before a long run and only in a terminal, what the run will need and which resources are too small.
 
-    Nothing is printed if the estimate fails or takes more than :data:`AT_MOST` seconds: a run
+    Nothing is printed if the estimate fails or takes more than :data:`MAX_ESTIMATE_SECONDS` seconds: a run
     neither waits longer for it nor fails because of it.
 
     Args:
@@ -453,27 +471,27 @@ def announce(experiment: Experiment, folder: Path) -> None:
         not sys.stderr.isatty() or experiment.engine == "ray"
     ):  # a cluster's time and memory cannot be measured here
         return
-    said: list[str] = []
+    sentences: list[str] = []
     with (
         suppress(Exception, TimeUp),
-        within(AT_MOST),
+        within(MAX_ESTIMATE_SECONDS),
     ):  # the run itself reports mistakes of the user
         from coterie.runs.estimate import estimate, together
 
-        whole = together(estimate(_ready(experiment)), len(experiment.seeds))
-        if whole.seconds > LONG:
-            needs = f"{terminal.size(whole.memory)} of memory, {terminal.size(whole.disk)} on disk"
-            said.append(f"about {duration(whole.seconds)}, {needs}")
-        said += shortages(whole, folder)
-    for text in said:
+        total = together(estimate(_ready(experiment)), len(experiment.seeds))
+        if total.seconds > MIN_ANNOUNCED_SECONDS:
+            needs = f"{terminal.size(total.memory)} of memory, {terminal.size(total.disk)} on disk"
+            sentences.append(f"about {duration(total.seconds)}, {needs}")
+        sentences += shortages(total, folder)
+    for text in sentences:
         say(f"coterie: {text}", sys.stderr)
 
 
-def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
+def shortages(total: Estimate, folder: Path) -> Sequence[str]:
     """A sentence for each of disk and memory of which there is less than the runs need.
 
     Args:
-        whole: The estimate for all runs.
+        total: The estimate for all runs.
         folder: The folder into which the runs are written.
 
     Returns:
@@ -482,18 +500,22 @@ def shortages(whole: Estimate, folder: Path) -> Sequence[str]:
     from coterie.files import available_memory
     from coterie.report.terminal import size
 
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free, memory = shutil.disk_usage(there).free, available_memory()
-    said = []
-    if free < whole.disk:
-        said.append(
-            f"{there} has {size(free)} free, and the records may take {size(whole.disk)}: choose another folder with --out"
+    existing_folder = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
+    free = shutil.disk_usage(existing_folder).free
+    memory = available_memory()
+    sentences = []
+    if free < total.disk:
+        sentences.append(
+            f"{existing_folder} has {size(free)} free, and the records may take {size(total.disk)}: "
+            "choose another folder with --out"
         )
-    if memory < whole.memory:
-        said.append(
-            f"{size(memory)} of memory are free, and the runs may take {size(whole.memory)}: use fewer --workers"
+    if memory < total.memory:
+        sentences.append(
+            f"{size(memory)} of memory are free, and the runs may take {size(total.memory)}: use fewer --workers"
         )
-    return said
+    return sentences
 
 
 def _ready(experiment: Experiment) -> Experiment:

@@ -41,10 +41,10 @@ def digest(*parts: bytes) -> str:
 
 def of_json(data: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a JSON object covers, the checksum in the object or None)."""
-    found = _JSON.search(data[-256:])
-    if found is None:
+    match = _JSON.search(data[-256:])
+    if match is None:
         return data, None
-    return data[: len(data) - len(data[-256:]) + found.start()], found[1].decode()
+    return data[: len(data) - len(data[-256:]) + match.start()], match[1].decode()
 
 
 def sealed_json(data: bytes, identity: str = "") -> bytes:
@@ -75,22 +75,22 @@ def check_json(data: bytes, path: Path) -> None:
     Raises:
         DamagedError: The object has been changed or damaged, or lacks a checksum.
     """
-    body, found = of_json(data)
-    _compare(path, found, digest(body))
+    body, recorded_checksum = of_json(data)
+    _compare(path, recorded_checksum, digest(body))
 
 
-def check(data: bytes, path: Path, known: str | None) -> None:
+def check(data: bytes, path: Path, recorded_checksum: str | None) -> None:
     """Check a file whose checksum is recorded in another file.
 
     Args:
         data: The bytes of the file.
         path: The file, for error messages.
-        known: The recorded checksum; None if the other file lacks it, which is damage.
+        recorded_checksum: The recorded checksum; None if the other file lacks it, which is damage.
 
     Raises:
         DamagedError: The checksum differs or is missing.
     """
-    _compare(path, known, digest(data))
+    _compare(path, recorded_checksum, digest(data))
 
 
 def sealed_toml(text: str) -> bytes:
@@ -101,8 +101,8 @@ def sealed_toml(text: str) -> bytes:
 
 def of_toml(data: bytes) -> tuple[bytes, str | None]:
     """(the bytes that the checksum of a TOML file covers, the checksum in the file or None)."""
-    found = _TOML.search(data)
-    return (data, None) if found is None else (data[: found.start()], found[1].decode())
+    match = _TOML.search(data)
+    return (data, None) if match is None else (data[: match.start()], match[1].decode())
 
 
 def check_toml(data: bytes, path: Path, hint: str = "") -> None:
@@ -116,12 +116,14 @@ def check_toml(data: bytes, path: Path, hint: str = "") -> None:
     Raises:
         DamagedError: The file has been changed or damaged, or lacks a checksum.
     """
-    body, found = of_toml(data)
-    _compare(path, found, digest(body), hint)
+    body, recorded_checksum = of_toml(data)
+    _compare(path, recorded_checksum, digest(body), hint)
 
 
-def _compare(path: Path, found: str | None, computed: str, hint: str = "") -> None:
-    if found is None:
+def _compare(
+    path: Path, recorded_checksum: str | None, computed_checksum: str, hint: str = ""
+) -> None:
+    if recorded_checksum is None:
         raise DamagedError(f"{path} has lost its checksum: it was changed or damaged{hint}")
-    if found != computed:
+    if recorded_checksum != computed_checksum:
         raise DamagedError(f"{path} was changed or damaged: its checksum does not match{hint}")

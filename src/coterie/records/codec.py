@@ -212,16 +212,15 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
             f"the checkpoint holds a {kind}, which this version of Coterie does not know"
         )
     fields = {k: decode(v, get) for k, v in value["fields"].items()}
-    known = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    needed = {
-        n
-        for n, f in known.items()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    class_fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    required = {
+        name
+        for name, field in class_fields.items()
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
-    if strange := (fields.keys() - known) | (
-        needed - fields.keys()
-    ):  # later versions add fields with defaults
-        differs = sorted(strange)[0]
+    # Later versions add fields with defaults, which a stored state may lack.
+    if unexpected := (fields.keys() - class_fields) | (required - fields.keys()):
+        differs = sorted(unexpected)[0]
         raise UnknownClassError(
             f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs"
         )
@@ -313,7 +312,8 @@ def agrees(value: Any, hint: Any) -> bool:
     """
     if hint is Any:
         return True
-    origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    origin = typing.get_origin(hint) or hint
+    inner = typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return any(agrees(value, option) for option in inner)
     if origin is typing.Literal:
@@ -325,7 +325,7 @@ def agrees(value: Any, hint: Any) -> bool:
     if origin is tuple:
         return isinstance(value, tuple) and _all_agree(value, inner)
     if origin is frozenset:
-        return isinstance(value, frozenset) and all(_all_agree((one,), inner) for one in value)
+        return isinstance(value, frozenset) and all(_all_agree((item,), inner) for item in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(_all_agree(pair, inner) for pair in value.items())
     return isinstance(value, origin) if isinstance(origin, type) else True

@@ -194,7 +194,8 @@ class Record:
         Raises:
             UserError: As :meth:`description`, :meth:`lines` and :meth:`naming`.
         """
-        description, lines = self.description(), self.lines()
+        description = self.description()
+        lines = self.lines()
         return shown(self.naming(description), description, lines)
 
     def naming(self, description: Mapping[str, Any]) -> Shown:
@@ -547,7 +548,7 @@ def note_entry(note: Note, file: str | None) -> dict[str, Any]:
         "clients": list(note.clients),
         "parts": [list(part) for part in note.parts],
         "text": note.text,
-        "criteria": [{**asdict(one), "held": one.held} for one in note.criteria],
+        "criteria": [{**asdict(criterion), "held": criterion.held} for criterion in note.criteria],
         "otherwise": note.otherwise,
         "numbers": dict(note.numbers),
         "labels": dict(note.labels),
@@ -613,9 +614,11 @@ def load_matrices(
     try:
         data = read_within(folder, name)
         checksum.check(data, folder / name, line.get("files", {}).get(name))
-        about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["note"]
-        clients = [int(client) for client in json.loads(about)["clients"]]
-        found = safetensors.numpy.load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"][
+            "note"
+        ]
+        clients = [int(client) for client in json.loads(metadata)["clients"]]
+        matrices_by_name = safetensors.numpy.load(data)
     except (
         OSError,
         SafetensorError,
@@ -628,13 +631,13 @@ def load_matrices(
         raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
     if any(
         matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f"
-        for matrix in found.values()
+        for matrix in matrices_by_name.values()
     ):
         raise DamagedError(
             f"{folder / name} has a matrix that does not match its {len(clients)} clients"
         )
-    named = shown_as(line)
-    return [named.client(client) for client in clients], found
+    naming = shown_as(line)
+    return [naming.client(client) for client in clients], matrices_by_name
 
 
 def finite(value: Any) -> Any:

@@ -56,9 +56,9 @@ class Shown:
         """
         if names is None:
             names = dict(zip(world["clients"], world.get("names", ()), strict=False))
-        known = labels({client: printable(name) for client, name in names.items()})
+        label_of = labels({client: printable(name) for client, name in names.items()})
         return cls(
-            {str(client): label for client, label in known.items()}, **world.get("metric", {})
+            {str(client): label for client, label in label_of.items()}, **world.get("metric", {})
         )
 
     def client(self, id: int | str) -> ClientId:
@@ -71,12 +71,14 @@ class Shown:
 
     def clients(self, ids: Sequence[int]) -> list[ClientId]:
         """These clients, sorted as groups are."""
-        return sorted((self.client(id) for id in ids), key=lambda one: (isinstance(one, str), one))
+        return sorted(
+            (self.client(id) for id in ids), key=lambda label: (isinstance(label, str), label)
+        )
 
     def text(self, text: str) -> str:
         """A note's text with the names of clients."""
         return (
-            _CLIENT.sub(lambda found: f"client {self.client(found[1])}", text)
+            _CLIENT.sub(lambda match: f"client {self.client(match[1])}", text)
             if self.labels
             else text
         )
@@ -118,17 +120,17 @@ _CLIENT = re.compile(r"\bclient (\d{1,18})\b")
 
 def shown_as(line: Line) -> Shown:
     """The :class:`Shown` of a line."""
-    found: Shown = line.get(SHOWN) or Shown()
-    return found
+    naming: Shown = line.get(SHOWN) or Shown()
+    return naming
 
 
 def shown(
-    one: Shown, description: Mapping[str, Any], lines: Sequence[Line]
+    naming: Shown, description: Mapping[str, Any], lines: Sequence[Line]
 ) -> tuple[dict[str, Any], list[Line]]:
     """Return the content of ``run.toml`` and the lines of the records as they are shown.
 
     Args:
-        one: What is needed to show them.
+        naming: What is needed to show them.
         description: The content of ``run.toml``.
         lines: The recorded rounds.
 
@@ -136,11 +138,11 @@ def shown(
         Both, with names in place of numbers wherever a client is named, also in the texts of notes.
         Where data drift, ``true_groups`` are those of the last of these rounds.
     """
-    described = _described(one, description)
+    described = _described(naming, description)
     if "drift" in described["world"] and lines:
         world = described["world"]
         described["world"] = {**world, "true_groups": truth_at(world, lines[-1]["round"])}
-    return described, [one.line(line) for line in lines]
+    return described, [naming.line(line) for line in lines]
 
 
 def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | None:
@@ -162,37 +164,38 @@ def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | Non
     if drift is None:
         groups: list[list[ClientId]] | None = world.get("true_groups")
         return groups
-    rows, members = drift["concepts"], dict[int, list[ClientId]]()
-    row = rows[min((round - 1) // drift["period"], len(rows) - 1)]
-    for client, concept in zip(world["clients"], row, strict=False):
+    time_steps = drift["concepts"]
+    time_step = min((round - 1) // drift["period"], len(time_steps) - 1)
+    members: dict[int, list[ClientId]] = {}
+    for client, concept in zip(world["clients"], time_steps[time_step], strict=False):
         members.setdefault(concept, []).append(client)
     return list(members.values())
 
 
-def _described(one: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
-    if not one.labels:
+def _described(naming: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
+    if not naming.labels:
         return dict(description)
     world = dict(description["world"])
-    world["clients"] = [one.client(client) for client in world["clients"]]
+    world["clients"] = [naming.client(client) for client in world["clients"]]
     if "true_groups" in world:
-        world["true_groups"] = [one.clients(group) for group in world["true_groups"]]
+        world["true_groups"] = [naming.clients(group) for group in world["true_groups"]]
     if "adversaries" in world:
-        world["adversaries"] = one.clients(world["adversaries"])
+        world["adversaries"] = naming.clients(world["adversaries"])
     return {**description, "world": world}
 
 
-def _table(one: Shown, table: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(one.client(key)): value for key, value in table.items()}
+def _table(naming: Shown, table: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(naming.client(key)): value for key, value in table.items()}
 
 
-def _note(one: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
+def _note(naming: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **note,
-        "clients": one.clients(note["clients"]),
-        "parts": [one.clients(part) for part in note["parts"]],
-        "text": one.text(note["text"]),
-        "otherwise": one.text(note["otherwise"]),
-        "values": {name: _table(one, values) for name, values in note["values"].items()},
+        "clients": naming.clients(note["clients"]),
+        "parts": [naming.clients(part) for part in note["parts"]],
+        "text": naming.text(note["text"]),
+        "otherwise": naming.text(note["otherwise"]),
+        "values": {name: _table(naming, values) for name, values in note["values"].items()},
     }
 
 
@@ -210,22 +213,26 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
         the loss, of which all three are then NaN. For a metric whose sums the line has, such as R2,
         ``mean`` is that of the test rows of the honest clients together, see ``coterie.pooling``.
     """
-    one = shown_as(line)
-    metric = metric or one.main
+    naming = shown_as(line)
+    metric = metric or naming.main
     values = {client: entry.get(metric) for client, entry in line["clients"].items()}
     honest = [
         values[client] for client, entry in line["clients"].items() if not entry.get("adversary")
     ]
-    known = [value for value in honest if value is not None or metric == "loss"] or [None]
-    row = np.array([np.nan if value is None else value for value in known], dtype=np.float64)
-    worst = float(row.min() if one.direction(metric) == "greater" else row.max())
-    together = pooled_over(
+    present = [value for value in honest if value is not None or metric == "loss"] or [None]
+    values_present = np.array(
+        [np.nan if value is None else value for value in present], dtype=np.float64
+    )
+    worst = float(
+        values_present.min() if naming.direction(metric) == "greater" else values_present.max()
+    )
+    pooled_mean = pooled_over(
         line,
         [client for client, entry in line["clients"].items() if not entry.get("adversary")],
         metric,
     )
-    mean = float(row.mean()) if together is None else together
-    return {"mean": mean, "std": float(row.std()), "worst": worst, "per_client": values}
+    mean = float(values_present.mean()) if pooled_mean is None else pooled_mean
+    return {"mean": mean, "std": float(values_present.std()), "worst": worst, "per_client": values}
 
 
 def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
@@ -251,9 +258,9 @@ def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float 
     honest = {
         client: entry for client, entry in entries.items() if not entry.get("adversary")
     } or entries
-    together = pooled_over(line, honest, metric)
-    if together is not None:
-        return None if math.isnan(together) else together
+    pooled_mean = pooled_over(line, honest, metric)
+    if pooled_mean is not None:
+        return None if math.isnan(pooled_mean) else pooled_mean
     values = [value for entry in honest.values() if (value := entry.get(metric)) is not None]
     return float(np.mean(values)) if values else None
 
@@ -271,8 +278,8 @@ def pooled_over(line: Line, clients: Iterable[str], metric: str) -> float | None
         averaged over clients.
     """
     sums = sums_of(line, metric)
-    known = [sums[client] for client in clients if client in sums]
-    return pooled(known) if known else None
+    client_sums = [sums[client] for client in clients if client in sums]
+    return pooled(client_sums) if client_sums else None
 
 
 def sums_of(line: Line, metric: str) -> dict[str, ErrorSums]:
@@ -293,7 +300,6 @@ def ends(line: Line, rounds: int, target: float | None) -> bool:
     """
     if target is None or not line["tested"]:
         return bool(line["round"] >= rounds)
-    mean, better = spread(line)["mean"], shown_as(line).better
-    return bool(
-        line["round"] >= rounds or (mean >= target if better == "greater" else mean <= target)
-    )
+    mean = spread(line)["mean"]
+    reached = mean >= target if shown_as(line).better == "greater" else mean <= target
+    return bool(line["round"] >= rounds or reached)

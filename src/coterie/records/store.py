@@ -49,22 +49,22 @@ class BusyError(UserError):
     """Another process is writing this run directory."""
 
 
-def check_schema(found: object, path: Path) -> None:
+def check_schema(version: object, path: Path) -> None:
     """Check the schema version of a file.
 
     Args:
-        found: The version in the file.
+        version: The version in the file.
         path: The file, for error messages.
 
     Raises:
         DamagedError: The file has no version.
         UserError: The version is newer than :data:`SCHEMA`.
     """
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise DamagedError(f"{path} has no schema version; it is not a Coterie file, or damaged")
-    if found > SCHEMA:
+    if version > SCHEMA:
         raise UserError(
-            f"{path} has schema version {found}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie"
+            f"{path} has schema version {version}, this version of Coterie reads up to {SCHEMA}; use a newer Coterie"
         )
 
 
@@ -201,9 +201,11 @@ class Checkpoints:
         self._check_links()
         if not self.folder.is_dir():
             return []
-        found = (_CHECKPOINT.fullmatch(name) for name in os.listdir(self.folder))
+        matches = (_CHECKPOINT.fullmatch(name) for name in os.listdir(self.folder))
         return sorted(
-            int(match[1]) for match in found if match and self.path(int(match[1])).name == match[0]
+            int(match[1])
+            for match in matches
+            if match and self.path(int(match[1])).name == match[0]
         )
 
     def path(self, round: int) -> Path:
@@ -229,14 +231,14 @@ class Checkpoints:
             document = json.loads(data)
             check_schema(document["schema"], path)
             checksum.check_json(data, path)
-            found = {name: document[name] for name in ("round", "run", "value")}
+            entries = {name: document[name] for name in ("round", "run", "value")}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"it was changed or damaged ({error})") from error
-        if found["round"] != round:
-            raise DamagedError(f"it belongs to round {found['round']!r:.20}")
-        if identity is not None and found["run"] != identity:
+        if entries["round"] != round:
+            raise DamagedError(f"it belongs to round {entries['round']!r:.20}")
+        if identity is not None and entries["run"] != identity:
             raise DamagedError("it belongs to another run")
-        return found
+        return entries
 
     def _put(self, data: bytes) -> str:
         name = codec.blob(data)
@@ -277,12 +279,14 @@ class Checkpoints:
             raise DamagedError(f"{name!r:.60} is not a blob name")
         return path
 
-    def prune(self, kept: int = KEPT, known: Mapping[int, Iterable[str]] | None = None) -> None:
+    def prune(
+        self, kept: int = KEPT, known_blobs: Mapping[int, Iterable[str]] | None = None
+    ) -> None:
         """Remove all but the newest checkpoints, and the blobs to which none of these refers.
 
         Args:
             kept: Number of checkpoints that stay.
-            known: Round -> the blobs of its checkpoint, where the caller knows them; others are
+            known_blobs: Round -> the blobs of its checkpoint, where the caller knows them; others are
                 read.
         """
         rounds = self.rounds()
@@ -293,8 +297,8 @@ class Checkpoints:
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
                 used.update(
-                    known[round]
-                    if known and round in known
+                    known_blobs[round]
+                    if known_blobs and round in known_blobs
                     else codec.blobs(self.document(round)["value"])
                 )
         for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
@@ -304,11 +308,11 @@ class Checkpoints:
 
     def drop_after(self, round: int) -> None:
         """Remove unreadable checkpoints of later rounds, and damaged blobs; these rounds are made again."""
-        later = [one for one in self.rounds() if one > round]
-        for one in later:
-            self.path(one).unlink()
+        later_rounds = [later_round for later_round in self.rounds() if later_round > round]
+        for later_round in later_rounds:
+            self.path(later_round).unlink()
             sync_folder(self.folder)
-        for path in self.blobs.iterdir() if later and self.blobs.is_dir() else ():
+        for path in self.blobs.iterdir() if later_rounds and self.blobs.is_dir() else ():
             if _BLOB.fullmatch(path.name):
                 try:
                     self.blob(path.stem)
@@ -364,9 +368,9 @@ def _lock(path: Path) -> int:
         except OSError as error:
             owner = os.read(handle, 32).decode(errors="replace").strip()
             os.close(handle)
-            known = owner if owner.isascii() and owner.isdecimal() else "unknown"
+            owner_id = owner if owner.isascii() and owner.isdecimal() else "unknown"
             raise BusyError(
-                f"{path.parent} is being written by another process (id {known})"
+                f"{path.parent} is being written by another process (id {owner_id})"
             ) from error
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.lstat()):

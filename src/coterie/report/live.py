@@ -28,14 +28,14 @@ from coterie.report import terminal
 from coterie.report.limits import limit_sentences, limited
 from coterie.report.words import count
 
-OFTEN = 0.1
+MIN_UPDATE_SECONDS = 0.1
 """The least time between two updates, in seconds."""
 
-EDGE = 3
+FREE_COLUMNS = 3
 """Columns left free on the right: ``^C`` is shown there, and would otherwise start a line that is
 not removed."""
 
-SIZES = 8
+MAX_SIZES_SHOWN = 8
 """Sizes of groups are shown if there are at most this many groups."""
 
 
@@ -54,7 +54,7 @@ class Screen:
 
     def __init__(self, console: Console | None) -> None:
         self.display = console and Display(console=console, auto_refresh=False, transient=True)
-        self.shown = -OFTEN
+        self.shown = -MIN_UPDATE_SECONDS
 
     def __enter__(self) -> Screen:
         if self.display:
@@ -75,14 +75,14 @@ class Screen:
 
         Args:
             lines: A function that returns the new lines.
-            at_once: Whether to replace them even if less than :data:`OFTEN` seconds have passed
+            at_once: Whether to replace them even if less than :data:`MIN_UPDATE_SECONDS` seconds have passed
                 since the last update.
         """
         now = time.monotonic()
-        if self.display and (at_once or now - self.shown >= OFTEN):
+        if self.display and (at_once or now - self.shown >= MIN_UPDATE_SECONDS):
             self.shown = now
             self.display.update(
-                Constrain(Group(*lines()), self.display.console.width - EDGE), refresh=True
+                Constrain(Group(*lines()), self.display.console.width - FREE_COLUMNS), refresh=True
             )
 
     def keep(self, line: Text) -> None:
@@ -125,12 +125,17 @@ class Live:
     """
 
     def __init__(self, console: Console | None, names: Iterable[str], rounds: int) -> None:
-        self.screen, self.names, self.rounds = Screen(console), list(names), rounds
+        self.screen = Screen(console)
+        self.names = list(names)
+        self.rounds = rounds
         self.pace = Pace([name.partition("-seed")[0] for name in self.names], rounds)
-        self.number = self.finished = 0
+        self.number = 0
+        self.finished = 0
         self.last: Line | None = None
         self.scored: Line | None = None
-        self.tested, self.warned, self.limited = "", False, False
+        self.tested = ""
+        self.warned = False
+        self.limited = False
 
     def __enter__(self) -> Live:
         self.screen.__enter__()
@@ -146,13 +151,11 @@ class Live:
 
     def begin(self, number: int, done: int) -> None:
         """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
-        self.number, self.last, self.scored, self.tested, self.warned = (
-            number,
-            None,
-            None,
-            "",
-            False,
-        )
+        self.number = number
+        self.last = None
+        self.scored = None
+        self.tested = ""
+        self.warned = False
         self.limited = False
         self.pace.begin(number, done)
         self.screen.write(self._lines, at_once=True)
@@ -242,31 +245,33 @@ def divergence(line: Line, before: Line | None) -> str:
     if refused and 2 * len(refused) >= line["asked"]:
         client, why = next(iter(refused.items()))
         return f"in round {line['round']}, {count(len(refused), 'client')} were refused, for example client {client}: {why}"
-    known = (
-        [c for c, entry in before["clients"].items() if entry["loss"] is not None]
-        if before and line["tested"]
-        else []
-    )
-    lost = [c for c in known if c in line["clients"] and line["clients"][c]["loss"] is None]
+    if before is None or not line["tested"]:
+        return ""
+    # Clients whose loss was a number in the last tested round, and is not finite now.
+    lost = [
+        client
+        for client, entry in before["clients"].items()
+        if entry["loss"] is not None
+        and client in line["clients"]
+        and line["clients"][client]["loss"] is None
+    ]
     if not lost:
         return ""
     many = f"in round {line['round']}, training has diverged for {count(len(lost), 'client')}, for example client {lost[0]}"
     return f"{many}: a smaller training.lr, or training.clip, may help"
 
 
-def groups(found: Sequence[Sequence[int]]) -> str:
+def groups(members: Sequence[Sequence[int]]) -> str:
     """Return the number of groups in words and, if there are few, their sizes.
 
     Example:
         >>> groups([[0, 1], [2]]), groups([[0, 1, 2]])
         ('2 groups of 2, 1', '1 group of 3')
     """
-    said = count(len(found), "group")
-    return (
-        f"{said} of {', '.join(str(len(group)) for group in found)}"
-        if len(found) <= SIZES
-        else said
-    )
+    number = count(len(members), "group")
+    if len(members) > MAX_SIZES_SHOWN:
+        return number
+    return f"{number} of {', '.join(str(len(group)) for group in members)}"
 
 
 class Steps:
@@ -280,14 +285,13 @@ class Steps:
     """
 
     def __init__(self, console: Console | None, name: str, total: int, done: int = 0) -> None:
-        self.screen, self.name, self.total, self.done, self.now = (
-            Screen(console),
-            name,
-            total,
-            done,
-            "",
-        )
-        self.first, self.began = done, time.monotonic()
+        self.screen = Screen(console)
+        self.name = name
+        self.total = total
+        self.done = done
+        self.done_before = done
+        self.activity = ""
+        self.start_time = time.monotonic()
 
     def __enter__(self) -> Steps:
         self.screen.__enter__()
@@ -304,29 +308,32 @@ class Steps:
 
     def step(self) -> None:
         """Show that one more step is done."""
-        self.done, self.now = self.done + 1, ""
+        self.done += 1
+        self.activity = ""
         self.total = max(self.total, self.done)
         self.screen.write(self._lines, at_once=True)
 
     def tell(self, text: str) -> None:
         """Show the activity within the present step."""
-        self.now = text
+        self.activity = text
         self.screen.write(self._lines)
 
     def _lines(self) -> Iterable[RenderableType]:
-        made, left = self.done - self.first, ""
-        if made and self.done < self.total:
-            left = f", {duration((time.monotonic() - self.began) / made * (self.total - self.done))} left"
+        steps_made = self.done - self.done_before
+        left = ""
+        if steps_made and self.done < self.total:
+            seconds_per_step = (time.monotonic() - self.start_time) / steps_made
+            left = f", {duration(seconds_per_step * (self.total - self.done))} left"
         yield bar(self.name, self.done, self.total, f"{self.done} of {self.total}{left}")
-        if self.now:
-            yield line_of(self.now)
+        if self.activity:
+            yield line_of(self.activity)
 
 
 # ----------------------------------------------------------------------------------------------------
 # The remaining time, from the durations of past rounds and the number of rounds left.
 
 
-RECENT = 10
+MAX_RECENT_ROUNDS = 10
 """The number of past rounds of the present run; their median is the expected duration of a round.
 """
 
@@ -353,31 +360,37 @@ class Pace:
     """
 
     def __init__(self, kinds: Sequence[str], rounds: int) -> None:
-        self.kinds, self.rounds = kinds, rounds
-        self.number, self.done, self.first = 0, 0, True
+        self.kinds = kinds
+        self.rounds = rounds
+        self.number = 0
+        self.done = 0
+        self.only_first_round = True
         self.ended_runs: set[int] = set()
-        self.recent: deque[float] = deque(maxlen=RECENT)
-        self.known: dict[str, float] = {}
-        self.began = self.at = time.monotonic()
+        self.recent: deque[float] = deque(maxlen=MAX_RECENT_ROUNDS)
+        self.seconds_of_kind: dict[str, float] = {}  # the median of its last rounds
+        self.begin_time = time.monotonic()
+        self.round_end_time = self.begin_time
 
     def begin(self, number: int, done: int) -> None:
         """Start the run with this ``number``, after ``done`` rounds."""
-        self.number, self.done = number, done
+        self.number = number
+        self.done = done
         self.recent.clear()
-        self.first = (
-            True  # it includes the start of data and workers, and counts until there is another
-        )
-        self.began = self.at = time.monotonic()
+        # The first round includes the start of data and workers. It counts until there is another.
+        self.only_first_round = True
+        self.begin_time = time.monotonic()
+        self.round_end_time = self.begin_time
 
     def ended(self, round: int) -> None:
         """Record that a round of the present run has ended."""
         now = time.monotonic()
-        if self.first and self.recent:
+        if self.only_first_round and self.recent:
             self.recent.clear()
-            self.first = False
-        self.recent.append(now - self.at)
-        self.known[self.kinds[self.number]] = median(self.recent)
-        self.at, self.done = now, round
+            self.only_first_round = False
+        self.recent.append(now - self.round_end_time)
+        self.seconds_of_kind[self.kinds[self.number]] = median(self.recent)
+        self.round_end_time = now
+        self.done = round
 
     def finish(self) -> None:
         """Record that the present run has ended."""
@@ -385,7 +398,7 @@ class Pace:
 
     def taken(self) -> str:
         """Return the time that the present run has taken so far, in words."""
-        return duration(self.at - self.began)
+        return duration(self.round_end_time - self.begin_time)
 
     def left(self) -> str:
         """Return the remaining time of the present run, as a continuation of a sentence; empty if it is not known."""
@@ -397,17 +410,19 @@ class Pace:
 
         A kind of run without past rounds is assumed to take the mean time of the other kinds.
         """
-        if not self.known:
+        if not self.seconds_of_kind:
             return ""
         waiting = [
             kind
             for i, kind in enumerate(self.kinds)
             if i != self.number and i not in self.ended_runs
         ]
-        mean = fmean(self.known.values())
-        seconds = sum(self.known.get(kind, mean) * self.rounds for kind in waiting)
+        mean = fmean(self.seconds_of_kind.values())
+        seconds = sum(self.seconds_of_kind.get(kind, mean) * self.rounds for kind in waiting)
         if self.number not in self.ended_runs:
-            seconds += self.known.get(self.kinds[self.number], mean) * (self.rounds - self.done)
+            seconds += self.seconds_of_kind.get(self.kinds[self.number], mean) * (
+                self.rounds - self.done
+            )
         return f", {duration(seconds)} left" if seconds else ""
 
     def share(self) -> float:

@@ -40,11 +40,11 @@ from coterie.runs.run import OwnMethodError, reopen
 from coterie.settings import UserError
 from coterie.settings.calls import public
 
-LOOKS = 3
+MAX_LOOKS = 3
 """Number of looks at a run in progress before a mismatch counts as damage: a process may be
 changing the files."""
 
-WAIT = 0.3
+LOOK_PAUSE_SECONDS = 0.3
 """Seconds between two looks."""
 
 WRITTEN = {
@@ -63,7 +63,7 @@ WRITTEN = {
 }
 """Names that commands write into a run directory."""
 
-MOST_DAMAGED = 100
+MAX_LISTED_DAMAGE = 100
 """Most damaged lines of one file that are listed. The rest is not read, since a hostile file could
 fill the memory."""
 
@@ -102,23 +102,23 @@ def check(folder: Path | str) -> Checked:
         UserError: ``folder`` is none of these.
     """
     folder = Path(folder)
-    for look in range(1, LOOKS + 1):
+    for attempt in range(1, MAX_LOOKS + 1):
         goes_on = _goes_on(folder)
-        found = _look(folder)
+        checked = _look(folder)
         if (
-            not (found.damaged or found.unchecked)
-            or look == LOOKS
+            not (checked.damaged or checked.unchecked)
+            or attempt == MAX_LOOKS
             or not (goes_on or _goes_on(folder))
         ):
             break
-        time.sleep(WAIT)
-    return found
+        time.sleep(LOOK_PAUSE_SECONDS)
+    return checked
 
 
 def _goes_on(folder: Path) -> bool:
     """Whether a process is writing in this folder."""
     return folder.is_dir() and any(
-        os.path.lexists(one / LOCK) for one in (folder, *folder.iterdir())
+        os.path.lexists(place / LOCK) for place in (folder, *folder.iterdir())
     )
 
 
@@ -130,19 +130,19 @@ def _look(folder: Path) -> Checked:
             checked.read(folder, EXPERIMENT)
             with suppress(OwnMethodError):
                 reopen(folder)
-    for one in (folder, *inside):
-        is_run = os.path.lexists(one / RUN) or os.path.lexists(one / ROUNDS)
-        if is_run or os.path.lexists(one / MODELS):
+    for place in (folder, *inside):
+        has_run = os.path.lexists(place / RUN) or os.path.lexists(place / ROUNDS)
+        if has_run or os.path.lexists(place / MODELS):
             with checked.step():
-                if one != folder:
-                    within(folder, one.name)
-                checked.run(one) if is_run else checked.export(one)
-    if not checked.files and not checked.found.damaged:
+                if place != folder:
+                    within(folder, place.name)
+                checked.run(place) if has_run else checked.export(place)
+    if not checked.files and not checked.findings.damaged:
         raise UserError(
             f"{folder} is not a run directory, and contains neither runs nor exported models"
         )
-    checked.found.digest = checked.digest()
-    return checked.found
+    checked.findings.digest = checked.digest()
+    return checked.findings
 
 
 @public
@@ -194,10 +194,17 @@ def _check_accepted(path: Path) -> None:
 
 
 class _Checking:
-    """A check that continues after errors. ``found`` holds the findings, ``files`` the files that were read -> checksum."""
+    """A check that continues after errors.
 
-    def __init__(self, folder: Path, found: Checked) -> None:
-        self.folder, self.found = folder, found
+    Attributes:
+        folder: The folder that is checked.
+        findings: What was found so far.
+        files: File that was read -> its checksum.
+    """
+
+    def __init__(self, folder: Path, findings: Checked) -> None:
+        self.folder = folder
+        self.findings = findings
         self.files: dict[Path, str] = {}
 
     @contextmanager
@@ -206,15 +213,15 @@ class _Checking:
         try:
             yield
         except UserError as error:
-            self.found.damaged.append(str(error))
+            self.findings.damaged.append(str(error))
         except OSError as error:
-            self.found.damaged.append(f"{error.filename}: {reason(error)}")
+            self.findings.damaged.append(f"{error.filename}: {reason(error)}")
 
     def digest(self) -> str:
         """The digest of all files that were read."""
         rows = [
-            f"{path.relative_to(self.folder)} {known}\n"
-            for path, known in sorted(self.files.items())
+            f"{path.relative_to(self.folder)} {file_checksum}\n"
+            for path, file_checksum in sorted(self.files.items())
         ]
         return checksum.digest("".join(rows).encode())
 
@@ -230,13 +237,13 @@ class _Checking:
 
     def run(self, folder: Path) -> None:
         """Check a run directory."""
-        record, before = Record(folder), len(self.found.damaged)
+        record = Record(folder)
+        damaged_before = len(self.findings.damaged)
         rounds: list[int] = []
         entries: list[Entry] = []
         with self.step():
-            rounds = (
-                record.checkpoints.rounds()
-            )  # read first: a round is recorded before its checkpoint is stored
+            # Checkpoints first: a running process records a round before it stores its checkpoint.
+            rounds = record.checkpoints.rounds()
         with self.step():
             self.read(folder, RUN)
             record.description()
@@ -245,33 +252,37 @@ class _Checking:
                 self.federation(record, bool(entries))
         matrices = [name for entry in entries for name in self.matrices(folder, entry)]
         with self.step():
-            blobs = self.checkpoints(record, rounds, entries, len(self.found.damaged) == before)
-            names = (
-                self.planted(folder, matrices, blobs) if len(self.found.damaged) == before else []
+            blobs = self.checkpoints(
+                record, rounds, entries, len(self.findings.damaged) == damaged_before
             )
-            self.others(folder, WRITTEN, names)
-        if len(self.found.damaged) == before:
+            planted_names = (
+                self.planted(folder, matrices, blobs)
+                if len(self.findings.damaged) == damaged_before
+                else []
+            )
+            self.others(folder, WRITTEN, planted_names)
+        if len(self.findings.damaged) == damaged_before:
             kept = (
                 f"checkpoints of rounds {', '.join(map(str, rounds))}"
                 if rounds
                 else "no checkpoint"
             )
-            self.found.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept}")
+            self.findings.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept}")
 
     def records(self, record: Record) -> list[Entry]:
         """Check the records and return the lines that are intact."""
         entries: list[Entry] = []
         with self.step():
-            path, damaged = within(record.folder, ROUNDS), 0
-            size = (
-                path.stat().st_size if path.exists() else 0
-            )  # taken before the file is read: a running process adds lines
+            path = within(record.folder, ROUNDS)
+            damaged_lines = 0
+            # The size before the file is read: a running process adds lines.
+            size = path.stat().st_size if path.exists() else 0
             for entry in record.entries():
                 entries.append(entry)
                 if entry.problem is not None:
-                    self.found.damaged.append(entry.problem)
-                    damaged += 1
-                if damaged == MOST_DAMAGED:
+                    self.findings.damaged.append(entry.problem)
+                    damaged_lines += 1
+                if damaged_lines == MAX_LISTED_DAMAGE:
                     raise UserError(f"{path} has more damaged lines, which are not listed")
             if path.exists():
                 self.keep(path)
@@ -283,7 +294,8 @@ class _Checking:
 
     def rest(self, record: Record, entries: list[Entry]) -> None:
         """Report the bytes after the last complete line."""
-        path, description = record.folder / ROUNDS, record.description()
+        path = record.folder / ROUNDS
+        description = record.description()
         last = entries and Shown.of(description["world"]).line(entries[-1].line)
         if last and ends(last, description["rounds"], description.get("target")):
             text = "has data after the last round, which no command reads; they may be deleted"
@@ -291,7 +303,7 @@ class _Checking:
             text = "has a last line that is being written"
         else:
             text = "has an incomplete last line; resuming repeats that round"
-        self.found.unchecked.append(f"{path} {text}")
+        self.findings.unchecked.append(f"{path} {text}")
 
     def matrices(self, folder: Path, entry: Entry) -> list[str]:
         """Check the matrices of a round and return their files."""
@@ -318,21 +330,21 @@ class _Checking:
         """
         identity = record.identity() if sound else None
         blobs: list[str] = []
-        whole = None
+        newest_intact = None
         for round in reversed(rounds):
             path = record.checkpoints.path(round)
             try:
                 blobs += record.checkpoints.check(round, identity)
                 self.keep(path)
-                whole = whole or round
+                newest_intact = newest_intact or round
             except (UserError, FileNotFoundError) as error:
                 if round in record.checkpoints.rounds():  # if not, a running process has removed it
                     more = (
-                        f"; that of round {whole} is intact, so {path.name} is not needed and may be deleted"
-                        if whole
+                        f"; that of round {newest_intact} is intact, so {path.name} is not needed and may be deleted"
+                        if newest_intact
                         else ""
                     )
-                    self.found.damaged.append(f"{path} cannot be read: {error}{more}")
+                    self.findings.damaged.append(f"{path} cannot be read: {error}{more}")
         if sound and entries:
             self.newest(record, len(entries))
         return blobs
@@ -342,16 +354,22 @@ class _Checking:
         rounds = record.checkpoints.rounds()
         if not rounds:
             lost = "has no checkpoint: it cannot be exported, and missing last rounds cannot be detected"
-            self.found.unchecked.append(f"{record.folder} {lost}")
+            self.findings.unchecked.append(f"{record.folder} {lost}")
         elif recorded - rounds[-1] > record.description().get("checkpoint_every", 1):
             lost = f"{record.folder} has lost its newest checkpoint; resuming repeats the rounds after {rounds[-1]}"
-            self.found.damaged.append(lost)
+            self.findings.damaged.append(lost)
 
     def planted(self, folder: Path, matrices: Collection[str], blobs: Collection[str]) -> list[str]:
         """Files in a run's folders that no other file refers to, so that no command reads them."""
         checkpoints = Checkpoints(folder / "state")
-        known = {*matrices, "state/blobs", *(f"state/blobs/{name}.safetensors" for name in blobs)}
-        known |= {f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()}
+        expected_names = {
+            *matrices,
+            "state/blobs",
+            *(f"state/blobs/{name}.safetensors" for name in blobs),
+        }
+        expected_names |= {
+            f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()
+        }
         inside = [
             path
             for name in (SIMILARITY, "state", "state/blobs")
@@ -360,12 +378,13 @@ class _Checking:
         return [
             name
             for path in inside
-            if (name := str(path.relative_to(folder)).removesuffix(PART)) not in known
+            if (name := str(path.relative_to(folder)).removesuffix(PART)) not in expected_names
         ]
 
     def federation(self, record: Record, recorded: bool) -> None:
         """Check the files that only the server of a federation writes; ``recorded``: whether it has completed a round."""
-        folder, world = record.folder, record.description()["world"]
+        folder = record.folder
+        world = record.description()["world"]
         if os.path.lexists(folder / NODES) or (recorded and "data" not in world):
             if read_nodes(folder) is None:
                 raise DamagedError(f"{folder} has lost its {NODES}")
@@ -384,21 +403,25 @@ class _Checking:
                 read_model(folder, name, document)
                 self.keep(folder / name)
         models = len(set(document["files"]) - {SHARED})
-        self.found.intact.append(f"{folder}: {MODELS} and {count(models, 'model')}")
+        self.findings.intact.append(f"{folder}: {MODELS} and {count(models, 'model')}")
         self.others(folder, {MODELS, *document["files"]})
 
-    def others(self, folder: Path, known: Collection[str], more: Collection[str] = ()) -> None:
+    def others(
+        self, folder: Path, known_names: Collection[str], planted: Collection[str] = ()
+    ) -> None:
         """Report the unknown files in a folder, and the files ``more`` inside its subfolders."""
         names = [
-            name for path in _listed(folder) if (name := path.name.removesuffix(PART)) not in known
+            name
+            for path in _listed(folder)
+            if (name := path.name.removesuffix(PART)) not in known_names
         ]
-        names = sorted(names) + sorted(more)
+        names = sorted(names) + sorted(planted)
         if names:
             extra = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
             hint = (
                 f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
             )
-            self.found.unchecked.append(extra + (hint if more and _goes_on(folder) else ""))
+            self.findings.unchecked.append(extra + (hint if planted and _goes_on(folder) else ""))
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -184,7 +184,8 @@ class Experiment:
     origin: Origin | None = dataclasses.field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        methods, seeds = some([method.name for method in self.methods]), some(self.seeds)
+        methods = some([method.name for method in self.methods])
+        seeds = some(self.seeds)
         return f"<Experiment: {methods} over {self.scenario}; seeds {seeds}; {count(self.rounds, 'round')}>"
 
     def __post_init__(self) -> None:
@@ -742,56 +743,53 @@ def _scenario_settings(spec: Spec) -> list[str]:
 
 def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     table, _, name = key.rpartition(".")
-    there = [place for place in places if table in (place.table, place.kind)]
-    if not there:
+    table_places = [place for place in places if table in (place.table, place.kind)]
+    if not table_places:
         tables = dict.fromkeys([*(p.table for p in places), "method"])
         if table in METHODS:
             raise SettingError(f"--set {key}: {table} is not among the methods of this run")
         raise SettingError(
             f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})"
         )
-    found = [place for place in there if place.key == name]
-    if not found:
-        known = list(dict.fromkeys(place.key for place in there))
-        likely = meant(name, known)
-        said = f"; did you mean {likely}?" if likely else ""
+    matching = [place for place in table_places if place.key == name]
+    if not matching:
+        known_names = list(dict.fromkeys(place.key for place in table_places))
+        likely = meant(name, known_names)
+        likely_hint = f"; did you mean {likely}?" if likely else ""
         raise SettingError(
-            f"--set {key}: {table} has no setting {name!r}{said} (known: {', '.join(known)})"
+            f"--set {key}: {table} has no setting {name!r}{likely_hint} (known: {', '.join(known_names)})"
         )
-    return found
+    return matching
 
 
 def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingPlace]:
-    found = [place for place in places if place.key == key and place.kind not in DOTTED]
-    if (
-        key == "target"
-    ):  # in a table the column to predict, otherwise the accuracy, which --target sets in any case
-        found = [place for place in found if (place.kind == "scenario") == of_table]
-    if not found:
+    matching = [place for place in places if place.key == key and place.kind not in DOTTED]
+    # In a table, target is the column to predict; otherwise the accuracy, which --target also sets.
+    if key == "target":
+        matching = [place for place in matching if (place.kind == "scenario") == of_table]
+    if not matching:
         if table := next((place.table for place in places if place.key == key), None):
             raise SettingError(f"--set {key}: write {table}.{key}")
         raise SettingError(
             f"--set {key}: no method of this run, training or scenario has a setting {key!r}{_hint(places, key)}"
         )
-    if len({place.kind for place in found}) > 1:
-        names = " or ".join(dict.fromkeys(place.dotted for place in found))
+    if len({place.kind for place in matching}) > 1:
+        names = " or ".join(dict.fromkeys(place.dotted for place in matching))
         raise SettingError(f"--set {key} is ambiguous: write {names}")
-    return found
+    return matching
 
 
 def _hint(places: list[SettingPlace], key: str) -> str:
     """The end of a sentence that says which setting may be meant by a key that is none."""
-    for name in (
-        key,
-        *called_here(key),
-    ):  # its names elsewhere; settings of the run's methods come first
+    # Its names elsewhere; settings of the run's methods come first.
+    for name in (key, *called_here(key)):
         likely = next((place for place in places if place.key == name), None)
         if likely is not None:
             return f"; did you mean {_written(places, likely)}?"
     others = [
         name
         for name, cls in METHODS.items()
-        if any(one in settings_of(cls) for one in (key, *called_here(key)))
+        if any(setting_name in settings_of(cls) for setting_name in (key, *called_here(key)))
     ]
     if others:
         return f"; it is a setting of {', '.join(others)}, and this run has none of these"

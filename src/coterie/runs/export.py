@@ -107,7 +107,8 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     Raises:
         UserError: The net is no longer known, or cannot be made.
     """
-    world, boundary = run.record.description()["world"], run.experiment.boundary
+    world = run.record.description()["world"]
+    boundary = run.experiment.boundary
     elsewhere = of_federation(run)
     sealed = (
         {"rotation": boundary.rotation, "block": boundary.block}
@@ -135,9 +136,8 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
         }
 
     sent = {piece.name for piece in layout.pieces}
-    whole = module.state_dict(
-        keep_vars=True
-    )  # the parameters themselves: tied ones are the same object
+    # The parameters themselves: tied ones are the same object.
+    whole = module.state_dict(keep_vars=True)
     trained = {id(whole[name]) for name in sent}
     untrained = tuple(name for name, value in whole.items() if id(value) not in trained)
     return Net(about, sealed, stays, tuple(layout.columns), untrained, named)
@@ -181,15 +181,16 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
         UserError: No net can be made from the description.
     """
     try:
-        shape, classes = tuple(int(size) for size in about["shape"]), int(about["classes"])
+        shape = tuple(int(size) for size in about["shape"])
+        classes = int(about["classes"])
         sizes = math.prod(shape) if shape and min(shape) > 0 else 0
         if not 0 < sizes <= LARGEST_INPUT or not 0 < classes <= LARGEST_INPUT:
             raise ValueError(f"inputs of shape {list(shape)} and {classes} classes")
         if str(about["name"]) in nets.MODELS:
             with torch.device("meta"):
                 needed = sum(
-                    one.numel()
-                    for one in nets.make(str(about["name"]), shape, classes).parameters()
+                    parameter.numel()
+                    for parameter in nets.make(str(about["name"]), shape, classes).parameters()
                 )
             if needed > numbers:
                 raise ValueError(f"a net of {needed:,} numbers, but its models have {numbers:,}")
@@ -234,38 +235,41 @@ def _described(
     try:
         net = run.record.description()["world"]["net"]
         pieces = [
-            (one["name"], tuple(one["shape"]), _dtype(one["dtype"])) for one in net["tensors"]
+            (tensor_entry["name"], tuple(tensor_entry["shape"]), _dtype(tensor_entry["dtype"]))
+            for tensor_entry in net["tensors"]
         ]
         layers = tuple({name.rpartition(".")[0]: None for name, _, _ in pieces[: net["trainable"]]})
-        tied, others = dict(net.get("tied", {})), {}
+        tied = dict(net.get("tied", {}))
+        other_tensors = {}
         if "others" in net:
             name = Path(net["others"]).name
             data = read_within(run.folder, name)
             checksum.check(data, run.folder / name, net.get("others_checksum"))
-            others = safetensors.torch.load(data)
+            other_tensors = safetensors.torch.load(data)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise DamagedError(
             f"{run.folder} has no valid list of its net's tensors ({error}); it is damaged"
         ) from error
 
     def named(row: Tensor) -> Tensors:
-        out, start = dict(others), 0
+        out = dict(other_tensors)
+        start = 0
         for name, shape, dtype in pieces:
             stop = start + math.prod(shape)
             out[name] = (
                 row[start:stop].reshape(shape).to(torch.float32 if whole else dtype, copy=True)
             )
             start = stop
-        return {**out, **{name: out[other].clone() for name, other in tied.items()}}
+        return {**out, **{name: out[source].clone() for name, source in tied.items()}}
 
-    return layers, tuple(others), named
+    return layers, tuple(other_tensors), named
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name} is not a numeric type")
-    return found
+    return dtype
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -326,24 +330,27 @@ def save(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} exists and is not an empty folder; choose another")
     runs = reopen(run, trust_code=trust_code, secret=secret)
-    made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
+    folders_made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir()
-        made.insert(0, part)
-        for one in runs:
-            _save(one, part if one.folder == Path(run) else part / one.folder.name, warn)
+        folders_made.insert(0, part)
+        for run_saved in runs:
+            _save(
+                run_saved,
+                part if run_saved.folder == Path(run) else part / run_saved.folder.name,
+                warn,
+            )
             if progress:
                 progress()
         part.rename(to)
     finally:
-        if part in made:
+        if part in folders_made:
             shutil.rmtree(part, ignore_errors=True)
-        for parent in made if not to.exists() else ():
-            with contextlib.suppress(
-                OSError
-            ):  # it was never made, or another process has written into it
+        for parent in folders_made if not to.exists() else ():
+            # It was never made, or another process has written into it.
+            with contextlib.suppress(OSError):
                 parent.rmdir()
     return to
 
@@ -479,7 +486,8 @@ def _files(
             files.setdefault(key, f"group-{number}.safetensors")
     for client, key in keys.items():
         files.setdefault(key, f"client-{client}.safetensors")
-    paths, number = {}, 0
+    paths = {}
+    number = 0
     alone = (
         set()
         if assignment.ensemble
@@ -503,9 +511,9 @@ def _files(
     return files, clients
 
 
-def _keeps_all(own: torch.Tensor | None) -> bool:
+def _keeps_all(own_values: torch.Tensor | None) -> bool:
     """Whether a client's own values are a whole model."""
-    return own is not None and not bool(own.isnan().any())
+    return own_values is not None and not bool(own_values.isnan().any())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -564,7 +572,7 @@ def load(
             document["model"],
             model,
             trust_code,
-            sum(one.numel() for one in tensors.values()),
+            sum(tensor.numel() for tensor in tensors.values()),
         )
         nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
     served = nets[0] if len(nets) == 1 else Ensemble(nets, COMBINED[document["combine"]])
@@ -585,7 +593,7 @@ def read_document(folder: Path) -> dict[str, Any]:
     """
     path = folder / MODELS
     if not path.is_file():
-        inside = sorted(found.parent.name for found in folder.glob(f"*/{MODELS}"))
+        inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS}"))
         hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
         raise UserError(f"{folder} holds no exported models: it has no {MODELS}{hint}")
     try:
@@ -593,21 +601,21 @@ def read_document(folder: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(data)
         check_schema(document["schema"], path)
         checksum.check_json(data, path)
-        found = {key: document[key] for key in _KINDS}
+        entries = {key: document[key] for key in _KINDS}
         for key, kinds in _KINDS.items():
-            if not isinstance(found[key], kinds):
+            if not isinstance(entries[key], kinds):
                 raise TypeError(f"{key!r} has the wrong type")
-        found["combine"] = document.get("combine", mean_probability.__name__)
-        found["target_scale"] = document.get("target_scale")
-        if found["target_scale"] is not None and not sound(found["target_scale"]):
+        entries["combine"] = document.get("combine", mean_probability.__name__)
+        entries["target_scale"] = document.get("target_scale")
+        if entries["target_scale"] is not None and not sound(entries["target_scale"]):
             raise ValueError("'target_scale' has no means and deviations")
-        if found["ensemble"] and found["combine"] not in COMBINED:
+        if entries["ensemble"] and entries["combine"] not in COMBINED:
             raise UserError(
                 f"{path} combines an ensemble's outputs by code of its own; load its files one by one"
             )
-        if found["sealed"] is not None:
-            Boundary(rotation=found["sealed"]["rotation"], block=found["sealed"]["block"])
-        return found
+        if entries["sealed"] is not None:
+            Boundary(rotation=entries["sealed"]["rotation"], block=entries["sealed"]["block"])
+        return entries
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error})") from error
 

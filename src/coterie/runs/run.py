@@ -142,13 +142,13 @@ def run(
         raise SettingError(
             f"start must be the position of an earlier round, such as round.position, got {start!r:.60}"
         )
-    chosen: Method[Any] = made_method(method)
+    chosen_method: Method[Any] = made_method(method)
     given: Any = scenario
     if not isinstance(given, str | Scenario | OwnWorld | World) and not callable(given):
-        taken = (
+        accepted = (
             "a scenario's name, a Scenario, a World, or a function that makes the world of a seed"
         )
-        raise SettingError(f"scenario must be {taken}, got {brief(given)}")
+        raise SettingError(f"scenario must be {accepted}, got {brief(given)}")
     setup = find(scenario) if isinstance(scenario, str) else scenario
     setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
     world = setup.build(seed, data_folder(data))
@@ -157,8 +157,8 @@ def run(
     if start is None:
         trial(world, seed)
         warn_of(world, depth=4)
-    made = inprocess.rounds(
-        chosen,
+    rounds_made = inprocess.rounds(
+        chosen_method,
         world,
         rounds=rounds,
         seed=seed,
@@ -171,7 +171,7 @@ def run(
         boundary=None if boundary is None else table_of("boundary", boundary, Boundary()),
         robust=None if robust is None else table_of("robust", robust, Robust()),
     )
-    return followed(made, chosen.name, rounds) if progress else made
+    return followed(rounds_made, chosen_method.name, rounds) if progress else rounds_made
 
 
 @public
@@ -201,7 +201,8 @@ class Run:
             return table(f"{title}: {error}", [])
         if not lines:
             return table(f"{title}: no round has been made yet", [])
-        last, tested = lines[-1], next((line for line in reversed(lines) if line["tested"]), None)
+        last = lines[-1]
+        tested = next((line for line in reversed(lines) if line["tested"]), None)
         metric = shown_as(last).main
         rows = by_group(
             last["groups"],
@@ -279,8 +280,8 @@ class Run:
             UserError: The run cannot be resumed: a file is damaged or of a newer Coterie, the data
                 have changed, or code or a secret is needed and was not given.
         """
-        made = self._rounds(workers)
-        return followed(made, self.name, self.experiment.rounds) if progress else made
+        rounds_made = self._rounds(workers)
+        return followed(rounds_made, self.name, self.experiment.rounds) if progress else rounds_made
 
     def _rounds(self, workers: int | None) -> Generator[Round, None, None]:
         if self.finished():
@@ -361,10 +362,11 @@ class Run:
 
     def _prepare(self, world: World) -> Position | None:
         """Write ``run.toml``, or check it and remove the records after the checkpoint."""
-        record, facts = self.record, world_facts(world)
+        record = self.record
+        facts = world_facts(world)
         if not record.begun:
-            known = self.experiment.origin and self.experiment.origin.secret
-            secret = {"secret": known} if known else _secret_of(self.experiment)
+            known_secret = self.experiment.origin and self.experiment.origin.secret
+            secret = {"secret": known_secret} if known_secret else _secret_of(self.experiment)
             record.describe(
                 {**self.experiment.spec(), **secret, "world": facts, "versions": versions()}
             )
@@ -412,8 +414,8 @@ class Runs(tuple[Run, ...]):
         Raises:
             UserError: As :meth:`coterie.Run.rounds`.
         """
-        for one in self:
-            for _ in one.rounds(workers, progress):
+        for run in self:
+            for _ in run.rounds(workers, progress):
                 pass
         return self
 
@@ -423,13 +425,13 @@ class Runs(tuple[Run, ...]):
         Raises:
             UserError: As :meth:`coterie.Run.to_pandas`.
         """
-        return frame({"run": one.folder.name, **row} for one in self for row in one._rows())
+        return frame({"run": run.folder.name, **row} for run in self for row in run._rows())
 
     def __repr__(self) -> str:
-        return f"<{count(len(self), 'run')}: {some([one.name for one in self])}>"
+        return f"<{count(len(self), 'run')}: {some([run.name for run in self])}>"
 
     def _repr_html_(self) -> str:
-        return "".join(one._repr_html_() for one in self)
+        return "".join(run._repr_html_() for run in self)
 
 
 def _secret_of(experiment: Experiment) -> dict[str, str]:
@@ -527,9 +529,9 @@ DERIVED = ("constant", "testers", "cautions", "averages_shares")
 
 def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
     """What a verdict needs to know about the clients' tests, see :data:`DERIVED`."""
-    shared = times_tested(world)
+    test_counts = times_tested(world)
     facts: dict[str, Any] = {
-        "testers": [round(shared.get(client, 1.0), 6) for client in clients]
+        "testers": [round(test_counts.get(client, 1.0), 6) for client in clients]
     }  # 1 for a hostile one
     if (reference := constant(world)) is not None:
         facts["constant"] = {
@@ -539,7 +541,7 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
         }
         if reference.sums:
             sums = [
-                {part: list(each) for part, each in reference.sums.get(client, {}).items()}
+                {part: list(numbers) for part, numbers in reference.sums.get(client, {}).items()}
                 for client in clients
             ]
             facts["constant"]["sums"] = sums
@@ -547,8 +549,8 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
     main_metric = world.objective.named[main]
     if main_metric is not METRICS.get(main):  # of those, readers know it
         facts["averages_shares"] = main_metric.averages_shares
-    if said := cautions(world):
-        facts["cautions"] = said
+    if warnings_of_data := cautions(world):
+        facts["cautions"] = warnings_of_data
     return facts
 
 
@@ -572,18 +574,21 @@ def digest(world: World) -> str:
     numbers of items are.
     """
     state = hashlib.blake2b(digest_size=16)
-    seen: set[int] = set()
+    hashed_pools: set[int] = set()
     for data in (clients[client] for clients in world.steps for client in sorted(clients)):
         for split in (data.train, data.validation, data.test):
-            new = () if id(split.inputs) in seen else (split.inputs,)
-            seen.add(id(split.inputs))
+            new = () if id(split.inputs) in hashed_pools else (split.inputs,)
+            hashed_pools.add(id(split.inputs))
             parts = (
                 (_probed(split), split.index)
                 if isinstance(split.inputs, Items)
                 else (*new, split.index, split.targets)
             )
             for tensor in tensors(
-                (*parts, *(one for one in (split.subjects, split.spans) if one is not None))
+                (
+                    *parts,
+                    *(tensor for tensor in (split.subjects, split.spans) if tensor is not None),
+                )
             ):
                 state.update(tensor.contiguous().numpy())
     return state.hexdigest()
@@ -595,12 +600,13 @@ PROBED = 16
 
 def _probed(split: Split) -> list[Batch]:
     """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
-    at = torch.linspace(0, len(split) - 1, min(PROBED, len(split))).long()
-    first, again = (split.batch(at[:1]) for _ in range(2)) if len(split) else ((), ())
+    positions = torch.linspace(0, len(split) - 1, min(PROBED, len(split))).long()
+    first, again = (split.batch(positions[:1]) for _ in range(2)) if len(split) else ((), ())
     same = all(
-        torch.equal(one, two) for one, two in zip(tensors(first), tensors(again), strict=True)
+        torch.equal(tensor, tensor_again)
+        for tensor, tensor_again in zip(tensors(first), tensors(again), strict=True)
     )
-    return [split.batch(at[i : i + 1]) for i in range(len(at))] if same else []
+    return [split.batch(positions[i : i + 1]) for i in range(len(positions))] if same else []
 
 
 def changed_versions(run: Run) -> list[str]:
@@ -676,8 +682,8 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
         read_recorded(path)
     else:
         Record(folder).description()
-    there = read(path)  # tables alone: nothing that they name is imported
-    difference = _difference(there, json.loads(json.dumps(experiment.spec())))
+    recorded_spec = read(path)  # tables alone: nothing that they name is imported
+    difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
     if difference:
         raise UserError(
             f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew"
@@ -714,23 +720,24 @@ def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: st
     for name in dict.fromkeys((*recorded, *given)):
         if not table and name in NO_DIFFERENCE:
             continue
-        there, here = recorded.get(name), given.get(name)
-        if isinstance(there, Mapping) and isinstance(here, Mapping):
-            inner = _difference(there, here, f"{table}{name}.")
+        recorded_value = recorded.get(name)
+        given_value = given.get(name)
+        if isinstance(recorded_value, Mapping) and isinstance(given_value, Mapping):
+            inner = _difference(recorded_value, given_value, f"{table}{name}.")
             if inner:
                 return inner
         elif (
             name == "methods"
-            and isinstance(there, list)
-            and isinstance(here, list)
-            and len(there) == len(here)
+            and isinstance(recorded_value, list)
+            and isinstance(given_value, list)
+            and len(recorded_value) == len(given_value)
         ):
-            for one, two in zip(there, here, strict=True):
-                inner = _difference(one, two, f"{one.get('name')}.")
+            for recorded_table, given_table in zip(recorded_value, given_value, strict=True):
+                inner = _difference(recorded_table, given_table, f"{recorded_table.get('name')}.")
                 if inner:
                     return inner
-        elif there != here and "secret" not in name:
-            return f"{table}{name} = {brief(there)}, and not {brief(here)}"
+        elif recorded_value != given_value and "secret" not in name:
+            return f"{table}{name} = {brief(recorded_value)}, and not {brief(given_value)}"
     return ""
 
 
@@ -799,12 +806,12 @@ def _runs(experiment: Experiment, folder: Path) -> Runs:
     if len(experiment.methods) == len(experiment.seeds) == 1:
         return Runs((Run(folder, experiment),))
     names = [method.name for method in experiment.methods]
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     runs = []
     for method in experiment.methods:
-        seen[method.name] += 1
+        counts[method.name] += 1
         label = (
-            method.name if names.count(method.name) == 1 else f"{method.name}-{seen[method.name]}"
+            method.name if names.count(method.name) == 1 else f"{method.name}-{counts[method.name]}"
         )
         for seed in experiment.seeds:
             runs.append(
@@ -865,7 +872,7 @@ def reopen(
         raise SettingError(
             f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}"
         )
-    own = {method.name: type(method) for method in map(made_method, methods)}
+    own_methods = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
     for name in (EXPERIMENT, RUN):
         if (folder / name).is_file() or (folder / name).is_symlink():
@@ -876,20 +883,20 @@ def reopen(
                 Record(folder).description()
             spec = read(path, trust_code=trust_code, secret=secret)
             for table in spec["methods"]:
-                if table["name"] not in {**METHODS, **own}:
+                if table["name"] not in {**METHODS, **own_methods}:
                     raise OwnMethodError(
                         f"{path} has the method {table['name']!r}, which is not one of Coterie's; if it is yours, use Python: "
                         f"coterie.reopen({str(folder)!r}, methods=[...])"
                     )
-            experiment = make(spec, own)
+            experiment = make(spec, own_methods)
             if world is not None:
                 experiment = _with_world(experiment, world, folder)
             if address is not None:
                 experiment = replace(experiment, address=address)
-            found = _runs(experiment, folder)
-            for one in found if name == EXPERIMENT else ():
-                _check_place(one, folder, own)
-            return found
+            runs = _runs(experiment, folder)
+            for run in runs if name == EXPERIMENT else ():
+                _check_place(run, folder, own_methods)
+            return runs
     if not folder.exists():
         raise UserError(f"{folder} does not exist")
     begun = folder.is_dir() and {path.name for path in folder.iterdir()}
@@ -901,20 +908,21 @@ def reopen(
     raise UserError(f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}")
 
 
-def _check_place(one: Run, folder: Path, own: Mapping[str, type[Any]]) -> None:
+def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -> None:
     """Raise :class:`~coterie.settings.UserError` if a run of an experiment is at another place, or is a different run."""
-    within(folder, one.folder.name)
-    if one.record.begun:
-        one.record.description()
-        there = make(read(one.folder / RUN), own)
+    within(folder, run.folder.name)
+    if run.record.begun:
+        run.record.description()
+        recorded_experiment = make(read(run.folder / RUN), own_methods)
         boundaries = [
-            replace(experiment.boundary, secret=None) for experiment in (there, one.experiment)
+            replace(experiment.boundary, secret=None)
+            for experiment in (recorded_experiment, run.experiment)
         ]
         if boundaries[0] != boundaries[1] or any(
-            getattr(there, name) != getattr(one.experiment, name) for name in _SAME
+            getattr(recorded_experiment, name) != getattr(run.experiment, name) for name in _SAME
         ):
             raise DamagedError(
-                f"{one.folder} does not have the run that {folder / EXPERIMENT} describes"
+                f"{run.folder} does not have the run that {folder / EXPERIMENT} describes"
             )
 
 

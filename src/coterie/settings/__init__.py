@@ -291,9 +291,9 @@ def describe(hint: Any) -> str:
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def nearest(name: Any, known: Iterable[str]) -> str:
+def nearest(name: Any, known_names: Iterable[str]) -> str:
     """Return ``"; did you mean X?"`` for the known name that ``name`` most likely stands for, or an empty text."""
-    close = closest(name, known)
+    close = closest(name, known_names)
     return f"; did you mean {close}?" if close else ""
 
 
@@ -304,14 +304,18 @@ _NOT_GIVEN = object()
 
 
 def no_setting(
-    owner: str, name: str, known: Iterable[str], value: Any = _NOT_GIVEN, beside: Iterable[Any] = ()
+    owner: str,
+    name: str,
+    known_names: Iterable[str],
+    value: Any = _NOT_GIVEN,
+    beside: Iterable[Any] = (),
 ) -> SettingError:
     """Return the error for a name that is not a setting: the likely slip, the settings, and the value.
 
     Args:
         owner: What has settings: a table, a class or a function.
         name: The name.
-        known: The names of the settings.
+        known_names: The names of the settings.
         value: The value that was given; it is not shown where a setting is secret.
         beside: The values of the other settings; a method's name among them is the method that is
             meant.
@@ -323,12 +327,16 @@ def no_setting(
         >>> print(no_setting("Objective", "metric", ["loss", "metrics"], "AUROC"))
         Objective has no setting 'metric'; did you mean metrics? (known: loss, metrics; got 'AUROC')
     """
-    known = list(known)
-    hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known
+    known_names = list(known_names)
+    hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known_names
     got = "" if hidden else f"; got {brief(value)}"
-    said = hint(str(name), known, [one for one in beside if isinstance(one, str)])
+    likely_setting = hint(
+        str(name),
+        known_names,
+        [value_beside for value_beside in beside if isinstance(value_beside, str)],
+    )
     return SettingError(
-        f"{owner} has no setting {name!r}{said} (known: {', '.join(known) or 'none'}{got})"
+        f"{owner} has no setting {name!r}{likely_setting} (known: {', '.join(known_names) or 'none'}{got})"
     )
 
 
@@ -345,12 +353,12 @@ OF_USERS = (
 """Classes of settings that users make, besides those of methods."""
 
 
-def hint(name: str, known: Sequence[str], methods: Sequence[str] = ()) -> str:
+def hint(name: str, known_names: Sequence[str], methods: Sequence[str] = ()) -> str:
     """Return the end of a sentence that says which setting is meant by a name that is none, or where it belongs.
 
     Args:
         name: The name.
-        known: The names of the settings.
+        known_names: The names of the settings.
         methods: The names of methods that are likely to be meant.
 
     Returns:
@@ -359,22 +367,27 @@ def hint(name: str, known: Sequence[str], methods: Sequence[str] = ()) -> str:
     names = (name, *called_here(name))
     owners: dict[type[Any], str] = {}  # class of settings -> what the setting is called there
     for cls in OWNERS.values():
-        there = [one for one in names if one in _reachable_names(cls)]
-        if there and (cls.__name__ in OF_USERS or isinstance(getattr(cls, "name", None), str)):
-            owners[cls] = there[0]
-    likely = meant(name, known)
+        names_there = [name_there for name_there in names if name_there in _reachable_names(cls)]
+        if names_there and (
+            cls.__name__ in OF_USERS or isinstance(getattr(cls, "name", None), str)
+        ):
+            owners[cls] = names_there[0]
+    likely = meant(name, known_names)
     slip = likely is not None and closest(name, [likely]) is not None
     if likely is not None and not slip:  # its name elsewhere
         return f"; did you mean {likely}?"
     for cls, key in owners.items():
         argument = cls.__name__.lower()
-        if argument in known:
+        if argument in known_names:
             return f"; it is a setting of {cls.__name__}: give {argument}=coterie.{cls.__name__}({key}=...)"
     its_methods = {cls.name: cls for cls in owners if cls.__name__ not in OF_USERS}
-    if its_methods and {"method", "methods"} & set(known):
-        chosen = next((one for one in methods if one in its_methods), next(iter(its_methods)))
-        made = f"coterie.methods.{its_methods[chosen].__name__}({owners[its_methods[chosen]]}=...)"
-        return f"; it is a setting of the method {chosen}: give {made} as the method"
+    if its_methods and {"method", "methods"} & set(known_names):
+        likely_method = next(
+            (setting_name for setting_name in methods if setting_name in its_methods),
+            next(iter(its_methods)),
+        )
+        method_call = f"coterie.methods.{its_methods[likely_method].__name__}({owners[its_methods[likely_method]]}=...)"
+        return f"; it is a setting of the method {likely_method}: give {method_call} as the method"
     if likely is not None:
         return f"; did you mean {likely}?"
     return f"; it is a setting of {next(iter(owners)).__name__}" if owners else ""
@@ -516,11 +529,11 @@ def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
         SettingError: A name is unknown (the message suggests the nearest known one), or a value is
             not allowed.
     """
-    known = [f.name for f in dataclasses.fields(cls) if f.init]
+    setting_names = [f.name for f in dataclasses.fields(cls) if f.init]
     hints = _hints(cls)
     for name in values:
-        if name not in known:
-            raise no_setting(owner or cls.__name__, name, known, values[name])
+        if name not in setting_names:
+            raise no_setting(owner or cls.__name__, name, setting_names, values[name])
     nested = {
         k: v
         for k, v in values.items()
@@ -532,7 +545,7 @@ def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     """Return (name, type in words, default, sentence) of every setting of ``cls``, in order, the advanced ones last."""
     hints = _hints(cls)
-    found = [field for field in dataclasses.fields(cls) if "doc" in field.metadata]
+    documented_fields = [field for field in dataclasses.fields(cls) if "doc" in field.metadata]
     return [
         (
             f.name,
@@ -540,7 +553,7 @@ def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
             f.default,
             f.metadata["doc"] + (" (advanced)" if f.metadata["advanced"] else ""),
         )
-        for f in sorted(found, key=lambda field: bool(field.metadata["advanced"]))
+        for f in sorted(documented_fields, key=lambda field: bool(field.metadata["advanced"]))
     ]
 
 
@@ -564,15 +577,15 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
     Raises:
         SettingError: A name is not a setting, or a value is not allowed.
     """
-    known = settings_of(type(base), hidden)
+    setting_names = settings_of(type(base), hidden)
     for key in values:
-        if key not in known:
+        if key not in setting_names:
             if key in hidden:
-                known_ = ", ".join(known)
+                listed_names = ", ".join(setting_names)
                 raise SettingError(
-                    f"{table} has no setting {key!r}; write it as its own table, [{key}] (known: {known_})"
+                    f"{table} has no setting {key!r}; write it as its own table, [{key}] (known: {listed_names})"
                 )
-            raise no_setting(table, key, known, values[key])
+            raise no_setting(table, key, setting_names, values[key])
     return dataclasses.replace(base, **values)
 
 

@@ -93,7 +93,8 @@ def _checked_method(method: Callable[..., Any], owner: str) -> Callable[..., Any
 
 def _checked_function(function: Callable[..., Any], more: Sequence[str]) -> Callable[..., Any]:
     """A function whose wrong calls are one sentence, and whose numbers, texts and paths are checked."""
-    owner, signature = function.__name__, inspect.signature(function)
+    owner = function.__name__
+    signature = inspect.signature(function)
     parameters = list(signature.parameters)
     simple: dict[str, Any] | None = None
     usual: dict[str, frozenset[type[Any]]] = {}
@@ -222,7 +223,7 @@ def _is_path(hint: Any) -> bool:
 
 
 def _is_simple(hint: Any) -> bool:
-    return all(one in _SIMPLE or _is_path(one) for one in _options(hint))
+    return all(option in _SIMPLE or _is_path(option) for option in _options(hint))
 
 
 def _checked_value(name: str, value: Any, hint: Any) -> Any:

@@ -113,12 +113,12 @@ def called_here(name: Any) -> list[str]:
     return _ELSEWHERE.get(spelled(name), [])
 
 
-def closest(name: Any, known: Iterable[Any], least: float = CUTOFF) -> str | None:
+def closest(name: Any, known_names: Iterable[Any], least: float = CUTOFF) -> str | None:
     """Return the known name that ``name`` most likely stands for: another spelling of it, or one with a slip.
 
     Args:
         name: The name that is not known.
-        known: The known names.
+        known_names: The known names.
         least: The least similarity of a slip.
 
     Returns:
@@ -129,22 +129,22 @@ def closest(name: Any, known: Iterable[Any], least: float = CUTOFF) -> str | Non
         ('models', 'models', None)
     """
     by_spelling: dict[str, str] = {}
-    for one in known:
-        by_spelling.setdefault(spelled(one), str(one))
-    alike = (
+    for known_name in known_names:
+        by_spelling.setdefault(spelled(known_name), str(known_name))
+    matches = (
         difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=least)
         if spelled(name)
         else []
     )
-    return by_spelling[alike[0]] if alike else None
+    return by_spelling[matches[0]] if matches else None
 
 
-def meant(name: Any, known: Iterable[Any]) -> str | None:
+def meant(name: Any, known_names: Iterable[Any]) -> str | None:
     """Return the known setting that ``name`` most likely stands for: as :func:`closest`, or called so elsewhere.
 
     Args:
         name: The name that is not a setting.
-        known: The names of the settings.
+        known_names: The names of the settings.
 
     Returns:
         The name of the setting, or None if there is no likely one.
@@ -153,27 +153,28 @@ def meant(name: Any, known: Iterable[Any]) -> str | None:
         >>> meant("k", ["lr", "models"]), meant("learning_rate", ["lr", "models"])
         ('models', 'lr')
     """
-    by_spelling = {spelled(one): str(one) for one in known}
+    by_spelling = {spelled(known_name): str(known_name) for known_name in known_names}
     spellings = [spelled(name), *map(spelled, called_here(name))]
-    same = [by_spelling[spelling] for spelling in spellings if spelling in by_spelling]
-    return same[0] if same else closest(name, by_spelling.values())
+    matches = [by_spelling[spelling] for spelling in spellings if spelling in by_spelling]
+    return matches[0] if matches else closest(name, by_spelling.values())
 
 
-def edits(one: str, other: str) -> int:
+def edits(text: str, other_text: str) -> int:
     """Return the least number of letters to add, remove, replace or swap with the next that turns a text into another.
 
     Example:
         >>> edits("fedagv", "fedavg"), edits("fedprox", "fedper")
         (1, 3)
     """
-    # A row i has the distances of the first i letters to every beginning of the other text; a swap
+    # Row i has the distances of the first i letters to every beginning of the other text; a swap
     # looks two rows back.
-    rows = [list(range(len(other) + 1))]
-    for i, letter in enumerate(one, 1):
-        above, row = rows[-1], [i]
-        for j, other_letter in enumerate(other, 1):
+    rows = [list(range(len(other_text) + 1))]
+    for i, letter in enumerate(text, 1):
+        above = rows[-1]
+        row = [i]
+        for j, other_letter in enumerate(other_text, 1):
             least = min(above[j] + 1, row[-1] + 1, above[j - 1] + (letter != other_letter))
-            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], other_letter):
+            if i > 1 and j > 1 and (letter, text[i - 2]) == (other_text[j - 2], other_letter):
                 least = min(least, rows[-2][j - 2] + 1)
             row.append(least)
         rows.append(row)
