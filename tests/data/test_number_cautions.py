@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import coterie
-from coterie.data.number_cautions import of_few_rows, of_targets
+from coterie.data.cautions import of_few_rows, of_targets
 from coterie.data.objective import CLASSIFICATION, MULTILABEL, Objective
 from coterie.runs.run import Caution
 

@@ -13,10 +13,9 @@ import torch
 from coterie.data.arrays import as_array
 from coterie.data.columns import NUMBERS, check_columns, listed, names_of, of_dates, values
 from coterie.data.examples import Pool, check_distinct
-from coterie.data.given_order import about_order
 from coterie.data.matching import Matching, check_rows
 from coterie.data.objective import Objective
-from coterie.data.order import spans
+from coterie.data.order import about_order, spans
 from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike

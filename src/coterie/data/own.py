@@ -16,14 +16,6 @@ from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.duplicates import duplicate_hints
 from coterie.data.examples import Pool, check_distinct, own_pool, pool
-from coterie.data.given_order import (
-    ORDERS,
-    about_order,
-    order_of_each,
-    tested_by,
-    window_hints,
-    with_spans,
-)
 from coterie.data.matching import Matching, check_scale
 from coterie.data.objective import (
     CLASSIFICATION,
@@ -33,7 +25,16 @@ from coterie.data.objective import (
     cross_entropy,
     squared_error,
 )
-from coterie.data.order import in_time, spans_of
+from coterie.data.order import (
+    ORDERS,
+    about_order,
+    in_time,
+    order_of_each,
+    spans_of,
+    tested_by,
+    window_hints,
+    with_spans,
+)
 from coterie.data.scaling import Constants, standardized, with_standardized_targets
 from coterie.data.schema import NONE, Schema
 from coterie.data.spelling import check_unlike, name_of

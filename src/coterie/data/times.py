@@ -239,13 +239,15 @@ def _seconds(gap: Any) -> float | None:
 # Columns that look like times.
 
 
-WORDS = frozenset(("date", "datetime", "timestamp", "year", "month", "week", "day", "time", "hour"))
+TIME_WORDS = frozenset(
+    ("date", "datetime", "timestamp", "year", "month", "week", "day", "time", "hour")
+)
 """Names of columns, or their parts, that are hints of time where the values never fall."""
 
-SURE = 0.95
+MIN_DATE_SHARE = 0.95
 """Share of the values of a text column that are ISO dates where it counts as dates."""
 
-LOOKED_AT = 1000
+MAX_TRIED_VALUES = 1000
 """Values of a text column that are tried."""
 
 
@@ -257,12 +259,12 @@ def is_date_column(values: Sequence[Any] | np.ndarray) -> bool:
     if array.dtype.kind not in "OUST" or array.ndim != 1:
         return False
     tried = (
-        array[np.linspace(0, len(array) - 1, min(LOOKED_AT, len(array))).astype(int)]
+        array[np.linspace(0, len(array) - 1, min(MAX_TRIED_VALUES, len(array))).astype(int)]
         if len(array)
         else array
     )
     there = [value for value in tried if not is_missing(value)]
-    return bool(there) and sum(map(_is_date, there)) >= SURE * len(there)
+    return bool(there) and sum(map(_is_date, there)) >= MIN_DATE_SHARE * len(there)
 
 
 def _is_date(value: Any) -> bool:
@@ -283,7 +285,7 @@ def is_time_column(name: Any, values: np.ndarray, owners: np.ndarray) -> bool:
         owners: The client's number of each row ``(N,)``.
     """
     words = re.split(r"[\W_]+", str(name).lower())
-    if not WORDS.intersection(words) or values.dtype.kind not in "iuf":
+    if not TIME_WORDS.intersection(words) or values.dtype.kind not in "iuf":
         return False
     order = np.argsort(owners, kind="stable")
     steps, same = np.diff(values[order].astype(np.float64)), np.diff(owners[order]) == 0

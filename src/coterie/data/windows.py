@@ -10,16 +10,16 @@ import torch
 
 from coterie.data.batches import tensors
 
-PAIRS = 32
+COMPARED_PAIRS = 32
 """Successive examples that are compared."""
 
-FEWEST = 8
+MIN_EXAMPLES = 8
 """Examples of which fewer are not examined."""
 
-SHARED = 0.8
+MIN_SHARED_PAIRS = 0.8
 """Share of these pairs that must share values: where a series has a break, one does not."""
 
-MOST = 10_000_000
+MAX_WINDOW_VALUES = 10_000_000
 """Steps times values of an example above which it is not examined: it is an image, or a search
 would take seconds."""
 
@@ -42,9 +42,9 @@ def overlap(inputs: Any, targets: Any, order: np.ndarray | None = None) -> int:
     """
     parts = [one for one in tensors(inputs) if isinstance(one, torch.Tensor)]
     order = np.arange(len(parts[0]) if parts else 0) if order is None else order
-    if len(order) < FEWEST:
+    if len(order) < MIN_EXAMPLES:
         return 0
-    pairs = np.unique(np.linspace(0, len(order) - 2, PAIRS).astype(int))
+    pairs = np.unique(np.linspace(0, len(order) - 2, COMPARED_PAIRS).astype(int))
     first, second = torch.from_numpy(order[pairs]), torch.from_numpy(order[pairs + 1])
     after_first, after_second = _values(targets, first), _values(targets, second)
     horizon = 0 if after_first is None else after_first.shape[1]
@@ -52,7 +52,7 @@ def overlap(inputs: Any, targets: Any, order: np.ndarray | None = None) -> int:
     for part in parts:
         for axis in range(1, part.ndim):
             steps = part.shape[axis]
-            if steps < 2 or steps * part[0].numel() > MOST:
+            if steps < 2 or steps * part[0].numel() > MAX_WINDOW_VALUES:
                 continue
             one, two = (_along(part[rows], axis) for rows in (first, second))
             compared = [
@@ -91,7 +91,10 @@ def _shared(one: np.ndarray, two: np.ndarray, length: int) -> int:
     for shift in range(1, steps):
         if not _equal(one[tried], two[tried], shift).any():  # a few pairs exclude most shifts
             continue
-        if _equal(one, two, shift).mean() >= SHARED and _equal(one, others, shift).mean() <= 0.5:
+        if (
+            _equal(one, two, shift).mean() >= MIN_SHARED_PAIRS
+            and _equal(one, others, shift).mean() <= 0.5
+        ):
             return math.ceil(length / shift) - 1
     return 0
 

@@ -20,11 +20,11 @@ from coterie.data.datasets.source import (
 from coterie.data.examples import Dataset, Pool, pool
 from coterie.settings import UserError, setting
 
-PREFIX = "hub:"
+HUB_PREFIX = "hub:"
 
-INPUTS = ("image", "img", "images", "x", "pixel_values", "features", "inputs", "input")
-LABELS = ("label", "labels", "fine_label", "y", "target", "class", "digit", "character")
-WRITERS = ("writer_id", "writer", "user_id", "client_id", "hsf_id")
+USUAL_INPUTS = ("image", "img", "images", "x", "pixel_values", "features", "inputs", "input")
+USUAL_LABELS = ("label", "labels", "fine_label", "y", "target", "class", "digit", "character")
+USUAL_WRITERS = ("writer_id", "writer", "user_id", "client_id", "hsf_id")
 """Usual names of columns, the most likely first."""
 
 
@@ -59,14 +59,16 @@ def read_hub(paths: Paths, options: HubSettings, seed: int = 0) -> Dataset:
     name = options.name
     train_split, test_split = _splits(name)
     features = train_split.features
-    inputs = options.input_column or _column(name, features, "Image", INPUTS, "input_column")
-    labels = options.label_column or _column(name, features, "ClassLabel", LABELS, "label_column")
+    inputs = options.input_column or _column(name, features, "Image", USUAL_INPUTS, "input_column")
+    labels = options.label_column or _column(
+        name, features, "ClassLabel", USUAL_LABELS, "label_column"
+    )
     for column, setting_name in ((inputs, "input_column"), (labels, "label_column")):
         if column not in features:
             raise UserError(
                 f"{name} has no column {column!r} ({setting_name}); it has {', '.join(features)}"
             )
-    writer = next((column for column in WRITERS if column in features), None)
+    writer = next((column for column in USUAL_WRITERS if column in features), None)
     train = _pool(train_split, inputs, labels, writer, name)
     test = None if test_split is None else _pool(test_split, inputs, labels, writer, name)
     classes = getattr(features[labels], "num_classes", None)
@@ -83,7 +85,7 @@ def _splits(name: str) -> tuple[Any, Any | None]:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
         raise UserError(f"{name} needs flwr-datasets: pip install 'coterie[hub]'") from error
-    place = name.removeprefix(PREFIX)
+    place = name.removeprefix(HUB_PREFIX)
     _check_regular(Path(place))
     data = FederatedDataset(dataset=place, partitioners={}, shuffle=False)
     try:
@@ -152,7 +154,7 @@ _SOURCE = Source("a data set of the Hugging Face hub", read_hub, options=HubSett
 
 def _on_hub(name: str, folder: Path | None) -> Source | None:
     del folder  # the hub's own cache keeps the files
-    return _SOURCE if name.startswith(PREFIX) else None
+    return _SOURCE if name.startswith(HUB_PREFIX) else None
 
 
-register_family(Family("hub:NAME", _on_hub, PREFIX, HubSettings))
+register_family(Family("hub:NAME", _on_hub, HUB_PREFIX, HubSettings))

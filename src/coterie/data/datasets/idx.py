@@ -18,7 +18,7 @@ IMAGES_AND_LABELS = (
     "t10k-images-idx3",
     "t10k-labels-idx1",
 )
-WRITERS = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
+WRITER_TABLES = ("qmnist-train-labels-idx2-int", "qmnist-test-labels-idx2-int")
 
 
 def idx_files(folder: Path, name: str, places: tuple[str, ...], writers: bool = False) -> Paths:
@@ -28,7 +28,7 @@ def idx_files(folder: Path, name: str, places: tuple[str, ...], writers: bool = 
         (f"{stem}-ubyte", f"{stem[:-5]}.{stem[-4:]}-ubyte") for stem in IMAGES_AND_LABELS
     ]
     if writers:
-        spellings += [(table,) for table in WRITERS]
+        spellings += [(table,) for table in WRITER_TABLES]
     return tuple(readers.find(folder, places, names, name) for names in spellings)
 
 

@@ -21,8 +21,8 @@ from coterie.data.examples import Dataset, pool
 from coterie.data.spelling import check_unlike
 from coterie.settings import UserError
 
-CLASSES = 62
-SIDE = 28
+FEMNIST_CLASSES = 62
+IMAGE_SIDE = 28
 
 PLACES = ("femnist/data", "leaf/data/femnist/data", "femnist", "")
 PARTS = (("train", "test"), ("all_data",))
@@ -84,8 +84,10 @@ def read_leaf(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
         raise UserError(f"{folder} holds no examples")
     names, numbers = np.unique(writer_of_image, return_inverse=True)
     check_unlike(names.tolist(), f"writers in {folder}")
-    train = pool(np.concatenate(images), np.concatenate(labels), folder, CLASSES, writer=numbers)
-    return Dataset(name=options.name, train=train, test=None, classes=CLASSES)
+    train = pool(
+        np.concatenate(images), np.concatenate(labels), folder, FEMNIST_CLASSES, writer=numbers
+    )
+    return Dataset(name=options.name, train=train, test=None, classes=FEMNIST_CLASSES)
 
 
 def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
@@ -97,7 +99,7 @@ def _writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
         )
         for name, examples in document["user_data"].items():
             if examples["y"]:
-                images = np.array(examples["x"], np.float32).reshape(-1, SIDE, SIDE)
+                images = np.array(examples["x"], np.float32).reshape(-1, IMAGE_SIDE, IMAGE_SIDE)
                 writers.append((name, images, np.array(examples["y"])))
     except (
         ValueError,
