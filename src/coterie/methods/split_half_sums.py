@@ -72,6 +72,7 @@ from coterie.core import (
     without,
 )
 from coterie.methods._cluster_tree import Leaf, join, ordered
+from coterie.methods._decisions import KeepWhole
 from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.methods._split_half_probes import (
     CALM,
@@ -79,6 +80,7 @@ from coterie.methods._split_half_probes import (
     LONGEST,
     MANY,
     MOST,
+    ProbeAgain,
     differ,
     group_note,
 )
@@ -189,6 +191,36 @@ class Search:
     moments: torch.Tensor
     closed: tuple[int, ...] = ()
     turns: int = TURNS
+
+
+@dataclass(frozen=True)
+class SearchGroups:
+    """The members are searched for groups, with the sums of this probe."""
+
+
+@dataclass(frozen=True)
+class SumsDecision:
+    """What follows from a probe of a group, and why.
+
+    Attributes:
+        action: what follows.
+        test: the test of this probe.
+        criterion: the comparison that was made.
+        why: what follows, in words.
+        otherwise: what would have happened if the criterion had come out differently.
+    """
+
+    action: KeepWhole | ProbeAgain | SearchGroups
+    test: Congruence
+    criterion: Criterion
+    why: str = ""
+    otherwise: str = ""
+
+    def describe(self, group: Leaf) -> Note:
+        """Describe the decision."""
+        kind = "hold" if isinstance(self.action, ProbeAgain) else "keep"
+        text = f"{self.criterion.text}; {self.why}" if self.why else self.criterion.text
+        return group_note(group, kind, text, self.test, self.criterion, self.otherwise)
 
 
 Stage = Literal["search", "place", "review", "move", "train"]
@@ -531,77 +563,53 @@ class SplitHalfSums(Probing):
                 new,
                 watched={**new.watched, group.node: replace(watch, probe=probe, due=new.round + 1)},
             )
-        found, note, confirmed = self._judged(group, probe, watch, new.k)
-        watch = self._watch(watch, found, note, new.round)
-        new = replace(
-            new,
-            watched={**new.watched, group.node: watch},
-            notes=new.notes if note is None else (*new.notes, note),
-        )
-        if not confirmed or note is None:
+        decision = self._decide_probe(probe, watch, new.k)
+        watch = self._next_probe(watch, decision, new.round)
+        new = replace(new, watched={**new.watched, group.node: watch})
+        if decision is None:
             return new
+        note = decision.describe(group)
+        if not isinstance(decision.action, SearchGroups):
+            return replace(new, notes=(*new.notes, note))
         moments = Moments.from_vector(probe.sums.numpy(), new.k)
         centre = torch.from_numpy(moments.total / moments.count)[None]
         search = Search(
             probe=probe, note=note, centres=centre, before=centre, moments=probe.sums[None]
         )
-        if (
-            lasts
-        ):  # a question would be answered by few: cut at the mean, and let clients move later
+        if lasts:
+            # A question would be answered by few: cut at the mean, and let clients move later.
             search = replace(search, stage="cell", centres=torch.from_numpy(halved(moments)))
-        return replace(new, searches={**new.searches, group.node: search}, notes=new.notes[:-1])
+        return replace(new, searches={**new.searches, group.node: search})
 
-    def _judged(
-        self, group: Leaf, probe: Probe, watch: Watch, k: int
-    ) -> tuple[Congruence | None, Note | None, bool]:
-        """The test of a group's probe, its note, and whether two probes confirm a difference."""
+    def _decide_probe(self, probe: Probe, watch: Watch, k: int) -> SumsDecision | None:
+        """Test the members of a group, from the sums of its probe; None if too few answered."""
         if not len(probe.sums):
-            return None, None, False
+            return None
         test = congruence_from_sums(Moments.from_vector(probe.sums.numpy(), k))
         if test.clients < 2 or (watch.p is not None and 2 * test.clients < watch.p[1]):
-            return None, None, False
-        if watch.p is None:
-            one = differ(
-                "p if seen twice",
-                repeated_p(test.p, test.p, test.clients),
-                self.level,
-                test.clients,
-            )
-            again = "probed again in the next round, for confirmation"
-            if one.held:
-                note = group_note(
-                    group,
-                    "hold",
-                    f"{one.text}; {again}",
-                    test,
-                    one,
-                    f"it would not have been {again}",
-                )
-            else:
-                note = group_note(group, "keep", one.text, test, one, f"it would have been {again}")
-            return test, note, False
-        p = repeated_p(watch.p[0], test.p, clients=min(watch.p[1], test.clients))
-        both = differ("p of two probes", p, self.level, test.clients)
-        return (
-            test,
-            group_note(
-                group,
-                "keep",
-                both.text,
-                test,
-                both,
-                "its members would have been searched for groups",
-            ),
-            both.held,
-        )
+            return None
+        if watch.p is not None:  # both probes together
+            first_p, first_count = watch.p
+            p = repeated_p(first_p, test.p, clients=min(first_count, test.clients))
+            criterion = differ("p of two probes", p, self.level, test.clients)
+            otherwise = "its members would have been searched for groups"
+            action = SearchGroups() if criterion.held else KeepWhole()
+            return SumsDecision(action, test, criterion, otherwise=otherwise)
+        p = repeated_p(test.p, test.p, test.clients)
+        criterion = differ("p if seen twice", p, self.level, test.clients)
+        again = "probed again in the next round, for confirmation"
+        if criterion.held:
+            otherwise = f"it would not have been {again}"
+            return SumsDecision(ProbeAgain(), test, criterion, again, otherwise)
+        return SumsDecision(KeepWhole(), test, criterion, otherwise=f"it would have been {again}")
 
-    def _watch(self, watch: Watch, test: Congruence | None, note: Note | None, round: int) -> Watch:
+    def _next_probe(self, watch: Watch, decision: SumsDecision | None, round: int) -> Watch:
         """Schedule the next probe of a group: in the next round if a finding is to be confirmed, else later."""
-        if test is None or note is None:
-            return replace(
-                watch, due=self._turn(round) if watch.p is None else round + 1, probe=None
-            )
-        if note.kind == "hold":
+        if decision is None:
+            due = self._turn(round) if watch.p is None else round + 1
+            return replace(watch, due=due, probe=None)
+        test = decision.test
+        if isinstance(decision.action, ProbeAgain):
             return Watch(due=round + 1, p=(test.p, test.clients))
         calm = watch.calm + 1 if test.p > CALM else 0
         return Watch(due=self._later(round, calm), calm=calm)
@@ -794,18 +802,17 @@ class SplitHalfSums(Probing):
             if row in replies.sums.by_row and 2 * replies.sums.by_row[row][0] >= len(group.clients)
         }
         new = state
+        groups_merged = False
         while pair := _alike(sums):
+            groups_merged = True
             one, other, criterion = pair
             new, sums = _joined(new, one, other, criterion), {**sums, one: sums[one] + sums[other]}
             sums.pop(other)
             new = replace(new, watched={**new.watched, one: Watch(due=self._turn(new.round))})
         if not new.notes:
             new = replace(new, notes=(_unchanged(new, sums),))
-        wait = (
-            self.review_every
-            if any(note.kind == "merge" for note in new.notes)
-            else 2 * state.review[1]
-        )
+        # Reviews that change nothing become rare.
+        wait = self.review_every if groups_merged else 2 * state.review[1]
         return replace(new, review=(new.round + wait, wait), moves=new.round, settled=())
 
     def _moved(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
