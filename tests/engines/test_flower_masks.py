@@ -26,7 +26,7 @@ from coterie.clustering.cells import Question
 from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
 from coterie.engines.flower.masking import DAY, MASKED, MASKS, Form, answered
-from coterie.engines.flower.messages import _question, _stated
+from coterie.engines.flower.messages import _question, _question_to_json
 from coterie.engines.refusals import RefusedError
 from coterie.engines.sums import COUNTED, Noise
 from coterie.masks import MaskedSum, Masker, ProtocolError
@@ -586,7 +586,7 @@ def test_layers_that_stay_at_a_client_have_no_noise() -> None:
 )
 def test_a_question_whose_answer_may_overflow_is_refused(change: dict[str, float]) -> None:
     """An overflow at some clients alone would say something of each."""
-    stated = _stated(Question(ask="norms"))
+    stated = _question_to_json(Question(ask="norms"))
     assert stated
     assert _question(stated) is not None
     with pytest.raises(ValueError, match="Question needs something to ask, finite numbers"):
