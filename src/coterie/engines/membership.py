@@ -65,16 +65,20 @@ def admit_new(
     Returns:
         The position with the new members, and a note of kind "arrive" if there are any.
     """
-    known, number = set(position.members), position.round + 1
+    members = set(position.members)
+    number = position.round + 1
     new = tuple(
-        c for c in sorted(roster.clients) if c not in known and roster.attendance.there(c, number)
+        client
+        for client in sorted(roster.clients)
+        if client not in members and roster.attendance.there(client, number)
     )
     if not new or not isinstance(method, Admits):
         return position, ()
-    members = tuple(sorted((*position.members, *new)))
+    all_members = tuple(sorted((*position.members, *new)))
     text = f"{len(new)} client{'s' if len(new) > 1 else ''} joined in round {number}"
     note = Note(kind="arrive", effect="arrives", clients=new, text=text)
-    return replace(position, members=members, state=method.admit(position.state, new)), (note,)
+    state = method.admit(position.state, new)
+    return replace(position, members=all_members, state=state), (note,)
 
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
@@ -98,8 +102,8 @@ def retire_silent(
     method: Method[Any],
     position: Position,
     asked: Collection[Client],
-    heard: Collection[Client],
-    there: Collection[Client],
+    answered: Collection[Client],
+    present_clients: Collection[Client],
     patience: int,
 ) -> tuple[Position, tuple[Note, ...]]:
     """Count missed rounds and retire the clients that missed too many in a row.
@@ -112,34 +116,43 @@ def retire_silent(
         method: The method that retires them.
         position: State of the run after the round.
         asked: Clients that got a task in the round.
-        heard: Clients that answered in the round.
-        there: Clients that were present in the round.
+        answered: Clients that answered in the round.
+        present_clients: Clients that were present in the round.
         patience: Missed rounds in a row after which a client is retired.
 
     Returns:
         The position after the round, and a note of kind "leave" if clients were retired.
     """
-    missed = missed_rounds(position.missed, position.members, asked, heard, there)
-    gone = tuple(c for c, rounds in missed.items() if rounds >= patience)
-    stay = tuple(c for c in position.members if c not in set(gone))
-    if not gone or not stay or not isinstance(method, Admits):  # the last members are never retired
+    missed = missed_rounds(position.missed, position.members, asked, answered, present_clients)
+    retired = tuple(client for client, rounds in missed.items() if rounds >= patience)
+    staying = tuple(client for client in position.members if client not in set(retired))
+    # The last members are never retired.
+    if not retired or not staying or not isinstance(method, Admits):
         return replace(position, missed=missed), ()
-    text = f"{len(gone)} client{'s' if len(gone) > 1 else ''} away: no answer in {patience} round{'s' if patience > 1 else ''}"
-    note = Note(kind="leave", effect="leaves", clients=gone, text=text)
-    missed = {c: rounds for c, rounds in missed.items() if c not in set(gone)}
-    return replace(
-        position, members=stay, missed=missed, state=method.retire(position.state, gone)
-    ), (note,)
+    text = (
+        f"{len(retired)} client{'s' if len(retired) > 1 else ''} away: "
+        f"no answer in {patience} round{'s' if patience > 1 else ''}"
+    )
+    note = Note(kind="leave", effect="leaves", clients=retired, text=text)
+    still_missed = {client: missed[client] for client in missed if client not in set(retired)}
+    state = method.retire(position.state, retired)
+    return replace(position, members=staying, missed=still_missed, state=state), (note,)
 
 
 def missed_rounds(
     before: Mapping[Client, int],
     members: Collection[Client],
     asked: Collection[Client],
-    heard: Collection[Client],
-    there: Collection[Client],
+    answered: Collection[Client],
+    present_clients: Collection[Client],
 ) -> dict[Client, int]:
     """Rounds in a row that each member has missed; a round in which it is present and has no task does not count."""
-    heard, there, asked = set(heard), set(there), set(asked)
-    out = {c: before.get(c, 0) + (c in asked or c not in there) for c in members if c not in heard}
-    return {c: rounds for c, rounds in out.items() if rounds}
+    answered_clients = set(answered)
+    # A client that is absent misses a round, and one that was asked and has not answered.
+    missing = set(asked) | (set(members) - set(present_clients))
+    missed = {}
+    for client in members:
+        rounds = before.get(client, 0) + (client in missing)
+        if rounds and client not in answered_clients:
+            missed[client] = rounds
+    return missed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from coterie.core import (
     Note,
     Plan,
     Position,
+    Replies,
     Round,
     check_declared,
 )
@@ -285,90 +286,137 @@ def round_steps(
         RefusedError: All replies of the round were refused, see :func:`check_refusals`.
         SettingError: The method makes a plan that the wire does not allow.
     """
-    first, attendance = position.exchange, roster.attendance
-    position, came = admit_new(method, roster, position)
-    there = present(attendance, position)
-    notes = list(came)
-    refused: dict[Client, str] = {}
-    claimed: dict[Client, int] = {}
-    counted: dict[Client, int] = {}
-    scaled: dict[Client, float] = {}
-    spoken: tuple[set[Client], set[Client]] = (
-        set(),
-        set(),
-    )  # clients that were asked, clients that answered
-    released: Counter[Client] = Counter()
-    asked = answered = up = down = measured = 0
-    ends = False
-    while not ends:
-        if position.exchange - first == EXCHANGES:
-            raise EngineError(
-                _endless(position.round + 1, asked, answered, refused, roster.client_names)
-            )
-        cohort = Cohort(present=there, exchange=position.exchange, seed=seed)
+    first_exchange = position.exchange
+    position, notes_of_arrivals = admit_new(method, roster, position)
+    present_clients = present(roster.attendance, position)
+    notes = list(notes_of_arrivals)
+    tally = Tally()
+    ends_round = False
+    while not ends_round:
+        if position.exchange - first_exchange == EXCHANGES:
+            raise EngineError(_endless(position.round + 1, tally, roster.client_names))
+        cohort = Cohort(present=present_clients, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
         check_declared(method, plan)
         for _, part in plan.leaves():
             wire.check(part, method.name)
-        carried = answering(attendance, plan, position.exchange, seed)
-        replies, kept = yield carried, position
+        answered_plan = answering(roster.attendance, plan, position.exchange, seed)
+        replies, kept = yield answered_plan, position
         with clock("server"):
-            new = method.step(position.state, replies)
-            notes.extend(method.explain(new))
-        ends = plan.ends_round
+            state = method.step(position.state, replies)
+            notes.extend(method.explain(state))
+        ends_round = plan.ends_round
         position = replace(
             position,
-            round=position.round + ends,
+            round=position.round + ends_round,
             exchange=position.exchange + 1,
-            state=new,
+            state=state,
             kept=kept,
         )
-        asked, answered = asked + len(plan.asked), answered + len(replies.clients)
-        spoken[0].update(plan.asked)
-        spoken[1].update(replies.clients)
-        refused.update(replies.refused)
-        claimed.update(replies.limits.claimed)
-        examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
-        counted.update({client: examples[client] for client in replies.limits.claimed})
-        scaled.update(replies.limits.scaled)
-        sent = as_sent(carried, replies)
-        for _, part in sent.leaves():
-            released.update(
-                {
-                    client: count
-                    for client, task in part.tasks.items()
-                    if (count := wire.releases(task, part.private.hides_choices))
-                }
-            )
-        up, down = up + traffic(sent, wire)[0], down + traffic(plan, wire)[1]
-        measured += evaluations(plan)
-    missed = missed_rounds(position.missed, position.members, *spoken, there)
-    check_refusals(position.round, refused, spoken[1], there, roster, missed)
-    position, left = retire_silent(method, position, *spoken, there, attendance.patience)
-    notes += left
+        tally.add(plan, answered_plan, replies, wire)
+    missed = missed_rounds(
+        position.missed,
+        position.members,
+        tally.asked_clients,
+        tally.answered_clients,
+        present_clients,
+    )
+    check_refusals(
+        position.round, tally.refused, tally.answered_clients, present_clients, roster, missed
+    )
+    position, notes_of_departures = retire_silent(
+        method,
+        position,
+        tally.asked_clients,
+        tally.answered_clients,
+        present_clients,
+        roster.attendance.patience,
+    )
+    notes += notes_of_departures
     return Round(
         number=position.round,
         position=position,
         assignment=method.assignment(position.state),
         notes=tuple(notes),
-        refused=refused,
-        released=released,
-        exchanges=position.exchange - first,
-        asked=asked,
-        answered=answered,
+        refused=tally.refused,
+        released=tally.released,
+        exchanges=position.exchange - first_exchange,
+        asked=tally.tasks,
+        answered=tally.answered_tasks,
         scores=None,
-        bytes_up=up,
-        bytes_down=down,
-        evaluations=measured,
+        bytes_up=tally.bytes_up,
+        bytes_down=tally.bytes_down,
+        evaluations=tally.evaluations,
         seconds=clock.seconds,
         adversaries=tuple(sorted(roster.attacks)),
-        silent=tuple(sorted(spoken[0] - spoken[1])),
-        claimed=claimed,
-        counted=counted,
-        scaled=scaled,
+        silent=tuple(sorted(tally.asked_clients - tally.answered_clients)),
+        claimed=tally.claimed,
+        counted=tally.counted,
+        scaled=tally.scaled,
         names=roster.client_names,
     )
+
+
+@dataclass
+class Tally:
+    """What is counted over the exchanges of a round, see :class:`~coterie.core.Round`.
+
+    Attributes:
+        tasks: How many clients had a task, added up over exchanges.
+        answered_tasks: How many of them answered.
+        asked_clients: The clients that had a task in some exchange.
+        answered_clients: The clients whose replies were used in some exchange.
+        refused: Client -> why its last refused reply was refused.
+        claimed: Client -> the number of examples that it reported, if it counted for fewer.
+        counted: Client -> the number for which it counted.
+        scaled: Client -> the factor by which its update was scaled down.
+        released: Client -> how many updates it sent that noise must cover.
+        bytes_up: Bytes from the clients to the server.
+        bytes_down: Bytes from the server to the clients.
+        evaluations: Measurements of one model by one client.
+    """
+
+    tasks: int = 0
+    answered_tasks: int = 0
+    asked_clients: set[Client] = field(default_factory=set)
+    answered_clients: set[Client] = field(default_factory=set)
+    refused: dict[Client, str] = field(default_factory=dict)
+    claimed: dict[Client, int] = field(default_factory=dict)
+    counted: dict[Client, int] = field(default_factory=dict)
+    scaled: dict[Client, float] = field(default_factory=dict)
+    released: Counter[Client] = field(default_factory=Counter)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    evaluations: int = 0
+
+    def add(self, plan: Plan, answered_plan: Plan, replies: Replies, wire: Wire) -> None:
+        """Count an exchange.
+
+        Args:
+            plan: The plan, which all of its clients receive.
+            answered_plan: The plan without the tasks of clients that do not answer.
+            replies: The replies.
+            wire: The wire between clients and server.
+        """
+        self.tasks += len(plan.asked)
+        self.answered_tasks += len(replies.clients)
+        self.asked_clients.update(plan.asked)
+        self.answered_clients.update(replies.clients)
+        self.refused.update(replies.refused)
+        self.claimed.update(replies.limits.claimed)
+        examples = dict(zip(replies.clients, replies.examples.tolist(), strict=True))
+        self.counted.update({client: examples[client] for client in replies.limits.claimed})
+        self.scaled.update(replies.limits.scaled)
+        sent_plan = as_sent(answered_plan, replies)
+        for _, part in sent_plan.leaves():
+            for client, task in part.tasks.items():
+                releases = wire.releases(task, part.private.hides_choices)
+                if releases:
+                    self.released[client] += releases
+        self.bytes_up += traffic(sent_plan, wire)[0]
+        self.bytes_down += traffic(plan, wire)[1]
+        self.evaluations += evaluations(plan)
 
 
 def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) -> Round:
@@ -381,24 +429,24 @@ def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) ->
     Returns:
         The round, not tested yet.
     """
-    plan, at = next(steps)
+    plan, position = next(steps)
     while True:
         try:
-            plan, at = steps.send(exchange(plan, at))
+            plan, position = steps.send(exchange(plan, position))
         except StopIteration as end:
             done: Round = end.value
             return done
 
 
-def _endless(
-    number: int,
-    asked: int,
-    answered: int,
-    refused: Mapping[Client, str],
-    names: Mapping[Client, str],
-) -> str:
-    text = f"round {number} has not ended after {EXCHANGES} exchanges, in which {answered} of {asked} tasks were answered"
-    if refused:
-        client, why = next(iter(refused.items()))
-        text += f"; {len(refused)} clients were refused, for example client {names.get(client, client)}: {why}"
+def _endless(number: int, tally: Tally, names: Mapping[Client, str]) -> str:
+    text = (
+        f"round {number} has not ended after {EXCHANGES} exchanges, in which "
+        f"{tally.answered_tasks} of {tally.tasks} tasks were answered"
+    )
+    if tally.refused:
+        client, why = next(iter(tally.refused.items()))
+        text += (
+            f"; {len(tally.refused)} clients were refused, for example client "
+            f"{names.get(client, client)}: {why}"
+        )
     return text

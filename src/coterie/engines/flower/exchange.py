@@ -285,76 +285,84 @@ class GridExchanges:
             message_type=kind,
         )
 
-    def incoming(self, plan: Plan, replies: Iterable[Message], exchange: int) -> Replies:
+    def incoming(self, plan: Plan, answers: Iterable[Message], exchange: int) -> Replies:
         """Convert the replies to the form that a method's step needs. Unusable ones are refused with a reason.
 
         Args:
             plan: The plan.
-            replies: The clients' messages.
+            answers: The clients' messages.
             exchange: Number of the exchange.
 
         Returns:
             The replies.
         """
-        heard: dict[Client, ParsedReply] = {}
+        parsed, refused = self._parsed(plan, list(answers))
+        masked_sums: Mapping[str, Any] = {}
+        if self.masking is not None:
+            masked_sums = self.masking.end()
+            self.nodes.notes += self.masking.notes
+        replies: dict[str, Replies] = {}
+        for name, part in plan.leaves():
+            results = {
+                client: reply.results[name]
+                for client, reply in parsed.items()
+                if name in reply.results
+            }
+            reasons = {
+                client: reply.refused[name]
+                for client, reply in parsed.items()
+                if name in reply.refused
+            }
+            reasons |= {client: why for client, why in refused.items() if client in part.tasks}
+            if self.masking is not None and name in masked_sums:
+                deviation = self.masking.deviation(name)
+                means, counts, sums = masked_sums[name]
+                replies[name] = in_sums(results, reasons, means, counts, sums, deviation)
+            elif part.need == "sums":
+                replies[name] = added_up(part, results, reasons, self.wire)
+            else:
+                replies[name] = gathered(
+                    part, results, reasons, self.wire, self.robust, self.training
+                )
+            answered = {client: results[client] for client in replies[name].clients}
+            self._remember(name, part, answered, exchange)
+        self._end(plan.all_ended_parts, exchange)
+        held_out_losses: dict[Client, HeldOutLosses] = {}
+        for client, reply in parsed.items():
+            # Only the models of parts in which the reply of the client counts.
+            parts = {name for name, of_part in replies.items() if client in of_part.clients}
+            losses = reply.held_of(parts)
+            if losses is not None:
+                held_out_losses[client] = losses
+        return together(plan, replies, held_out_losses)
+
+    def _parsed(
+        self, plan: Plan, answers: Sequence[Message]
+    ) -> tuple[dict[Client, ParsedReply], dict[Client, str]]:
+        """The usable replies of clients, and why those of others are refused."""
+        parsed: dict[Client, ParsedReply] = {}
         refused = dict(self.unasked)
-        replies, asked = list(replies), set(plan.asked)
-        secret = self._common_secret(replies)
-        for reply in replies:
-            client = self.nodes.client.get(reply.metadata.src_node_id)
-            if (
-                client is None
-                or client not in asked
-                or client in heard
-                or client in refused
-                or gone(reply)
-            ):
-                continue  # if a node has gone, Flower itself replies: the client is silent
-            if self.nodes.node(client) != reply.metadata.src_node_id:
+        asked = set(plan.asked)
+        secret = self._common_secret(answers)
+        for answer in answers:
+            if gone(answer):
+                continue  # Flower itself replies for a node that has gone: its client is silent
+            node = answer.metadata.src_node_id
+            client = self.nodes.client.get(node)
+            if client is None or client not in asked or client in parsed or client in refused:
+                continue
+            if self.nodes.node(client) != node:
                 continue  # another node, which was this client before
+            most_examples = self.robust.most_examples
             try:
-                heard[client] = read(
-                    reply,
-                    plan,
-                    client,
-                    self.wire,
-                    secret,
-                    self.robust.most_examples,
-                    self.plausible,
+                parsed[client] = read(
+                    answer, plan, client, self.wire, secret, most_examples, self.plausible
                 )
                 if self.masking is not None:
-                    self.masking.take(client, reply.content)
+                    self.masking.take(client, answer.content)
             except Unfit as error:
                 refused[client] = messages.brief(error)
-        found = {}
-        masked = {} if self.masking is None else self.masking.end()
-        self.nodes.notes += [] if self.masking is None else self.masking.notes
-        for name, part in plan.leaves():
-            usable = {c: one.results[name] for c, one in heard.items() if name in one.results}
-            why = {c: one.refused[name] for c, one in heard.items() if name in one.refused}
-            why |= {c: text for c, text in refused.items() if c in part.tasks}
-            if name in masked:
-                found[name] = in_sums(
-                    usable,
-                    why,
-                    *masked[name],
-                    deviation=self.masking.deviation(name) if self.masking else 0.0,
-                )
-            elif part.need == "sums":
-                found[name] = added_up(part, usable, why, self.wire)
-            else:
-                found[name] = gathered(part, usable, why, self.wire, self.robust, self.training)
-            self._remember(
-                name, part, {client: usable[client] for client in found[name].clients}, exchange
-            )
-        self._end(plan.all_ended_parts, exchange)
-        held = {
-            client: one.held_of({n for n, each in found.items() if client in each.clients})
-            for client, one in heard.items()
-        }
-        return together(
-            plan, found, {client: each for client, each in held.items() if each is not None}
-        )
+        return parsed, refused
 
     def _common_secret(self, replies: Iterable[Message]) -> str | None:
         """The digest of the secret with which clients drew the first model.
@@ -375,33 +383,31 @@ class GridExchanges:
         return boundary_check.most(self.digests.values())
 
     def _remember(
-        self, name: str, plan: Plan, heard: Mapping[Client, ClientResult], exchange: int
+        self, name: str, plan: Plan, results: Mapping[Client, ClientResult], exchange: int
     ) -> None:
-        """Update which clients have stored own values; add a note if these are not the values that the server expects."""
+        """Update which clients have stored own values; add a note if these are not the expected ones."""
+        exchanges_of_part = self.layers.setdefault(name, {})
         for client, task in plan.tasks.items():
-            node, personal = self.nodes.node(client), task.personal
-            if client not in heard:
-                self.kept.get(node, {}).pop(name, None)  # it may return without its layers
-            elif personal is not None or (task.local_layers and task.trains and not task.gradient):
-                found, expected = heard[client].stored_at, self.layers.get(name, {}).get(client, -1)
-                uses = bool(task.local_layers) or (personal is not None and personal.start == "own")
-                if (
-                    uses and found != expected and self.wire.counts
-                ):  # with noise a client does not report it
-                    what = "layers" if task.local_layers else "personal model"
-                    had = (
-                        f"its {what} of exchange {expected}"
-                        if expected >= 0
-                        else f"no {what} of its own"
-                    )
-                    has = f"that of exchange {found}" if found >= 0 else "none, and starts anew"
-                    has = has.replace("that", "those") if task.local_layers else has
-                    text = f"client {client} should have {had}, but has {has}"
-                    self.nodes.notes.append(
-                        Note(kind="node", effect="warns", clients=(client,), text=text)
-                    )
-                self.kept.setdefault(node, {})[name] = task.local_layers
-                self.layers.setdefault(name, {})[client] = exchange
+            layers_of_node = self.kept.setdefault(self.nodes.node(client), {})
+            if client not in results:
+                layers_of_node.pop(name, None)  # it may return without its layers
+                continue
+            keeps_layers = bool(task.local_layers) and task.trains and not task.gradient
+            if task.personal is None and not keeps_layers:
+                continue
+            uses_personal = task.personal is not None and task.personal.start == "own"
+            stored_at = results[client].stored_at
+            expected = exchanges_of_part.get(client, -1)
+            # With noise a client does not report what it has stored.
+            reports = self.wire.counts and (bool(task.local_layers) or uses_personal)
+            if reports and stored_at != expected:
+                text = _lost_values(client, bool(task.local_layers), stored_at, expected)
+                note = Note(kind="node", effect="warns", clients=(client,), text=text)
+                self.nodes.notes.append(note)
+            layers_of_node[name] = task.local_layers
+            exchanges_of_part[client] = exchange
+        if not exchanges_of_part:
+            del self.layers[name]
 
     def _end(self, names: Iterable[str], exchange: int) -> None:
         """Note that own values of some parts, stored up to an exchange, do not count any more."""
@@ -584,6 +590,14 @@ class GridExchanges:
         if self.plausible.flaw([found.get("loss", math.nan)], [], "test"):
             found["loss"] = math.nan
         return found
+
+
+def _lost_values(client: Client, layers: bool, stored_at: int, expected: int) -> str:
+    """The sentence about a client with other own values than it should have, by exchanges or -1."""
+    what, that = ("layers", "those") if layers else ("personal model", "that")
+    should_have = f"its {what} of exchange {expected}" if expected >= 0 else f"no {what} of its own"
+    has = f"{that} of exchange {stored_at}" if stored_at >= 0 else "none, and starts anew"
+    return f"client {client} should have {should_have}, but has {has}"
 
 
 # ----------------------------------------------------------------------------------------------------
