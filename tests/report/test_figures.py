@@ -207,7 +207,7 @@ def test_a_run_without_such_numbers(tmp_path: Path) -> None:
 
 def test_a_run_whose_rounds_have_no_groups(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty", [line(1, []), line(2, [])])
-    with pytest.raises(UserError, match="has no groups recorded: .* its 2 rounds"):
+    with pytest.raises(UserError, match=r"has no groups recorded: .* its 2 rounds"):
         drawn(empty, "groups", tmp_path / "no.pdf")
     for kind in set(figures.FIGURE_KINDS) - {"groups", "traffic"}:
         with pytest.raises(UserError, match=r"has no \w+ recorded"):
