@@ -32,6 +32,7 @@ ORDER = [
     "records",
     "engines",
     "engines.flower",
+    "testing",
     "runs",
     "report",
     "cli",

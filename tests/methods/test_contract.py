@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from coterie.core import STATES, Cohort, Method, Plan, Replies, as_groups
+from coterie.core import Method, Plan, Replies, as_groups
 from coterie.methods import METHODS
-from coterie.records.codec import decode, encode
 from coterie.settings import build, documented, plain
-from method_examples import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
-from worlds import THREE, TRUTH, Pull, grouped, last, play
+from coterie.testing import LAWS
+from method_examples import DECIDES, EXAMPLES, FINDS_GROUPS
+from worlds import THREE, TRUTH, Pull, grouped, last
 
 
 @pytest.fixture(params=EXAMPLES, name="method")
@@ -26,19 +23,6 @@ def _method(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def world() -> Pull:
     return grouped(THREE, examples={2: 5, 17: 1, 3: 7, 99: 2}, buffers=2)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal states, tensors bit for bit."""
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if dataclasses.is_dataclass(a):
-        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    return bool(a == b)
 
 
 def test_every_method_has_an_example_here() -> None:
@@ -58,77 +42,9 @@ def test_settings_survive_a_round_trip(method: Any) -> None:
     assert build(type(method), plain(method)) == method
 
 
-def test_every_exchange_leaves_a_partition_and_a_model_for_everyone(
-    method: Any, world: Pull
-) -> None:
-    for played in play(method, world, 25):
-        check_assignment(played.assignment, world.clients)
-        assert set(played.plan.tasks) <= set(world.clients)
-        assert all(
-            0 <= r < len(played.plan.models) for t in played.plan.tasks.values() for r in t.offered
-        )
-        assert all(note.text and set(note.clients) <= set(world.clients) for note in played.notes)
-        for note in played.notes:
-            if note.parts:
-                members = [c for part in note.parts for c in part]
-                assert len(set(members)) == len(members)
-                assert set(members) <= set(note.clients)
-
-
-def test_the_same_inputs_give_the_same_state_and_touch_nothing(method: Any, world: Pull) -> None:
-    once, twice = (last(method, world, 15).state for _ in range(2))
-    assert same(once, twice)
-    plan = method.plan(once, Cohort(present=world.clients, exchange=15, seed=0))
-    replies = world.replies(plan, 15, lambda *_: False)
-    method.step(once, replies)
-    method.assignment(once)
-    assert same(once, twice)
-
-
-def test_a_state_does_not_hold_on_to_the_updates_it_was_shown(method: Any, world: Pull) -> None:
-    state = method.init(world.federation())
-    for exchange in range(12):
-        plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=0))
-        replies = world.replies(plan, exchange, lambda *_: False)
-        state = method.step(state, replies)
-        if replies.updates is not None:
-            replies.updates.fill_(torch.nan)  # the engine's buffer is used again
-        check_assignment(method.assignment(state), world.clients)
-
-
-def test_a_stored_state_goes_on_as_if_nothing_had_happened(method: Any, world: Pull) -> None:
-    halfway = last(method, world, 9).state
-    blobs: dict[str, bytes] = {}
-    restored = decode(encode(halfway, lambda data: _put(blobs, data)), blobs.__getitem__)
-    assert same(halfway, restored)
-    worlds = [
-        dataclasses.replace(world, sketches=dict(world.sketches)) for _ in range(2)
-    ]  # each with what clients have kept so far
-    on, again = (
-        last(method, w, 9, state=s, first=9).state
-        for w, s in zip(worlds, (halfway, restored), strict=True)
-    )
-    assert same(on, again)
-    assert type(halfway) in STATES.values()
-
-
-def _put(blobs: dict[str, bytes], data: bytes) -> str:
-    return blobs.setdefault(str(len(blobs)), data) and str(len(blobs) - 1)
-
-
-def test_silent_clients_keep_the_partition_valid(method: Any, world: Pull) -> None:
-    rng = np.random.default_rng(1)
-    silence = rng.random((40, 100)) < 0.3
-    for played in play(method, world, 40, silent=lambda e, c: bool(silence[e, c])):
-        check_assignment(played.assignment, world.clients)
-
-
-@pytest.mark.parametrize("speaks", [None, 8])
-def test_nobody_or_one_client_answers(method: Any, world: Pull, speaks: int | None) -> None:
-    end = last(method, world, 6, silent=lambda e, c: c != speaks)
-    check_assignment(end.assignment, world.clients)
-    if speaks is None:
-        assert torch.equal(end.assignment.models[0], world.federation().draw(0))
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_keeps_the_law(method: Any, law: Any) -> None:
+    law(method)
 
 
 def test_one_client_is_a_federation(method: Any) -> None:
