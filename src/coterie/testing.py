@@ -118,7 +118,8 @@ class Pull:
         return (((model - around) ** 2).sum(1) / 2).numpy()
 
     def _to_part(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
-        plan = as_taken(plan, self.sketches)
+        sketches = {client: torch.from_numpy(own) for client, own in self.sketches.items()}
+        plan = as_taken(plan, sketches)
         rows, clients, losses, accuracies, chosen = [], [], [], [], []
         halves: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):
@@ -346,9 +347,11 @@ def example_world() -> Pull:
 
 def follows_the_protocol(method: Any) -> None:
     """A method is a frozen dataclass with the five functions."""
-    assert isinstance(method, Method), "it lacks one of init, plan, step, assignment, explain"
+    has_functions = isinstance(method, Method)
+    assert has_functions, "it lacks one of init, plan, step, assignment, explain"
     assert dataclasses.is_dataclass(method), "it is no dataclass"
-    assert type(method).__dataclass_params__.frozen, "it is not frozen"  # type: ignore[attr-defined]
+    parameters: Any = vars(type(method))["__dataclass_params__"]
+    assert parameters.frozen, "it is not frozen"
 
 
 def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
@@ -426,7 +429,8 @@ def bears_silent_clients(method: Any) -> None:
 
 def lets_clients_join_and_leave(method: Any) -> None:
     """Clients that leave have no group; when they are back they have one. For methods with ``admit``."""
-    if not isinstance(method, Admits):
+    admits = isinstance(method, Admits)
+    if not admits:
         return
     world = example_world()
     gone = (2, 5)
