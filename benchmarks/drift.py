@@ -146,9 +146,9 @@ def world(stream: str, drift: str, seed: int) -> World:
         schedule=rows,
         period=PERIOD,
     )
-    return (replace(base, examples=len(rows) * CLIENTS * SAMPLES) if base.renew else base).build(
-        seed
-    )
+    return (
+        replace(base, examples=len(rows) * CLIENTS * SAMPLES) if base.drift.renew else base
+    ).build(seed)
 
 
 def measures(made: list[Round], whole: World) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_results_are_means_over_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path:
             "rounds": 40,
             "ari": None,
             "groups": [[0], [1, 2]],
-            "accuracy": {"mean": mean, "min": 0.5, "per_client": {"0": 1, "1": 1, "2": 1}},
+            "accuracy": {"mean": mean, "worst": 0.5, "per_client": {"0": 1, "1": 1, "2": 1}},
         }
         for mean in (0.8, 0.9, 1.0)
     ]

@@ -47,9 +47,9 @@ def test_a_refused_client_is_a_silent_one(need: Any) -> None:
     without = shown([{"tasks": dict.fromkeys((2, 7, 11), task), "need": need}], tried)[0]
     assert list(found.refused) == [3]
     assert "NaN, infinite or enormous" in found.refused[3]
-    assert bits(replace(found, refused={}, averaging=None)) == bits(
-        replace(without, averaging=None)
-    )
+    assert found.limits == without.limits
+    same: dict[str, Any] = {"refused": {}, "averaging": None, "limits": None}
+    assert bits(replace(found, **same)) == bits(replace(without, **same))
 
 
 def test_a_round_that_cannot_end_is_an_error() -> None:

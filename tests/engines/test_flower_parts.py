@@ -543,14 +543,6 @@ def test_a_server_that_goes_on_finds_them_and_tells_of_those_that_are_lost(tmp_p
     assert done.answered == len(IDS)
 
 
-def test_what_a_server_knew_before_plans_had_parts_is_read(tmp_path: Path) -> None:
-    was = {"run": "ab", "nodes": {"7": 3}, "layers": {"3": 5}, "owners": {}}
-    (tmp_path / NODES).write_bytes(checksum.sealed_json(json.dumps(was).encode()))
-    found = read_memory(tmp_path)
-    assert found is not None
-    assert (found.layers, found.ended) == ({"": {3: 5}}, {})
-
-
 def test_no_values_are_stored_if_a_task_of_the_message_fails() -> None:
     """A client answers all of its tasks or none."""
     tried = world(IDS)

@@ -89,8 +89,8 @@ def test_refused_replies_leave_the_means_whatever_the_window(
     assert wide.means is not None
     assert narrow.means is not None
     torch.testing.assert_close(wide.means, narrow.means, rtol=1e-4, atol=1e-6)
-    assert narrow.heard is not None
-    assert narrow.heard.tolist() == [len(MANY) - len(bad), 0]
+    assert narrow.mean_counts is not None
+    assert narrow.mean_counts.tolist() == [len(MANY) - len(bad), 0]
 
 
 def test_exchanges_that_only_measure_have_no_means(tried: Any, narrow: None) -> None:

@@ -158,10 +158,14 @@ def test_clients_of_a_block_make_the_same_steps() -> None:
     wire, federation = setup(FedAvg(), tried, 0, Boundary())
     with ClientPool(tried, wire, Hardware(workers=1, width=2)) as pool:
         seen: list[list[int]] = []
-        jobs = pool._jobs
-        pool._jobs = lambda client_jobs: (
-            seen.extend([e.client for e in job] for job in jobs(client_jobs)) or jobs(client_jobs)
-        )  # type: ignore
+        blocks = pool._blocks
+
+        def remembered(placed_orders: Any) -> Any:
+            made = blocks(placed_orders)
+            seen.extend([placed.order.client for placed in block] for block in made)
+            return made
+
+        pool._blocks = remembered  # type: ignore[method-assign]
         plan = FedAvg().plan(FedAvg().init(federation), _cohort(federation))
         pool.train(plan, list(plan.tasks), {}, (0, 0, 0))
     assert sorted(sorted(block) for block in seen) == [

@@ -193,13 +193,13 @@ def test_means_and_grams_are_those_of_the_rows() -> None:
         total = sum(SIZES[i] for i in from_it)
         by_data = sum(SIZES[i] / total * rows.updates[i] for i in from_it)
         assert mean.means is not None
-        assert mean.heard is not None
+        assert mean.mean_counts is not None
         assert some.means is not None
         torch.testing.assert_close(mean.means[row], by_data, rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(
             some.means[row], rows.updates[from_it].mean(0), rtol=1e-5, atol=1e-7
         )
-        assert mean.heard[row] == len(from_it)
+        assert mean.mean_counts[row] == len(from_it)
     assert mean.gram is None
     assert some.gram is not None
     part = rows.updates[:, at].double().numpy()
@@ -228,8 +228,8 @@ def test_clients_that_only_measure_are_in_no_mean() -> None:
         else:
             assert only.means is not None
             assert torch.equal(found.means, only.means)
-            assert found.heard is not None
-            assert found.heard.tolist() == [2, 0]
+            assert found.mean_counts is not None
+            assert found.mean_counts.tolist() == [2, 0]
 
 
 def test_test_data_reach_no_state(method: Any) -> None:
@@ -247,6 +247,7 @@ class Poisoning:
         self.method, self.name = method, method.name
         self.init, self.plan = method.init, method.plan
         self.assignment, self.explain = method.assignment, method.explain
+        self.needs = method.needs
 
     def step(self, state: Any, replies: Replies) -> Any:
         new = self.method.step(state, replies)

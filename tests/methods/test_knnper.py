@@ -297,8 +297,8 @@ def test_blocks_find_the_same_neighbours_and_bound_what_is_compared(
     asked = torch.randn(23, 6)
     at_once = memory.probabilities(asked, 4)
     sizes, compare = [], torch.cdist
-    monkeypatch.setattr(near, "KNOWN", known)
-    monkeypatch.setattr(near, "ASKED", 5)
+    monkeypatch.setattr(near, "REMEMBERED_BLOCK", known)
+    monkeypatch.setattr(near, "PREDICTED_BLOCK", 5)
     monkeypatch.setattr(
         torch, "cdist", lambda a, b, **how: sizes.append((len(a), len(b))) or compare(a, b, **how)
     )

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import small
 from coterie.boundary import Boundary
 from coterie.core import Averaging, Cohort, HeldOutLosses, Replies, Round
-from coterie.data.adversaries import Attack
+from coterie.data.adversaries import AdversarySettings, Attack
 from coterie.data.attendance import Attendance
 from coterie.data.scenario import SCENARIOS
-from coterie.data.world import World, among
+from coterie.data.world import World, with_attacks
 from coterie.engines.rounds import rounds
 from coterie.methods import (
     ACFL,
@@ -555,9 +555,10 @@ def test_rounds_with_all_that_can_happen_and_a_resume_of_them(name: str) -> None
     attendance = Attendance(
         silent=0.3, joins={5: 3, 6: 4}, away={1: [(2, 4)], 2: [(3, 3)]}, patience=2
     )
-    tried = replace(
-        among(digits(clients=8, validation=0.0), 0, 0.2, "scale", 5.0), attendance=attendance
-    )
+    settings = AdversarySettings(fraction=0.2, attack="scale", attack_scale=5.0)
+    honest = digits(clients=8, validation=0.0)
+    attacked = with_attacks(honest, settings.draw(honest.clients, 0))
+    tried = replace(attacked, attendance=attendance)
     whole = run(method, tried, 6, workers=2)
     assert [one.number for one in whole] == [1, 2, 3, 4, 5, 6]
     for one in whole:

@@ -257,7 +257,7 @@ def test_models_are_written_once_and_named_by_whom_they_serve(tmp_path: Path) ->
 
 def position(**kept: Tensor) -> Any:
     return export.Position(
-        round=1, exchange=1, state=None, kept={int(c[1:]): row for c, row in kept.items()}
+        round=1, exchange=1, state=None, kept={"": {int(c[1:]): row for c, row in kept.items()}}
     )
 
 

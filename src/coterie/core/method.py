@@ -162,6 +162,7 @@ class Assignment:
             ensemble and neighbours.
 
     Example:
+        >>> from coterie.core import row_of
         >>> served = Assignment(models=torch.zeros(2, 3), row={4: 0, 5: 1, 7: 0}, groups=((4, 7), (5,)))
         >>> row_of(served.groups) == served.row
         True
@@ -242,6 +243,7 @@ class Composite(Protocol[S_contra]):
     def serving_tasks(self, state: S_contra, cohort: Cohort) -> tuple[Task, ...]: ...
 
 
+@public
 def serving_tasks(method: Any, state: Any, cohort: Cohort) -> tuple[Task, ...]:
     """Return the next tasks of the method that serves the clients, at any depth of composites."""
     if isinstance(method, Composite):

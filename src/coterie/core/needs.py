@@ -82,6 +82,7 @@ class Needs:
         ValueError: A feature or an invariance does not exist.
 
     Example:
+        >>> import torch
         >>> needs = Needs(features=("halves",), unchanged_by="rotation")
         >>> needs.undeclared(Plan(models=torch.zeros(1, 2), tasks={3: Task(offered=(0,), gradient=True)}))
         ('gradients',)

@@ -53,8 +53,7 @@ def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
         ...     return width * height
         >>> area(widht=3)
         Traceback (most recent call last):
-        coterie.settings.calls.CallError: area has no setting 'widht'; did you mean width? (known:
-            width, height; got 3)
+        coterie.settings.calls.CallError: area has no setting 'widht'; did you mean width? ...
     """
     if given is None:
         return functools.partial(_marked, more=tuple(more))

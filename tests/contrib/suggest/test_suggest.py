@@ -301,7 +301,7 @@ def test_the_model_probed_is_one_that_all_have_had(
 
 def test_layers_that_clients_keep_are_in_the_mean() -> None:
     kept = {0: torch.tensor([4.0, math.nan]), 1: torch.tensor([6.0, math.nan])}
-    at = replace(AT, kept=kept)
+    at = replace(AT, kept={"": kept})
     start = start_of(
         Assignment(models=torch.tensor([[0.0, 3.0]]), row={0: 0, 1: 0}, groups=((0, 1),)), at, []
     )
