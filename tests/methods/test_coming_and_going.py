@@ -71,6 +71,7 @@ def served(played: Any) -> dict[int, torch.Tensor]:
 )  # its groups overlap
 def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) -> None:
     before = None
+    group_before: dict[int, set[int]] = {}
     for played in play(EXAMPLES[name], grouped(THREE), 40, silent=at_random(2)):
         after, heard = served(played), set(played.replies.clients)
         # After another start, or when another arm takes the lead, the models of all clients are
@@ -80,8 +81,11 @@ def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) ->
         for group in played.groups if before is not None and not another_start else ():
             for client in set(group) - heard:
                 moved = not torch.equal(after[client], before[client])
-                assert not moved or heard & set(group), client
+                # A group that has just been divided learned from all its former members.
+                learned_from = set(group) | group_before[client]
+                assert not moved or heard & learned_from, client
         before = after
+        group_before = {client: set(group) for group in played.groups for client in group}
 
 
 @pytest.mark.parametrize(

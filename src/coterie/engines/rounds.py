@@ -290,7 +290,7 @@ def round_steps(
     position, notes_of_arrivals = admit_new(method, roster, position)
     present_clients = present(roster.attendance, position)
     notes = list(notes_of_arrivals)
-    tally = Tally()
+    tally = RoundTally()
     ends_round = False
     while not ends_round:
         if position.exchange - first_exchange == EXCHANGES:
@@ -359,7 +359,7 @@ def round_steps(
 
 
 @dataclass
-class Tally:
+class RoundTally:
     """What is counted over the exchanges of a round, see :class:`~coterie.core.Round`.
 
     Attributes:
@@ -438,7 +438,7 @@ def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) ->
             return done
 
 
-def _endless(number: int, tally: Tally, names: Mapping[Client, str]) -> str:
+def _endless(number: int, tally: RoundTally, names: Mapping[Client, str]) -> str:
     text = (
         f"round {number} has not ended after {EXCHANGES} exchanges, in which "
         f"{tally.answered_tasks} of {tally.tasks} tasks were answered"

@@ -26,7 +26,15 @@ from coterie.data.losses import TorchLoss, is_torchs, torch_loss
 from coterie.data.objective import counted
 from coterie.data.world import Split
 from coterie.training.graphs import Recorded, recordable, used_once
-from coterie.training.learner import Learner, Pull, batch_starts, passes, plain, staged, stepper
+from coterie.training.learner import (
+    Learner,
+    PullToShared,
+    batch_starts,
+    passes,
+    plain,
+    staged,
+    stepper,
+)
 from coterie.training.precision import computing
 
 
@@ -98,7 +106,7 @@ class Block:
         gens: Sequence[torch.Generator],
         *,
         stages: Sequence[Stage] = (),
-        pull: Pull | None = None,
+        pull: PullToShared | None = None,
     ) -> Tensor:
         """Train the model of each client on its own examples.
 
@@ -137,7 +145,7 @@ class Block:
         positions: Sequence[int],
         settings: Training,
         lr: float,
-        pull: Pull | None,
+        pull: PullToShared | None,
         trains_all: bool,
     ) -> Callable[..., None]:
         """Return a function of a batch, its targets and what of it is no padding, which makes a step of some tensors."""

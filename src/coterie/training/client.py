@@ -20,7 +20,7 @@ from coterie.core import Personal, Stage, Task, Training
 from coterie.models.layout import Layout
 from coterie.randomness import generator
 from coterie.training.blocks import Block
-from coterie.training.learner import Learner, Pull, Scores
+from coterie.training.learner import Learner, PullToShared, Scores
 from coterie.training.order import ClientResult, Job, Order
 from coterie.training.splits import halvable, of_each_subject
 
@@ -245,7 +245,7 @@ def answer(learner: Learner, job: Job) -> ClientResult:
                 order.lr,
                 generator(*order.draws, 3),
                 stages=_personal_stages(personal),
-                pull=Pull(personal.pull, start.model) if personal.pull else None,
+                pull=PullToShared(personal.pull, start.model) if personal.pull else None,
             )
     return _result(learner, job, start, update, own_model)
 
@@ -382,7 +382,7 @@ def _personal_together(
         jobs[0].order.lr,
         [generator(*job.order.draws, 3) for job in jobs],
         stages=_personal_stages(personal),
-        pull=Pull(personal.pull, torch.stack(models)) if personal.pull else None,
+        pull=PullToShared(personal.pull, torch.stack(models)) if personal.pull else None,
     )
     return list(trained.cpu().clone())
 

@@ -330,7 +330,7 @@ class Learner:
         gen: torch.Generator,
         *,
         stages: Sequence[Stage] = (),
-        pull: Pull | None = None,
+        pull: PullToShared | None = None,
     ) -> Tensor:
         """Train a model.
 
@@ -520,7 +520,7 @@ Step = Callable[[Sequence[Tensor]], None]
 
 
 @dataclass(frozen=True)
-class Pull:
+class PullToShared:
     """The term ``weight/2 ||v - toward||²`` in the loss of a model v.
 
     Attributes:
