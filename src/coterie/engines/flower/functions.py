@@ -24,7 +24,7 @@ from coterie.data.schema import Schema
 from coterie.data.world import ClientData, Objective, Split
 from coterie.engines.served import Ensemble
 from coterie.settings import UserError
-from coterie.training.learner import Pull
+from coterie.training.learner import PullToShared
 
 Train = Callable[[nn.Module, Dataset[Any], dict[str, Any]], Any]
 """Function of (net, data set, config) that trains the net in place."""
@@ -123,7 +123,7 @@ class FunctionLearner(training.Learner):
         gen: torch.Generator,
         *,
         stages: Sequence[Stage] = (),
-        pull: Pull | None = None,
+        pull: PullToShared | None = None,
     ) -> Tensor:
         """Train from ``row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
 
