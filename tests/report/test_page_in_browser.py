@@ -165,7 +165,7 @@ def test_drawing_anew_keeps_what_the_reader_does_and_forgets_the_old(crowd: Open
     one.tab.locator("section.run canvas").first.focus()
     one.tab.keyboard.press("ArrowRight")
     for _ in range(3):
-        one.tab.evaluate("again(shown)")
+        one.tab.evaluate("redraw()")
     assert one.tip() == ""
     assert one.tab.evaluate("document.activeElement.tagName") == "CANVAS"
     assert one.tab.locator("details").last.get_attribute("open") is not None
