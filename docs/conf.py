@@ -251,3 +251,16 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", skip)
     app.connect("html-page-context", back_links)
     app.add_transform(LinksOut)
+
+# Types that signatures name and no page of the reference describes yet.
+nitpick_ignore += [
+    ("py:class", "Needs"),
+    ("py:class", "coterie.core.Needs"),
+    ("py:class", "coterie.core.Training"),
+    ("py:class", "coterie.core.clients.T"),
+    ("py:class", "coterie.core.needs.Needs"),
+    ("py:class", "coterie.engines.flower.messages.OtherTensors"),
+    ("py:class", "coterie.extensions.Registry"),
+    ("py:class", "coterie.report.compared.Comparison"),
+    ("py:data", "P_VALUE"),
+]
