@@ -252,8 +252,9 @@ def setup(app: Sphinx) -> None:
     app.connect("html-page-context", back_links)
     app.add_transform(LinksOut)
 
+
 # Types that signatures name and no page of the reference describes yet.
-nitpick_ignore += [
+nitpick_ignore = [
     ("py:class", "Needs"),
     ("py:class", "coterie.core.Needs"),
     ("py:class", "coterie.core.Training"),
