@@ -62,9 +62,9 @@ nitpick_ignore_regex = [
     # Other projects' names: their inventories would have to be fetched from a network.
     (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
-    (r"py:class", r"coterie\.(core\.[ST]|records\.record\.T)|.*\[(int|str)"),
+    (r"py:class", r"coterie\.(core\.\w+\.[ST]|(extensions|records\.record)\.T)|.*\[(int|str)"),
     # What a strategy and its result take besides a text or a table, and nobody makes.
-    (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.Rest)"),
+    (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.OtherTensors)"),
     # Types inside of the data and the settings, which nobody makes.
     (
         r"py:class",
@@ -251,17 +251,3 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", skip)
     app.connect("html-page-context", back_links)
     app.add_transform(LinksOut)
-
-
-# Types that signatures name and no page of the reference describes yet.
-nitpick_ignore = [
-    ("py:class", "Needs"),
-    ("py:class", "coterie.core.Needs"),
-    ("py:class", "coterie.core.Training"),
-    ("py:class", "coterie.core.clients.T"),
-    ("py:class", "coterie.core.needs.Needs"),
-    ("py:class", "coterie.engines.flower.messages.OtherTensors"),
-    ("py:class", "coterie.extensions.Registry"),
-    ("py:class", "coterie.report.compared.Comparison"),
-    ("py:data", "P_VALUE"),
-]

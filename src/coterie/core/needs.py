@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from coterie.core.tasks import Plan, Task
 from coterie.settings import SettingError
 from coterie.settings.calls import public
-
-if TYPE_CHECKING:
-    from coterie.core.method import Method
 
 Feature = Literal[
     "several-tasks",
@@ -93,7 +90,7 @@ class Needs:
     sums_only: bool = False
     unchanged_by: Invariance = "nothing"
     fraction: float = 1.0
-    inner: tuple[Method[Any], ...] = ()
+    inner: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         for feature in (*self.features, *self.occasional):
@@ -117,7 +114,7 @@ class Needs:
         asked = features_of_plan(plan)
         return tuple(f for f in FEATURES if f in asked and f not in self.declared)
 
-    def with_inner(self, features: Iterable[Feature], *methods: Method[Any]) -> Needs:
+    def with_inner(self, features: Iterable[Feature], *methods: Any) -> Needs:
         """Return these needs with those of the methods that this one runs.
 
         Args:

@@ -38,7 +38,7 @@ class Criterion:
         met: What it means if the comparison holds, in few words.
         unmet: What it means otherwise.
         key: Its name for programs, which stays when ``name`` is reworded. The key of a p-value for
-            "all of these clients have the same distribution" is :data:`P_VALUE`.
+            "all of these clients have the same distribution" is ``P_VALUE``.
 
     Example:
         >>> stationary = Criterion("mean update", 0.625, "<", 0.5, setting="eps1", met="stationary", unmet="not stationary")

@@ -138,7 +138,7 @@ def client_app(
             tests, which can be indexed.
         train: Function of (net, data set, config) that trains the net in place, instead of
             Coterie's training. The data set is the client's, or half of it. The config has ``lr``,
-            ``epochs``, ``batch`` and the other settings of :class:`~coterie.core.Training`,
+            ``epochs``, ``batch`` and the other settings of :class:`~coterie.Training`,
             ``server-round``, and what the ServerApp passes as ``train_config``.
         test: Function of (net, data set) that returns the mean loss and the accuracy. The loss also
             serves to choose a model.
