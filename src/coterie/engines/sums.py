@@ -19,7 +19,7 @@ from coterie.boundary import Boundary
 from coterie.core import Client, Plan, QuestionSums, Replies, Task
 from coterie.engines.pool import ClientPool
 from coterie.randomness import Purpose, numpy_generator
-from coterie.training import ClientResult
+from coterie.training import ClientResult, answer_to
 
 COUNTED = 0.4
 """Weight of the number of clients beside an update of norm 1, in the slots of a hidden plan."""
@@ -136,10 +136,10 @@ class Answers:
                 if sketches is not None:
                     self.cells[client] = task.private.question.cell(sketches)
                 continue
-            norm = None
-            if task.private.question.ask in ("sizes", "norms") and answer.update is not None:
-                norm = float(answer.update[: self.pool.layout.trainable].norm())
-            numbers = task.private.question.answer(sketches, norm, len(self.data[client].train))
+            examples = len(self.data[client].train)
+            numbers = answer_to(
+                task.private.question, sketches, answer.update, examples, self.pool.layout
+            )
             if numbers is not None:
                 self.sums[task.offered[0]] = self.sums.get(task.offered[0], 0.0) + numbers.astype(
                     np.float64

@@ -20,7 +20,6 @@ from coterie.data.datasets.source import (
     OWN_SOURCES,
     REGISTERED,
     DatasetSettings,
-    OwnSource,
     Source,
 )
 from coterie.data.examples import Dataset
@@ -149,8 +148,3 @@ def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path
             "table/clients"
         )
     return path
-
-
-def own_source(name: str) -> OwnSource | None:
-    """Return the source of your own data called ``name``; None for other data sets."""
-    return OWN_SOURCES.get(name)

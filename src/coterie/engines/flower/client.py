@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -397,10 +396,7 @@ def _in_sums(
     if question is not None and question.ask == "cell":
         cell = None if sketches is None else question.cell(sketches)
     elif question is not None:
-        norm = None if update is None else float(update[: layout.trainable].norm())
-        if norm is not None and not math.isfinite(norm):
-            norm = None
-        answer = question.answer(sketches, norm, examples)
+        answer = training.answer_to(question, sketches, update, examples, layout)
     return replace(
         result,
         updates=() if update is None or not task.private.sends_update else (update,),
