@@ -8,6 +8,7 @@ the file, or are left out.
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms import SphinxTransform
 
 DOCS = Path(__file__).resolve().parent
@@ -27,6 +29,7 @@ sys.path[:0] = [str(DOCS), str(ROOT / "src")]
 import navigation  # noqa: E402
 
 import coterie  # noqa: E402
+import coterie.core  # noqa: E402
 from coterie.methods import METHODS  # noqa: E402
 from coterie.report.listing import allowed, plain  # noqa: E402
 from coterie.settings import documented  # noqa: E402
@@ -243,7 +246,23 @@ def back_links(
         context["body"] = re.sub(r'<li><a href="builtins.html">.*?</li>', "", context["body"])
 
 
+def documented_constants(app: Sphinx) -> None:
+    """Give the constants that ``coterie.core`` takes from its files the docstrings that they have there.
+
+    Sphinx looks for the docstring of a constant only in the module in which it documents it.
+    """
+    package = ModuleAnalyzer.for_module("coterie.core")
+    package.analyze()
+    for module in pkgutil.iter_modules(coterie.core.__path__, "coterie.core."):
+        analyzer = ModuleAnalyzer.for_module(module.name)
+        analyzer.analyze()
+        for (owner, name), lines in analyzer.attr_docs.items():
+            if not owner and name in coterie.core.__all__:
+                package.attr_docs[owner, name] = lines
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("builder-inited", documented_constants)
     app.connect("source-read", add_toctrees)
     app.connect("source-read", add_contributing)
     app.connect("autodoc-process-signature", signature)

@@ -28,6 +28,7 @@ SHARE = 0.1
 report."""
 
 MEANS = ("mean", "median", "trimmed-mean", "geometric-median", "norm-clipping")
+"""The averages that :class:`Averaging` has by name."""
 
 MAX_WEISZFELD_STEPS = 100
 """The maximum number of iterations for the geometric median."""

@@ -29,6 +29,7 @@ Feature = Literal[
 """What tasks can ask besides training one model as the experiment states, and its update."""
 
 FEATURES: tuple[Feature, ...] = get_args(Feature)
+"""Everything that a method can declare that it asks of a client."""
 
 IN_WORDS: dict[Feature, str] = {
     "several-tasks": "to do several tasks at once",

@@ -18,13 +18,13 @@ from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
 
 HALVES = "/halves"
-"""What follows the name of a part in :class:`Position` where clients keep the sketches of their
+"""What follows the name of a part in :class:`~coterie.Position` where clients keep the sketches of their
 halves."""
 
 Kept = Mapping[
     str, Mapping[Client, "torch.Tensor"]
 ]  # a string: reading commands start without torch
-"""Name of a plan's part -> client -> its own values, see :class:`Position`."""
+"""Name of a plan's part -> client -> its own values, see :class:`~coterie.Position`."""
 
 
 @public
