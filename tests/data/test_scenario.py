@@ -81,7 +81,7 @@ def test_worlds_without_files(name: str) -> None:
 @pytest.mark.parametrize("name", FILED)
 @seeded(0)
 def test_worlds_from_the_real_data(name: str, data_folder: Path) -> None:
-    source = datasets.find(find(name).dataset)
+    source = datasets.find(find(name).dataset.name)
     assert source.files
     try:
         source.files(data_folder)

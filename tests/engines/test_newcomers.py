@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_ten_newcomers_and_one_who_returns_reach_their_true_leaves(seed: int) -> None:
-    away = BASE.patience + 2
+    away = BASE.attendance.patience + 2
     scenario = replace(
         BASE, newcomers=10, join_round=ROUNDS + 1, leavers=1, leave=(ROUNDS + 1 - away, ROUNDS)
     )
