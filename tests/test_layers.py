@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 
 ORDER = [
@@ -56,7 +54,9 @@ NEVER = {
 
 EXTENSIONS = [part for part in ORDER if part.startswith("contrib.")]
 
-NEVER |= {(one, other) for one in EXTENSIONS for other in EXTENSIONS if one != other}
+NEVER |= {
+    (extension, other) for extension in EXTENSIONS for other in EXTENSIONS if extension != other
+}
 """An extension that comes with Coterie stands alone, as one of another package does."""
 
 PURE = ("core", "clustering", "methods", "contrib.rivals")
@@ -82,12 +82,12 @@ def tree_of(path: Path) -> ast.Module:
 
 def for_types(path: Path) -> set[int]:
     """The ids of nodes under ``if TYPE_CHECKING``."""
-    guards = [
-        n
-        for n in ast.walk(tree_of(path))
-        if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
-    ]
-    return {id(node) for guard in guards for stmt in guard.body for node in ast.walk(stmt)}
+    guarded = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for statement in node.body:
+                guarded |= {id(inner) for inner in ast.walk(statement)}
+    return guarded
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -109,57 +109,59 @@ def parts_imported(path: Path) -> Iterator[tuple[str, bool]]:
     for name, types in imports(path):
         package, *rest = name.split(".")
         if package == "coterie":
-            known = rest and ((SOURCE / rest[0]).is_dir() or (SOURCE / f"{rest[0]}.py").exists())
-            yield (_part(rest) if known else "__init__"), types
+            is_module = rest and (
+                (SOURCE / rest[0]).is_dir() or (SOURCE / f"{rest[0]}.py").exists()
+            )
+            yield (_part(rest) if is_module else "__init__"), types
 
 
-def calls(path: Path) -> Iterator[str]:
+@cache
+def calls(path: Path) -> list[str]:
     """The names of everything called, dotted: ``torch.load``."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+    nodes = ast.walk(tree_of(path))
+    return [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
 
 
 def strayed(path: Path) -> list[str]:
-    """What ``path`` imports and may not."""
+    """The parts that ``path`` imports and may not."""
     part = part_of(path)
     before = ORDER[: ORDER.index(part)]
-    return [
-        o for o, _ in parts_imported(path) if o != part and (o not in before or (part, o) in NEVER)
-    ]
+    forbidden = []
+    for imported, _ in parts_imported(path):
+        if imported != part and (imported not in before or (part, imported) in NEVER):
+            forbidden.append(imported)
+    return forbidden
 
 
 def test_every_part_has_its_place() -> None:
     assert {part_of(path) for path in FILES} == set(ORDER)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_imports_run_one_way(name: str) -> None:
-    assert not strayed(BY_NAME[name]), f"{name} may not import {strayed(BY_NAME[name])}: see ORDER"
+def test_imports_run_one_way() -> None:
+    faults = {name: strayed(path) for name, path in BY_NAME.items() if strayed(path)}
+    assert not faults, "these may not import these parts: see ORDER"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("coterie", *parts)).removesuffix(".__init__")
 
 
 def test_no_modules_import_each_other() -> None:
     """Not even for types."""
-    modules = {
-        ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        )
-        for path in FILES
-    }
-    left = {}
+    modules = {module_name(path) for path in FILES}
+    needed: dict[str, set[str]] = {}
     for path in FILES:
-        name = ".".join(("coterie", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        )
-        found = {
-            known if known in modules else known.rpartition(".")[0] for known, _ in imports(path)
-        }
-        left[name] = (found & modules) - {name, "coterie"}
-    left["coterie"] = set()
-    while left:
-        free = {name for name, needs in left.items() if not needs & set(left)}
-        assert free, f"a circle among {sorted(left)}"
-        left = {name: needs for name, needs in left.items() if name not in free}
+        imported = set()
+        for name, _ in imports(path):
+            imported.add(name if name in modules else name.rpartition(".")[0])
+        needed[module_name(path)] = (imported & modules) - {module_name(path), "coterie"}
+    needed["coterie"] = set()
+    # Modules that need none of those left go, until none is left.
+    while needed:
+        free = {name for name, imported in needed.items() if not imported & set(needed)}
+        assert free, f"a circle among {sorted(needed)}"
+        needed = {name: imported for name, imported in needed.items() if name not in free}
 
 
 def test_the_core_imports_no_extension() -> None:
@@ -177,63 +179,86 @@ def test_the_root_has_few_modules() -> None:
     assert len(list(SOURCE.glob("*.py"))) <= 9
 
 
-@pytest.mark.parametrize("name", [n for n, path in BY_NAME.items() if part_of(path) in PURE])
-def test_methods_and_clustering_are_arithmetic(name: str) -> None:
-    found = [n for n, _ in imports(BY_NAME[name])]
-    banned = (
-        "torch.nn",
-        "torch.optim",
-        "torch.utils",
-        "flwr",
-        "pickle",
-        "os",
-        "io",
-        "pathlib",
-        "logging",
-        "subprocess",
-    )
-    assert not [n for n in found if n.startswith(tuple(f"{b}." for b in banned)) or n in banned]
-    called = set(calls(BY_NAME[name]))
-    told = (
-        {"warnings.warn"} if name != "clustering/agglomerative.py" else set()
-    )  # whose warnings are a result
-    assert not called & {"open", "print", "input", "exec", "eval", *told}
-    used = {
-        ast.unparse(node)
-        for node in ast.walk(tree_of(BY_NAME[name]))
-        if isinstance(node, ast.Attribute)
-    }
-    assert not used & {"torch.nn", "torch.optim"}
+NOT_ARITHMETIC = (
+    "torch.nn",
+    "torch.optim",
+    "torch.utils",
+    "flwr",
+    "pickle",
+    "os",
+    "io",
+    "pathlib",
+    "logging",
+    "subprocess",
+)
+INPUT_AND_OUTPUT = {"open", "print", "input", "exec", "eval", "warnings.warn"}
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_only_randomness_seeds(name: str) -> None:
-    called = {call.rpartition(".")[2] for call in calls(BY_NAME[name])}
-    if name == "randomness.py":  # the global ones it forks and seeds, for the user's code
-        return
-    if name == "testing.py":  # its clients are no run's: their numbers are drawn once
-        return
-    assert not called & {"manual_seed", "manual_seed_all", "set_rng_state", "fork_rng", "seed"}
-    assert not {n.partition(".")[0] for n, _ in imports(BY_NAME[name])} & {"random"}
-    assert not [c for c in calls(BY_NAME[name]) if c.startswith(("np.random.", "numpy.random."))]
+def test_methods_and_clustering_are_arithmetic() -> None:
+    faults = []
+    for name, path in BY_NAME.items():
+        if part_of(path) not in PURE:
+            continue
+        for imported, _ in imports(path):
+            if imported.startswith(tuple(f"{module}." for module in NOT_ARITHMETIC)):
+                faults.append((name, imported))
+            if imported in NOT_ARITHMETIC:
+                faults.append((name, imported))
+        for call in set(calls(path)) & INPUT_AND_OUTPUT:
+            # The warnings of agglomerative clustering are a result.
+            if (name, call) != ("clustering/agglomerative.py", "warnings.warn"):
+                faults.append((name, call))
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.nn", "torch.optim"):
+                faults.append((name, ast.unparse(node)))
+    assert not faults
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_all_that_is_printed_is_printable_and_by_the_command_line(name: str) -> None:
-    called = set(calls(BY_NAME[name]))
-    assert "print" not in called or name == "printable.py"
-    prints = part_of(BY_NAME[name]) in ("cli", "report", "notebook")
-    command = name.startswith("contrib/") and name.endswith("/command.py")
-    assert "say" not in called or prints or command
-    assert not called & {"sys.stdout.write", "sys.stderr.write", "Console", "rich.print"}
-    assert "_Console" not in called or name == "report/terminal.py"
+SEEDING = {"manual_seed", "manual_seed_all", "set_rng_state", "fork_rng", "seed"}
+MAY_SEED = {
+    "randomness.py",  # forks and seeds the global generators, for the user's code
+    "testing.py",  # its clients belong to no run: their numbers are drawn once
+}
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_flower_and_the_data_hub_stay_in_one_file_each(name: str) -> None:
-    packages = {n.partition(".")[0] for n, _ in imports(BY_NAME[name])}
-    assert "flwr" not in packages or name.startswith("engines/flower")
-    assert not packages & {"flwr_datasets", "datasets"} or name == "data/datasets/hub.py"
+def test_only_randomness_seeds() -> None:
+    faults = []
+    for name, path in BY_NAME.items():
+        if name in MAY_SEED:
+            continue
+        for call in calls(path):
+            of_numpy = call.startswith(("np.random.", "numpy.random."))
+            if of_numpy or call.rpartition(".")[2] in SEEDING:
+                faults.append((name, call))
+        if "random" in {imported.partition(".")[0] for imported, _ in imports(path)}:
+            faults.append((name, "import random"))
+    assert not faults
+
+
+def test_all_that_is_printed_is_printable_and_by_the_command_line() -> None:
+    faults = []
+    for name, path in BY_NAME.items():
+        forbidden = {"sys.stdout.write", "sys.stderr.write", "Console", "rich.print"}
+        if name != "printable.py":
+            forbidden.add("print")
+        if name != "report/terminal.py":
+            forbidden.add("_Console")
+        is_command = name.startswith("contrib/") and name.endswith("/command.py")
+        if not is_command and part_of(path) not in ("cli", "report", "notebook"):
+            forbidden.add("say")
+        faults += [(name, call) for call in set(calls(path)) & forbidden]
+    assert not faults
+
+
+def test_flower_and_the_data_hub_stay_in_one_place_each() -> None:
+    faults = []
+    for name, path in BY_NAME.items():
+        packages = {imported.partition(".")[0] for imported, _ in imports(path)}
+        if "flwr" in packages and not name.startswith("engines/flower"):
+            faults.append((name, "flwr"))
+        if packages & {"flwr_datasets", "datasets"} and name != "data/datasets/hub.py":
+            faults.append((name, "datasets"))
+    assert not faults
 
 
 def test_importing_what_a_file_is_found_at() -> None:
