@@ -58,8 +58,7 @@ from coterie.boundary import Boundary
 from coterie.cli.arguments import parser
 from coterie.data.datasets import DATASETS, FAMILIES, OWN_DATA, OWN_SOURCES
 from coterie.data.datasets.source import DatasetSettings
-from coterie.data.scenario import PARTS as SCENARIO_PARTS
-from coterie.data.scenario import Scenario, datasets_with
+from coterie.data.scenario import SCENARIO_PARTS, Scenario, datasets_with
 from coterie.report.listing import allowed, first_line, plain
 from coterie.settings import documented
 

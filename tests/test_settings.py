@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core import Training
-from coterie.data.scenario import PARTS, SCENARIOS, Scenario
+from coterie.data.scenario import SCENARIO_PARTS, SCENARIOS, Scenario
 from coterie.methods import CFL, METHODS
 from coterie.runs.experiment import make
 from coterie.settings import (
@@ -200,7 +200,7 @@ def test_settings_survive_a_round_trip(settings: Any) -> None:
     assert build(type(settings), plain(settings)) == settings
 
 
-@pytest.mark.parametrize("cls", [Training, *PARTS.values(), *METHODS.values()])
+@pytest.mark.parametrize("cls", [Training, *SCENARIO_PARTS.values(), *METHODS.values()])
 def test_every_setting_has_a_sentence_a_type_and_an_allowed_default(cls: type[Any]) -> None:
     check(cls())
     assert sorted(name for name, *_ in documented(cls)) == sorted(

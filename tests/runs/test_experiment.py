@@ -188,6 +188,44 @@ def test_a_setting_is_found_by_its_dotted_name() -> None:
     assert changed("experiment.rounds=2").rounds == 2
 
 
+DIRICHLET = {"scenario": {"name": "digits/dirichlet", "partition": {"alpha": 0.1, "least": 3}}}
+
+
+@pytest.mark.parametrize("key", ["scenario.partition.alpha", "scenario.alpha", "alpha"])
+@pytest.mark.parametrize("spec", [{"scenario": "digits/dirichlet"}, DIRICHLET])
+def test_a_setting_of_a_part_is_found_with_and_without_its_part(
+    key: str, spec: dict[str, Any]
+) -> None:
+    partition = changed(f"{key}=0.3", **spec).setup.partition
+    assert (partition.kind, partition.alpha) == ("dirichlet", 0.3)
+    assert partition.least == (3 if spec == DIRICHLET else 10)
+
+
+@pytest.mark.parametrize("key", ["scenario.partition.kind", "scenario.partition", "partition"])
+def test_the_main_setting_of_a_part_has_three_names(key: str) -> None:
+    partition = changed(f"{key}=quantity", **DIRICHLET).setup.partition
+    assert (partition.kind, partition.alpha, partition.least) == ("quantity", 0.1, 3)
+
+
+def test_the_later_of_two_names_of_a_setting_wins() -> None:
+    spec = normal({"methods": ["fedavg"], "scenario": "digits/dirichlet"})
+    keys = ("scenario.partition.alpha", "alpha")
+    for first, second in (keys, keys[::-1]):
+        twice = assign(assign(spec, f"{first}=0.1"), f"{second}=0.2")
+        assert make(twice).setup.partition.alpha == 0.2
+
+
+def test_a_part_takes_a_table() -> None:
+    given = 'scenario.partition={alpha = 0.3, kind = "quantity"}'
+    partition = changed(given, **DIRICHLET).setup.partition
+    assert (partition.kind, partition.alpha, partition.least) == ("quantity", 0.3, 3)
+    assert changed("scenario.holdout={samples = 50}").setup.holdout.samples == 50
+    given = 'scenario.dataset={examples = 500, name = "synthetic"}'
+    dataset = changed(given, scenario={"name": "digits/iid", "model": "linear"}).setup.dataset
+    assert (dataset.name, dataset.examples) == ("synthetic", 500)
+    assert changed("scenario.dataset.name=synthetic").setup.dataset.name == "synthetic"
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -198,6 +236,14 @@ def test_a_setting_is_found_by_its_dotted_name() -> None:
         ("clf.eps1=1", "there is no 'clf'; did you mean cfl?"),
         ("flhc.warmup=1", "flhc is not among the methods of this run"),
         ("qqqq=1", "coterie methods NAME and coterie scenarios NAME list them"),
+        (
+            "scenario.partition.alfa=1",
+            "scenario.partition has no setting 'alfa'; did you mean alpha?",
+        ),
+        ("scenario.dataset.examples=1", "scenario.dataset has no setting 'examples'"),
+        ("scenario.partition={alfa = 1}", "scenario.partition has no setting 'alfa'"),
+        ("scenario.partitio.alpha=1", "there is no 'scenario.partitio'"),
+        ("partition.alpha=1", r"there is no 'partition'; did you mean scenario\.partition\.alpha?"),
     ],
 )
 def test_mistakes_in_set_get_one_sentence(text: str, sentence: str) -> None:

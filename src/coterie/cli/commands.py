@@ -128,7 +128,7 @@ def methods(arguments: argparse.Namespace) -> int:
 
 def scenarios(arguments: argparse.Namespace) -> int:
     """The command ``scenarios``."""
-    from coterie.data.scenario import PARTS, SCENARIOS, Scenario, find
+    from coterie.data.scenario import SCENARIO_PARTS, SCENARIOS, Scenario, find
     from coterie.report import listing, terminal
 
     console = terminal.console(sys.stdout)
@@ -141,7 +141,7 @@ def scenarios(arguments: argparse.Namespace) -> int:
         say("It is called with the seed, and has no settings.")
         return 0
     console.print(listing.settings(scenario, hidden=("training", "about")))
-    for name in PARTS:
+    for name in SCENARIO_PARTS:
         part = getattr(scenario, name)
         say(f"\n{name}")
         console.print(listing.settings(part, called={part.main: name}))

@@ -3,7 +3,8 @@
 A scenario has a part for each thing that makes its world: ``Scenario(partition=..., shift=...)``,
 or in TOML ``[scenario.partition]``. A part is given as an object, as a table of changes, or as the
 value of its main setting: ``partition = "dirichlet"``. No two parts have a setting of the same
-name, so a setting is also found by its name alone: ``Scenario(alpha=0.1)``, ``--set alpha=0.1``.
+name, so a setting also has a *flat name*, without its part: ``Scenario(alpha=0.1)``. On the command
+line ``--set alpha=0.1`` and ``--set scenario.partition.alpha=0.1`` are the same.
 """
 
 from __future__ import annotations
@@ -34,19 +35,23 @@ class ScenarioPart:
         check(self, self.name_in_scenario)
 
     @classmethod
+    def flat_name(cls, setting: str) -> str:
+        """The name under which a scenario has a setting of this part: its own, or the part's for the main one."""
+        return cls.part if setting == cls.main else setting
+
+    @classmethod
     def name_in_scenario(cls, setting: str) -> str:
         """What a message calls a setting: ``Scenario.alpha``, and the main one by the part's name."""
-        return f"{OWNER}.{cls.part if setting == cls.main else setting}"
+        return f"{OWNER}.{cls.flat_name(setting)}"
 
     @classmethod
     def flat_names(cls) -> list[str]:
         """The names under which a scenario has the settings of this part."""
-        return [cls.part if name == cls.main else name for name in settings_of(cls)]
+        return [cls.flat_name(setting) for setting in settings_of(cls)]
 
     def flat(self) -> dict[str, Any]:
         """The settings by the names under which a scenario has them."""
-        values = [getattr(self, name) for name in settings_of(type(self))]
-        return dict(zip(self.flat_names(), values, strict=True))
+        return {self.flat_name(name): getattr(self, name) for name in settings_of(type(self))}
 
 
 def combined(
@@ -70,53 +75,66 @@ def combined(
         SettingError: A value is not allowed, or a table has an unknown name.
     """
     changed_parts = dict(parts)
-    tables: dict[str, dict[str, Any]] = {name: {} for name in parts}
-    for name in parts:
-        if name not in changes:
+    part_changes: dict[str, dict[str, Any]] = {part_name: {} for part_name in parts}
+    # First the changes under the names of parts: an object, a table, or the main setting's value.
+    for part_name, part in parts.items():
+        if part_name not in changes:
             continue
-        given = changes[name]
-        if isinstance(given, ScenarioPart) and given.part == name:
-            changed_parts[name] = given
+        given = changes[part_name]
+        if isinstance(given, ScenarioPart) and given.part == part_name:
+            changed_parts[part_name] = given
         elif isinstance(given, Mapping):
-            tables[name] |= given
-        elif parts[name].main:
-            tables[name][parts[name].main] = given
+            part_changes[part_name] |= given
+        elif part.main:
+            part_changes[part_name][part.main] = given
         else:
-            raise SettingError(f"{OWNER}.{name} must be a table of settings, got {given!r:.60}")
+            raise SettingError(
+                f"{OWNER}.{part_name} must be a table of settings, got {given!r:.60}"
+            )
 
-    # The data set decides which options there are, so its class is known before flat names are.
-    classes = {}
-    for name, part in changed_parts.items():
-        main_value = tables[name].get(part.main, getattr(part, part.main) if part.main else "")
-        classes[name] = class_of(name, main_value)
-    part_of = {
-        setting: name
-        for name, cls in classes.items()
-        for setting in settings_of(cls)
-        if setting != cls.main
-    }
-    rest = {}
-    for name, value in changes.items():
-        if name in part_of:
-            tables[part_of[name]][name] = value
-        elif name not in parts:
-            rest[name] = value
-    for name, table in tables.items():
+    # The data set decides which options there are. So the class of each part must be known before
+    # the flat names are.
+    classes: dict[str, type[ScenarioPart]] = {}
+    part_of_setting: dict[str, str] = {}
+    for part_name, part in changed_parts.items():
+        main_value = getattr(part, part.main) if part.main else ""
+        main_value = part_changes[part_name].get(part.main, main_value)
+        part_class = class_of(part_name, main_value)
+        classes[part_name] = part_class
+        for setting_name in settings_of(part_class):
+            if setting_name != part_class.main:
+                part_of_setting[setting_name] = part_name
+
+    # Then the changes under flat names, which win over those of a table.
+    other_changes = {}
+    for setting_name, value in changes.items():
+        if setting_name in part_of_setting:
+            part_changes[part_of_setting[setting_name]][setting_name] = value
+        elif setting_name not in parts:
+            other_changes[setting_name] = value
+    for part_name, table in part_changes.items():
         if table:
-            changed_parts[name] = _changed(changed_parts[name], table, classes[name])
-    return changed_parts, rest
+            changed_parts[part_name] = _changed(changed_parts[part_name], table, classes[part_name])
+    return changed_parts, other_changes
 
 
-def _changed(part: ScenarioPart, table: Mapping[str, Any], cls: type[ScenarioPart]) -> ScenarioPart:
-    """The part with changes; a new class keeps the settings that the old one has too."""
-    known = settings_of(cls)
-    if type(part) is cls and all(name in known for name in table):
-        return replace(part, **table)
-    kept = {name: getattr(part, name) for name in settings_of(type(part)) if name in known}
-    return build(cls, {**kept, **table}, owner=f"{OWNER}.{cls.part}")
+def _changed(
+    part: ScenarioPart, changes: Mapping[str, Any], part_class: type[ScenarioPart]
+) -> ScenarioPart:
+    """The part with changes, as ``part_class``; a new class keeps the settings that both have."""
+    setting_names = settings_of(part_class)
+    if type(part) is part_class and all(name in setting_names for name in changes):
+        return replace(part, **changes)
+    kept = {}
+    for name in settings_of(type(part)):
+        if name in setting_names:
+            kept[name] = getattr(part, name)
+    return build(part_class, {**kept, **changes}, owner=f"{OWNER}.{part_class.part}")
 
 
 def flat_names(classes: Iterable[type[ScenarioPart]]) -> list[str]:
     """Return the names under which a scenario has the settings of some parts, without repetitions."""
-    names = dict.fromkeys(name for cls in classes for name in cls.flat_names())
+    names: dict[str, None] = {}
+    for part_class in classes:
+        names |= dict.fromkeys(part_class.flat_names())
     return list(names)

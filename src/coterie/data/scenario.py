@@ -26,7 +26,7 @@ from coterie.data.datasets import DATASETS, OWN_DATA
 from coterie.data.datasets.source import FAMILIES, OWN_SOURCES, DatasetSettings, settings_class
 from coterie.data.datasets.table import is_table_file
 from coterie.data.drift import DriftSettings, Schedule, schedule
-from coterie.data.examples import Dataset, Pool
+from coterie.data.examples import Dataset
 from coterie.data.objective import Objective
 from coterie.data.partition import RENEWABLE, PartitionSettings, Parts
 from coterie.data.parts import ScenarioPart, combined, flat_names
@@ -49,20 +49,19 @@ from coterie.settings import (
 )
 from coterie.settings.calls import CallError, public
 
-PARTS: Mapping[str, type[ScenarioPart]] = MappingProxyType(
-    {
-        cls.part: cls
-        for cls in (
-            DatasetSettings,
-            PartitionSettings,
-            ShiftSettings,
-            HoldOutSettings,
-            AttendanceSettings,
-            DriftSettings,
-            AdversarySettings,
-            ScalingSettings,
-        )
-    }
+_PART_CLASSES: tuple[type[ScenarioPart], ...] = (
+    DatasetSettings,
+    PartitionSettings,
+    ShiftSettings,
+    HoldOutSettings,
+    AttendanceSettings,
+    DriftSettings,
+    AdversarySettings,
+    ScalingSettings,
+)
+
+SCENARIO_PARTS: Mapping[str, type[ScenarioPart]] = MappingProxyType(
+    {part_class.part: part_class for part_class in _PART_CLASSES}
 )
 """Name of a part -> its class; the data set of a scenario has a class with its options."""
 
@@ -75,7 +74,7 @@ OPTIONS_OF: Mapping[str, type[DatasetSettings]] = MappingProxyType(
 )
 """Data set, or family of data sets -> the class of its settings."""
 
-OPTIONS = tuple(dict.fromkeys(OPTIONS_OF.values()))
+DATASET_CLASSES = tuple(dict.fromkeys(OPTIONS_OF.values()))
 """The classes of the settings of all data sets."""
 
 
@@ -124,12 +123,18 @@ class Scenario:
         base = settings.pop("base", None)
         if isinstance(settings.get("training"), Mapping):
             settings["training"] = build(Training, settings["training"])
-        unchanged: dict[str, Any] = {
-            f.name: f.default if base is None else getattr(base, f.name, f.default)
-            for f in dataclasses.fields(self)
-        }
-        parts, others = combined({name: unchanged[name] for name in PARTS}, settings, _class_of)
-        for name, value in {**unchanged, **others, **parts}.items():
+
+        # Start from the base scenario, or from the defaults, and change its parts.
+        unchanged: dict[str, Any] = {}
+        for scenario_field in dataclasses.fields(self):
+            name = scenario_field.name
+            default = scenario_field.default
+            unchanged[name] = default if base is None else getattr(base, name, default)
+        base_parts = {part_name: unchanged[part_name] for part_name in SCENARIO_PARTS}
+        parts, other_settings = combined(base_parts, settings, _class_of)
+
+        # What is neither a field nor a setting of a part is an error, with one exception.
+        for name, value in {**unchanged, **other_settings, **parts}.items():
             if name in unchanged:
                 object.__setattr__(self, name, value)
             elif not _is_unused_option(name, value):
@@ -144,15 +149,17 @@ class Scenario:
         changes: Mapping[str, Any],
     ) -> SettingError:
         """The error for a name that is not a setting of this scenario."""
+        dataset = parts["dataset"]
+        assert isinstance(dataset, DatasetSettings)
         owners = datasets_with(name)
         if owners:
-            of = "data set" if len(owners) == 1 else "data sets"
+            noun = "data set" if len(owners) == 1 else "data sets"
             return SettingError(
-                f"Scenario.{name} is for the {of} {' and '.join(owners)}, "
-                f"got {parts['dataset'].name}"  # type: ignore[attr-defined]
+                f"Scenario.{name} is for the {noun} {' and '.join(owners)}, got {dataset.name}"
             )
-        known = self.setting_names(parts["dataset"].name)  # type: ignore[attr-defined]
-        return CallError(*no_setting("Scenario", name, known, value, list(changes.values())).args)
+        setting_names = self.setting_names(dataset.name)
+        error = no_setting("Scenario", name, setting_names, value, list(changes.values()))
+        return CallError(*error.args)
 
     @classmethod
     def setting_names(cls, dataset: str | None = None) -> list[str]:
@@ -161,13 +168,13 @@ class Scenario:
         Args:
             dataset: The name of the data set, whose options are among them; None for those of all.
         """
-        options = OPTIONS if dataset is None else (settings_class(dataset),)
+        dataset_classes = DATASET_CLASSES if dataset is None else (settings_class(dataset),)
         names: list[str] = []
         for name in settings_of(cls):
             if name == "dataset":
-                names += flat_names(options)
-            elif name in PARTS:
-                names += PARTS[name].flat_names()
+                names += flat_names(dataset_classes)
+            elif name in SCENARIO_PARTS:
+                names += SCENARIO_PARTS[name].flat_names()
             else:
                 names.append(name)
         return names
@@ -175,15 +182,17 @@ class Scenario:
     @classmethod
     def default_of(cls, name: str) -> Any:
         """The default of a setting, by its flat name."""
-        for part in (*PARTS.values(), *OPTIONS):
-            defaults = {f.name: f.default for f in dataclasses.fields(part)}
-            if name == part.part and part.main:
-                return defaults[part.main]
-            if name != part.main and name in defaults:
+        for part_class in (*SCENARIO_PARTS.values(), *DATASET_CLASSES):
+            defaults = {
+                part_field.name: part_field.default for part_field in dataclasses.fields(part_class)
+            }
+            if name == part_class.part and part_class.main:
+                return defaults[part_class.main]
+            if name != part_class.main and name in defaults:
                 return defaults[name]
-        for f in dataclasses.fields(cls):
-            if f.name == name:
-                return f.default
+        for scenario_field in dataclasses.fields(cls):
+            if scenario_field.name == name:
+                return scenario_field.default
         raise KeyError(name)
 
     def flat(self) -> dict[str, Any]:
@@ -199,10 +208,9 @@ class Scenario:
         check(self)
         own_data = self.dataset.name in OWN_DATA
         if own_data != (self.partition.kind == "clients"):
-            known = ", ".join(OWN_DATA)
             raise SettingError(
-                f"the partition clients goes together with the data sets {known}, whose clients "
-                "have their own data"
+                f"the partition clients goes together with the data sets {', '.join(OWN_DATA)}, "
+                "whose clients have their own data"
             )
         if own_data:
             self._check_undivided()
@@ -231,11 +239,12 @@ class Scenario:
             raise SettingError(
                 f"Scenario.drift must be none for the data set {name}, got {self.drift.kind}"
             )
-        usual = {**PartitionSettings(kind="clients").flat(), **ShiftSettings().flat()}
-        usual |= {"clients": Scenario.clients, "groups": Scenario.groups}
-        given = self.flat()
-        for setting_name in ("clients", "groups", *usual):
-            if given[setting_name] != usual[setting_name]:
+        # Every setting that divides or shifts data must have its default.
+        expected = {**PartitionSettings(kind="clients").flat(), **ShiftSettings().flat()}
+        expected |= {"clients": Scenario.clients, "groups": Scenario.groups}
+        actual = self.flat()
+        for setting_name in ("clients", "groups", *expected):
+            if actual[setting_name] != expected[setting_name]:
                 number = f": there is {OWN_DATA[name]}" if setting_name == "clients" else ""
                 raise SettingError(
                     f"Scenario.{setting_name} is for data that are divided among clients, and "
@@ -282,33 +291,51 @@ class Scenario:
         if self.dataset.name in OWN_DATA:
             return self._of_own(seed, folder)
         source = datasets.find(self.dataset.name, folder)
-        data = datasets.read(source, self.dataset, folder, seed)
-        rng = numpy_generator(seed, Purpose.SHIFT)
-        drifts = self.drift.kind != "none"
-        shifts = self.shift.of_groups(self.groups, data, rng, drifts)
-        group_rows = self._groups(len(shifts), rng)
-        sets_of_examples = len(group_rows) if self.drift.renew else 1
-        parts, kinds = self._parts(
-            data.train,
-            numpy_generator(seed, Purpose.PARTITION),
+        dataset = datasets.read(source, self.dataset, folder, seed)
+        has_drift = self.drift.kind != "none"
+
+        # The groups: what makes them differ, and the group of each client in each time step. With
+        # a drift a group is a concept.
+        shift_rng = numpy_generator(seed, Purpose.SHIFT)
+        shifts = self.shift.of_groups(self.groups, dataset, shift_rng, has_drift)
+        groups_of_steps = self._groups(len(shifts), shift_rng)
+
+        # The examples: each client's positions in the training pool, in each time step if the
+        # drift brings new examples.
+        sets_of_examples = len(groups_of_steps) if self.drift.renew else 1
+        parts, partition_groups = self.partition.divide(
+            dataset.train,
             sets_of_examples * self.clients,
+            self.groups,
+            self.shuffle,
+            numpy_generator(seed, Purpose.PARTITION),
         )
-        steps = self._clients(data, parts, kinds, shifts, group_rows, seed)
+        clients_of_steps = self._clients(
+            dataset, parts, partition_groups, shifts, groups_of_steps, seed
+        )
+
+        # The truth: the concepts of a drift, or else the groups of the shift and the partition.
         drift = None
-        if drifts:
+        truth = None
+        if has_drift:
             drift = Drift(
                 period=self.drift.period,
-                concepts=[_concepts(kinds, row, len(shifts)) for row in group_rows],
-                data=steps,
+                concepts=[
+                    _concepts(partition_groups, groups, len(shifts)) for groups in groups_of_steps
+                ],
+                data=clients_of_steps,
             )
-        metrics = ("accuracy", "perplexity") if data.words else ("accuracy",)
+        else:
+            truth = _truth(partition_groups, groups_of_steps[0] if len(shifts) > 1 else None)
         world = World(
-            clients=steps[0],
-            model=nets.factory(self.model, data.shape, data.classes),
+            clients=clients_of_steps[0],
+            model=nets.factory(self.model, dataset.shape, dataset.classes),
             training=self.training,
-            objective=Objective(metrics=metrics),
-            truth=None if drift else _truth(kinds, group_rows[0] if len(shifts) > 1 else None),
-            augment=self._augmentation(data.shape),
+            objective=Objective(
+                metrics=("accuracy", "perplexity") if dataset.words else ("accuracy",)
+            ),
+            truth=truth,
+            augment=self._augmentation(dataset.shape),
             drift=drift,
         )
         return standardized(world, self.scaling.of_inputs)
@@ -317,11 +344,11 @@ class Scenario:
         """For each time step, the group or concept of each client, ``(n,)``; one without a drift."""
         if self.drift.kind == "none":
             return [deal(self.clients, groups, rng if self.shuffle else None)]
-        table: Schedule = schedule(
+        concepts_of_steps: Schedule = schedule(
             self.drift.kind, self.clients, groups, self.drift.calm, self.drift.schedule
         )
-        order = rng.permutation(self.clients) if self.shuffle else np.arange(self.clients)
-        return [np.array(row)[order] for row in table]
+        column_order = rng.permutation(self.clients) if self.shuffle else np.arange(self.clients)
+        return [np.array(concepts)[column_order] for concepts in concepts_of_steps]
 
     def _of_own(self, seed: int, folder: Path | str | None) -> World:
         """The world of clients that have their own data."""
@@ -346,19 +373,13 @@ class Scenario:
             raise SettingError(f"Scenario.augment needs images, and the inputs have shape {shape}")
         return crop_and_flip if self.augment else None
 
-    def _parts(
-        self, pool: Pool, rng: np.random.Generator, n: int
-    ) -> tuple[Parts, np.ndarray | None]:
-        """Positions of each of n clients, and their true groups ``(n,)`` if the partition makes groups."""
-        return self.partition.divide(pool, n, self.groups, self.shuffle, rng)
-
     def _clients(
         self,
-        data: Dataset,
+        dataset: Dataset,
         parts: Parts,
-        kinds: np.ndarray | None,
+        partition_groups: np.ndarray | None,
         shifts: list[Shift],
-        group_rows: Sequence[np.ndarray],
+        groups_of_steps: Sequence[np.ndarray],
         seed: int,
     ) -> list[dict[int, ClientData]]:
         """For each time step, client -> its data.
@@ -366,63 +387,73 @@ class Scenario:
         ``parts`` has one part of each client, or one of each client for each time step after the
         other.
         """
-        tests_are_shares = self.holdout.test == "share"
-        train_view = Views(data.train, shifts)
-        if len(group_rows) == 1:  # otherwise an example may be seen under several concepts
-            train_view.turn_each(parts, group_rows[0])
-        if not tests_are_shares and data.test is None:
-            raise SettingError(
-                f"{data.name} has no test pool: Scenario.test must be share, "
-                f"got {self.holdout.test!r}"
-            )
-        test_view = (
-            train_view if data.test is None or tests_are_shares else Views(data.test, shifts)
-        )
-        cuts = self._cuts(data, parts, kinds, Selections(test_view.pool), seed)
-        # A client that keeps its concept, and its part, keeps its data.
-        data_of: dict[tuple[int, int], ClientData] = {}  # by number of the part, and group
-        steps: list[dict[int, ClientData]] = []
-        for step, groups in enumerate(group_rows):
+        train_view = Views(dataset.train, shifts)
+        # With several time steps, an example may be seen under several concepts.
+        if len(groups_of_steps) == 1:
+            train_view.turn_each(parts, groups_of_steps[0])
+        test_view = train_view
+        if self.holdout.test != "share":
+            if dataset.test is None:
+                raise SettingError(
+                    f"{dataset.name} has no test pool: Scenario.test must be share, "
+                    f"got {self.holdout.test!r}"
+                )
+            test_view = Views(dataset.test, shifts)
+        cuts = self._cuts(dataset, parts, partition_groups, Selections(test_view.pool), seed)
+
+        # A client that keeps its concept and its part keeps its data, the same object.
+        data_of_part: dict[tuple[int, int], ClientData] = {}
+        clients_of_steps: list[dict[int, ClientData]] = []
+        for step, groups in enumerate(groups_of_steps):
             clients: dict[int, ClientData] = {}
             for client, group in enumerate(map(int, groups)):
                 part = client + (step * self.clients if self.drift.renew else 0)
-                if (part, group) not in data_of:
+                if (part, group) not in data_of_part:
                     train, validation, test = cuts[part]
-                    data_of[part, group] = ClientData(
+                    data_of_part[part, group] = ClientData(
                         train=train_view.split(train, group),
                         validation=train_view.split(validation, group),
                         test=test_view.split(test, group),
                     )
-                clients[client] = data_of[part, group]
-            steps.append(clients)
-        return steps
+                clients[client] = data_of_part[part, group]
+            clients_of_steps.append(clients)
+        return clients_of_steps
 
     def _cuts(
-        self, data: Dataset, parts: Parts, kinds: np.ndarray | None, tests: Selections, seed: int
+        self,
+        dataset: Dataset,
+        parts: Parts,
+        partition_groups: np.ndarray | None,
+        selections: Selections,
+        seed: int,
     ) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """For each part, the positions of its training, validation and test examples."""
-        settings = self.holdout
-        tests_are_shares = settings.test == "share"
-        tests_by_kind = kinds is not None and self.partition.kind in tests.pool.meta
+        holdout = self.holdout
+        tests_are_shares = holdout.test == "share"
+        # Clients of one domain, topic or population are tested with examples of the same.
+        meta_column = self.partition.kind
+        if partition_groups is None or meta_column not in selections.pool.meta:
+            meta_column = ""
         cuts = []
-        for number, part in enumerate(parts):
-            step, client = divmod(number, self.clients)
+        for part_number, part in enumerate(parts):
+            step, client = divmod(part_number, self.clients)
             rng = numpy_generator(seed, Purpose.DATA, 1 + step, client)
-            positions = rng.permutation(part)[: settings.samples]
-            cut = hold_out(
+            positions = rng.permutation(part)[: holdout.samples]
+            client_cut = hold_out(
                 positions,
-                settings.train,
-                settings.validation,
+                holdout.train,
+                holdout.validation,
                 tests_are_shares,
                 f"client {client}",
             )
-            train, validation, test = map(torch.from_numpy, cut)
+            train, validation, test = map(torch.from_numpy, client_cut)
             if not tests_are_shares:
-                kind = None
-                if tests_by_kind:
-                    assert kinds is not None
-                    kind = (self.partition.kind, int(kinds[client]))
-                test = tests.rows(settings.test, data.train.labels[positions], kind)
+                shared_meta = None
+                if meta_column:
+                    assert partition_groups is not None
+                    shared_meta = (meta_column, int(partition_groups[client]))
+                labels = dataset.train.labels[positions]
+                test = selections.rows(holdout.test, labels, shared_meta)
             cuts.append((train, validation, test))
         return cuts
 
@@ -436,7 +467,7 @@ def _class_of(part: str, main_value: Any) -> type[ScenarioPart]:
     """The class of a part: for a data set, that of its options."""
     if part == "dataset" and isinstance(main_value, str):
         return settings_class(main_value)
-    return PARTS[part]
+    return SCENARIO_PARTS[part]
 
 
 def _is_unused_option(name: str, value: Any) -> bool:
@@ -455,12 +486,38 @@ def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in table.items():
-        if name in PARTS and isinstance(value, Mapping):
-            main = PARTS[name].main
-            flat |= {name if key == main else key: inner for key, inner in value.items()}
+        if name in SCENARIO_PARTS and isinstance(value, Mapping):
+            for setting_name, inner_value in value.items():
+                flat[SCENARIO_PARTS[name].flat_name(setting_name)] = inner_value
         else:
             flat[name] = value
     return flat
+
+
+def flat_name(part: str, setting_name: str, dataset: str) -> str:
+    """Return the name under which a scenario has a setting of a part.
+
+    Args:
+        part: The name of the part, such as ``partition``.
+        setting_name: The name of the setting in the table of the part.
+        dataset: The name of the scenario's data set, whose options are settings of the part
+            ``dataset``.
+
+    Returns:
+        The flat name.
+
+    Raises:
+        SettingError: The part has no such setting.
+
+    Example:
+        >>> flat_name("partition", "alpha", "digits"), flat_name("partition", "kind", "digits")
+        ('alpha', 'partition')
+    """
+    part_class = _class_of(part, dataset)
+    setting_names = settings_of(part_class)
+    if setting_name not in setting_names:
+        raise no_setting(f"scenario.{part}", setting_name, setting_names)
+    return part_class.flat_name(setting_name)
 
 
 def datasets_with(option: str) -> list[str]:
@@ -472,22 +529,25 @@ def datasets_with(option: str) -> list[str]:
     ]
 
 
-def _concepts(kinds: np.ndarray | None, row: np.ndarray, count: int) -> dict[int, int]:
-    """Client -> its concept, one of ``count``; clients of different kinds (partition) have different numbers."""
-    return {
-        c: int(concept) + (0 if kinds is None else count * int(kinds[c]))
-        for c, concept in enumerate(row)
-    }
+def _concepts(
+    partition_groups: np.ndarray | None, concepts: np.ndarray, concept_count: int
+) -> dict[int, int]:
+    """Client -> the number of its concept; clients of different groups of the partition have different numbers."""
+    concept_of_client = {}
+    for client, concept in enumerate(concepts):
+        group = 0 if partition_groups is None else int(partition_groups[client])
+        concept_of_client[client] = int(concept) + concept_count * group
+    return concept_of_client
 
 
-def _truth(kinds: np.ndarray | None, groups: np.ndarray | None) -> Groups | None:
-    """Groups of clients with the same kind (partition) and the same group (shift); None if neither is known."""
-    known = [numbers for numbers in (kinds, groups) if numbers is not None]
-    if not known:
+def _truth(partition_groups: np.ndarray | None, shift_groups: np.ndarray | None) -> Groups | None:
+    """Groups of clients that the partition and the shift treat alike; None if neither makes groups."""
+    groupings = [groups for groups in (partition_groups, shift_groups) if groups is not None]
+    if not groupings:
         return None
     members: dict[tuple[int, ...], list[int]] = {}
-    for client, key in enumerate(zip(*known, strict=True)):
-        members.setdefault(tuple(map(int, key)), []).append(client)
+    for client, groups_of_client in enumerate(zip(*groupings, strict=True)):
+        members.setdefault(tuple(map(int, groups_of_client)), []).append(client)
     return as_groups(members.values())
 
 
@@ -501,7 +561,7 @@ FEDERATION = "federation"
 """Name in place of a scenario for a run whose clients are nodes of a federation."""
 
 
-class Elsewhere(Scenario):
+class FederationScenario(Scenario):
     """The scenario of a run whose clients are nodes of a federation."""
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
@@ -511,7 +571,7 @@ class Elsewhere(Scenario):
         )
 
 
-OWN = "own"
+OWN_WORLD = "own"
 """Name in place of a scenario for a run over a world that was given in Python, and has no name."""
 
 
@@ -536,18 +596,19 @@ class OwnWorld:
     @classmethod
     def of(cls, made: World | Callable[[int], World]) -> OwnWorld:
         """Return the scenario of a world or a function, with the function's name if it can be imported by it."""
-        module, name = getattr(made, "__module__", ""), getattr(made, "__qualname__", "")
-        known = (
+        module = getattr(made, "__module__", "")
+        name = getattr(made, "__qualname__", "")
+        is_importable = (
             not isinstance(made, World)
             and module not in ("", "__main__", None)
             and name.isidentifier()
         )
-        return cls(source=f"{module}:{name}" if known else "", made=made)
+        return cls(source=f"{module}:{name}" if is_importable else "", made=made)
 
     @property
     def name(self) -> str:
         """The name of the scenario in records."""
-        return self.source or OWN
+        return self.source or OWN_WORLD
 
     def build(self, seed: int = 0, folder: Path | str | None = None) -> World:
         """Return the world of ``seed``.
@@ -562,11 +623,9 @@ class OwnWorld:
         Raises:
             UserError: The function cannot be imported, fails, or makes no world.
         """
-        made = (
-            nets.imported(self.source, "scenario")
-            if self.made is None and self.source
-            else self.made
-        )
+        made = self.made
+        if made is None and self.source:
+            made = nets.imported(self.source, "scenario")
         if made is None:
             raise UserError(
                 "the run began with a world given in Python: pass it to coterie.reopen(FOLDER, world=...) to continue"
@@ -574,13 +633,15 @@ class OwnWorld:
         world = made if isinstance(made, World) else self._called(made, seed)
         return world if self.training is None else replace(world, training=self.training)
 
-    def _called(self, made: Callable[[int], World], seed: int) -> World:
+    def _called(self, make_world: Callable[[int], World], seed: int) -> World:
+        """The world that the user's function makes; its errors become one sentence."""
         try:
-            with seeded(seed, Purpose.OWN_CODE):  # a run that continues must have the same data
-                world = made(seed)
+            # The seed is fixed, because a run that continues must have the same data.
+            with seeded(seed, Purpose.OWN_CODE):
+                world = make_world(seed)
         except UserError:
             raise
-        except Exception as error:  # the user's function can raise anything
+        except Exception as error:
             raise UserError(
                 f"the scenario {self.name!r} fails with seed {seed}: {type(error).__name__}: {error}"
             ) from error
@@ -604,9 +665,9 @@ def find(name: str) -> Scenario | OwnWorld:
         UserError: The name is unknown; the message has the nearest known name.
     """
     if name == FEDERATION:
-        return Elsewhere()
-    if name == OWN or ":" in name:
-        return OwnWorld(source="" if name == OWN else name)
+        return FederationScenario()
+    if name == OWN_WORLD or ":" in name:
+        return OwnWorld(source="" if name == OWN_WORLD else name)
     if name not in SCENARIOS:
         raise UserError(
             f"there is no scenario {name!r}{nearest(name, SCENARIOS)} (known: {', '.join(SCENARIOS)})"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.data.scenario import FEDERATION, OWN
+from coterie.data.scenario import FEDERATION, OWN_WORLD
 from coterie.records.record import RUN
 from coterie.records.shown import ClientId
 from coterie.report.compared import unequal
@@ -362,7 +362,7 @@ def _missing_baselines(contest: Contest) -> tuple[str, str]:
         return "", ""
     baselines = " and with ".join(f"{BASELINES[name]} ({name})" for name in missing)
     problem = f"There is no run to compare with {baselines}."
-    if contest.summary["scenario"] in (FEDERATION, OWN):
+    if contest.summary["scenario"] in (FEDERATION, OWN_WORLD):
         return f"{problem} Record one over the same clients.", ""
     them = "it" if len(missing) == 1 else "them"
     trust = ""

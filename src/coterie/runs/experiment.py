@@ -45,7 +45,7 @@ from typing import Any, NamedTuple, Protocol
 from coterie.boundary import Boundary, secret_of_environment, unlike_secret
 from coterie.core import Method, Position, Round, Training
 from coterie.data.adversaries import COLLUDING
-from coterie.data.scenario import PARTS, SCENARIOS, OwnWorld, Scenario, find
+from coterie.data.scenario import SCENARIO_PARTS, SCENARIOS, OwnWorld, Scenario, find, flat_name
 from coterie.data.world import World
 from coterie.engines.workers import Hardware
 from coterie.extensions import Registry, entry_points
@@ -656,7 +656,7 @@ class SettingPlace(NamedTuple):
         part = self.values.get(self.key)
         if self.kind == "scenario" and isinstance(part, Mapping):
             # The name of a part stands for its main setting; its other settings stay.
-            value = {**part, PARTS[self.key].main: value}
+            value = {**part, SCENARIO_PARTS[self.key].main: value}
         self.values[self.key] = value
 
 
@@ -669,7 +669,9 @@ def assign(spec: Spec, text: str) -> Spec:
         text: ``key=value``. The key is ``method.KEY`` (for each method that has it), ``NAME.KEY``
             for one method, ``training.KEY``, ``scenario.KEY``, ``experiment.KEY``, ``boundary.KEY``
             or ``robust.KEY``; or KEY alone, if only one of method, training, scenario and
-            experiment has it. ``target`` alone is the column of a scenario of a table.
+            experiment has it. ``target`` alone is the column of a scenario of a table. A setting
+            of a part of the scenario is also ``scenario.PART.KEY``, and ``scenario.PART`` takes a
+            table of them.
 
     Returns:
         The changed tables.
@@ -706,12 +708,43 @@ def assign(spec: Spec, text: str) -> Spec:
         parsed is None
     ):  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
         parsed = "none"
-    places = list(_places(spec))
     setup = find(spec["scenario"]["name"])
     of_table = isinstance(setup, Scenario) and setup.dataset.name == "table"
-    for place in _dotted(places, key) if "." in key else _bare(places, key, of_table):
-        place.set(parsed)
+    for flat_key, flat_value in _flat_settings(spec, key, parsed).items():
+        places = list(_places(spec))
+        is_dotted = "." in flat_key
+        matching = _dotted(places, flat_key) if is_dotted else _bare(places, flat_key, of_table)
+        for place in matching:
+            place.set(flat_value)
     return spec
+
+
+def _flat_settings(spec: Spec, key: str, value: Any) -> dict[str, Any]:
+    """The settings that ``key=value`` stands for, those of a part of the scenario by their flat names.
+
+    ``scenario.partition.alpha`` is ``scenario.alpha``, and a table for ``scenario.partition`` is
+    all settings in it.
+    """
+    table, _, part_and_setting = key.partition(".")
+    part, _, setting_name = part_and_setting.partition(".")
+    if table != "scenario" or part not in SCENARIO_PARTS:
+        return {key: value}
+    part_table = {setting_name: value} if setting_name else value
+    if not isinstance(part_table, Mapping):
+        return {key: value}
+    # The options of a data set depend on its name. The same table may change it, so the main
+    # setting comes first.
+    dataset = _dataset_name(spec)
+    if part == "dataset":
+        dataset = str(part_table.get("name", dataset))
+    main = SCENARIO_PARTS[part].main
+    settings = {}
+    for name in sorted(part_table, key=lambda name: name != main):
+        try:
+            settings[f"scenario.{flat_name(part, name, dataset)}"] = part_table[name]
+        except SettingError as error:
+            raise SettingError(f"--set {key}: {error}") from None
+    return settings
 
 
 def _places(spec: Spec) -> Iterator[SettingPlace]:
@@ -732,22 +765,30 @@ def _places(spec: Spec) -> Iterator[SettingPlace]:
 
 def _scenario_settings(spec: Spec) -> list[str]:
     """The names of the scenario's settings, those of its parts by their flat names."""
-    setup = find(spec["scenario"]["name"])
-    if isinstance(setup, OwnWorld):
+    if isinstance(find(spec["scenario"]["name"]), OwnWorld):
         return settings_of(OwnWorld, hidden=OWN_FIELDS)
-    dataset = spec["scenario"].get("dataset", setup.dataset.name)
+    return [name for name in Scenario.setting_names(_dataset_name(spec)) if name != "training"]
+
+
+def _dataset_name(spec: Spec) -> str:
+    """The name of the scenario's data set, which the experiment may change; empty for your own world."""
+    setup = find(spec["scenario"]["name"])
+    usual_name = setup.dataset.name if isinstance(setup, Scenario) else ""
+    dataset = spec["scenario"].get("dataset", usual_name)
     if isinstance(dataset, Mapping):
-        dataset = dataset.get("name", setup.dataset.name)
-    return [name for name in Scenario.setting_names(str(dataset)) if name != "training"]
+        dataset = dataset.get("name", usual_name)
+    return str(dataset)
 
 
 def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     table, _, name = key.rpartition(".")
     table_places = [place for place in places if table in (place.table, place.kind)]
     if not table_places:
-        tables = dict.fromkeys([*(p.table for p in places), "method"])
+        tables = dict.fromkeys([*(place.table for place in places), "method"])
         if table in METHODS:
             raise SettingError(f"--set {key}: {table} is not among the methods of this run")
+        if table in SCENARIO_PARTS:
+            raise SettingError(f"--set {key}: there is no {table!r}; did you mean scenario.{key}?")
         raise SettingError(
             f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})"
         )
