@@ -17,10 +17,10 @@ from coterie.core import Cohort, Federation, HalvedUpdates, Replies, Training
 from coterie.methods import HCCT, HCCTE, HCCTP
 from coterie.methods._half_steps import of_equal_steps
 from coterie.methods.hcct import (
+    halves_products,
     noise_in,
     remember,
     share_of_signal,
-    shared,
     signal_in,
     without_noise,
 )
@@ -73,9 +73,9 @@ def test_two_clients_merge_by_the_cosine_of_their_signals(memory: float) -> None
 
 def test_who_has_no_halves_is_as_noisy_as_the_others() -> None:
     products = gram((A + B) / 2)
-    assert noise_in(products, shared(heard())).tolist() == [1.0, 1.0]
-    assert noise_in(products, shared(heard(halved=1))).tolist() == [1.0, 1.0]
-    assert noise_in(products, shared(heard(halves=False))).tolist() == [0.0, 0.0]
+    assert noise_in(products, halves_products(heard())).tolist() == [1.0, 1.0]
+    assert noise_in(products, halves_products(heard(halved=1))).tolist() == [1.0, 1.0]
+    assert noise_in(products, halves_products(heard(halves=False))).tolist() == [0.0, 0.0]
     assert groups(HCCT(**EACH), heard(halved=1)).notes[-1].numbers["signal"] == pytest.approx(0.5)
 
 

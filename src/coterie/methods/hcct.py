@@ -1,4 +1,4 @@
-"""HCCT: in every epoch, clients train in the groups whose members gain most from each other; the groups are made anew.
+"""HCCT: in every epoch, clients are regrouped to maximise the sum of their utilities.
 
 Y. Sun, M. Kountouris, J. Zhang, "How to Collaborate: Towards Maximizing the Generalization
 Performance in Cross-Silo Federated Learning", arXiv 2401.13236: Algorithms 1 (training) and 2
@@ -201,10 +201,9 @@ class HCCT:
 
     def __post_init__(self) -> None:
         check(self)
-        name = type(self).__name__
         if self.groups is not None and np.isinf(self.tradeoff):
             raise SettingError(
-                f"{name}.groups {self.groups} needs a finite tradeoff, got inf, which is one group"
+                f"{type(self).__name__}.groups {self.groups} needs a finite tradeoff, got inf, which is one group"
             )
 
     @property
@@ -226,66 +225,78 @@ class HCCT:
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> HCCTState:
-        name, clients, layers = type(self).__name__, federation.clients, tuple(federation.columns)
+        method_name = type(self).__name__
+        clients = federation.clients
+        layer_names = tuple(federation.columns)
         if self.groups is not None and self.groups > len(clients):
             raise SettingError(
-                f"{name}.groups must be at most the {len(clients)} clients, got {self.groups}"
+                f"{method_name}.groups must be at most the {len(clients)} clients, got {self.groups}"
             )
-        if self.personal > len(layers):
+        if self.personal > len(layer_names):
             raise SettingError(
-                f"{name}.personal must be at most the {len(layers)} layers of the model, got {self.personal}"
+                f"{method_name}.personal must be at most the {len(layer_names)} layers of the model, got {self.personal}"
             )
-        keep = layers[len(layers) - self.personal :]
-        first = federation.draw(0)
+        # HCCT-P: the last layers never leave their client.
+        personal_layers = layer_names[len(layer_names) - self.personal :]
+        # Algorithm 1 starts with one group of all clients, because there are no updates yet.
+        first_model = federation.draw(0)
         return HCCTState(
             clients=clients,
-            first=first,
-            models=first[None],
+            first=first_model,
+            models=first_model[None],
             row=dict.fromkeys(clients, 0),
             groups=(clients,),
             next=(clients,),
             parameters=federation.parameters.stop,
-            keep=keep,
-            layers={} if self.layer == "all" else comparable(federation, keep),
+            keep=personal_layers,
+            layers={} if self.layer == "all" else comparable(federation, personal_layers),
             training=federation.training,
         )
 
     def plan(self, state: HCCTState, cohort: Cohort) -> Plan:
-        share = 1.0 if self.one_shot and not state.partitioned else self.fraction
-        compares = not (np.isinf(self.tradeoff) or self._rests(state))
-        new, opens = set(self._remembered_firsts(state)), self.layer_open(state)
-        usual = Task(offered=(0,), local_layers=state.keep)
-        if self.cosines == "signals" and compares and not opens:
-            usual = replace(
-                usual, halves=True, training=of_equal_steps(state.training, state.sizes.values())
-            )
+        compares = not (np.isinf(self.tradeoff) or self._keeps_groups(state))
+        chooses_layer = self.chooses_layer(state)
+        first_time_clients = set(self._remembered_firsts(state))
+        task = Task(offered=(0,), local_layers=state.keep)
+        if self.cosines == "signals" and compares and not chooses_layer:
+            training = of_equal_steps(state.training, state.sizes.values())
+            task = replace(task, halves=True, training=training)
+        # The one partition of `one_shot` is among all clients, so all are asked for it.
+        fraction = 1.0 if self.one_shot and not state.partitioned else self.fraction
         tasks = {}
         for row, group in enumerate(state.next):
             # A first update is compared with those of the first epoch, so it needs that epoch's
             # learning rate.
-            task = replace(usual, offered=(row,), lr_round=0 if new.issuperset(group) else None)
-            tasks.update(dict.fromkeys(cohort.sample(group, share), task))
-        if opens:
-            return Plan(models=starts(state), tasks=tasks, need="rows")
+            is_first_update = first_time_clients.issuperset(group)
+            group_task = replace(task, offered=(row,), lr_round=0 if is_first_update else None)
+            tasks.update(dict.fromkeys(cohort.sample(group, fraction), group_task))
+        models = starts(state)
+        # HCCT-E measures the variance of every layer before it chooses one, so it needs whole updates.
+        if chooses_layer:
+            return Plan(models=models, tasks=tasks, need="rows")
         if not compares:
-            return Plan(models=starts(state), tasks=tasks, need="mean")
-        need: Literal["rows", "gram"] = (
-            "rows" if new else "gram"
-        )  # first updates are remembered as sketches
+            return Plan(models=models, tasks=tasks, need="mean")
+        # A Gram matrix is enough for cosines, but first updates are remembered as sketches.
+        need: Literal["rows", "gram"] = "rows" if first_time_clients else "gram"
         return Plan(
-            models=starts(state), tasks=tasks, need=need, columns=state.columns, sketch=self.sketch
+            models=models, tasks=tasks, need=need, columns=state.columns, sketch=self.sketch
         )
 
     def step(self, state: HCCTState, replies: Replies) -> HCCTState:
         if not replies.clients:
             return replace(state, notes=())
+        # HCCT-E chooses its layer first, by the updates of this epoch.
         state, notes = self._with_layer(state, replies)
-        new, rests = self._remembered_firsts(state), self._rests(state)
+        # Both look at the state before training: who trained from the first model, and what was due.
+        first_time_clients = self._remembered_firsts(state)
+        keeps_groups = self._keeps_groups(state)
+        # Algorithm 1: every group's model takes the group's mean update.
         state = replace(trained(state, replies), epoch=state.epoch + 1)
-        if rests:
+        if keeps_groups:
             return replace(state, notes=notes)
-        state, heard = self.hear(state, replies, new)
-        return self.regroup(state, heard, notes)
+        # Algorithm 2: the clients are partitioned for the next epoch.
+        state, comparison = self.compare(state, replies, first_time_clients)
+        return self.regroup(state, comparison, notes)
 
     def assignment(self, state: HCCTState) -> Assignment:
         return Assignment(models=state.models, row=state.row, groups=state.groups)
@@ -295,35 +306,28 @@ class HCCT:
 
     def admit(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
         """Admit clients; each newcomer trains from the first model, alone in its group."""
-        new = tuple(sorted(set(clients) - set(state.clients)))
-        alone = [(c,) for c in new]
+        newcomers = tuple(sorted(set(clients) - set(state.clients)))
+        single_groups = [(client,) for client in newcomers]
         return replace(
-            state,
-            clients=joined(state.clients, new),
-            models=torch.cat([state.models, state.first[None]]),
-            row={**state.row, **dict.fromkeys(new, len(state.models))},
-            groups=as_groups([*state.groups, *alone]),
-            next=as_groups([*state.next, *alone]),
-            waiting=tuple(sorted((*state.waiting, *new))),
+            _from_the_first(state, newcomers),
+            clients=joined(state.clients, newcomers),
+            groups=as_groups([*state.groups, *single_groups]),
+            next=as_groups([*state.next, *single_groups]),
+            waiting=tuple(sorted((*state.waiting, *newcomers))),
         )
 
     def retire(self, state: HCCTState, clients: tuple[Client, ...]) -> HCCTState:
-        gone = set(clients)
-        stay = without(state.clients, gone)
-
-        def left(groups: Groups) -> Groups:
-            remaining = (without(group, gone) for group in groups)
-            return as_groups(group for group in remaining if group)
-
+        leavers = set(clients)
+        remaining = without(state.clients, leavers)
         return replace(
             state,
-            clients=stay,
-            row={c: state.row[c] for c in stay},
-            groups=left(state.groups),
-            next=left(state.next),
-            sizes={c: n for c, n in state.sizes.items() if c not in gone},
-            waiting=tuple(c for c in state.waiting if c in stay),
-            memory=forget(state.memory, gone),
+            clients=remaining,
+            row={client: state.row[client] for client in remaining},
+            groups=_groups_without(state.groups, leavers),
+            next=_groups_without(state.next, leavers),
+            sizes={client: size for client, size in state.sizes.items() if client not in leavers},
+            waiting=without(state.waiting, leavers),
+            memory=forget(state.memory, leavers),
         )
 
     # -- in one step
@@ -333,17 +337,21 @@ class HCCT:
         """Return whether the only partition has been made; it is made again if all of its clients have left."""
         return self.one_shot and state.partitioned and state.waiting != state.clients
 
-    def _rests(self, state: HCCTState) -> bool:
+    def _keeps_groups(self, state: HCCTState) -> bool:
         """Whether the next epoch keeps its groups: no partition is due, no client waits, and all have answered once."""
-        every = self.partition_every or (1 if self.cosines == "updates" else 4)
-        due = (
+        if state.waiting:
+            return False
+        if self.settled(state):
+            return True
+        period = self.partition_every or (1 if self.cosines == "updates" else 4)
+        partition_is_due = (
             not state.partitioned
-            or state.epoch % every == 0
+            or state.epoch % period == 0
             or not state.sizes.keys() >= set(state.clients)
         )
-        return not state.waiting and (self.settled(state) or not due)
+        return not partition_is_due
 
-    def layer_open(self, state: HCCTState) -> bool:
+    def chooses_layer(self, state: HCCTState) -> bool:
         """Return whether the layer to compare is yet to be chosen."""
         return (
             self.layer != "all"
@@ -354,199 +362,237 @@ class HCCT:
 
     def _with_layer(self, state: HCCTState, replies: Replies) -> tuple[HCCTState, tuple[Note, ...]]:
         """HCCT-E: choose the layer whose updates differ most between clients, once two or more have answered (eq. 19)."""
-        if not self.layer_open(state) or len(replies.clients) < 2:
+        if not self.chooses_layer(state) or len(replies.clients) < 2:
             return state, ()
-        measured = relative_variances if self.layer == "robust" else paper_code_ratios
-        ratios = measured(replies.all_updates, state.layers)
+        layer_ratios = relative_variances if self.layer == "robust" else paper_code_ratios
+        ratios = layer_ratios(replies.all_updates, state.layers)
         note = layer_note(state.clients, ratios, self.layer)
         return replace(state, layer=max(ratios, key=lambda layer: ratios[layer])), (note,)
 
     def _remembered_firsts(self, state: HCCTState) -> tuple[Client, ...]:
         """The clients whose next update will be remembered as their first."""
-        return beginners(state) if self.memory and not np.isinf(self.tradeoff) else ()
+        if not self.memory or np.isinf(self.tradeoff):
+            return ()
+        return beginners(state)
 
-    def hear(
-        self, state: HCCTState, replies: Replies, new: tuple[Client, ...]
+    def compare(
+        self, state: HCCTState, replies: Replies, first_time_clients: tuple[Client, ...]
     ) -> tuple[HCCTState, Comparison]:
-        """Prepare the data for the next partition.
+        """Compute what the next partition depends on.
 
         Args:
             state: the state after training.
             replies: replies of the epoch.
-            new: clients whose update was their first.
+            first_time_clients: clients whose update was their first.
 
         Returns:
             The state with an updated memory, and the data for the partition.
         """
-        clients, matrix, signal = replies.clients, None, 1.0
+        clients = replies.clients
+        gram_matrix = None
+        signal_share = 1.0
         if not np.isinf(self.tradeoff):
+            # Sketches contain only the columns that the plan named.
             columns = state.columns
-            if (
-                replies.updates is not None and replies.means is not None
-            ):  # sketches of these columns
+            if replies.updates is not None and replies.means is not None:
                 columns = slice(0, replies.updates.shape[1])
-            matrix = _products(replies, columns)
-            noise = noise_in(matrix, shared(replies))
-            signal = share_of_signal(matrix.diagonal(), noise)
-            if self.memory and not self.layer_open(
-                state
-            ):  # products of other columns are not comparable with later ones
-                memory = remember(state.memory, clients, matrix, self.memory, noise)
-                memory = _with_firsts(
-                    memory, replies.of(new), columns, self.sketch if replies.means is None else None
-                )
+            gram_matrix = _products(replies, columns)
+            noise = noise_in(gram_matrix, halves_products(replies))
+            signal_share = share_of_signal(gram_matrix.diagonal(), noise)
+            # While HCCT-E still looks for its layer, products are of other columns than later ones, and
+            # are not remembered.
+            if self.memory and not self.chooses_layer(state):
+                memory = remember(state.memory, clients, gram_matrix, self.memory, noise)
+                first_replies = replies.of(first_time_clients)
+                sketch_size = self.sketch if replies.means is None else None
+                memory = _with_firsts(memory, first_replies, columns, sketch_size)
                 state = replace(state, memory=memory)
-                clients, matrix = recall(memory, clients)
-                signal = signal_in(memory, clients)
+                # From here on, also the silent clients whose cosines are remembered are compared.
+                clients, gram_matrix = recall(memory, clients)
+                signal_share = signal_in(memory, clients)
             if self.cosines == "signals":
-                matrix = without_noise(matrix, signal)
-        sizes = np.array([state.sizes[c] for c in clients], dtype=np.float64)
-        unit = sizes if self.scale == "per-client" else np.ones(len(sizes))
-        if self.scale == "mean-size":
-            unit = unit * np.mean(list(state.sizes.values()))
-        return state, Comparison(
-            replies.clients, clients, matrix, sizes, self.tradeoff * unit, signal
+                gram_matrix = without_noise(gram_matrix, signal_share)
+        sizes = np.array([state.sizes[client] for client in clients], dtype=np.float64)
+        comparison = Comparison(
+            answered=replies.clients,
+            clients=clients,
+            gram=gram_matrix,
+            sizes=sizes,
+            tradeoffs=self._tradeoffs(sizes, state.sizes.values()),
+            signal_share=signal_share,
         )
+        return state, comparison
 
-    def regroup(self, state: HCCTState, heard: Comparison, notes: tuple[Note, ...]) -> HCCTState:
+    def _tradeoffs(self, sizes: np.ndarray, known_sizes: Collection[int]) -> np.ndarray:
+        """Return λ of each client, ``(n,)``, on the chosen scale.
+
+        Args:
+            sizes: ``(n,)``, their training-set sizes.
+            known_sizes: the sizes of all clients that have ever answered.
+        """
+        match self.scale:
+            case "per-client":
+                unit = sizes
+            case "mean-size":
+                unit = np.ones(len(sizes)) * np.mean(list(known_sizes))
+            case _:
+                unit = np.ones(len(sizes))
+        return np.asarray(self.tradeoff * unit)
+
+    def regroup(
+        self, state: HCCTState, comparison: Comparison, notes: tuple[Note, ...]
+    ) -> HCCTState:
         """Make the groups of the next epoch: partition the clients that can be compared, add the others, then newcomers.
 
         Args:
             state: the state after training.
-            heard: the data for the partition.
+            comparison: the data for the partition.
             notes: notes of the epoch so far.
         """
-        settled, spoke = self.settled(state), set(heard.spoke)
-        one_by_one = (settled or self.newcomers == "benefit") and state.waiting != state.clients
-        apart = state.waiting if one_by_one else ()
-        new = [c for c in apart if c in spoke]
-        among = [c for c in heard.clients if c not in apart]
-        missed = (
-            set(state.clients) - spoke
-            if self.one_shot and not state.partitioned and among
-            else set()
-        )
-        old = [[c for c in group if c not in new and c not in missed] for group in state.next]
-        parts = (
-            [group for group in old if group]
-            if settled
-            else follow(heard.merged(among, self.groups), old, state.sizes)
-        )
+        settled = self.settled(state)
+        answered = set(comparison.answered)
+        # Newcomers that are placed one by one do not take part in the partition, and are placed in the
+        # epoch in which they answer.
+        places_singly = (settled or self.newcomers == "benefit") and state.waiting != state.clients
+        unplaced = state.waiting if places_singly else ()
+        newcomers = [client for client in unplaced if client in answered]
+        to_partition = [client for client in comparison.clients if client not in unplaced]
+        # Clients that are silent in the only partition start again later, as newcomers do.
+        missed: set[Client] = set()
+        if self.one_shot and not state.partitioned and to_partition:
+            missed = set(state.clients) - answered
+        former_groups = [
+            [client for client in group if client not in newcomers and client not in missed]
+            for group in state.next
+        ]
+
+        # Algorithm 2, and the clients that cannot be compared follow their former group.
+        if settled:
+            groups = [group for group in former_groups if group]
+        else:
+            merged_groups = comparison.partition(to_partition, self.groups)
+            groups = follow(merged_groups, former_groups, state.sizes)
         if missed:
-            state, parts = _from_the_first(state, missed), [*parts, *([c] for c in sorted(missed))]
-        waiting = missed | set(state.waiting) - (spoke - set(new))
-        joined = []
-        for client in new:
-            found = heard.best(parts, client)
-            waiting -= {client} if found else set()
-            full = (
-                self.groups is not None and len(parts) >= self.groups
-            )  # a number asked for is not exceeded
-            joined.append(_join_note(client, parts, found, full))
-            if found and all(one.held for one in joined[-1].criteria):
-                parts[found[0]].append(client)
+            state = _from_the_first(state, missed)
+            groups = [*groups, *([client] for client in sorted(missed))]
+
+        # Each newcomer joins the group that benefits most from it, or stays alone (eq. 15 and 16).
+        waiting = missed | (set(state.waiting) - (answered - set(newcomers)))
+        join_notes = []
+        for client in newcomers:
+            best_group = comparison.best_group(groups, client)
+            # A number of groups that is asked for is not exceeded.
+            is_full = self.groups is not None and len(groups) >= self.groups
+            join_note = _join_note(client, groups, best_group, is_full)
+            join_notes.append(join_note)
+            if best_group is not None:
+                waiting.discard(client)
+            if best_group is not None and all(criterion.held for criterion in join_note.criteria):
+                groups[best_group[0]].append(client)
             else:
-                parts.append([client])
-        following = as_groups(parts)
+                groups.append([client])
+
         state = replace(
             state,
-            next=following,
-            partitioned=state.partitioned or bool(among),
+            next=as_groups(groups),
+            partitioned=state.partitioned or bool(to_partition),
             waiting=tuple(sorted(waiting)),
         )
-        return replace(state, notes=(*notes, *joined, self.partition_note(state, heard, settled)))
+        partition_note = self.partition_note(state, comparison, settled)
+        return replace(state, notes=(*notes, *join_notes, partition_note))
 
-    def partition_note(self, state: HCCTState, heard: Comparison, settled: bool) -> Note:
+    def partition_note(self, state: HCCTState, comparison: Comparison, settled: bool) -> Note:
         """Describe the next groups and their utility; with parts and cosines if they are not the groups that trained.
 
         Args:
             state: the state with the next groups.
-            heard: the data for the partition.
+            comparison: the data for the partition.
             settled: whether the groups were final before, so that only newcomers were placed.
         """
-        groups = [group for group in state.next if heard.at(group)]
-        changed = state.next != state.groups
-        absent = len(state.clients) - len(heard.clients)
+        groups_changed = state.next != state.groups
         text = f"{_count(len(state.next), 'group')} of {_count(len(state.clients), 'client')}"
+        silent_text = ""
+        num_silent = len(state.clients) - len(comparison.clients)
+        if num_silent:
+            silent_text = f"; {_count(num_silent, 'silent client')} stay with their previous groups"
         note = Note(
             kind="partition",
             effect="regroups",
             clients=state.clients,
             text=text,
-            parts=state.next if changed else (),
-            labels={"answered": len(heard.spoke)},
-            heard=heard.clients,
+            parts=state.next if groups_changed else (),
+            labels={"answered": len(comparison.answered)},
+            heard=comparison.clients,
         )
         numbers = {"groups": float(len(state.next))}
-        values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
-        silent = (
-            f"; {_count(absent, 'silent client')} stay with their previous groups" if absent else ""
-        )
-        if heard.gram is None:
-            return replace(note, text=f"{text}, as λ is infinite{silent}", numbers=numbers)
-        for group in groups:
-            at = heard.at(group)
-            mine = utility(
-                heard.gram[np.ix_(at, at)], heard.sizes[at], heard.price[at], range(len(at))
-            )
-            alone = 1.0 - heard.price[at] / heard.sizes[at]
-            for name, row in (
-                ("utility", mine),
-                ("gain", mine - alone),
-                ("group_utility", np.full(len(at), mine.sum())),
-            ):
-                values[name].update(
-                    {heard.clients[i]: float(value) for i, value in zip(at, row, strict=True)}
-                )
-        numbers |= {
-            "utility": sum(values["utility"].values()),
-            "tradeoff": float(heard.price.mean()),
-        }
-        said = ""
+        gram_matrix = comparison.gram
+        if gram_matrix is None:
+            return replace(note, text=f"{text}, as λ is infinite{silent_text}", numbers=numbers)
+
+        # The utility of the groups, as far as their members can be compared.
+        groups = [group for group in state.next if comparison.positions_of(group)]
+        values = comparison.utilities(gram_matrix, groups)
+        numbers["utility"] = sum(values["utility"].values())
+        numbers["tradeoff"] = float(comparison.tradeoffs.mean())
+        signal_text = ""
         if self.cosines == "signals":
-            numbers["signal"] = heard.signal
-            said = f", of {heard.signal:.0%} signal" if heard.signal < 1 else ", of whole updates"
-        rule = (
+            numbers["signal"] = comparison.signal_share
+            signal_text = (
+                f", of {comparison.signal_share:.0%} signal"
+                if comparison.signal_share < 1
+                else ", of whole updates"
+            )
+        rule_text = (
             f"λ {numbers['tradeoff']:.3g}"
             if self.groups is None
             else f"{_count(self.groups, 'group')} asked for"
         )
-        layer = "" if state.layer is None else f", layer {state.layer!r}"
-        text += f", {rule}{layer}{said}: utility {numbers['utility']:.3g}"
-        if not settled and self.groups is None:
+        layer_text = "" if state.layer is None else f", layer {state.layer!r}"
+        text += f", {rule_text}{layer_text}{signal_text}: utility {numbers['utility']:.3g}"
+
+        # How far the groups are from another merge, if λ decides about merges.
+        lambda_decides = not settled and self.groups is None
+        if lambda_decides:
             note = replace(note, otherwise="two groups would have merged")
         if len(groups) > 1:
-            parts = [heard.at(group) for group in groups]
-            gains = benefits(heard.gram, heard.sizes, heard.price, parts)
+            positions = [comparison.positions_of(group) for group in groups]
+            gains = benefits(gram_matrix, comparison.sizes, comparison.tradeoffs, positions)
             numbers["best_open"] = float(gains.max())
             text += f", the best merge not made would add {numbers['best_open']:.3g}"
-            if note.otherwise:
-                free = benefits(heard.gram, heard.sizes, 0 * heard.price, parts)
-                note = replace(note, criteria=self._criteria(free, gains))
-        cosines = (
-            {state.layer or "all": torch.from_numpy(cosine(heard.gram)).float()} if changed else {}
-        )
-        return replace(note, text=text + silent, numbers=numbers, values=values, similarity=cosines)
+            if lambda_decides:
+                no_tradeoff = 0 * comparison.tradeoffs
+                free_gains = benefits(gram_matrix, comparison.sizes, no_tradeoff, positions)
+                note = replace(note, criteria=self._criteria(free_gains, gains))
 
-    def _criteria(self, free: np.ndarray, full: np.ndarray) -> tuple[Criterion, ...]:
+        similarity = {}
+        if groups_changed:
+            similarity[state.layer or "all"] = torch.from_numpy(cosine(gram_matrix)).float()
+        return replace(
+            note, text=text + silent_text, numbers=numbers, values=values, similarity=similarity
+        )
+
+    def _criteria(self, free_gains: np.ndarray, gains: np.ndarray) -> tuple[Criterion, ...]:
         """The comparison of λ with the smallest at which merging two of the groups would add to the utility.
 
         Utilities, and so the gains of merges, are linear in λ.
 
         Args:
-            free: ``(k, k)``, the gains of the merges at λ = 0.
-            full: ``(k, k)``, the gains at the λ of the run.
+            free_gains: ``(k, k)``, the gains of the merges at λ = 0.
+            gains: ``(k, k)``, the gains at the λ of the run.
         """
-        off = ~np.eye(len(full), dtype=bool)
-        slope = full[off] - free[off]
-        rises = slope > 0
-        if not rises.any():
+        off_diagonal = ~np.eye(len(gains), dtype=bool)
+        gain_slopes = gains[off_diagonal] - free_gains[off_diagonal]
+        rising = gain_slopes > 0
+        if not rising.any():
             return ()
-        least = float(max((-free[off][rises] / slope[rises]).min(), 1.0)) * self.tradeoff
+        # The multiple of λ at which a pair's gain crosses zero; below 1 only by rounding, as the pair
+        # has not merged.
+        crossings = -free_gains[off_diagonal][rising] / gain_slopes[rising]
+        next_merge = float(max(crossings.min(), 1.0)) * self.tradeoff
         return (
             Criterion(
                 "λ of the next merge",
-                least,
+                next_merge,
                 ">=",
                 self.tradeoff,
                 "tradeoff",
@@ -580,53 +626,65 @@ class HCCTP(HCCT):
 
 def starts(state: HCCTState) -> torch.Tensor:
     """Return the first models of the next epoch's groups, ``(k, d)``: means of the members' models, weighted by data."""
-    return (
-        torch.stack([_start(state, group) for group in state.next])
-        if state.next
-        else state.first[None]
-    )
+    if not state.next:
+        return state.first[None]
+    return torch.stack([_start(state, group) for group in state.next])
 
 
 def _start(state: HCCTState, group: tuple[Client, ...]) -> torch.Tensor:
-    data = dict.fromkeys((state.row[c] for c in group), 0)
+    # Each model counts by the data of the members that have it (Algorithm 1).
+    examples_of_row = dict.fromkeys((state.row[client] for client in group), 0)
     for client in group:
-        data[state.row[client]] += state.sizes.get(client, 0)
-    known = {row: n for row, n in data.items() if n} or dict.fromkeys(
-        data, 1
-    )  # no weight before a first reply
-    if len(known) == 1:
-        return state.models[next(iter(known))]
-    return average(state.models[list(known)], np.array(list(known.values())) / sum(known.values()))
+        examples_of_row[state.row[client]] += state.sizes.get(client, 0)
+    weights = {row: examples for row, examples in examples_of_row.items() if examples}
+    # Sizes are known from replies. Before the first one, all models count equally.
+    if not weights:
+        weights = dict.fromkeys(examples_of_row, 1)
+    if len(weights) == 1:
+        return state.models[next(iter(weights))]
+    shares = np.array(list(weights.values())) / sum(weights.values())
+    return average(state.models[list(weights)], shares)
 
 
 def beginners(state: HCCTState) -> tuple[Client, ...]:
     """Return the clients that train from the first model in the next epoch: all in the first epoch, newcomers later."""
-    may = state.waiting if state.sizes else state.clients
-    fresh = {
-        row: torch.equal(state.models[row], state.first) for row in {state.row[c] for c in may}
+    candidates = state.waiting if state.sizes else state.clients
+    has_first_model = {
+        row: torch.equal(state.models[row], state.first)
+        for row in {state.row[client] for client in candidates}
     }
-    return tuple(c for c in may if fresh[state.row[c]])
+    return tuple(client for client in candidates if has_first_model[state.row[client]])
 
 
 def trained(state: HCCTState, replies: Replies) -> HCCTState:
     """Apply the mean update of each group that answered, also for its silent members; the other groups' models stay."""
     if replies.means is not None and replies.mean_counts is not None:
-        means, heard = replies.means, replies.mean_counts
+        mean_updates = replies.means
+        reply_counts = replies.mean_counts
     else:
-        means, heard = group_means(replies, state.next)
-    moved = np.flatnonzero(heard)
-    row = {client: place for place, at in enumerate(moved) for client in state.next[at]}
-    stale = sorted({state.row[c] for c in state.clients if c not in row})
-    place = {old: len(moved) + i for i, old in enumerate(stale)}
+        mean_updates, reply_counts = group_means(replies, state.next)
+    # Equation 6: the group's first model plus its mean update. All members have the result.
+    moved_groups = np.flatnonzero(reply_counts)
+    row_of_client = {}
+    for row, group_index in enumerate(moved_groups):
+        for client in state.next[group_index]:
+            row_of_client[client] = row
+    moved_models = (starts(state) + mean_updates)[moved_groups]
+    # Clients of the other groups keep the models that they have, in the rows below.
+    kept_rows = sorted(
+        {state.row[client] for client in state.clients if client not in row_of_client}
+    )
+    new_row_of = {row: len(moved_groups) + offset for offset, row in enumerate(kept_rows)}
+    for client in state.clients:
+        if client not in row_of_client:
+            row_of_client[client] = new_row_of[state.row[client]]
+    answered_sizes = zip(replies.clients, map(int, replies.examples), strict=True)
     return replace(
         state,
-        models=torch.cat([(starts(state) + means)[moved], state.models[stale]]),
-        row={c: row[c] if c in row else place[state.row[c]] for c in state.clients},
+        models=torch.cat([moved_models, state.models[kept_rows]]),
+        row={client: row_of_client[client] for client in state.clients},
         groups=state.next,
-        sizes={
-            **state.sizes,
-            **dict(zip(replies.clients, map(int, replies.examples), strict=True)),
-        },
+        sizes={**state.sizes, **dict(answered_sizes)},
     )
 
 
@@ -635,97 +693,153 @@ def trained(state: HCCTState, replies: Replies) -> HCCTState:
 
 
 Group = list[Client]
+"""The members of a group while groups are made."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Data for a partition.
 
     Attributes:
-        spoke: clients that answered.
+        answered: clients that answered.
         clients: these, and the silent clients whose cosines are remembered; n in all.
         gram: ``(n, n)``, the Gram matrix of their updates; None if λ is infinite.
         sizes: ``(n,)``, training-set sizes.
-        price: ``(n,)``, λ of each client.
-        signal: share of signal in their squared norms, as far as noise is known.
+        tradeoffs: ``(n,)``, λ of each client.
+        signal_share: share of signal in their squared norms, as far as noise is known.
     """
 
-    spoke: tuple[Client, ...]
+    answered: tuple[Client, ...]
     clients: tuple[Client, ...]
     gram: np.ndarray | None
     sizes: np.ndarray
-    price: np.ndarray
-    signal: float
+    tradeoffs: np.ndarray
+    signal_share: float
 
     @cached_property
-    def place(self) -> Mapping[Client, int]:
+    def position_of_client(self) -> Mapping[Client, int]:
         """Client -> its position."""
-        return {client: i for i, client in enumerate(self.clients)}
+        return {client: position for position, client in enumerate(self.clients)}
 
-    def at(self, group: Iterable[Client]) -> list[int]:
+    def positions_of(self, group: Iterable[Client]) -> list[int]:
         """Return the positions of the clients of a group that can be compared."""
-        return [self.place[c] for c in group if c in self.place]
+        positions = self.position_of_client
+        return [positions[client] for client in group if client in positions]
 
-    def merged(self, among: Sequence[Client], groups: int | None) -> list[Group]:
+    def partition(self, members: Sequence[Client], group_count: int | None) -> list[Group]:
         """Partition some of the clients by Algorithm 2.
 
         Args:
-            among: the clients to partition.
-            groups: the number of groups; None to merge while there is a gain.
+            members: the clients to partition.
+            group_count: the number of groups; None to merge while there is a gain.
         """
-        if self.gram is None or not among:
-            return [list(among)] if among else []
-        at = self.at(among)
-        count = None if groups is None else min(groups, len(at))
+        if not members:
+            return []
+        if self.gram is None:
+            return [list(members)]
+        positions = self.positions_of(members)
         parts = utility_merge(
-            self.gram[np.ix_(at, at)], self.sizes[at], self.price[at], groups=count
+            self.gram[np.ix_(positions, positions)],
+            self.sizes[positions],
+            self.tradeoffs[positions],
+            groups=None if group_count is None else min(group_count, len(positions)),
         )
-        return [[among[i] for i in part] for part in parts]
+        return [[members[index] for index in part] for part in parts]
 
-    def best(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
+    def best_group(self, groups: Sequence[Group], newcomer: Client) -> tuple[int, float] | None:
         """Return the group that gains most by a newcomer (eq. 15, 16), and the gain; None if no group can be compared."""
-        known = [i for i, group in enumerate(groups) if self.at(group)]
-        if not known:
+        comparable_groups = [
+            index for index, group in enumerate(groups) if self.positions_of(group)
+        ]
+        if not comparable_groups:
             return None
         if self.gram is None:
-            return known[0], np.inf
-        (at,) = self.at([newcomer])
-        gains = benefit(self.gram, self.sizes, self.price, [self.at(groups[i]) for i in known], at)
-        top = int(gains.argmax())
-        return known[top], float(gains[top])
+            return comparable_groups[0], np.inf
+        (newcomer_position,) = self.positions_of([newcomer])
+        group_positions = [self.positions_of(groups[index]) for index in comparable_groups]
+        gains = benefit(self.gram, self.sizes, self.tradeoffs, group_positions, newcomer_position)
+        best = int(gains.argmax())
+        return comparable_groups[best], float(gains[best])
+
+    def utilities(
+        self, gram_matrix: np.ndarray, groups: Iterable[tuple[Client, ...]]
+    ) -> dict[str, dict[Client, float]]:
+        """Return each member's utility (eq. 9), its gain over being alone, and its group's utility (eq. 14).
+
+        Args:
+            gram_matrix: ``(n, n)``, the Gram matrix of the updates.
+            groups: the groups; each has members that can be compared.
+
+        Returns:
+            ``utility``, ``gain`` and ``group_utility``, each of them client -> number.
+        """
+        values: dict[str, dict[Client, float]] = {"utility": {}, "gain": {}, "group_utility": {}}
+        for group in groups:
+            positions = self.positions_of(group)
+            sizes = self.sizes[positions]
+            tradeoffs = self.tradeoffs[positions]
+            group_gram = gram_matrix[np.ix_(positions, positions)]
+            member_utilities = utility(group_gram, sizes, tradeoffs, range(len(positions)))
+            # The utility of a client alone (eq. 12).
+            utilities_alone = 1.0 - tradeoffs / sizes
+            group_utility = float(member_utilities.sum())
+            for index, position in enumerate(positions):
+                client = self.clients[position]
+                values["utility"][client] = float(member_utilities[index])
+                values["gain"][client] = float(member_utilities[index] - utilities_alone[index])
+                values["group_utility"][client] = group_utility
+        return values
 
 
 def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
-    """Give the first model to ``clients``, as to newcomers."""
-    row = {**state.row, **dict.fromkeys(clients, len(state.models))}
-    return replace(state, models=torch.cat([state.models, state.first[None]]), row=row)
+    """Give the first model to ``clients``."""
+    return replace(
+        state,
+        models=torch.cat([state.models, state.first[None]]),
+        row={**state.row, **dict.fromkeys(clients, len(state.models))},
+    )
 
 
-def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]) -> list[Group]:
-    """Add to new groups the clients of old groups that are in none of them.
+def _groups_without(groups: Groups, leavers: Collection[Client]) -> Groups:
+    """Return the groups without clients that have left, and without groups that are empty then."""
+    remaining = (without(group, leavers) for group in groups)
+    return as_groups(group for group in remaining if group)
 
-    Each goes to the new group that has most of the data of its old group. Of equal shares, the
-    group with the smallest first member counts. If no client of an old group is in a new group, the
-    old group stays together.
+
+def follow(
+    groups: list[Group], former_groups: Iterable[Group], sizes: Mapping[Client, int]
+) -> list[Group]:
+    """Add to new groups the clients of former groups that are in none of them.
+
+    Each goes to the new group that has most of the data of its former group. Of equal shares, the
+    group with the smallest first member counts. If no client of a former group is in a new group,
+    the former group stays together.
 
     Args:
-        parts: the new groups.
-        old: the old groups.
+        groups: the new groups.
+        former_groups: the former groups.
         sizes: training-set sizes.
     """
-    place = {client: i for i, part in enumerate(parts) for client in part}
-    after = [list(part) for part in parts]
-    for group in old:
-        absent = [c for c in group if c not in place]
-        share: dict[int, int] = {}
-        for client in group:
-            if client in place:
-                share[place[client]] = share.get(place[client], 0) + sizes[client]
-        if absent and share:
-            after[min(share, key=lambda i: (-share[i], parts[i][0]))] += absent
-        elif absent:
-            after.append(absent)
-    return after
+    group_of_client = {}
+    for index, group in enumerate(groups):
+        group_of_client.update(dict.fromkeys(group, index))
+    extended_groups = [list(group) for group in groups]
+    for former_group in former_groups:
+        absent = [client for client in former_group if client not in group_of_client]
+        if not absent:
+            continue
+        # The data of the former group's clients in each new group.
+        examples_in: dict[int, int] = {}
+        for client in former_group:
+            if client in group_of_client:
+                index = group_of_client[client]
+                examples_in[index] = examples_in.get(index, 0) + sizes[client]
+        if examples_in:
+            most_data = min(examples_in, key=lambda index: (-examples_in[index], groups[index][0]))
+            extended_groups[most_data] += absent
+        else:
+            extended_groups.append(absent)
+    return extended_groups
 
 
 # -- notes
@@ -733,39 +847,43 @@ def follow(parts: list[Group], old: Iterable[Group], sizes: Mapping[Client, int]
 
 
 def _join_note(
-    client: Client, parts: list[Group], found: tuple[int, float] | None, full: bool
+    client: Client, groups: list[Group], best_group: tuple[int, float] | None, is_full: bool
 ) -> Note:
-    """The note of a newcomer, which joins the group it benefits most if its criteria hold; ``full``: it joins in any case."""
-    if found is None:
+    """The note of a newcomer, which joins the group it benefits most if its criteria hold.
+
+    Args:
+        client: the newcomer.
+        groups: the groups that it may join.
+        best_group: the one that benefits most, and its gain; None if no group can be compared.
+        is_full: whether there are as many groups as asked for, so that it joins in any case.
+    """
+    if best_group is None:
         return Note(
             kind="wait",
             effect="waits",
             clients=(client,),
             text=f"client {client} waits: no other client answered",
         )
-    place, gain = found
-    criteria = (
-        ()
-        if full
-        else (
-            Criterion(
-                "gain of the best group",
-                gain,
-                ">",
-                0.0,
-                met="it joins",
-                unmet="it stays alone",
-                key="best_gain",
-            ),
+    group_index, gain = best_group
+    criteria: tuple[Criterion, ...] = ()
+    if not is_full:
+        gain_criterion = Criterion(
+            "gain of the best group",
+            gain,
+            ">",
+            0.0,
+            met="it joins",
+            unmet="it stays alone",
+            key="best_gain",
         )
-    )
-    if all(one.held for one in criteria):
+        criteria = (gain_criterion,)
+    if all(criterion.held for criterion in criteria):
         change = (
             f"raises most, by {gain:.3g}"
             if gain > 0
             else f"changes least, by {gain:.3g}; groups are as many as asked for"
         )
-        text = f"client {client} joins the group of client {min(parts[place])}, whose utility it {change}"
+        text = f"client {client} joins the group of client {min(groups[group_index])}, whose utility it {change}"
     else:
         text = f"client {client} stays alone: in the best of the groups it would change utility by {gain:.3g}"
     return Note(
@@ -790,7 +908,7 @@ Layers = Mapping[str, tuple[tuple[int, int], ...]]
 """Layer -> the columns of each of its tensors, one after the other."""
 
 
-def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
+def comparable(federation: Federation, personal_layers: tuple[str, ...]) -> Layers:
     """Return the layers that may be compared: those that are sent, without normalisation layers unless there are no others.
 
     Only the sizes of a layer's tensors are known. A layer of several tensors, all of one size (one
@@ -798,21 +916,26 @@ def comparable(federation: Federation, keep: tuple[str, ...]) -> Layers:
 
     Args:
         federation: the columns of the model's layers and tensors.
-        keep: layers that stay at the client.
+        personal_layers: layers that stay at the client.
     """
-    layers = {}
+    sent_layers = {}
     for layer, (start, stop) in federation.columns.items():
-        inside = tuple(
+        if layer in personal_layers:
+            continue
+        tensor_spans = [
             span for span in federation.tensors.values() if start <= span[0] and span[1] <= stop
-        )
-        if layer not in keep:
-            layers[layer] = inside or ((start, stop),)
-    plain = {
-        name: spans
-        for name, spans in layers.items()
-        if len(spans) == 1 or len({b - a for a, b in spans}) > 1
+        ]
+        sent_layers[layer] = tuple(tensor_spans) or ((start, stop),)
+    other_layers = {
+        layer: spans for layer, spans in sent_layers.items() if not _is_normalisation(spans)
     }
-    return plain or layers
+    return other_layers or sent_layers
+
+
+def _is_normalisation(spans: tuple[tuple[int, int], ...]) -> bool:
+    """Whether a layer has several tensors, all of one size."""
+    tensor_sizes = {stop - start for start, stop in spans}
+    return len(spans) > 1 and len(tensor_sizes) == 1
 
 
 def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float]:
@@ -832,8 +955,13 @@ def relative_variances(updates: torch.Tensor, layers: Layers) -> dict[str, float
     ratios = {}
     for layer, spans in layers.items():
         products = gram(updates, columns=(spans[0][0], spans[-1][1]))
-        squares, mean = float(products.diagonal().mean()), max(float(products.mean()), 0.0)
-        ratios[layer] = (squares - mean) / max(mean, 1e-12 * squares) if squares > 0 else 0.0
+        # mean_n ‖g_n‖² and ‖ḡ‖².
+        mean_square = float(products.diagonal().mean())
+        square_of_mean = max(float(products.mean()), 0.0)
+        ratios[layer] = 0.0
+        if mean_square > 0:
+            variance = mean_square - square_of_mean
+            ratios[layer] = variance / max(square_of_mean, 1e-12 * mean_square)
     return ratios
 
 
@@ -853,26 +981,28 @@ def paper_code_ratios(updates: torch.Tensor, layers: Layers) -> dict[str, float]
     """
     ratios = {}
     for layer, spans in layers.items():
-        pieces = (torch.var_mean(-updates[:, start:stop], correction=0) for start, stop in spans)
-        total = sum(
-            float(variance) / float(mean) if float(mean) else math.nan for variance, mean in pieces
-        )
-        ratios[layer] = total if math.isfinite(total) else -math.inf
+        layer_ratio = 0.0
+        for start, stop in spans:
+            variance, mean = torch.var_mean(-updates[:, start:stop], correction=0)
+            layer_ratio += float(variance) / float(mean) if float(mean) else math.nan
+        ratios[layer] = layer_ratio if math.isfinite(layer_ratio) else -math.inf
     return ratios
 
 
-def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], how: str) -> Note:
+def layer_note(clients: tuple[Client, ...], ratios: Mapping[str, float], rule: str) -> Note:
     """Describe the choice of the layer to compare; of equal ratios the first layer in the forward pass.
 
     Args:
         clients: all clients.
         ratios: layer -> ratio.
-        how: the rule, ``robust`` or ``paper-code``.
+        rule: the rule, ``robust`` or ``paper-code``.
     """
-    ranked = sorted(ratios, key=lambda layer: -ratios[layer])
-    text = f"clients are compared by layer {ranked[0]!r} from now on, of relative variance {ratios[ranked[0]]:.3g} ({how})"
-    if len(ranked) > 1:
-        text += f"; next is {ranked[1]!r} with {ratios[ranked[1]]:.3g}"
+    ranked_layers = sorted(ratios, key=lambda layer: -ratios[layer])
+    chosen = ranked_layers[0]
+    text = f"clients are compared by layer {chosen!r} from now on, of relative variance {ratios[chosen]:.3g} ({rule})"
+    if len(ranked_layers) > 1:
+        runner_up = ranked_layers[1]
+        text += f"; next is {runner_up!r} with {ratios[runner_up]:.3g}"
     return Note(kind="layer", effect="info", clients=clients, text=text, numbers=ratios)
 
 
@@ -930,8 +1060,8 @@ class Memory:
 def remember(
     memory: Memory | None,
     clients: tuple[Client, ...],
-    gram: np.ndarray,
-    share: float,
+    gram_matrix: np.ndarray,
+    decay: float,
     noise: np.ndarray | None = None,
 ) -> Memory:
     """Return the memory after an epoch.
@@ -939,27 +1069,35 @@ def remember(
     Args:
         memory: the memory before it; None before the first epoch.
         clients: the n clients that answered.
-        gram: ``(n, n)``, the Gram matrix of their updates.
-        share: weight of an epoch in each later one (β).
+        gram_matrix: ``(n, n)``, the Gram matrix of their updates.
+        decay: weight of an epoch in each later one (β).
         noise: ``(n,)``, the part of the diagonal that is noise; None for zero.
     """
-    old = memory.clients if memory is not None else ()
-    ids = tuple(sorted({*old, *clients}))
-    place = {client: i for i, client in enumerate(ids)}
-    products, weights = np.zeros((len(ids), len(ids))), np.zeros((len(ids), len(ids)))
-    lengths, noises = np.zeros(len(ids)), np.zeros(len(ids))
+    # The tables grow by the clients that are new in the memory.
+    known_clients = memory.clients if memory is not None else ()
+    all_clients = tuple(sorted({*known_clients, *clients}))
+    position_of_client = {client: position for position, client in enumerate(all_clients)}
+    count = len(all_clients)
+    products = np.zeros((count, count))
+    weights = np.zeros((count, count))
+    lengths = np.zeros(count)
+    noises = np.zeros(count)
     if memory is not None:
-        at = [place[c] for c in old]
-        products[np.ix_(at, at)], weights[np.ix_(at, at)] = memory.products, memory.weights
-        lengths[at], noises[at] = memory.lengths, memory.noise
-    at = [place[c] for c in clients]
-    both, norm = np.ix_(at, at), np.sqrt(np.maximum(np.diagonal(gram), 0.0))
-    products[both] = share * products[both] + gram
-    weights[both] = share * weights[both] + np.outer(norm, norm)
-    lengths[at] = share * lengths[at] + norm
-    noises[at] = share * noises[at] + (0.0 if noise is None else noise)
+        known = [position_of_client[client] for client in known_clients]
+        products[np.ix_(known, known)] = memory.products
+        weights[np.ix_(known, known)] = memory.weights
+        lengths[known] = memory.lengths
+        noises[known] = memory.noise
+    # Only pairs that answered together age by β and get this epoch's products.
+    answered = [position_of_client[client] for client in clients]
+    pairs = np.ix_(answered, answered)
+    update_norms = np.sqrt(np.maximum(np.diagonal(gram_matrix), 0.0))
+    products[pairs] = decay * products[pairs] + gram_matrix
+    weights[pairs] = decay * weights[pairs] + np.outer(update_norms, update_norms)
+    lengths[answered] = decay * lengths[answered] + update_norms
+    noises[answered] = decay * noises[answered] + (0.0 if noise is None else noise)
     return Memory(
-        clients=ids,
+        clients=all_clients,
         products=torch.from_numpy(products),
         weights=torch.from_numpy(weights),
         lengths=torch.from_numpy(lengths),
@@ -980,26 +1118,34 @@ def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) ->
         clients: m clients that have just answered for the first time.
         updates: ``(m, p)``, their updates.
     """
-    short = sketch(updates, SKETCH).clone()
+    new_sketches = sketch(updates, SKETCH).clone()
     if memory.firsts is None:
-        return replace(memory, began=clients, firsts=short)
-    place = {client: i for i, client in enumerate(memory.clients)}
-    new, old = [place[c] for c in clients], [place[c] for c in memory.began]
-    found = (short @ memory.firsts.T).double()
-    scale = torch.outer(
-        torch.linalg.vector_norm(short, dim=1), torch.linalg.vector_norm(memory.firsts, dim=1)
+        return replace(memory, began=clients, firsts=new_sketches)
+    # The products and norms of new and earlier first updates.
+    first_products = (new_sketches @ memory.firsts.T).double()
+    norm_products = torch.outer(
+        torch.linalg.vector_norm(new_sketches, dim=1),
+        torch.linalg.vector_norm(memory.firsts, dim=1),
     ).double()
-    products, weights = memory.products.clone(), memory.weights.clone()
-    for table, values in ((products, found), (weights, scale)):
-        table[np.ix_(new, old)] = values
-        table[np.ix_(old, new)] = values.T
-    firsts = torch.cat([memory.firsts, short])
+    # They replace this epoch's entries, which compare updates of different models.
+    position_of_client = {client: position for position, client in enumerate(memory.clients)}
+    new_positions = [position_of_client[client] for client in clients]
+    earlier_positions = [position_of_client[client] for client in memory.began]
+    products = memory.products.clone()
+    weights = memory.weights.clone()
+    for table, entries in ((products, first_products), (weights, norm_products)):
+        table[np.ix_(new_positions, earlier_positions)] = entries
+        table[np.ix_(earlier_positions, new_positions)] = entries.T
     return replace(
-        memory, products=products, weights=weights, began=(*memory.began, *clients), firsts=firsts
+        memory,
+        products=products,
+        weights=weights,
+        began=(*memory.began, *clients),
+        firsts=torch.cat([memory.firsts, new_sketches]),
     )
 
 
-def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
+def recall(memory: Memory, answered: Collection[Client]) -> tuple[tuple[Client, ...], np.ndarray]:
     """Return the clients that can be compared, and the Gram matrix of their remembered cosines and mean norms.
 
     These are the clients that have just answered, and the silent clients whose cosines with all
@@ -1008,73 +1154,84 @@ def recall(memory: Memory, heard: Collection[Client]) -> tuple[tuple[Client, ...
 
     Args:
         memory: the memory.
-        heard: clients that have just answered.
+        answered: clients that have just answered.
 
     Returns:
         The n clients, sorted, and the Gram matrix ``(n, n)``.
     """
-    products, weights, lengths = (
-        memory.products.numpy(),
-        memory.weights.numpy(),
-        memory.lengths.numpy(),
-    )
-    known, spoke = weights > 0, set(heard)
-    taken = [i for i, client in enumerate(memory.clients) if client in spoke]
-    for i, client in enumerate(memory.clients):
-        if client not in spoke and known[i, [*taken, i]].all():
-            taken.append(i)
-    taken.sort()
-    both = np.ix_(taken, taken)
-    cosines = np.divide(
-        products[both], weights[both], out=np.zeros((len(taken), len(taken))), where=known[both]
-    )
-    norm = np.divide(np.diagonal(products), lengths, out=np.zeros(len(lengths)), where=lengths > 0)[
-        taken
+    products = memory.products.numpy()
+    weights = memory.weights.numpy()
+    lengths = memory.lengths.numpy()
+    was_compared = weights > 0
+    # The clients that answered, then each silent client whose cosines with all of these are known.
+    answered_clients = set(answered)
+    recalled = [
+        position for position, client in enumerate(memory.clients) if client in answered_clients
     ]
-    return tuple(memory.clients[i] for i in taken), np.clip(cosines, -1.0, 1.0) * np.outer(
-        norm, norm
+    for position, client in enumerate(memory.clients):
+        is_silent = client not in answered_clients
+        if is_silent and was_compared[position, [*recalled, position]].all():
+            recalled.append(position)
+    recalled.sort()
+    pairs = np.ix_(recalled, recalled)
+    cosines = np.divide(
+        products[pairs],
+        weights[pairs],
+        out=np.zeros((len(recalled), len(recalled))),
+        where=was_compared[pairs],
     )
+    # Σ β^age ‖g_i‖² / Σ β^age ‖g_i‖
+    mean_norms = np.divide(
+        np.diagonal(products), lengths, out=np.zeros(len(lengths)), where=lengths > 0
+    )
+    recalled_norms = mean_norms[recalled]
+    gram_matrix = np.clip(cosines, -1.0, 1.0) * np.outer(recalled_norms, recalled_norms)
+    return tuple(memory.clients[position] for position in recalled), gram_matrix
 
 
 def signal_in(memory: Memory, clients: Collection[Client]) -> float:
     """Return the share of signal in the squared norms of the clients' updates, over all their epochs."""
-    at = [i for i, client in enumerate(memory.clients) if client in clients]
-    return share_of_signal(memory.products.numpy().diagonal()[at], memory.noise.numpy()[at])
+    positions = [position for position, client in enumerate(memory.clients) if client in clients]
+    squared_norms = memory.products.numpy().diagonal()
+    return share_of_signal(squared_norms[positions], memory.noise.numpy()[positions])
 
 
-def share_of_signal(squares: np.ndarray, noise: np.ndarray) -> float:
+def share_of_signal(squared_norms: np.ndarray, noise: np.ndarray) -> float:
     """Return the share of a sum of squared norms that is not noise.
 
     Args:
-        squares: ``(n,)``, squared norms.
+        squared_norms: ``(n,)``, squared norms.
         noise: ``(n,)``, the part of each that is noise.
 
     Returns:
         The share; 1 if no signal is left, because then only cosines of whole updates can be used.
     """
-    total = float(squares.sum())
-    share = 1.0 - float(noise.sum()) / total if total > 0 else 1.0
-    return share if share > 0 else 1.0
+    total = float(squared_norms.sum())
+    if total <= 0:
+        return 1.0
+    signal_share = 1.0 - float(noise.sum()) / total
+    return signal_share if signal_share > 0 else 1.0
 
 
-def forget(memory: Memory | None, gone: Collection[Client]) -> Memory | None:
+def forget(memory: Memory | None, leavers: Collection[Client]) -> Memory | None:
     """Return the memory without clients that have left."""
     if memory is None:
         return None
-    stay = [i for i, client in enumerate(memory.clients) if client not in gone]
-    began = [i for i, client in enumerate(memory.began) if client not in gone]
-    return (
-        Memory(
-            clients=tuple(memory.clients[i] for i in stay),
-            products=memory.products[stay][:, stay],
-            weights=memory.weights[stay][:, stay],
-            lengths=memory.lengths[stay],
-            noise=memory.noise[stay],
-            began=tuple(memory.began[i] for i in began),
-            firsts=memory.firsts[began] if memory.firsts is not None and began else None,
-        )
-        if stay
-        else None
+    kept = [index for index, client in enumerate(memory.clients) if client not in leavers]
+    kept_firsts = [index for index, client in enumerate(memory.began) if client not in leavers]
+    if not kept:
+        return None
+    firsts = None
+    if memory.firsts is not None and kept_firsts:
+        firsts = memory.firsts[kept_firsts]
+    return Memory(
+        clients=tuple(memory.clients[index] for index in kept),
+        products=memory.products[kept][:, kept],
+        weights=memory.weights[kept][:, kept],
+        lengths=memory.lengths[kept],
+        noise=memory.noise[kept],
+        began=tuple(memory.began[index] for index in kept_firsts),
+        firsts=firsts,
     )
 
 
@@ -1093,38 +1250,41 @@ def _products(replies: Replies, columns: slice) -> np.ndarray:
     return gram(replies.all_updates, columns=columns)
 
 
-def shared(replies: Replies) -> np.ndarray:
+def halves_products(replies: Replies) -> np.ndarray:
     """Return the inner products ``a_i · b_i`` of each client's halves, ``(n,)``; NaN for a client without."""
-    found = np.full(len(replies.clients), np.nan)
+    products = np.full(len(replies.clients), np.nan)
     if replies.halves is not None:
-        halved = replies.halves.clients
-        found[replies.positions(halved)] = replies.halves.gram.diagonal(len(halved))
-    return found
+        halved_clients = replies.halves.clients
+        # The Gram matrix is of a_1 to a_n, then b_1 to b_n: a_i · b_i is at (i, n + i).
+        shared_products = replies.halves.gram.diagonal(len(halved_clients))
+        products[replies.positions(halved_clients)] = shared_products
+    return products
 
 
-def noise_in(matrix: np.ndarray, shared: np.ndarray) -> np.ndarray:
+def noise_in(gram_matrix: np.ndarray, half_products: np.ndarray) -> np.ndarray:
     """Estimate the noise in the squared norms of updates.
 
     A client without halves gets the same share of noise as all others together.
 
     Args:
-        matrix: ``(n, n)``, the Gram matrix of the updates.
-        shared: ``(n,)``, the inner products of each client's halves; NaN for clients without.
+        gram_matrix: ``(n, n)``, the Gram matrix of the updates.
+        half_products: ``(n,)``, the inner products of each client's halves; NaN for clients without.
 
     Returns:
         ``(n,)``, the part of each squared norm that is noise; 0 if no client has halves.
     """
-    square, known = matrix.diagonal(), ~np.isnan(shared)
-    if not known.any():
-        return np.zeros(len(matrix))
-    noise = square - np.where(known, shared, 0.0)
-    total = float(square[known].sum())
-    return np.where(
-        known, noise, square * (float(noise[known].sum()) / total if total > 0 else 0.0)
-    )
+    squared_norms = gram_matrix.diagonal()
+    has_halves = ~np.isnan(half_products)
+    if not has_halves.any():
+        return np.zeros(len(gram_matrix))
+    # ‖(a_i - b_i) / 2‖² = ‖g_i‖² - a_i · b_i
+    noise = squared_norms - np.where(has_halves, half_products, 0.0)
+    total = float(squared_norms[has_halves].sum())
+    noise_share = float(noise[has_halves].sum()) / total if total > 0 else 0.0
+    return np.where(has_halves, noise, squared_norms * noise_share)
 
 
-def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
+def without_noise(gram_matrix: np.ndarray, signal_share: float) -> np.ndarray:
     """Remove the noise from the diagonal of a Gram matrix.
 
     The remaining matrix may have negative eigenvalues. In a group at its optimum this would give
@@ -1133,31 +1293,37 @@ def without_noise(matrix: np.ndarray, signal: float) -> np.ndarray:
     except that of float32, the matrix does not change.
 
     Args:
-        matrix: ``(n, n)``, the Gram matrix of the updates.
-        signal: the share of signal in its diagonal.
+        gram_matrix: ``(n, n)``, the Gram matrix of the updates.
+        signal_share: the share of signal in its diagonal.
 
     Returns:
         ``(n, n)``, a Gram matrix of vectors close to the signals.
     """
-    if signal > 1.0 - 1e-6:
-        return matrix
-    norm = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
-    lengths = signal * np.outer(norm, norm)
-    cosines = np.clip(
-        np.divide(matrix, lengths, out=np.eye(len(norm)), where=lengths > 0), -1.0, 1.0
+    if signal_share > 1.0 - 1e-6:
+        return gram_matrix
+    # Cosines of signals: only the norms contain noise, so each is divided by the share of signal.
+    update_norms = np.sqrt(np.maximum(gram_matrix.diagonal(), 0.0))
+    norm_products = signal_share * np.outer(update_norms, update_norms)
+    cosines = np.divide(
+        gram_matrix, norm_products, out=np.eye(len(update_norms)), where=norm_products > 0
     )
+    cosines = np.clip(cosines, -1.0, 1.0)
     np.fill_diagonal(cosines, 1.0)
-    squares, axes = np.linalg.eigh(cosines)
-    rows = axes * np.sqrt(np.maximum(squares, 0.0))
-    rows /= np.linalg.norm(
-        rows, axis=1, keepdims=True
-    )  # unit length again; none is zero, as each square was 1 or more
-    return np.asarray(rows @ rows.T * lengths)
+    # Vectors with these cosines, without the directions of negative eigenvalues.
+    eigenvalues, axes = np.linalg.eigh(cosines)
+    vectors = axes * np.sqrt(np.maximum(eigenvalues, 0.0))
+    # Unit length again. No vector is zero, because each squared length was 1 or more.
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors @ vectors.T * norm_products)
 
 
-def _with_firsts(memory: Memory, first: Replies, columns: slice, size: int | None) -> Memory:
-    """Add first updates to the memory; with ``size``, as sketches of that size (HCCT-E first needs all layers)."""
-    if not first.clients:
+def _with_firsts(
+    memory: Memory, first_replies: Replies, columns: slice, sketch_size: int | None
+) -> Memory:
+    """Add first updates to the memory; with ``sketch_size``, as sketches (HCCT-E first needs all layers)."""
+    if not first_replies.clients:
         return memory
-    rows = first.all_updates[:, columns]
-    return begin(memory, first.clients, rows if size is None else sketch(rows, size))
+    updates = first_replies.all_updates[:, columns]
+    if sketch_size is not None:
+        updates = sketch(updates, sketch_size)
+    return begin(memory, first_replies.clients, updates)
