@@ -619,13 +619,15 @@ def settled() -> tuple[Race, RaceState]:
 def test_a_loss_that_rises_starts_dropped_arms_again() -> None:
     race, state = settled()
     steady = dict.fromkeys(state.decided, (1.0, 0.0001, 9))
-    calm = race._again(replace(state, losses=steady, lowest=None))
+    calm = race._reopened(replace(state, losses=steady, lowest=None))
     assert calm.dropped
     assert calm.lowest is not None
-    assert race._again(replace(calm, losses=dict.fromkeys(state.decided, (1.4, 0.0001, 9)))).dropped
+    assert race._reopened(
+        replace(calm, losses=dict.fromkeys(state.decided, (1.4, 0.0001, 9)))
+    ).dropped
     unsure = dict.fromkeys(state.decided, (2.0, 4.0, 9))
-    assert race._again(replace(calm, losses=unsure)).dropped  # within noise
-    risen = race._again(replace(calm, losses=dict.fromkeys(state.decided, (1.6, 0.0001, 9))))
+    assert race._reopened(replace(calm, losses=unsure)).dropped  # within noise
+    risen = race._reopened(replace(calm, losses=dict.fromkeys(state.decided, (1.6, 0.0001, 9))))
     assert not risen.dropped
     assert list(risen.arms) == ["fedavg", "split-half"]
     assert (
@@ -665,9 +667,9 @@ def test_many_newcomers_start_dropped_arms_again() -> None:
         race.admit(state, (200, 201)),
         race.admit(state, (200, 201, 202)),
     )  # of 14 and of 15 clients
-    assert race._again(few).dropped
-    assert not race._again(many).dropped
-    assert race._again(many).decided == (*state.decided, 200, 201, 202)
+    assert race._reopened(few).dropped
+    assert not race._reopened(many).dropped
+    assert race._reopened(many).decided == (*state.decided, 200, 201, 202)
 
 
 def test_who_has_left_leaves_no_evidence() -> None:

@@ -84,17 +84,20 @@ def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, 
     return fenced(means, MEAN_SLACK * deviation if needs_slack else 0.0), limited
 
 
-def beyond_fences(clients: Iterable[Client], means: np.ndarray, spreads: np.ndarray) -> set[Client]:
-    """Return the clients whose reports are changed by :func:`fenced_reports`.
+def clients_limited(
+    clients: Iterable[Client],
+    before: tuple[np.ndarray, np.ndarray],
+    after: tuple[np.ndarray, np.ndarray],
+) -> set[Client]:
+    """Return the clients whose reports were changed by :func:`fenced_reports`.
 
     Args:
         clients: The n clients.
-        means: Shape ``(n,)``, see there.
-        spreads: Shape ``(n,)``, see there.
+        before: The means and variances that they reported, ``(n,)`` each.
+        after: The limited ones.
     """
-    new_means, new_spreads = fenced_reports(means, spreads)
-    same = np.isclose(new_means, means) & np.isclose(new_spreads, spreads)
-    return {client for client, kept in zip(clients, same, strict=True) if not kept}
+    is_kept = np.isclose(after[0], before[0]) & np.isclose(after[1], before[1])
+    return {client for client, kept in zip(clients, is_kept, strict=True) if not kept}
 
 
 def fence_note(clients: Iterable[Client]) -> Note:

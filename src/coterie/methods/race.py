@@ -8,30 +8,31 @@ what makes an example hard cancels. After each round:
 - The *leader* serves the clients. An arm takes the lead from a simpler one if its pooled loss is
   lower by more than a standard error; methods are listed from simple to complex, and ties go to the
   simpler.
-- An exchange that ends the round of an arm waits until all arms are so far: their losses are
-  measured together.
+- An exchange that ends the round of an arm waits until every arm has come to the end of its round:
+  their losses are measured together.
 - Small groups learn fast at first and may lose later. So no arm is dropped before all clients have
   reported ``patience`` times on average. Later, the difference of two arms' losses is extrapolated
   to twice as many rounds (:func:`expected`). If the more complex arm is not expected to be ahead,
   it is dropped; after twice ``patience``, it must be expected to be ahead by two standard errors.
-  Clients' personal models learn fast, and hide for a while what an arm gains: so it stays if its
-  models are expected to be ahead without them. If the more complex arm is expected to be ahead, and
-  the difference now is beyond noise, the simpler arm is dropped. Local models learn fastest of all
-  and gain least later, so they end other arms only after twice ``patience``. This test is
-  sequential: look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks
-  together keep ``level``. It is a t-test with Welch's degrees of freedom.
-- A decision is looked at again if the leader's held-out loss rises far above its lowest value
-  (:data:`RISE`), or if many clients have joined (:data:`JOINED`): then all dropped arms start
-  again, from the mean of the leader's models.
+  Clients' personal models learn fast and mask an arm's gain at first: so it stays if its models are
+  expected to be ahead without them. If the more complex arm is expected to be ahead, and the
+  difference now is significant, the simpler arm is dropped. Local models learn fastest of all and
+  gain least later, so they end other arms only after twice ``patience``. This test is sequential:
+  look j uses the level ``level / (p j (j + 1))`` for p pairs of arms, so that all looks together
+  keep ``level``. It is a t-test with Welch's degrees of freedom.
+- A decision is reopened if the leader's held-out loss rises far above its lowest value
+  (:data:`MIN_LOSS_RATIO_TO_REOPEN`), or if many clients have joined
+  (:data:`MIN_JOINED_SHARE_TO_REOPEN`): then all dropped arms start again, from the mean of the
+  leader's models.
 
 Losses of logits are those after temperature scaling, by each client and for each model
 (:meth:`~coterie.training.learner.Learner.losses`). Clients are weighted by their held-out examples,
 none by more than a tenth or two average clients. A client's difference, or its variance, beyond the
 outer fences of the others (three times the interquartile range) counts as the fence, so that one
-hostile client decides nothing. Of two clients, nobody can say which one is hostile.
+hostile client decides nothing. With two clients there is no majority, so no report is limited.
 
 An arm with one model for all that equals the models which another arm offers in a round, such as
-FedAvg beside a method that has not split yet, uses that arm's replies and costs nothing.
+FedAvg next to a method that has not split yet, uses that arm's replies and costs nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,25 +72,28 @@ from coterie.core import (
     serving_tasks,
     state,
 )
-from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
+from coterie.methods._fences import clients_limited, fence_note, fenced_reports
 from coterie.methods.independent import Independent
 from coterie.methods.tuned import Tuned, method_of
 from coterie.settings import SettingError, check, setting
 
-RISE = 1.5, 5.0
-"""A decision is looked at again if the leader's loss is this many times its lowest one, and this
-many standard errors more."""
+MIN_LOSS_RATIO_TO_REOPEN = 1.5
+"""A decision is reopened if the leader's loss is this many times its lowest one, and also higher by
+:data:`MIN_RISE_TO_REOPEN`."""
 
-JOINED = 0.2
-"""A decision is looked at again if this share of the clients has joined since."""
+MIN_RISE_TO_REOPEN = 5.0
+"""The rise of the leader's loss, in standard errors, at which a decision is reopened."""
 
-CALLED = {
+MIN_JOINED_SHARE_TO_REOPEN = 0.2
+"""A decision is reopened if this share of the clients has joined since."""
+
+DISPLAY_NAMES = {
     "fedavg": "one model (fedavg)",
     "split-half": "groups (split-half)",
     "hcct": "groups (hcct)",
     "independent": "local models (independent)",
 }
-"""What sentences call arms; others have the names of their methods."""
+"""Name of a method -> its name in sentences; the other methods have their own names there."""
 
 SHARED = "+"
 """Between the names of arms that use the same replies."""
@@ -121,13 +126,9 @@ class Difference:
     @property
     def z(self) -> float:
         """The difference in standard errors; 0 for equal models."""
-        return (
-            self.mean / self.error
-            if self.error > 0
-            else math.copysign(math.inf, self.mean)
-            if self.mean
-            else 0.0
-        )
+        if self.error > 0:
+            return self.mean / self.error
+        return math.copysign(math.inf, self.mean) if self.mean else 0.0
 
 
 @state("race.facts")
@@ -205,7 +206,8 @@ class Race:
     def __post_init__(self) -> None:
         check(self)
         given = self.methods if isinstance(self.methods, list | tuple) else [self.methods]
-        object.__setattr__(self, "methods", tuple(method_of(one, "race.methods") for one in given))
+        methods = tuple(method_of(value, "race.methods") for value in given)
+        object.__setattr__(self, "methods", methods)
         if not self.methods:
             raise SettingError("race.methods must name at least one method")
 
@@ -223,19 +225,35 @@ class Race:
 
     @property
     def named(self) -> dict[str, Any]:
-        """Name -> method; two of the same name get numbers."""
+        """Name of an arm -> its method; two methods of the same name get numbers."""
         named: dict[str, Any] = {}
         for method in self.methods:
-            base = (
-                f"{method.name}-{method.method.name}" if isinstance(method, Tuned) else method.name
-            )
-            name = base = re.sub(rf"[\s/{SHARED}]", "-", base)  # these stand between names
+            base_name = method.name
+            if isinstance(method, Tuned):
+                base_name = f"{method.name}-{method.method.name}"
+            # The characters that separate names in keys and parts.
+            base_name = re.sub(rf"[\s/{SHARED}]", "-", base_name)
+            arm_name = base_name
             number = 1
-            while name in named:
+            while arm_name in named:
                 number += 1
-                name = f"{base}-{number}"
-            named[name] = method
+                arm_name = f"{base_name}-{number}"
+            named[arm_name] = method
         return named
+
+    @property
+    def display_names(self) -> dict[str, str]:
+        """Name of an arm -> its name in sentences."""
+        method_names = {}
+        for arm_name, method in self.named.items():
+            method_names[arm_name] = (method.method if isinstance(method, Tuned) else method).name
+        # Arms of the same method can only be told apart by the names of the arms.
+        if len(set(method_names.values())) < len(method_names):
+            return {arm_name: arm_name for arm_name in method_names}
+        return {
+            arm_name: DISPLAY_NAMES.get(method_name, method_name)
+            for arm_name, method_name in method_names.items()
+        }
 
     # -- the contract
     # ---------------------------------------------------------------------------------------------------
@@ -243,251 +261,72 @@ class Race:
     def init(self, federation: Federation) -> RaceState:
         arms = {name: method.init(federation) for name, method in self.named.items()}
         return RaceState(
-            arms=arms, parts={n: n for n in arms}, leader=next(iter(arms)), facts=facts(federation)
+            arms=arms,
+            parts={name: name for name in arms},
+            leader=next(iter(arms)),
+            facts=facts(federation),
         )
 
     def plan(self, state: RaceState, cohort: Cohort) -> Plan:
         named = self.named
         plans = {
-            name: self._with_held(named[name].plan(arm, cohort)) for name, arm in state.arms.items()
+            name: self._reporting_losses(named[name].plan(arm, cohort))
+            for name, arm in state.arms.items()
         }
-        earlier = {name: plan for name, plan in plans.items() if not plan.ends_round}
-        parts = shared(earlier or plans)
-        used = {*parts, *(state.parts[name] for name in plans if earlier and name not in earlier)}
+        # Arms whose next exchange ends the round wait for those that need more exchanges, because
+        # clients measure the models of all arms together.
+        unfinished = {name: plan for name, plan in plans.items() if not plan.ends_round}
+        parts = shared(unfinished or plans)
+        parts_in_use = set(parts)
+        if unfinished:
+            parts_in_use.update(state.parts[name] for name in plans if name not in unfinished)
         return Plan(
             models=torch.zeros(0, next(iter(plans.values())).models.shape[1]),
             tasks={},
             parts=parts,
-            ended_parts=tuple(sorted({*state.parts.values()} - used)),
-            ends_round=not earlier,
+            ended_parts=tuple(sorted({*state.parts.values()} - parts_in_use)),
+            ends_round=not unfinished,
         )
 
-    def _with_held(self, plan: Plan) -> Plan:
-        """The plan with reports of held-out losses in exchanges that end a round, in which clients get the arm's models."""
-        tasks = {c: self._held(task, plan.ends_round) for c, task in plan.tasks.items()}
-        return replace(
-            plan,
-            tasks=tasks,
-            parts={name: self._with_held(part) for name, part in plan.parts.items()},
-        )
-
-    def _held(self, task: Task, report: bool = True) -> Task:
-        report_losses = task.holdout.report_losses or report
-        # All parts of a plan must hold out the same examples.
-        return replace(task, holdout=Holdout(share=self.holdout, report_losses=report_losses))
+    def _reporting_losses(self, plan: Plan) -> Plan:
+        """The plan, in which clients report held-out losses if it ends a round, when they get the arm's models."""
+        tasks = {}
+        for client, task in plan.tasks.items():
+            report_losses = task.holdout.report_losses or plan.ends_round
+            # All parts of a plan must hold out the same examples.
+            holdout = Holdout(share=self.holdout, report_losses=report_losses)
+            tasks[client] = replace(task, holdout=holdout)
+        parts = {name: self._reporting_losses(part) for name, part in plan.parts.items()}
+        return replace(plan, tasks=tasks, parts=parts)
 
     def step(self, state: RaceState, replies: Replies) -> RaceState:
-        named, arms, parts, spent = (
-            self.named,
-            dict(state.arms),
-            dict(state.parts),
-            dict(state.spent),
-        )
-        told: list[tuple[str, Note]] = []
-        for part, own in replies.parts.items():
-            first, *others = part.split(SHARED)
-            spent[first] = spent.get(first, 0) + len(own.clients)
-            for name in (first, *others):
-                arms[name] = named[name].step(
-                    arms[name], own if name == first else as_means(own, named[name], arms[name])
-                )
+        named = self.named
+        arms = dict(state.arms)
+        parts = dict(state.parts)
+        spent = dict(state.spent)
+        arm_notes: list[tuple[str, Note]] = []
+        for part, part_replies in replies.parts.items():
+            host, *guests = part.split(SHARED)
+            spent[host] = spent.get(host, 0) + len(part_replies.clients)
+            for name in (host, *guests):
+                method = named[name]
+                arm_replies = part_replies
+                if name != host:
+                    arm_replies = as_means(part_replies, method, arms[name])
+                arms[name] = method.step(arms[name], arm_replies)
                 parts[name] = part
-                told += [(name, note) for note in named[name].explain(arms[name])]
-        seen, losses = self._seen(state, replies)
-        new = replace(
+                arm_notes += [(name, note) for note in method.explain(arms[name])]
+        seen, losses = self._latest_reports(state, replies)
+        new_state = replace(
             state, arms=arms, parts=parts, seen=seen, losses=losses, spent=spent, notes=()
         )
         if replies.ends_round:
-            new = self._judged(
-                replace(new, round=state.round + 1), replies, self.assignment(state).groups
+            groups_before = self.assignment(state).groups
+            new_state = self._judged(
+                replace(new_state, round=state.round + 1), replies, groups_before
             )
-        return replace(new, notes=(*self._of_arms(told, state.leader, new.leader), *new.notes))
-
-    @property
-    def called(self) -> dict[str, str]:
-        """Name -> what sentences call an arm."""
-        inner = {
-            n: (arm.method if isinstance(arm, Tuned) else arm).name for n, arm in self.named.items()
-        }
-        twice = len(set(inner.values())) < len(inner)
-        return {name: name if twice else CALLED.get(inner[name], inner[name]) for name in inner}
-
-    def _of_arms(self, told: Sequence[tuple[str, Note]], before: str, leader: str) -> list[Note]:
-        """The arms' notes. Only those of the arm that serves the clients tell of their groups."""
-        called, at = self.called, {name: i for i, name in enumerate(self.named)}
-        return [
-            _of_arm(note, called[name], at[name], name == before == leader) for name, note in told
-        ]
-
-    def _seen(self, state: RaceState, replies: Replies) -> tuple[Mapping[str, Reports], Reports]:
-        """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
-        at = {name: part for part in replies.parts for name in part.split(SHARED)}
-        served = {name: self.named[name].assignment(state.arms[name]) for name in at}
-        seen, losses = (
-            {key: dict(reports) for key, reports in state.seen.items()},
-            dict(state.losses),
-        )
-        for client, held in replies.held_out_losses.items():
-            models = {name: serving(client, at[name], served[name], held) for name in at}
-            for one, other in pairs(at, state.arms):
-                offered = (models[one][0], 0), (models[other][0], 0)
-                for key, (mine, theirs) in {
-                    "": (models[one], models[other]),
-                    OFFERED: offered,
-                }.items():
-                    difference = held.difference(mine, theirs)
-                    if difference is not None:
-                        seen.setdefault(f"{one} {other}{key}", {})[client] = (
-                            *difference,
-                            held.count,
-                        )
-            loss = held.difference(models[state.leader], None) if state.leader in models else None
-            if loss is not None:
-                losses[client] = (*loss, held.count)
-        return seen, losses
-
-    def _judged(self, state: RaceState, replies: Replies, groups: Groups) -> RaceState:
-        """End a round: choose the leader, drop arms, and start dropped ones again. ``groups`` are those before the round."""
-        if not replies.held_out_losses:
-            return state
-        limited = replies.averaging.limits_reports
-        past = dict(state.past)
-        level = abs(pooled(state.round, state.losses, limited).mean) if state.losses else 1.0
-        beyond: set[Client] = set()
-        for key in (
-            f"{one} {other}{of}"
-            for one, other in pairs(state.arms, state.arms)
-            for of in ("", OFFERED)
-        ):
-            if state.seen.get(key):
-                share = min(len(replies.held_out_losses) / len(state.seen[key]), 1.0)
-                now = replace(
-                    pooled(state.round, state.seen[key], limited),
-                    share=share,
-                    level=max(level, 1e-9),
-                )
-                past[key] = (*past.get(key, ()), now)
-                if limited:
-                    beyond |= beyond_fences(state.seen[key], *spread_out(state.seen[key])[:2])
-        state, before = replace(state, past=past), state.leader
-        notes = [fence_note(beyond)] if beyond else []
-        for one, other in pairs(state.arms, state.arms):
-            if one in state.arms and other in state.arms:
-                found = self._compared(state, one, other)
-                if found is not None:
-                    notes.append(found[1])
-                    state = replace(
-                        _without(state, found[0]), decided=tuple(sorted(self.assignment(state).row))
-                    )
-        leader = ahead(state)
-        if leader != before:
-            parts = self.named[leader].assignment(state.arms[leader]).groups
-            notes.append(
-                _lead(
-                    state,
-                    leader,
-                    before,
-                    self.called,
-                    () if as_groups(parts) == as_groups(groups) else parts,
-                )
-            )
-            state = replace(state, losses={}, lowest=None)  # those of the models that served before
-        return self._again(replace(state, leader=leader, notes=(*state.notes, *notes)), limited)
-
-    def _again(self, state: RaceState, limited: bool = False) -> RaceState:
-        """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
-        clients = tuple(sorted(self.assignment(state).row))
-        now = pooled(state.round, state.losses, limited) if state.losses else None
-        low = (
-            state.lowest
-            if now is None or (state.lowest is not None and state.lowest.mean <= now.mean)
-            else now
-        )
-        state = replace(state, lowest=low)
-        if not state.dropped or state.facts is None or now is None or low is None:
-            return state
-        joined = len(set(clients) - set(state.decided)) >= JOINED * len(clients)
-        rose = now.mean > RISE[0] * low.mean and now.mean - low.mean > RISE[1] * math.hypot(
-            now.error, low.error
-        )
-        if not joined and not rose:
-            return state
-        served = self.assignment(state)
-        model = served.models[[served.row[client] for client in clients]].mean(0)
-        federation = Federation(
-            clients=clients,
-            draw=lambda i: model,
-            columns=state.facts.columns,
-            tensors=state.facts.tensors,
-            dense=state.facts.dense,
-            training=state.facts.training,
-        )
-        arms = {
-            n: m.init(federation) if n in state.dropped else state.arms[n]
-            for n, m in self.named.items()
-            if n in {*state.arms, *state.dropped}
-        }
-        why = (
-            "many clients have joined"
-            if joined
-            else f"the held-out loss rose from {low.mean:.3g} to {now.mean:.3g}"
-        )
-        again = " and ".join(self.called[name] for name in state.dropped)
-        text = f"{why}: clients train {again} again, beginning with the mean of the models that served them"
-        note = Note(kind="arms", effect="serves", clients=clients, text=text)
-        parts = {**{name: name for name in arms}, **state.parts}
-        return replace(
-            state,
-            arms=arms,
-            parts=parts,
-            past={},
-            dropped={},
-            lowest=None,
-            decided=clients,
-            notes=(*state.notes, note),
-        )
-
-    def _compared(self, state: RaceState, simple: str, other: str) -> tuple[str, Note] | None:
-        """The arm of two that is dropped, and why; ``simple`` is the simpler of them."""
-        history = state.past.get(f"{simple} {other}", ())
-        reports = sum(each.share for each in history) + 1e-6
-        if reports < self.patience or not history[-1].error:  # 0: the same models
-            return None
-        now, later, looks = history[-1], expected(history), len(history)
-        ends, stays = self.called[other], self.called[simple]
-        offered = state.past.get(f"{simple} {other}{OFFERED}", ())
-        known = {
-            "": history,
-            ", without personal models": offered if offered and offered[-1].error else (),
-        }
-        least = 0.0 if reports < 2 * self.patience else 2.0
-        hopes = [
-            _hope(f"{EXPECTED} of {stays} less {ends}{which}", each, least)
-            for which, each in known.items()
-            if each
-        ]
-        if all(hope.held for hope in hopes):
-            return other, _drop(state, other, (ends, stays), -1, history, later, hopes[0])
-        if isinstance(self.named[other], Independent) and reports < 2 * self.patience:
-            return None
-        level = self.level / (math.comb(len(self.methods), 2) * looks * (looks + 1))
-        bound = -float(
-            scipy.special.stdtrit(now.degrees, level)
-            if math.isfinite(now.degrees)
-            else scipy.special.ndtri(level)
-        )
-        beyond = Criterion(
-            f"{LOSS} of {stays} less {ends}, in standard errors",
-            now.z,
-            ">",
-            bound,
-            met="which is significant",
-            unmet="which is not significant",
-            key="held_out_loss",
-        )
-        if not beyond.held:
-            return None
-        return simple, _drop(state, simple, (stays, ends), 1, history, later, beyond)
+        notes = self._notes_of_arms(arm_notes, state.leader, new_state.leader)
+        return replace(new_state, notes=(*notes, *new_state.notes))
 
     def assignment(self, state: RaceState) -> Assignment:
         base = self.named[state.leader].assignment(state.arms[state.leader])
@@ -497,18 +336,219 @@ class Race:
         return state.notes
 
     def admit(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
-        arms = {name: self.named[name].admit(arm, clients) for name, arm in state.arms.items()}
+        named = self.named
+        arms = {name: named[name].admit(arm, clients) for name, arm in state.arms.items()}
         return replace(state, arms=arms, notes=())
 
     def retire(self, state: RaceState, clients: tuple[Client, ...]) -> RaceState:
-        gone, named = set(clients), self.named
-        seen = {
-            key: {c: v for c, v in each.items() if c not in gone}
-            for key, each in state.seen.items()
-        }
-        losses = {c: v for c, v in state.losses.items() if c not in gone}
+        named = self.named
+        removed = set(clients)
         arms = {name: named[name].retire(arm, clients) for name, arm in state.arms.items()}
+        seen = {key: _without_clients(reports, removed) for key, reports in state.seen.items()}
+        losses = _without_clients(state.losses, removed)
         return replace(state, arms=arms, seen=seen, losses=losses, notes=())
+
+    # -- what the clients report
+    # ---------------------------------------------------------------------------------------------------
+
+    def _latest_reports(
+        self, state: RaceState, replies: Replies
+    ) -> tuple[Mapping[str, Reports], Reports]:
+        """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
+        part_of_arm = {name: part for part in replies.parts for name in part.split(SHARED)}
+        assignments = {name: self.named[name].assignment(state.arms[name]) for name in part_of_arm}
+        arm_pairs = pairs(part_of_arm, state.arms)
+        seen = {key: dict(reports) for key, reports in state.seen.items()}
+        losses = dict(state.losses)
+        for client, held in replies.held_out_losses.items():
+            models = {
+                name: serving(client, part, assignments[name], held)
+                for name, part in part_of_arm.items()
+            }
+            for simple_arm, complex_arm in arm_pairs:
+                pair = pair_key(simple_arm, complex_arm)
+                # Models that serve the client, and those that it was offered, which are not
+                # personal (0).
+                served_models = (models[simple_arm], models[complex_arm])
+                offered_models = ((models[simple_arm][0], 0), (models[complex_arm][0], 0))
+                for key, compared in ((pair, served_models), (pair + OFFERED, offered_models)):
+                    difference = held.difference(*compared)
+                    if difference is not None:
+                        seen.setdefault(key, {})[client] = (*difference, held.count)
+            if state.leader in models:
+                loss = held.difference(models[state.leader], None)
+                if loss is not None:
+                    losses[client] = (*loss, held.count)
+        return seen, losses
+
+    # -- the end of a round
+    # ---------------------------------------------------------------------------------------------------
+
+    def _judged(self, state: RaceState, replies: Replies, groups_before: Groups) -> RaceState:
+        """End a round: drop arms, choose the leader, and start dropped arms again.
+
+        Args:
+            state: The state with the reports of this round.
+            replies: The replies of the exchange that ends the round.
+            groups_before: The groups that served the clients before it.
+        """
+        if not replies.held_out_losses:
+            return state
+        limited = replies.averaging.limits_reports
+        leader_before = state.leader
+        reporting_count = len(replies.held_out_losses)
+        state, limited_clients = _with_differences(state, reporting_count, limited)
+        notes = [fence_note(limited_clients)] if limited_clients else []
+        for simple_arm, complex_arm in pairs(state.arms, state.arms):
+            if simple_arm not in state.arms or complex_arm not in state.arms:
+                continue  # another comparison of this round has dropped it
+            drop = self._compared(state, simple_arm, complex_arm)
+            if drop is not None:
+                dropped_arm, note = drop
+                notes.append(note)
+                decided = tuple(sorted(self.assignment(state).row))
+                state = replace(_without_arm(state, dropped_arm), decided=decided)
+        leader = ahead(state)
+        if leader != leader_before:
+            groups = self.named[leader].assignment(state.arms[leader]).groups
+            new_groups = () if as_groups(groups) == as_groups(groups_before) else groups
+            notes.append(_lead(state, leader, leader_before, self.display_names, new_groups))
+            # These were losses of the models that served before.
+            state = replace(state, losses={}, lowest=None)
+        return self._reopened(replace(state, leader=leader, notes=(*state.notes, *notes)), limited)
+
+    def _compared(
+        self, state: RaceState, simple_arm: str, complex_arm: str
+    ) -> tuple[str, Note] | None:
+        """Compare two arms: return the one to drop, and why; None to keep both."""
+        history = state.past.get(pair_key(simple_arm, complex_arm), ())
+        # The number of reports of each client; the small term is for rounding in the sum.
+        report_count = sum(difference.share for difference in history) + 1e-6
+        # Without an error, both arms have the same models.
+        if report_count < self.patience or not history[-1].error:
+            return None
+        latest = history[-1]
+        later_difference = expected(history)
+        simple_name = self.display_names[simple_arm]
+        complex_name = self.display_names[complex_arm]
+        is_early = report_count < 2 * self.patience
+
+        # The complex arm is dropped if it is not expected to be ahead, neither with personal models
+        # nor without them.
+        histories = {"": history}
+        offered_history = state.past.get(pair_key(simple_arm, complex_arm) + OFFERED, ())
+        if offered_history and offered_history[-1].error:
+            histories[", without personal models"] = offered_history
+        min_lead = 0.0 if is_early else 2.0
+        no_hope = []
+        for models, model_history in histories.items():
+            compared = f"{EXPECTED_LOSS} of {simple_name} less {complex_name}{models}"
+            no_hope.append(_no_hope(compared, model_history, min_lead))
+        if all(criterion.held for criterion in no_hope):
+            names = (complex_name, simple_name)
+            note = _drop(state, complex_arm, names, -1, history, later_difference, no_hope[0])
+            return complex_arm, note
+
+        # Otherwise the simple arm is dropped if it is behind already. Local models learn fastest
+        # and gain least later, so they wait for longer.
+        if isinstance(self.named[complex_arm], Independent) and is_early:
+            return None
+        behind = Criterion(
+            f"{LOSS} of {simple_name} less {complex_name}, in standard errors",
+            latest.z,
+            ">",
+            self._significant_z(latest.degrees, len(history)),
+            met="which is significant",
+            unmet="which is not significant",
+            key="held_out_loss",
+        )
+        if not behind.held:
+            return None
+        names = (simple_name, complex_name)
+        return simple_arm, _drop(state, simple_arm, names, 1, history, later_difference, behind)
+
+    def _significant_z(self, degrees: float, looks: int) -> float:
+        """The difference in standard errors from which look number ``looks`` at a pair of arms is significant."""
+        # The levels of all looks at all pairs sum to less than the race's level.
+        pair_count = math.comb(len(self.methods), 2)
+        level = self.level / (pair_count * looks * (looks + 1))
+        if math.isfinite(degrees):
+            return -float(scipy.special.stdtrit(degrees, level))
+        return -float(scipy.special.ndtri(level))
+
+    def _reopened(self, state: RaceState, limited: bool = False) -> RaceState:
+        """Start dropped arms again if the leader's loss has risen, or many clients have joined."""
+        if not state.losses:
+            return state
+        latest = pooled(state.round, state.losses, limited)
+        lowest = latest
+        if state.lowest is not None and state.lowest.mean <= latest.mean:
+            lowest = state.lowest
+        state = replace(state, lowest=lowest)
+        if not state.dropped or state.facts is None:
+            return state
+        clients = tuple(sorted(self.assignment(state).row))
+        joined_count = len(set(clients) - set(state.decided))
+        many_joined = joined_count >= MIN_JOINED_SHARE_TO_REOPEN * len(clients)
+        rise = latest.mean - lowest.mean
+        error_of_rise = math.hypot(latest.error, lowest.error)
+        has_risen = (
+            latest.mean > MIN_LOSS_RATIO_TO_REOPEN * lowest.mean
+            and rise > MIN_RISE_TO_REOPEN * error_of_rise
+        )
+        if not many_joined and not has_risen:
+            return state
+        arms = self._with_dropped_arms(state, state.facts, clients)
+        reason = f"the held-out loss rose from {lowest.mean:.3g} to {latest.mean:.3g}"
+        if many_joined:
+            reason = "many clients have joined"
+        restarted = " and ".join(self.display_names[name] for name in state.dropped)
+        text = f"{reason}: clients train {restarted} again, beginning with the mean of the models that served them"
+        note = Note(kind="arms", effect="serves", clients=clients, text=text)
+        return replace(
+            state,
+            arms=arms,
+            parts={**{name: name for name in arms}, **state.parts},
+            past={},
+            dropped={},
+            lowest=None,
+            decided=clients,
+            notes=(*state.notes, note),
+        )
+
+    def _with_dropped_arms(
+        self, state: RaceState, facts: Facts, clients: tuple[Client, ...]
+    ) -> dict[str, Any]:
+        """The states of all arms, of which dropped ones start again from the mean of the models that serve the clients."""
+        served = self.assignment(state)
+        mean_model = served.models[[served.row[client] for client in clients]].mean(0)
+        federation = Federation(
+            clients=clients,
+            draw=lambda _: mean_model,
+            columns=facts.columns,
+            tensors=facts.tensors,
+            dense=facts.dense,
+            training=facts.training,
+        )
+        arms = {}
+        for name, method in self.named.items():
+            if name in state.dropped:
+                arms[name] = method.init(federation)
+            elif name in state.arms:
+                arms[name] = state.arms[name]
+        return arms
+
+    def _notes_of_arms(
+        self, arm_notes: Sequence[tuple[str, Note]], leader_before: str, leader: str
+    ) -> list[Note]:
+        """The arms' notes. Only those of the arm that serves the clients tell of their groups."""
+        display_names = self.display_names
+        numbers = {name: number for number, name in enumerate(self.named)}
+        notes = []
+        for name, note in arm_notes:
+            serves = name == leader_before == leader
+            notes.append(_note_of_arm(note, display_names[name], numbers[name], serves))
+        return notes
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -526,10 +566,12 @@ def facts(federation: Federation) -> Facts | None:
     """Return what a method needs to start later; None if a boundary hides the layers."""
     if type(federation) is not Federation:
         return None
-    known = {
-        name: getattr(federation, name) for name in ("columns", "tensors", "dense", "training")
-    }
-    return Facts(**known)
+    return Facts(
+        columns=federation.columns,
+        tensors=federation.tensors,
+        dense=federation.dense,
+        training=federation.training,
+    )
 
 
 def serving(client: Client, part: str, assignment: Assignment, held: HeldOutLosses) -> Candidate:
@@ -538,13 +580,18 @@ def serving(client: Client, part: str, assignment: Assignment, held: HeldOutLoss
     return name, int(client not in assignment.plain and (name, 1) in held.models)
 
 
+def pair_key(first_arm: str, second_arm: str) -> str:
+    """Return the key of two arms in :class:`RaceState`."""
+    return f"{first_arm} {second_arm}"
+
+
 def pairs(names: Iterable[str], order: Iterable[str]) -> list[tuple[str, str]]:
     """Return all pairs of ``names``; the first of each pair comes first in ``order``."""
-    known = [name for name in order if name in set(names)]
-    return [(one, other) for i, one in enumerate(known) for other in known[i + 1 :]]
+    names = set(names)
+    return list(combinations([name for name in order if name in names], 2))
 
 
-def pooled(round: int, seen: Reports, limited: bool = False) -> Difference:
+def pooled(round: int, reports: Reports, limited: bool = False) -> Difference:
     """Return the mean difference over all held-out examples of all clients.
 
     Clients are the ones that are served, not a sample of others: the variance is that within
@@ -552,38 +599,83 @@ def pooled(round: int, seen: Reports, limited: bool = False) -> Difference:
 
     Args:
         round: The round.
-        seen: Client -> (mean difference, variance of this mean, number of examples).
+        reports: Client -> (mean difference, variance of this mean, number of examples).
         limited: Whether a client's report is limited by those of the others, as some may be
             hostile.
     """
-    means, spreads, counts = spread_out(seen)
+    difference, _ = _pooled_within_fences(round, reports, limited)
+    return difference
+
+
+def _pooled_within_fences(
+    round: int, reports: Reports, limited: bool
+) -> tuple[Difference, set[Client]]:
+    """The difference of :func:`pooled`, and the clients whose reports were limited."""
+    means, spreads, counts = spread_out(reports)
+    limited_clients: set[Client] = set()
     if limited:
-        means, spreads = fenced_reports(means, spreads)
-    share = Averaging().bounded(counts)
-    share = share / share.sum()
-    errors = share**2 * spreads / counts
-    total, squares = errors.sum(), (errors**2 / np.maximum(counts - 1, 1)).sum()
-    return Difference(
-        round=round,
-        mean=float(share @ means),
-        error=math.sqrt(total),
-        degrees=float(total**2 / squares) if squares > 0 else math.inf,
+        within_fences = fenced_reports(means, spreads)
+        limited_clients = clients_limited(reports, (means, spreads), within_fences)
+        means, spreads = within_fences
+    shares = Averaging().bounded(counts)
+    shares = shares / shares.sum()
+    errors = shares**2 * spreads / counts
+    variance = errors.sum()
+    # The Welch-Satterthwaite equation.
+    squared_errors = (errors**2 / np.maximum(counts - 1, 1)).sum()
+    degrees = float(variance**2 / squared_errors) if squared_errors > 0 else math.inf
+    difference = Difference(
+        round=round, mean=float(shares @ means), error=math.sqrt(variance), degrees=degrees
     )
+    return difference, limited_clients
 
 
-def spread_out(seen: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def spread_out(reports: Reports) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the mean differences, the variances of a single example, and the numbers of examples, ``(n,)`` each.
 
     Args:
-        seen: Client -> (mean difference, variance of this mean, number of examples).
+        reports: Client -> (mean difference, variance of this mean, number of examples).
     """
     means, variances, counts = (
-        np.array(values, dtype=np.float64) for values in zip(*seen.values(), strict=True)
+        np.array(column, dtype=np.float64) for column in zip(*reports.values(), strict=True)
     )
     spreads = np.minimum(variances, (2 * WORST_LOSS) ** 2) * counts
-    known = np.isfinite(variances)  # the variance of a client with one example is not
-    spreads[~known] = spreads[known].mean() if known.any() else (means**2).mean()
+    # The variance of a client with one example is not known: it counts as that of the others.
+    is_known = np.isfinite(variances)
+    spreads[~is_known] = spreads[is_known].mean() if is_known.any() else (means**2).mean()
     return means, spreads, counts
+
+
+def _with_differences(
+    state: RaceState, reporting_count: int, limited: bool
+) -> tuple[RaceState, set[Client]]:
+    """Add the pooled differences of a round to the state.
+
+    Args:
+        state: The state with the reports of this round.
+        reporting_count: Number of clients that reported in it.
+        limited: Whether a client's report is limited by those of the others.
+
+    Returns:
+        The state, and the clients whose reports were limited.
+    """
+    past = dict(state.past)
+    loss_level = 1.0
+    if state.losses:
+        loss_level = abs(pooled(state.round, state.losses, limited).mean)
+    all_limited: set[Client] = set()
+    for simple_arm, complex_arm in pairs(state.arms, state.arms):
+        pair = pair_key(simple_arm, complex_arm)
+        for key in (pair, pair + OFFERED):
+            reports = state.seen.get(key)
+            if not reports:
+                continue
+            difference, limited_clients = _pooled_within_fences(state.round, reports, limited)
+            all_limited |= limited_clients
+            share = min(reporting_count / len(reports), 1.0)
+            difference = replace(difference, share=share, level=max(loss_level, 1e-9))
+            past[key] = (*past.get(key, ()), difference)
+    return replace(state, past=past), all_limited
 
 
 def expected(history: tuple[Difference, ...]) -> float:
@@ -594,15 +686,15 @@ def expected(history: tuple[Difference, ...]) -> float:
     differences. Rounds count from the first difference: after another start of the arms, few rounds
     say little about many.
     """
-    late = history[len(history) // 2 :]
-    if len(late) < 2:
+    later_half = history[len(history) // 2 :]
+    if len(later_half) < 2:
         return history[-1].mean
-    x, y = (
-        np.log([each.round - history[0].round + 1 for each in late]),
-        np.array([each.mean / each.level for each in late]),
-    )
-    x = x - x.mean()
-    return history[-1].mean + late[-1].level * math.log(2) * float(x @ y / (x @ x))
+    first_round = history[0].round
+    log_rounds = np.log([difference.round - first_round + 1 for difference in later_half])
+    log_rounds = log_rounds - log_rounds.mean()
+    in_loss_units = np.array([difference.mean / difference.level for difference in later_half])
+    slope = float(log_rounds @ in_loss_units / (log_rounds @ log_rounds))
+    return history[-1].mean + later_half[-1].level * math.log(2) * slope
 
 
 def ahead(state: RaceState) -> str:
@@ -611,58 +703,63 @@ def ahead(state: RaceState) -> str:
     Arms that have not been compared with the leader yet, as after another start, do not take its
     place.
     """
-    all_ = state.leader not in state.arms
-    arms = [
+    leader_is_gone = state.leader not in state.arms
+    candidates = [
         name
         for name in state.arms
-        if all_ or name == state.leader or _history(state, name, state.leader)
+        if leader_is_gone or name == state.leader or _history(state, name, state.leader)
     ]
-    leader = arms[0]
-    for name in arms:
-        history = state.past.get(f"{leader} {name}")
+    leader = candidates[0]
+    for name in candidates:
+        history = state.past.get(pair_key(leader, name))
         if history and history[-1].z > 1:
             leader = name
     return leader
 
 
-def _hope(name: str, history: tuple[Difference, ...], least: float) -> Criterion:
+def _no_hope(compared: str, history: tuple[Difference, ...], min_lead: float) -> Criterion:
     """The criterion of dropping the more complex of two arms: it is not expected to be ahead by so many standard errors."""
-    far = " by two standard errors" if least else ""
-    value = expected(history) / history[-1].error
+    amount = " by two standard errors" if min_lead else ""
     return Criterion(
-        f"{name}, in standard errors",
-        value,
+        f"{compared}, in standard errors",
+        expected(history) / history[-1].error,
         "<",
-        least,
-        met=f"not lower{far}",
-        unmet=f"lower{far}",
+        min_lead,
+        met=f"not lower{amount}",
+        unmet=f"lower{amount}",
         key="expected_loss",
     )
 
 
-def _history(state: RaceState, one: str, other: str) -> tuple[Difference, ...]:
+def _history(state: RaceState, first_arm: str, second_arm: str) -> tuple[Difference, ...]:
     """The differences of two arms, in either order."""
-    return state.past.get(f"{one} {other}") or state.past.get(f"{other} {one}") or ()
+    in_order = state.past.get(pair_key(first_arm, second_arm))
+    return in_order or state.past.get(pair_key(second_arm, first_arm)) or ()
 
 
-def _without(state: RaceState, name: str) -> RaceState:
+def _without_arm(state: RaceState, name: str) -> RaceState:
     """Return the state without an arm."""
 
-    def rest(values: Mapping[str, Any]) -> dict[str, Any]:
+    def without_arm(values: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in values.items() if name not in key.split(" ")}
 
-    new = replace(
+    # The part stays under a name that no arm has, until a plan has said that it has ended.
+    parts = {**without_arm(state.parts), f"({name})": state.parts[name]}
+    new_state = replace(
         state,
-        arms=rest(state.arms),
-        parts={
-            **rest(state.parts),
-            f"({name})": state.parts[name],  # until a plan has said that the part has ended
-        },
-        seen=rest(state.seen),
-        past=rest(state.past),
+        arms=without_arm(state.arms),
+        parts=parts,
+        seen=without_arm(state.seen),
+        past=without_arm(state.past),
         dropped={**state.dropped, name: state.round},
     )
-    return new if state.leader != name else replace(new, leader=ahead(new))
+    if state.leader == name:
+        return replace(new_state, leader=ahead(new_state))
+    return new_state
+
+
+def _without_clients(reports: Reports, removed: set[Client]) -> Reports:
+    return {client: report for client, report in reports.items() if client not in removed}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -678,63 +775,65 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
     Returns:
         Name of an arm, or names joined by :data:`SHARED` -> plan.
     """
-    carried: dict[str, str] = {}
+    host_of_guest: dict[str, str] = {}
     for name, plan in plans.items():
-        hosts = [
-            host
-            for host, other in plans.items()
-            if host != name and host not in carried and _serves(other, plan)
-        ]
-        if hosts and name not in carried.values():
-            carried[name] = hosts[0]
-    names = {
-        host: SHARED.join((host, *(n for n, h in carried.items() if h == host)))
-        for host in plans
-        if host not in carried
-    }
-    return {names[host]: plans[host] for host in names}
+        if name in host_of_guest.values():
+            continue  # a host trains itself
+        for host, host_plan in plans.items():
+            if host != name and host not in host_of_guest and _serves(host_plan, plan):
+                host_of_guest[name] = host
+                break
+    parts = {}
+    for name, plan in plans.items():
+        if name not in host_of_guest:
+            guests = [guest for guest, host in host_of_guest.items() if host == name]
+            parts[SHARED.join((name, *guests))] = plan
+    return parts
 
 
 def _serves(host: Plan, guest: Plan) -> bool:
     """Whether the replies to ``host`` are those to ``guest``, which trains one model at all of the same clients."""
+    # The layers that clients keep would be lost with the name of the part.
     if any(task.local_layers for task in guest.tasks.values()):
-        return False  # the layers of its clients would be lost with the name of the part
+        return False
     if host.parts or guest.parts or len(guest.models) != 1 or guest.need != "mean":
         return False
     if host.need not in ("rows", "mean") or host.sketch:
         return False
-    if (
-        host.tasks.keys() != guest.tasks.keys()
-        or host.weighting != guest.weighting
-        or host.ends_round != guest.ends_round
-    ):
+    same_clients = host.tasks.keys() == guest.tasks.keys()
+    if not same_clients or host.weighting != guest.weighting:
         return False
-    plain = {
-        replace(task, offered=(0,), halves=False, training=None if task.halves else task.training)
-        for task in host.tasks.values()
-    }
-    if (
-        plain != set(guest.tasks.values())
-        or len({task.offered for task in host.tasks.values()}) != 1
-    ):
+    if host.ends_round != guest.ends_round:
         return False
-    (row,) = next(iter(host.tasks.values())).offered
+    # A client that trains on halves does the same work as one that trains on all its examples.
+    plain_tasks = set()
+    for task in host.tasks.values():
+        training = None if task.halves else task.training
+        plain_tasks.add(replace(task, offered=(0,), halves=False, training=training))
+    offered_rows = {task.offered for task in host.tasks.values()}
+    if plain_tasks != set(guest.tasks.values()) or len(offered_rows) != 1:
+        return False
+    ((row,),) = offered_rows
     return torch.allclose(host.models[row], guest.models[0], rtol=1e-4, atol=1e-6)
 
 
 def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
     """Return the replies of clients that trained one model as those to the plan of a guest, which needs their mean."""
     if replies.updates is None:
-        row = (
-            replies.chosen[0][0] if replies.chosen else 0
-        )  # without an answer, all means are zeros
-        means, heard = replies.mean_updates[row : row + 1], np.array([len(replies.clients)])
+        # Without a reply, all means are zeros.
+        row = replies.chosen[0][0] if replies.chosen else 0
+        means = replies.mean_updates[row : row + 1]
+        mean_counts = np.array([len(replies.clients)])
     else:
         plan = guest.plan(arm, Cohort(present=replies.clients, exchange=0, seed=0))
-        means, heard = group_means(replies, [replies.clients], plan.weighting)
-    chosen = ((0,),) * len(replies.clients)
+        means, mean_counts = group_means(replies, [replies.clients], plan.weighting)
     return replace(
-        replies, chosen=chosen, means=means, mean_counts=heard, updates=None, halves=None
+        replies,
+        chosen=((0,),) * len(replies.clients),
+        means=means,
+        mean_counts=mean_counts,
+        updates=None,
+        halves=None,
     )
 
 
@@ -742,107 +841,133 @@ def as_means(replies: Replies, guest: Any, arm: Any) -> Replies:
 # Notes.
 
 
-LOSS, EXPECTED = "held-out loss", "expected held-out loss"
+LOSS = "held-out loss"
+
+EXPECTED_LOSS = "expected held-out loss"
 
 
-def _of_arm(note: Note, called: str, at: int, serves: bool) -> Note:
+def _note_of_arm(note: Note, display_name: str, number: int, serves: bool) -> Note:
     """An arm's note. If the arm does not serve the clients, their groups are not the ones of which the note tells."""
-    labels = {**note.labels, "arm": at}
+    labels = {**note.labels, "arm": number}
     if serves:
-        return replace(note, text=f"{called}: {note.text}", labels=labels)
+        return replace(note, text=f"{display_name}: {note.text}", labels=labels)
+    # A test that finds one group is about the groups of the clients, whichever arm serves them.
     keeps = note.effect == "keeps"
     return replace(
         note,
         kind=note.kind if keeps else "arm",
-        # A test that finds one group is about the groups of the clients, whoever serves them.
         effect="keeps" if keeps else "info",
-        text=f"{called}, not in use: {note.text}",
+        text=f"{display_name}, not in use: {note.text}",
         parts=(),
         labels=labels,
     )
 
 
 def _numbers(state: RaceState) -> dict[str, float]:
-    found = {}
+    """The latest difference of each pair of arms, and its standard error, for a note."""
+    numbers = {}
     for key, history in state.past.items():
         if key.endswith(OFFERED):
             continue
-        one, other = key.split(" ")
-        found[f"loss of {one} less {other}"] = history[-1].mean
-        found[f"standard error of {one} less {other}"] = history[-1].error
-    return found
+        simple_arm, complex_arm = key.split(" ")
+        numbers[f"loss of {simple_arm} less {complex_arm}"] = history[-1].mean
+        numbers[f"standard error of {simple_arm} less {complex_arm}"] = history[-1].error
+    return numbers
 
 
-def _everyone(state: RaceState) -> tuple[Client, ...]:
-    return tuple(sorted({client for each in state.seen.values() for client in each}))
+def _reporting_clients(state: RaceState) -> set[Client]:
+    """The clients of which some arms have been compared."""
+    return {client for reports in state.seen.values() for client in reports}
 
 
 def _lead(
-    state: RaceState, leader: str, before: str, called: Mapping[str, str], parts: Groups
+    state: RaceState,
+    leader: str,
+    leader_before: str,
+    display_names: Mapping[str, str],
+    groups: Groups,
 ) -> Note:
+    """Describe that another arm serves the clients; ``groups`` are its groups if they are other ones."""
     order = list(state.arms)
-    later = before not in order or order.index(leader) > order.index(before)
-    one, other = (before, leader) if later else (leader, before)
-    history = state.past.get(f"{one} {other}")
+    text = f"the clients are now served by {display_names[leader]}"
+    name_before = display_names[leader_before]
+    is_more_complex = leader_before not in order or order.index(leader) > order.index(leader_before)
+    simple_arm, complex_arm = leader, leader_before
+    if is_more_complex:
+        simple_arm, complex_arm = leader_before, leader
+    history = state.past.get(pair_key(simple_arm, complex_arm))
     criteria: tuple[Criterion, ...] = ()
-    text = f"the clients are now served by {called[leader]}"
     if history:
-        now = history[-1]
-        ahead = Criterion(
-            f"{LOSS} of {called[one]} less {called[other]}, in standard errors",
-            now.z,
+        latest = history[-1]
+        takes_lead = Criterion(
+            f"{LOSS} of {display_names[simple_arm]} less {display_names[complex_arm]}, in standard errors",
+            latest.z,
             ">",
             1.0,
             key="held_out_loss",
             met="more than a standard error",
             unmet="not lower by more than a standard error",
         )
-        criteria = (ahead,) if ahead.held == later else ()
-        where, than = (
-            ("", f" than with {called[before]}") if later else (f" with {called[before]}", "")
-        )
-        text += f": held-out loss{where} is {_by(now.mean)} ± {now.error:.2g}{than}"
-        text += f", {ahead.meaning}" if criteria else ""
-    clients = tuple(sorted({*_everyone(state), *(client for part in parts for client in part)}))
+        amount = f"{_by(latest.mean)} ± {latest.error:.2g}"
+        if is_more_complex:
+            text += f": held-out loss is {amount} than with {name_before}"
+        else:
+            text += f": held-out loss with {name_before} is {amount}"
+        if takes_lead.held == is_more_complex:
+            criteria = (takes_lead,)
+            text += f", {takes_lead.meaning}"
+    clients = _reporting_clients(state).union(*groups)
     return Note(
         kind="lead",
         effect="serves",
-        clients=clients,
+        clients=tuple(sorted(clients)),
         text=text,
-        parts=parts,
+        parts=groups,
         criteria=criteria,
         numbers=_numbers(state),
-        labels={"arm": list(called).index(leader)},
+        labels={"arm": list(display_names).index(leader)},
     )
 
 
 def _drop(
     state: RaceState,
-    name: str,
-    called: tuple[str, str],
+    dropped_arm: str,
+    names: tuple[str, str],
     sign: int,
     history: tuple[Difference, ...],
-    later: float,
+    later_difference: float,
     criterion: Criterion,
 ) -> Note:
-    """The note that an arm ends; it and the one that stays are ``called`` so. ``sign`` 1: the simpler one ends."""
-    paid, spent = _cost(state, name)
-    now, doubled = history[-1], 2 * history[-1].round - history[0].round + 1
+    """Describe that an arm ends.
+
+    Args:
+        state: The state with this arm.
+        dropped_arm: The arm.
+        names: Its name in sentences, and that of the arm that stays.
+        sign: 1 if the simpler arm of the two ends, -1 if the more complex one does.
+        history: The differences of the two arms.
+        later_difference: The difference that is expected later.
+        criterion: The test.
+    """
+    cost, cost_numbers = _cost(state, dropped_arm)
+    latest = history[-1]
+    doubled_rounds = 2 * latest.round - history[0].round + 1
     numbers = {
-        "difference": now.mean,
-        "standard error": now.error,
-        "expected": later,
-        **spent,
+        "difference": latest.mean,
+        "standard error": latest.error,
+        "expected": later_difference,
+        **cost_numbers,
         **_numbers(state),
     }
     text = (
-        f"clients stop training {called[0]}: held-out loss with it is {_by(-sign * now.mean)} ± {now.error:.2g} than with "
-        f"{called[1]}, and expected to be {_by(-sign * later)} after {doubled} rounds, {criterion.meaning}; {paid}"
+        f"clients stop training {names[0]}: held-out loss with it is {_by(-sign * latest.mean)} ± {latest.error:.2g} than "
+        f"with {names[1]}, and expected to be {_by(-sign * later_difference)} after {doubled_rounds} rounds, "
+        f"{criterion.meaning}; {cost}"
     )
     return Note(
         kind="drop",
         effect="serves",
-        clients=_everyone(state),
+        clients=tuple(sorted(_reporting_clients(state))),
         text=text,
         criteria=(criterion,),
         numbers=numbers,

@@ -2,9 +2,8 @@
 
 In each round a client trains as the method asks. Then it trains on, for ``epochs`` more passes over
 its data: the result is its personal model, which stays at the client. With ``start`` own, the
-personal model continues from round to round instead, pulled to the method's (``pull``). It then
-learns what few passes cannot teach, but falls behind the method's model if the client trains
-seldom.
+personal model continues from round to round instead, pulled to the method's (``pull``). It can then
+learn more than a few passes allow, but falls behind the method's model if the client trains seldom.
 
 The client reports the sums of the losses of both models on its held-out examples, that of the
 method and its own. With FedAvg this is FedAvg with fine-tuning, which has the regret of one model
@@ -15,7 +14,7 @@ Personalization", arXiv 1910.10252).
 Fine-tuning raises the mean and can harm some clients (arXiv 2206.09262). So the personal model is
 served only where it pays. Few held-out examples say little about a single client. Therefore a group
 decides together, by its mean gain over all held-out examples. Only if the gains of its clients
-differ beyond noise (Cochran's Q, :data:`DIFFER`), the gain of each client
+differ significantly (Cochran's Q, :data:`MAX_P_TO_DIFFER`), the gain of each client
 counts: it is shrunk towards the group's mean by empirical Bayes, ``m_i = (τ² d_i + v_i μ) / (τ² +
 v_i)``, with the client's mean difference of losses d_i, its variance v_i (that of one example,
 pooled over the group, divided by the client's number of examples), the group's mean μ weighted by
@@ -51,18 +50,18 @@ from coterie.core import (
     serving_tasks,
     state,
 )
-from coterie.methods._fences import beyond_fences, fence_note, fenced_reports
+from coterie.methods._fences import clients_limited, fence_note, fenced_reports
 from coterie.methods._named import made
 from coterie.settings import SettingError, check, setting
 
-EXPECTED = "expected difference of held-out losses"
+EXPECTED_GAIN = "expected difference of held-out losses"
 """The name, in notes, of the held-out loss of a client's personal model less that of the method's
 model."""
 
-DIFFER = 0.01
+MAX_P_TO_DIFFER = 0.01
 """Clients of a group decide separately if the p-value of equal gains is below this."""
 
-OFTEN = 0.5
+MIN_SHARE_TO_CONTINUE = 0.5
 """Personal models continue from round to round, with ``start`` either, if this share of the clients
 trains in a round."""
 
@@ -132,8 +131,8 @@ class Tuned:
         if self.pull:
             features.append("pull")
         tuned_method = needs_of(self.method)
-        needs = Needs(unchanged_by="rotation", fraction=tuned_method.fraction)
-        return needs.with_inner(features, self.method)
+        own_needs = Needs(unchanged_by="rotation", fraction=tuned_method.fraction)
+        return own_needs.with_inner(features, self.method)
 
     def serving_tasks(self, state: TunedState, cohort: Cohort) -> tuple[Task, ...]:
         """Return the next tasks of the method, which make personal models too."""
@@ -149,82 +148,95 @@ class Tuned:
     def plan(self, state: TunedState, cohort: Cohort) -> Plan:
         return self._with_personal(self.method.plan(state.inner, cohort), state.share)
 
-    def _with_personal(self, plan: Plan, share: float) -> Plan:
+    def _with_personal(self, plan: Plan, training_share: float) -> Plan:
         """The plan, in which clients train a personal model too, also in the parts of the plan."""
-        tasks = {
-            c: self.tuned(task, share) if plan.ends_round else self._held(task)
-            for c, task in plan.tasks.items()
+        tasks = {}
+        for client, task in plan.tasks.items():
+            if plan.ends_round:
+                tasks[client] = self.tuned(task, training_share)
+            else:
+                tasks[client] = self._held_out(task)
+        parts = {
+            name: self._with_personal(part, training_share) for name, part in plan.parts.items()
         }
-        parts = {name: self._with_personal(part, share) for name, part in plan.parts.items()}
         return replace(plan, tasks=tasks, parts=parts)
 
-    def tuned(self, task: Task, share: float = 1.0) -> Task:
+    def tuned(self, task: Task, training_share: float = 1.0) -> Task:
         """A task that makes a personal model, unless it trains no model or layers stay at the client.
 
         Args:
             task: The method's task.
-            share: The share of the clients that train in a round.
+            training_share: The share of the clients that train in a round.
         """
         if not task.trains or task.gradient or task.local_layers:
-            return self._held(task)
-        either: Literal["trained", "own"] = "own" if share >= OFTEN else "trained"
-        start = either if self.start == "either" else self.start
+            return self._held_out(task)
+        start = self.start
+        if start == "either":
+            start = "own" if training_share >= MIN_SHARE_TO_CONTINUE else "trained"
         personal = task.personal or Personal(start=start, epochs=self.epochs, pull=self.pull)
         holdout = Holdout(share=self.holdout, report_losses=True)
         return replace(task, holdout=holdout, personal=personal)
 
-    def _held(self, task: Task) -> Task:
+    def _held_out(self, task: Task) -> Task:
         """The task with the share of this method, so that all parts of a plan hold out the same examples."""
         return replace(task, holdout=replace(task.holdout, share=self.holdout))
 
     def step(self, state: TunedState, replies: Replies) -> TunedState:
-        inner = self.method.step(state.inner, replies)
-        served = self.method.assignment(inner)
-        part = served.part
-        share = state.share
+        inner_state = self.method.step(state.inner, replies)
+        served = self.method.assignment(inner_state)
+        served_part = served.part
+        training_share = state.share
         if replies.ends_round:
             answered = min(len(replies.clients) / max(len(served.row), 1), 1.0)
-            share = (share + answered) / 2
+            training_share = (training_share + answered) / 2
         gains = dict(state.gains)
         tuned_parts = set(state.tuned)
         any_report = False
         for client, held in replies.held_out_losses.items():
             # The held-out loss of the personal model (1) less that of the method's model (0).
-            gain = held.difference((part, 1), (part, 0))
+            gain = held.difference((served_part, 1), (served_part, 0))
             if gain is not None:
                 gains[client] = (*gain, held.count)
                 any_report = True
             tuned_parts.update(name for name, personal in held.models if personal)
         tuned = tuple(sorted(tuned_parts))
-        new = replace(state, inner=inner, gains=gains, tuned=tuned, share=share, notes=())
-        return self._chosen(new, replies.averaging.limits_reports) if any_report else new
+        new_state = replace(
+            state, inner=inner_state, gains=gains, tuned=tuned, share=training_share, notes=()
+        )
+        if not any_report:
+            return new_state
+        return self._chosen(new_state, replies.averaging.limits_reports)
 
     def _chosen(self, state: TunedState, limited: bool) -> TunedState:
         """Decide for each client by which model it is served; ``limited``: as some clients may be hostile."""
         served: set[Client] = set()
         expected: dict[Client, float] = {}
-        beyond: set[Client] = set()
+        limited_clients: set[Client] = set()
         for group in self.method.assignment(state.inner).groups:
             served.update(group)
-            expected.update(shrunk(state.gains, group, limited))
-            if limited:
-                beyond.update(_beyond(state.gains, group))
+            group_expected, limited_in_group = _shrunk_within_fences(state.gains, group, limited)
+            expected.update(group_expected)
+            limited_clients.update(limited_in_group)
         personal = tuple(sorted(client for client, gain in expected.items() if gain < 0))
         notes = []
         if set(personal) != set(state.own) & served:
             notes.append(_note(expected, personal, set(state.own)))
-        if beyond:
-            notes.append(fence_note(beyond))
+        if limited_clients:
+            notes.append(fence_note(limited_clients))
         return replace(state, own=personal, notes=tuple(notes))
 
     def assignment(self, state: TunedState) -> Assignment:
-        base = self.method.assignment(state.inner)
+        base_assignment = self.method.assignment(state.inner)
         # A client's own values in other parts, such as layers that stay, are the method's.
-        if base.part not in state.tuned:
-            return base
+        if base_assignment.part not in state.tuned:
+            return base_assignment
         personal = set(state.own)
-        plain = [c for c in sorted(base.row) if c in base.plain or c not in personal]
-        return replace(base, plain=tuple(plain))
+        plain_clients = [
+            client
+            for client in sorted(base_assignment.row)
+            if client in base_assignment.plain or client not in personal
+        ]
+        return replace(base_assignment, plain=tuple(plain_clients))
 
     def explain(self, state: TunedState) -> tuple[Note, ...]:
         return (*self.method.explain(state.inner), *state.notes)
@@ -233,40 +245,31 @@ class Tuned:
         return replace(state, inner=self.method.admit(state.inner, clients), notes=())
 
     def retire(self, state: TunedState, clients: tuple[Client, ...]) -> TunedState:
-        gone = set(clients)
-        gains = {c: gain for c, gain in state.gains.items() if c not in gone}
-        own = tuple(c for c in state.own if c not in gone)
+        removed = set(clients)
+        gains = {client: gain for client, gain in state.gains.items() if client not in removed}
+        own = tuple(client for client in state.own if client not in removed)
         return replace(
             state, inner=self.method.retire(state.inner, clients), gains=gains, own=own, notes=()
         )
 
 
-def method_of(given: Any, setting: str) -> Any:
+def method_of(setting_value: Any, setting: str) -> Any:
     """Return the method that a setting names, from its name, from a table of its name and settings, or as it is.
 
     Args:
-        given: The value of the setting.
+        setting_value: The value of the setting.
         setting: Its name, for the message.
 
     Raises:
         SettingError: There is no such method, a setting of it is not allowed, or clients cannot
             join and leave it.
     """
-    method = made(given)
+    method = made(setting_value)
     if not isinstance(method, Admits):
         raise SettingError(
             f"{setting} {method.name} must take newcomers: it has no methods admit and retire"
         )
     return method
-
-
-def _beyond(gains: Mapping[Client, Gain], group: Iterable[Client]) -> set[Client]:
-    """The clients of a group whose mean gain is changed by the fences of the others' gains."""
-    reporting = _reporting(gains, group)
-    if not reporting:
-        return set()
-    means, variances, counts = np.array([gains[client] for client in reporting]).T
-    return beyond_fences(reporting, means, _spreads(variances, counts))
 
 
 def _reporting(gains: Mapping[Client, Gain], group: Iterable[Client]) -> list[Client]:
@@ -298,52 +301,74 @@ def shrunk(
         >>> shrunk(reports, [1, 2, 3])[3] < 0  # its own evidence is weak
         True
     """
+    expected, _ = _shrunk_within_fences(gains, group, limited)
+    return expected
+
+
+def _shrunk_within_fences(
+    gains: Mapping[Client, Gain], group: Iterable[Client], limited: bool
+) -> tuple[dict[Client, float], set[Client]]:
+    """The expected gains of :func:`shrunk`, and the clients whose reports were limited."""
     reporting = _reporting(gains, group)
     if not reporting:
-        return {}
-    n = len(reporting)
+        return {}, set()
+    client_count = len(reporting)
     means, variances, counts = np.array([gains[client] for client in reporting]).T
+    # In the mean of all, one hostile client decides nothing for the others.
     limited_means = means
-    if limited:  # one hostile client decides nothing for the others
-        limited_means, _ = fenced_reports(means, _spreads(variances, counts))
-    common = float(counts @ limited_means / counts.sum())
+    limited_clients: set[Client] = set()
+    if limited:
+        reports = (means, _spreads(variances, counts))
+        within_fences = fenced_reports(*reports)
+        limited_means, _ = within_fences
+        limited_clients = clients_limited(reporting, reports, within_fences)
+    common_mean = float(counts @ limited_means / counts.sum())
     # The noise of single examples is that of the whole group: that of one client's few examples is
     # badly known.
-    freedom = float((counts - 1).sum())
-    if not freedom:
-        return {}
-    noise = float((counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / freedom)
+    degrees = float((counts - 1).sum())
+    if not degrees:
+        return {}, limited_clients
+    example_variance = float(
+        (counts * (counts - 1)) @ np.where(counts > 1, variances, 0.0) / degrees
+    )
     # Cochran's test: whether the clients' means differ by more than noise explains.
-    excess = float(counts @ (means - common) ** 2)
-    differ = n > 1 and excess > 0  # rounding alone may give one client an excess
-    if differ and noise:
-        differ = scipy.special.chdtrc(n - 1, excess / noise) < DIFFER
+    excess = float(counts @ (means - common_mean) ** 2)
+    # Rounding alone may give a single client an excess.
+    clients_differ = client_count > 1 and excess > 0
+    if clients_differ and example_variance:
+        p = scipy.special.chdtrc(client_count - 1, excess / example_variance)
+        clients_differ = p < MAX_P_TO_DIFFER
     # The variance between clients, by the method of moments (DerSimonian and Laird).
     scale = float(counts.sum() - (counts**2).sum() / counts.sum())
-    between = max(excess - (n - 1) * noise, 0.0) / scale if differ else 0.0
-    if not between:
-        return dict.fromkeys(reporting, common)
+    client_variance = 0.0
+    if clients_differ:
+        client_variance = max(excess - (client_count - 1) * example_variance, 0.0) / scale
+    if not client_variance:
+        return dict.fromkeys(reporting, common_mean), limited_clients
     # Each client's mean is shrunk to the mean of all, the more the noisier it is.
-    weight = 1 / (noise / counts + between)
-    mean_of_all = float(weight @ limited_means / weight.sum())
-    share = between * weight
-    expected = share * means + (1 - share) * mean_of_all
-    return dict(zip(reporting, map(float, expected), strict=True))
+    precisions = 1 / (example_variance / counts + client_variance)
+    mean_of_all = float(precisions @ limited_means / precisions.sum())
+    shares = client_variance * precisions
+    expected = shares * means + (1 - shares) * mean_of_all
+    return dict(zip(reporting, map(float, expected), strict=True)), limited_clients
 
 
-def _note(expected: Mapping[Client, float], own: tuple[Client, ...], before: set[Client]) -> Note:
-    gain = float(np.mean([expected[c] for c in own])) if own else 0.0
-    text = f"personal models are better for {len(own) or 'none'} of {len(expected)} clients"
-    text += (
-        f": they are expected to lower held-out loss by {-gain:.3g} on average"
-        if own
-        else ": none lowers held-out loss"
-    )
+def _note(
+    expected: Mapping[Client, float], own_now: tuple[Client, ...], own_before: set[Client]
+) -> Note:
+    """Describe which clients are served by their own models now, and which were before."""
+    text = f"personal models are better for {len(own_now) or 'none'} of {len(expected)} clients"
+    mean_gain = 0.0
+    if own_now:
+        mean_gain = float(np.mean([expected[client] for client in own_now]))
+        text += f": they are expected to lower held-out loss by {-mean_gain:.3g} on average"
+    else:
+        text += ": none lowers held-out loss"
     return Note(
         kind="tune",
         effect="info",
         clients=tuple(sorted(expected)),
         text=text,
-        numbers={"own": float(len(own)), "before": float(len(before)), "gain": gain},
-        values={EXPECTED: expected},
+        numbers={"own": float(len(own_now)), "before": float(len(own_before)), "gain": mean_gain},
+        values={EXPECTED_GAIN: expected},
     )

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from coterie.methods.tuned import EXPECTED
+from coterie.methods.tuned import EXPECTED_GAIN
 from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain import run_history
@@ -110,7 +110,8 @@ def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | N
     It is None for a method without personal models.
     """
     gain = next(
-        (values.get(client) for note in reversed(notes) if (values := note.values(EXPECTED))), None
+        (values.get(client) for note in reversed(notes) if (values := note.values(EXPECTED_GAIN))),
+        None,
     )
     return None if gain is None else {"expected": gain, "serves": gain < 0}
 

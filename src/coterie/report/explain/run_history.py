@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.methods import METHODS
-from coterie.methods.tuned import EXPECTED
+from coterie.methods.tuned import EXPECTED_GAIN
 from coterie.records.shown import ClientId, mean_of, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
@@ -97,7 +97,7 @@ def heading(history: RunHistory) -> dict[str, Any]:
 
 def choices(notes: Sequence[NoteView]) -> list[NoteView]:
     """Return the notes about models that changed no group, and the last one about personal models."""
-    personal = [note for note in notes if note.values(EXPECTED)][-1:]
+    personal = [note for note in notes if note.values(EXPECTED_GAIN)][-1:]
     return [*(note for note in notes if note.effect == "serves" and not note.changes), *personal]
 
 
