@@ -171,9 +171,9 @@ def answer(message: Message, context: Context) -> RecordDict:
         )
     if kind != "train":
         if isinstance(client, str):
-            from coterie.engines.flower.names import named, said
+            from coterie.engines.flower.names import claim_in_config, id_reply
 
-            return said(named(context.node_config))
+            return id_reply(claim_in_config(context.node_config))
         who = MetricRecord({} if client is None else {"client": client})
         return RecordDict({"coterie": who, "metrics": who})  # older versions look into the metrics
     node = context.node_id

@@ -20,7 +20,13 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from attack import flower_identity
 from attack.flower_identity import FIRST, IMPOSTOR, grid_of, strategy
 from coterie.engines.flower import MethodStrategy
-from coterie.engines.flower.nodes import Identity, Refused, badges, fingerprint, from_file
+from coterie.engines.flower.nodes import (
+    Identity,
+    Refused,
+    fingerprint,
+    identity_of_file,
+    node_identifiers,
+)
 from coterie.engines.workers import EngineError
 from coterie.methods import FedAvg
 from coterie.records.record import Record
@@ -71,13 +77,13 @@ def test_a_list_of_key_files_fingerprints_and_node_ids(tmp_path: Path) -> None:
         f'0 = "0.pub"\n7 = "{fingerprint(told[1])}"\n3 = {2**64 - 1}\n'
     )
     owners = {0: fingerprint(told[0]), 7: fingerprint(told[1]), 3: f"node {2**64 - 1}"}
-    assert from_file(tmp_path / "clients.toml") == Identity("listed", owners)
+    assert identity_of_file(tmp_path / "clients.toml") == Identity("listed", owners)
     terms = MethodStrategy.from_config(
         {"method": "fedavg", "clients": str(tmp_path / "clients.toml")}, mlp
     ).settings
     assert terms.identity == Identity("listed", owners)
     identity = Identity.of({0: tmp_path / "0.pub", 7: fingerprint(told[1])})
-    assert identity.judge(5, badges(5, told[1]), None) == 7
+    assert identity.judge(5, node_identifiers(5, told[1]), None) == 7
 
 
 @pytest.mark.parametrize(
@@ -115,9 +121,9 @@ def test_a_list_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(
         SettingError, match=r"the list of clients .*no\.toml cannot be read: no such file"
     ):
-        from_file(tmp_path / "no.toml")
+        identity_of_file(tmp_path / "no.toml")
     with pytest.raises(SettingError, match="is not a regular file"):
-        from_file(tmp_path)
+        identity_of_file(tmp_path)
 
 
 @pytest.mark.parametrize("identity", ["frist", "", 3, None])
@@ -212,7 +218,9 @@ def test_nodes_of_a_run_that_took_their_claims_are_bound_by_their_ids(
     ]
     assert [note.split(" with ")[0] for note in notes] == [f"node {IMPOSTOR}"]
     owners = json.loads(path.read_text())["owners"]
-    assert owners == {str(i): badges(FIRST + i, flower_identity.key(i))[0] for i in range(3)}
+    assert owners == {
+        str(i): node_identifiers(FIRST + i, flower_identity.key(i))[0] for i in range(3)
+    }
 
 
 def test_a_refused_node_that_comes_back_is_asked_again(clock: Clock) -> None:

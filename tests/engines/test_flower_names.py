@@ -25,7 +25,14 @@ from coterie.contrib.tracking.trackers import Tracker
 from coterie.data.world import World
 from coterie.engines.flower import Participant, boundary_mod, client_app
 from coterie.engines.flower.messages import NAME, QUERY, SCHEMA, WHO
-from coterie.engines.flower.names import HASHED, Claim, claim_of, id_of, named, said
+from coterie.engines.flower.names import (
+    SMALLEST_HASHED_ID,
+    Claim,
+    claim_in_config,
+    claim_of,
+    id_of,
+    id_reply,
+)
 from coterie.engines.flower.nodes import Identity
 from coterie.engines.flower.run_directory import read_memory
 from coterie.engines.workers import EngineError
@@ -104,8 +111,8 @@ def edited(folder: Path, change: Any) -> None:
 def test_a_whole_number_is_an_id_and_another_text_a_name(value: Any, expected: Claim) -> None:
     assert (
         claim_of(value, "client-id")
-        == named({"client-id": value, "partition-id": 5})
-        == named({"partition-id": value})
+        == claim_in_config({"client-id": value, "partition-id": 5})
+        == claim_in_config({"partition-id": value})
     )
     assert claim_of(value, "client-id") == expected
 
@@ -116,7 +123,7 @@ def test_a_whole_number_is_an_id_and_another_text_a_name(value: Any, expected: C
 )
 def test_a_text_that_can_be_neither_is_a_mistake_of_one_sentence(value: str) -> None:
     with pytest.raises(SettingError, match=r"^client-id") as found:
-        named({"client-id": value})
+        claim_in_config({"client-id": value})
     assert str(found.value).isprintable()
 
 
@@ -124,8 +131,8 @@ def test_the_id_of_a_name_is_the_same_on_every_machine() -> None:
     assert id_of("hospital-A") == 2**48 + 0xA63A404E946B  # as: printf hospital-A | b2sum -l 48
     ids = {id_of(f"hospital-{i}") for i in range(10_000)}
     assert len(ids) == 10_000
-    assert min(ids) >= HASHED
-    assert max(ids) < 2 * HASHED
+    assert min(ids) >= SMALLEST_HASHED_ID
+    assert max(ids) < 2 * SMALLEST_HASHED_ID
 
 
 # -- a run
@@ -271,7 +278,7 @@ def test_a_refused_task_names_the_client(caplog: pytest.LogCaptureFixture) -> No
 def test_an_app_that_cannot_do_a_task_is_named() -> None:
     tried = world(IDS)
     grid = Here(foreign(tried), 4, named=False)
-    names = [said(claim_of(name, ""), functions=1) for name in NAMES]
+    names = [id_reply(claim_of(name, ""), functions=1) for name in NAMES]
     grid.fate = lambda m: (
         names[(m.metadata.dst_node_id - FIRST) // 7] if m.metadata.message_type == QUERY else None
     )
@@ -392,7 +399,9 @@ def test_a_config_that_can_be_no_name_is_told_of_to_the_server() -> None:
 
 
 def test_of_two_names_with_the_same_id_the_first_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.engines.flower.names.id_of", lambda name: HASHED + len(name))
+    monkeypatch.setattr(
+        "coterie.engines.flower.names.id_of", lambda name: SMALLEST_HASHED_ID + len(name)
+    )
     tried = world(IDS)
     done = next(
         strategy_of(FedAvg(), tried, nodes=2).rounds(

@@ -55,7 +55,7 @@ from coterie.engines.flower.messages import (
     SCHEMA,
     Order,
 )
-from coterie.engines.flower.names import Claim, claim_of, named, said
+from coterie.engines.flower.names import Claim, claim_in_config, claim_of, id_reply
 from coterie.engines.sums import in_cell
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, without_weight
@@ -205,7 +205,7 @@ def client_app(
         return (
             claim_of(client(context), "client")
             if client is not None
-            else named(context.node_config)
+            else claim_in_config(context.node_config)
         )
 
     @app.train()
@@ -216,7 +216,7 @@ def client_app(
     @app.evaluate()
     def test_task(message: Message, context: Context) -> Message:
         if message.metadata.message_type == QUERY:
-            answer = said(name(context), **{FUNCTIONS: int(train is not None)})
+            answer = id_reply(name(context), **{FUNCTIONS: int(train is not None)})
             if (record := introduced(part, message.content, context)) is not None:
                 answer[SCHEMA] = record
             return Message(answer, reply_to=message)

@@ -49,7 +49,7 @@ from coterie.engines.flower.messages import (
     Unfit,
 )
 from coterie.engines.flower.nodes import (
-    BEHIND,
+    MAX_UNANSWERED,
     ConnectedClients,
     Messenger,
     Nodes,
@@ -147,12 +147,12 @@ class GridExchanges:
     @property
     def clients(self) -> dict[Client, int]:
         """Client -> node."""
-        return {client: node for node, client in self.nodes.client.items()}
+        return {client: node for node, client in self.nodes.client_of_node.items()}
 
     @property
     def client_names(self) -> dict[Client, str]:
         """Client -> its name, for clients with names."""
-        return dict(self.nodes.names)
+        return dict(self.nodes.client_names)
 
     @property
     def attendance(self) -> ConnectedClients:
@@ -177,7 +177,7 @@ class GridExchanges:
                 plan asks for, or the noise of masked sums would be rounded away.
         """
         self.robust.check_plan(plan, self.wire.boundary.masks)
-        aware, functions = self.nodes.aware, self.nodes.functions
+        aware, functions = self.nodes.coterie_clients, self.nodes.function_clients
         asked = plan.asked
         limited = {c: messages.tasks_of(plan, c) for c in asked if c not in aware or c in functions}
         why = {
@@ -205,7 +205,7 @@ class GridExchanges:
         ]
         replies = self.ask(out)
         found = {
-            self.nodes.client.get(reply.metadata.src_node_id, -1): reply
+            self.nodes.client_of_node.get(reply.metadata.src_node_id, -1): reply
             for reply in replies
             if reply.has_content()
         }
@@ -348,7 +348,7 @@ class GridExchanges:
             if gone(answer):
                 continue  # Flower itself replies for a node that has gone: its client is silent
             node = answer.metadata.src_node_id
-            client = self.nodes.client.get(node)
+            client = self.nodes.client_of_node.get(node)
             if client is None or client not in asked or client in parsed or client in refused:
                 continue
             if self.nodes.node(client) != node:
@@ -373,7 +373,7 @@ class GridExchanges:
         if self.secret is not None:
             return self.secret
         for reply in replies:
-            client = self.nodes.client.get(reply.metadata.src_node_id)
+            client = self.nodes.client_of_node.get(reply.metadata.src_node_id)
             if (
                 client is not None
                 and reply.has_content()
@@ -461,10 +461,10 @@ class GridExchanges:
             out, self.waiting, [self.nodes.node(client) for client in self.online]
         )
         for kind in sorted({RequestKind.of(message) for message in out}):
-            behind, client = self.messenger.behind(kind), self.nodes.client[kind.node]
+            behind, client = self.messenger.is_behind(kind), self.nodes.client_of_node[kind.node]
             if behind != (kind in self.passed):
-                what = "tests" if kind.what == "evaluate" else "tasks"
-                text = f"did not answer {BEHIND} {what} in a row; the server no longer waits for it"
+                what = "tests" if kind.request == "evaluate" else "tasks"
+                text = f"did not answer {MAX_UNANSWERED} {what} in a row; the server no longer waits for it"
                 text = f"client {client} {text if behind else f'answers {what} again; the server waits for it'}"
                 self.nodes.notes.append(
                     Note(kind="node", effect="warns", clients=(client,), text=text)
@@ -528,7 +528,7 @@ class GridExchanges:
             if client not in self.online:
                 continue
             rows = assignment.serving(client)
-            if client not in self.nodes.aware:
+            if client not in self.nodes.coterie_clients:
                 rows = (row,)  # an app that does not know Coterie tests one model
             # The models in the message, which are numbered anew there.
             task = Task(offered=tuple(range(len(rows))), choose=len(rows))
@@ -566,7 +566,7 @@ class GridExchanges:
         """
         found: dict[Client, dict[str, float]] = {}
         for reply in replies:
-            client = self.nodes.client.get(reply.metadata.src_node_id)
+            client = self.nodes.client_of_node.get(reply.metadata.src_node_id)
             if (
                 client is None
                 or client in found

@@ -33,7 +33,7 @@ from coterie.engines.flower.nodes import (
     Nodes,
     Waiting,
 )
-from coterie.engines.flower.schemas import agreed, checked_memory
+from coterie.engines.flower.schemas import checked_memory, federation_schema
 from coterie.engines.flower.tolerant_grid import TolerantGrid, log
 from coterie.engines.membership import Roster
 from coterie.engines.plausible import Plausible
@@ -45,7 +45,7 @@ from coterie.records.record import versions
 from coterie.robust import Robust
 from coterie.settings import SettingError
 
-METRICS: Mapping[str, tuple[str, ...]] = {
+APP_METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
     "accuracy": (
         "accuracy",
@@ -60,7 +60,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 }
 """Metric -> the names that apps may use for it. The first one found in a reply counts."""
 
-WITNESSES = 5
+MAX_WITNESSES = 5
 """Clients that are asked for the first model under a rotation. Two of them may be hostile or have
 another secret."""
 
@@ -73,9 +73,9 @@ class FederationSettings:
 
     Attributes:
         waiting: ``timeout``, ``min_replies`` and ``grace`` of the strategy.
-        names: Metric -> the names that apps use for it.
+        metric_names: Metric -> the names that apps use for it.
         wire: The wire between clients and server.
-        rest: Tensors of the net's state dict that are not part of a row.
+        other_tensors: Tensors of the net's state dict that are not part of a row.
 
     Raises:
         SettingError: Method and boundary do not fit together, or the boundary has a secret.
@@ -91,12 +91,12 @@ class FederationSettings:
     patience: int
     seed: int
     eval_every: int
-    names: Mapping[str, Sequence[str]]
+    metric_names: Mapping[str, Sequence[str]]
     boundary: Boundary
     robust: Robust = field(default_factory=Robust)
     schema: Schema | None = None
     wire: Wire = field(init=False)
-    rest: messages.OtherTensors = field(init=False)
+    other_tensors: messages.OtherTensors = field(init=False)
 
     def __post_init__(self) -> None:
         self.boundary.check_method(self.method)
@@ -108,7 +108,7 @@ class FederationSettings:
             module = self.model()
         layout = Layout(module)
         object.__setattr__(self, "wire", Wire(self.boundary, layout, self.seed))
-        object.__setattr__(self, "rest", messages.OtherTensors.of(module, layout))
+        object.__setattr__(self, "other_tensors", messages.OtherTensors.of(module, layout))
 
     @property
     def layout(self) -> Layout:
@@ -116,19 +116,22 @@ class FederationSettings:
         return self.wire.layout
 
     @property
-    def main(self) -> str:
+    def main_metric(self) -> str:
         """The main metric: the first one whose names were given, besides the loss; the accuracy if none or it was."""
-        given = [
-            name
-            for name, called in self.names.items()
-            if METRICS.get(name) != called and name != "loss"
+        configured_metrics = [
+            metric
+            for metric, app_names in self.metric_names.items()
+            if APP_METRIC_NAMES.get(metric) != app_names and metric != "loss"
         ]
-        return given[0] if given and "accuracy" not in given else "accuracy"
+        if not configured_metrics or "accuracy" in configured_metrics:
+            return "accuracy"
+        return configured_metrics[0]
 
     @property
     def better(self) -> str:
         """Whether a greater or a smaller value of the main metric is better; greater if it has a name of the user's own."""
-        return objective.METRICS[self.main].better if self.main in objective.METRICS else "greater"
+        metric = objective.METRICS.get(self.main_metric)
+        return "greater" if metric is None else metric.better
 
 
 class FederatedRun:
@@ -137,7 +140,8 @@ class FederatedRun:
     Args:
         settings: The settings of the federation.
         grid: Flower's grid.
-        configs: RequestKind of message -> entries of its config besides the task.
+        configs: Kind of message, ``train`` or ``evaluate`` -> entries of its config besides the
+            task.
         start: Position from which the run continues. None starts a new run.
         memory: The server's knowledge of the nodes at that position.
         initial: The first model. None draws one.
@@ -170,36 +174,38 @@ class FederatedRun:
                 f"Boundary.rotation {settings.boundary.rotation} hides the first model too, but the server's strategy got one; "
                 "load it in the function that makes the net, at every client"
             )
-        self.settings, self.initial, self.roster = settings, initial, roster
-        self.drawn: dict[int, Tensor] = {}
+        self.settings = settings
+        self.initial = initial
+        self.roster = roster
+        self.sealed_models: dict[int, Tensor] = {}
         memory = memory or NodeMemory()
         self.messenger = Messenger(grid)
-        identity = settings.identity.going_on(memory.owners, memory.nodes)
-        greeting = self._greeting(configs.get("evaluate", {}))
-        names = {**(roster.client_names if roster else {}), **memory.names, **identity.names}
+        identity = settings.identity.continued(memory.owners, memory.nodes)
+        roster_names = roster.client_names if roster else {}
         self.nodes = Nodes(
             self.messenger,
             settings.waiting,
             identity,
-            before=memory.nodes,
-            names=names,
-            greeting=greeting,
+            clients_before=memory.nodes,
+            client_names={**roster_names, **memory.names, **identity.names},
+            id_query=self._id_query(configs.get("evaluate", {})),
+            schema=federation_schema(settings.schema, checked_memory(memory.schema)),
+            server_versions=versions(),
         )
-        self.nodes.versions = versions()
-        self.nodes.schema = agreed(settings.schema, checked_memory(memory.schema))
-        online = self.nodes.wait(settings.nodes, settings.wait, log.info)
-        online = self._alike(online)
+        # Nodes connect, report their client ids and state their schemas.
+        online_clients = self.nodes.wait_for_clients(settings.nodes, settings.wait, log.info)
+        online_clients = self._with_common_schema(online_clients)
         self.exchanges = GridExchanges(
             messenger=self.messenger,
             wire=settings.wire,
             training=settings.training,
             seed=settings.seed,
             nodes=self.nodes,
-            rest=settings.rest,
+            rest=settings.other_tensors,
             waiting=settings.waiting,
-            names=settings.names,
+            names=settings.metric_names,
             method=settings.method.name,
-            online=online,
+            online=online_clients,
             patience=settings.patience,
             robust=settings.robust,
             configs=configs,
@@ -210,59 +216,59 @@ class FederatedRun:
             if isinstance(roster, World)
             else None,
         )
-        self.position = start or self._first(online)
+        self.position = start or self._first_position(online_clients)
         self.last: Round | None = None
         self._steps: Steps | None = None
 
-    def _alike(self, online: frozenset[int]) -> frozenset[int]:
-        """The connected clients whose schemas are the federation's. The world of a simulation is one anyway."""
+    def _with_common_schema(self, online_clients: frozenset[int]) -> frozenset[int]:
+        """The connected clients whose schemas are the federation's. The clients of a simulation have one anyway."""
         if self.roster is not None:
-            return online
-        self.nodes.agree()
-        return online.intersection(self.nodes.client.values()) or self.nodes.wait(
-            1, self.settings.wait, log.info
-        )
+            return online_clients
+        self.nodes.agree_on_schema()
+        accepted_clients = online_clients.intersection(self.nodes.client_of_node.values())
+        return accepted_clients or self.nodes.wait_for_clients(1, self.settings.wait, log.info)
 
-    def _first(self, online: frozenset[int]) -> Position:
-        founders = (
-            self.roster.attendance.founders(self.roster.clients)
-            if self.roster
-            else tuple(sorted(online))
-        )
+    def _first_position(self, online_clients: frozenset[int]) -> Position:
+        """The position before the first round; it checks that the clients' apps can do the method's tasks."""
+        founders = tuple(sorted(online_clients))
+        if self.roster:
+            founders = self.roster.attendance.founders(self.roster.clients)
         method = self.settings.method
         state = method.init(self._federation(founders))
         cohort = Cohort(present=founders, exchange=0, seed=self.settings.seed)
-        near = method.assignment(state).neighbours is not None
+        has_neighbours = method.assignment(state).neighbours is not None
         messages.check(
             method,
             method.plan(state, cohort),
-            self.nodes.aware,
-            self.nodes.functions,
-            self.nodes.names,
-            near,
+            self.nodes.coterie_clients,
+            self.nodes.function_clients,
+            self.nodes.client_names,
+            has_neighbours,
         )
         return Position(round=0, exchange=0, state=state, members=founders)
 
-    def _greeting(self, config: Mapping[str, Any]) -> RecordDict:
-        """A first model and a config of a test: what nodes are asked with for their client ids."""
+    def _id_query(self, config: Mapping[str, Any]) -> RecordDict:
+        """The query for the client id of a node: a model and a config, as in a test."""
         settings = self.settings
-        sealed = (
-            settings.boundary.rotation != "none"
-        )  # then the server has no first model, but any model will do here
-        row = settings.wire.first_model(0, settings.model) if sealed else self._drawn(0)
-        told = {**config, "lr": settings.training.lr, "server-round": 0}
+        if settings.boundary.rotation != "none":
+            # The server cannot know the first model under a rotation. Any model will do here.
+            model_row = settings.wire.first_model(0, settings.model)
+        else:
+            model_row = self._first_model(0)
+        test_config = {**config, "lr": settings.training.lr, "server-round": 0}
         return RecordDict(
             {
-                ARRAYS: messages.packed(row, settings.layout, settings.rest),
-                CONFIG: ConfigRecord(told),
+                ARRAYS: messages.packed(model_row, settings.layout, settings.other_tensors),
+                CONFIG: ConfigRecord(test_config),
             }
         )
 
     def _federation(self, clients: tuple[int, ...]) -> Federation:
-        layout, rotated = self.settings.layout, self.settings.boundary.rotation != "none"
+        layout = self.settings.layout
+        rotated = self.settings.boundary.rotation != "none"
         federation = Federation(
             clients=clients,
-            draw=self._sealed if rotated else self._drawn,
+            draw=self._sealed_first_model if rotated else self._first_model,
             columns=layout.columns,
             tensors=layout.tensors,
             dense=layout.dense,
@@ -270,39 +276,38 @@ class FederatedRun:
         )
         return self.settings.wire.veil(federation, sealed=rotated)
 
-    def _drawn(self, i: int) -> Tensor:
-        if i == 0 and self.initial:
+    def _first_model(self, model_number: int) -> Tensor:
+        """A first model that the server draws; the first of them may be given."""
+        if model_number == 0 and self.initial:
             try:
-                row = messages.unpacked(self.initial, self.settings.layout)
+                model_row = messages.unpacked(self.initial, self.settings.layout)
             except messages.Unfit as error:
                 raise SettingError(
                     f"the initial arrays do not fit the strategy's model: {error}"
                 ) from None
-            if not torch.isfinite(row).all():
+            if not torch.isfinite(model_row).all():
                 raise SettingError("the initial arrays have a NaN or infinite entry")
-            return row
-        return self.settings.wire.first_model(i, self.settings.model)
+            return model_row
+        return self.settings.wire.first_model(model_number, self.settings.model)
 
-    def _sealed(self, i: int) -> Tensor:
-        """The i-th first model, drawn and sealed by clients: all clients obtain the same one, but the server cannot."""
-        if i in self.drawn:
-            return self.drawn[i]
-        config, some = (
-            ConfigRecord({FIRST: i, "seed": self.settings.seed}),
-            sorted(self.nodes.look())[:WITNESSES],
-        )
-        asked = [
+    def _sealed_first_model(self, model_number: int) -> Tensor:
+        """A first model, drawn and sealed by clients: all clients obtain the same one, but the server cannot."""
+        if model_number in self.sealed_models:
+            return self.sealed_models[model_number]
+        config = ConfigRecord({FIRST: model_number, "seed": self.settings.seed})
+        witnesses = sorted(self.nodes.update())[:MAX_WITNESSES]
+        requests = [
             Message(
                 RecordDict({CONFIG: config}),
                 dst_node_id=self.nodes.node(client),
                 message_type=MessageType.TRAIN,
             )
-            for client in some
+            for client in witnesses
         ]
-        row = self.exchanges.first_model(self.exchanges.ask(asked), self.settings.model)
-        if row is not None:
-            self.drawn[i] = row
-            return row
+        model_row = self.exchanges.first_model(self.exchanges.ask(requests), self.settings.model)
+        if model_row is not None:
+            self.sealed_models[model_number] = model_row
+            return model_row
         raise EngineError(
             f"no client drew the first model under rotation {self.settings.boundary.rotation}: their apps need the mod "
             "boundary_mod with the strategy's boundary and a secret"
@@ -323,12 +328,13 @@ class FederatedRun:
         Raises:
             EngineError: No node is connected, or the round does not end.
         """
-        messages_of_round = self.begin_round()
-        done = self.end_exchanges(self._answers(messages_of_round))
-        if final or done.number % self.settings.eval_every == 0:
+        train_messages = self.begin_round()
+        finished_round = self.end_exchanges(self._ask(train_messages))
+        if final or finished_round.number % self.settings.eval_every == 0:
             with self._clock("evaluate"):
-                done = done.tested(self.exchanges.evaluate(done.assignment, done.position))
-        return self.close(done)
+                scores = self.exchanges.evaluate(finished_round.assignment, finished_round.position)
+                finished_round = finished_round.tested(scores)
+        return self.close(finished_round)
 
     def begin_round(self) -> list[Message]:
         """Carry out all exchanges of the next round but the last.
@@ -343,18 +349,18 @@ class FederatedRun:
         self._clock = Clock()
         self._steps = self._exchanges_of_round(self._clock)
         self._plan, self._plan_position = next(self._steps)
-        out = self._train_messages()
+        train_messages = self._train_messages()
         while not self._plan.ends_round:
-            replies = self._replies(self._answers(out))
+            replies = self._read_replies(self._ask(train_messages))
             self._plan, self._plan_position = self._steps.send((replies, {}))
-            out = self._train_messages()
-        return out
+            train_messages = self._train_messages()
+        return train_messages
 
-    def end_exchanges(self, answers: Iterable[Message]) -> Round:
+    def end_exchanges(self, replies: Iterable[Message]) -> Round:
         """Take the method's step with the answers to the last exchange of a round.
 
         Args:
-            answers: The clients' messages.
+            replies: The clients' messages.
 
         Returns:
             The round, neither tested nor closed.
@@ -364,27 +370,32 @@ class FederatedRun:
         """
         if self._steps is None:
             raise EngineError("the answers of a round need the messages of its beginning before")
-        steps, self._steps = self._steps, None
+        steps = self._steps
+        self._steps = None
+        # The generator of the round returns the round after its last exchange.
         try:
-            steps.send((self._replies(answers), {}))
-        except StopIteration as end:
-            done: Round = end.value
-            return done
+            steps.send((self._read_replies(replies), {}))
+        except StopIteration as stop:
+            finished_round: Round = stop.value
+            return finished_round
         raise EngineError("a round continued after its last exchange")
 
-    def close(self, done: Round) -> Round:
+    def close(self, finished_round: Round) -> Round:
         """Add the notes about nodes to a round and store it as the last one.
 
         Args:
-            done: The round.
+            finished_round: The round.
 
         Returns:
             The round with these notes.
         """
-        refused = {**self.nodes.unlike_clients, **done.refused}
-        notes = (*self.nodes.taken(), *done.notes)
-        self.last = replace(done, notes=notes, refused=refused, main=self.settings.main)
-        self.position = done.position
+        self.last = replace(
+            finished_round,
+            notes=(*self.nodes.take_notes(), *finished_round.notes),
+            refused={**self.nodes.differing_clients, **finished_round.refused},
+            main=self.settings.main_metric,
+        )
+        self.position = finished_round.position
         self.exchanges.round_stored()
         return self.last
 
@@ -392,13 +403,13 @@ class FederatedRun:
         with self._clock("server"):
             return self.exchanges.outgoing(self._plan, self._plan_position)
 
-    def _answers(self, out: Sequence[Message]) -> list[Message]:
+    def _ask(self, train_messages: Sequence[Message]) -> list[Message]:
         with self._clock("train"):
-            return self.exchanges.ask(out)
+            return self.exchanges.ask(train_messages)
 
-    def _replies(self, answers: Iterable[Message]) -> Replies:
+    def _read_replies(self, reply_messages: Iterable[Message]) -> Replies:
         with self._clock("server"):
-            return self.exchanges.incoming(self._plan, answers, self._plan_position.exchange)
+            return self.exchanges.incoming(self._plan, reply_messages, self._plan_position.exchange)
 
     def _exchanges_of_round(self, clock: Clock) -> Steps:
         """Return the exchanges of the next round with the clients that are connected now.
@@ -417,8 +428,12 @@ class FederatedRun:
             EngineError: No node is connected within the time to wait.
         """
         settings = self.settings
-        connected = self._alike(self.nodes.look() or self.nodes.wait(1, settings.wait, log.info))
-        self.exchanges.online = self.nodes.awake(connected, self.position.members) or connected
+        online_clients = self.nodes.update()
+        if not online_clients:
+            online_clients = self.nodes.wait_for_clients(1, settings.wait, log.info)
+        online_clients = self._with_common_schema(online_clients)
+        responsive_clients = self.nodes.responsive_clients(online_clients, self.position.members)
+        self.exchanges.online = responsive_clients or online_clients
         return round_steps(
             settings.method,
             self.roster or self.exchanges,
@@ -431,16 +446,14 @@ class FederatedRun:
     @property
     def memory(self) -> NodeMemory:
         """The server's knowledge of the nodes, which a run needs to continue, besides the position."""
-        nodes, owners = {**self.nodes.before, **self.nodes.client}, dict(self.nodes.identity.owners)
+        nodes = self.nodes
         exchanges = self.exchanges
-        layers = {part: dict(of_part) for part, of_part in exchanges.layers.items()}
-        schema = None if self.nodes.schema is None else self.nodes.schema.to_json()
         return NodeMemory(
-            exchanges.run,
-            nodes,
-            layers,
-            owners,
-            dict(self.nodes.names),
-            dict(exchanges.ended),
-            schema,
+            run=exchanges.run,
+            nodes={**nodes.clients_before, **nodes.client_of_node},
+            layers={part: dict(of_part) for part, of_part in exchanges.layers.items()},
+            owners=dict(nodes.identity.owners),
+            names=dict(nodes.client_names),
+            ended=dict(exchanges.ended),
+            schema=None if nodes.schema is None else nodes.schema.to_json(),
         )

@@ -52,15 +52,16 @@ class Functions:
         split = Split(Items(self.pool), torch.arange(1))
         try:
             return described(ClientData(train=split, validation=split, test=split), None)
-        except UserError:  # its items need another way to make a batch of them
+        except UserError:
+            # Its items need another way to make a batch of them.
             return Schema()
 
 
-def client_data(sets: Any) -> tuple[ClientData, Dataset[Any]]:
+def client_data(data_sets: Any) -> tuple[ClientData, Dataset[Any]]:
     """Describe a client's own data sets.
 
     Args:
-        sets: The training set and the test set. Each has a length and can be indexed.
+        data_sets: The training set and the test set. Each has a length and can be indexed.
 
     Returns:
         The splits, which have positions instead of examples, and the pool to which the positions
@@ -70,24 +71,27 @@ def client_data(sets: Any) -> tuple[ClientData, Dataset[Any]]:
         TypeError: These are not two data sets.
     """
     try:
-        train, test = sets
-        ends = 0, len(train), len(train) + len(test)
-        usable = all(hasattr(one, "__getitem__") for one in (train, test))
+        train, test = data_sets
+        train_count = len(train)
+        count = train_count + len(test)
+        is_usable = hasattr(train, "__getitem__") and hasattr(test, "__getitem__")
     except (TypeError, ValueError):
-        usable = False
-    if not usable:
+        is_usable = False
+    if not is_usable:
         raise TypeError(
             "with train and test, client_app's data must return two data sets, for training and for tests, that have a length "
             "and can be indexed; of a DataLoader, pass its data set"
         )
-    inputs = torch.empty(ends[2], 0)  # the examples are in the pool
-    positions = [
-        torch.arange(start, end) for start, end in ((ends[0], ends[1]), (0, 0), (ends[1], ends[2]))
-    ]
-    splits = [Split(inputs, index, torch.zeros(len(index))) for index in positions]
-    return ClientData(train=splits[0], validation=splits[1], test=splits[2]), ConcatDataset(
-        [train, test]
+    # The examples are in the pool, so that the splits have no inputs and no targets.
+    no_inputs = torch.empty(count, 0)
+
+    def split(start: int, end: int) -> Split:
+        return Split(no_inputs, torch.arange(start, end), torch.zeros(end - start))
+
+    splits = ClientData(
+        train=split(0, train_count), validation=split(0, 0), test=split(train_count, count)
     )
+    return splits, ConcatDataset([train, test])
 
 
 class FunctionLearner(training.Learner):
@@ -138,9 +142,8 @@ class FunctionLearner(training.Learner):
         self.load(row)
         self.module.train()
         settings = {name: value for name, value in asdict(training).items() if value is not None}
-        self.functions.train(
-            self.module, self._examples(data.index), {**self.config, **settings, "lr": lr}
-        )
+        config = {**self.config, **settings, "lr": lr}
+        self.functions.train(self.module, self._examples(data.index), config)
         return self.layout.row(self.module.to("cpu"))
 
     def sums(
@@ -174,20 +177,26 @@ class FunctionLearner(training.Learner):
         )
 
     def _sum(self, rows: Sequence[Tensor], index: Tensor) -> training.Sums:
-        if not len(index):
+        """Sums over examples, from the means that the app's function returns."""
+        count = len(index)
+        if not count:
             return {}
-        loss, accuracy = self.functions.test(self._served(rows), self._examples(index))
+        loss, accuracy = self.functions.test(self._net_of(rows), self._examples(index))
         return {
-            name: (float(value) * len(index), len(index))
-            for name, value in (("loss", loss), ("accuracy", accuracy))
+            "loss": (float(loss) * count, count),
+            "accuracy": (float(accuracy) * count, count),
         }
 
-    def _served(self, rows: Sequence[Tensor]) -> nn.Module:
-        voices = []
+    def _net_of(self, rows: Sequence[Tensor]) -> nn.Module:
+        """The net with one model, or the ensemble of several."""
+        if len(rows) == 1:
+            self.load(rows[0])
+            return self.module.eval()
+        voters = []
         for row in rows:
             self.load(row)
-            voices.append(self.module if len(rows) == 1 else copy.deepcopy(self.module))
-        return (voices[0] if len(rows) == 1 else Ensemble(voices, self.objective.combine)).eval()
+            voters.append(copy.deepcopy(self.module))
+        return Ensemble(voters, self.objective.combine).eval()
 
     def _examples(self, index: Tensor) -> Dataset[Any]:
         return Subset(self.functions.pool, index.tolist())

@@ -21,41 +21,41 @@ class LimitLog:
     rounds: dict[tuple[str, str], int] = field(default_factory=dict)
     completed: int = 0
 
-    def tell(self, done: Round) -> list[str]:
+    def new_limits(self, finished_round: Round) -> list[str]:
         """Count what a round's limits changed.
 
         Args:
-            done: The round.
+            finished_round: The round.
 
         Returns:
             A sentence for each client that a setting changed for the first time.
         """
-        self.completed = done.number
-        changes: dict[tuple[str, Client], str] = {}
-        for client, factor in done.scaled.items():
-            changes["robust.norms", client] = (
+        self.completed = finished_round.number
+        effects: dict[tuple[str, Client], str] = {}
+        for client, factor in finished_round.scaled.items():
+            effects["robust.norms", client] = (
                 f"scaled its update down to {factor:.3g} of its length"
             )
-        for client, claim in done.claimed.items():
-            counted = done.counted.get(client, claim)
-            changes["robust.share", client] = (
+        for client, claim in finished_round.claimed.items():
+            counted = finished_round.counted.get(client, claim)
+            effects["robust.share", client] = (
                 f"counted {counted:,} of the {claim:,} examples that it reports"
             )
-        for note in done.notes:
+        for note in finished_round.notes:
             if note.effect == "limits":
-                changes |= {
-                    ("robust.share", client): "limited what the method makes of its reports"
-                    for client in note.clients
-                }
-        new = []
-        for (setting, client), effect in sorted(changes.items()):
-            key = setting, str(done.names.get(client, client))
-            if key not in self.rounds:
-                new.append(
-                    f"client {key[1]}: {setting} {effect} (first in round {done.number}; {OFF[setting]} turns it off)"
+                for client in note.clients:
+                    effects["robust.share", client] = "limited what the method makes of its reports"
+        sentences = []
+        for (setting, client), effect in sorted(effects.items()):
+            client_name = str(finished_round.names.get(client, client))
+            earlier_rounds = self.rounds.get((setting, client_name), 0)
+            if earlier_rounds == 0:
+                sentences.append(
+                    f"client {client_name}: {setting} {effect} "
+                    f"(first in round {finished_round.number}; {OFF[setting]} turns it off)"
                 )
-            self.rounds[key] = self.rounds.get(key, 0) + 1
-        return new
+            self.rounds[setting, client_name] = earlier_rounds + 1
+        return sentences
 
     def totals(self) -> list[str]:
         """Return one sentence for each client and setting: in how many rounds it changed the client's replies."""

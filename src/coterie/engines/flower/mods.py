@@ -41,7 +41,7 @@ from coterie.engines.flower.messages import (
     SCHEMA,
     WHO,
 )
-from coterie.engines.flower.names import named
+from coterie.engines.flower.names import claim_in_config
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.records.store import write_whole
@@ -419,7 +419,7 @@ def _path(context: Context) -> Path:
             f"a privacy budget needs a folder in the node's config, {FOLDER}: nothing else persists between Flower's runs"
         )
     try:
-        claim = named(config)
+        claim = claim_in_config(config)
     except ValueError:  # an entry of another app, which is neither an id nor a name
         claim = None
     return (

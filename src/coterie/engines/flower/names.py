@@ -19,14 +19,14 @@ from coterie.engines.flower.messages import NAME, WHO, Unfit, whole
 from coterie.printable import printable
 from coterie.settings import SettingError
 
-HASHED = 1 << 48
+SMALLEST_HASHED_ID = 1 << 48
 """The smallest id of a name.
 
 Ids of names have 49 bits: they are never those of clients that are counted from 0, and JavaScript
 holds them exactly.
 """
 
-DIGITS = 18
+MAX_ID_DIGITS = 18
 """Most digits of an id that a node's config or a list gives: records hold no longer ones."""
 
 
@@ -58,15 +58,17 @@ def id_of(name: str) -> Client:
         >>> id_of("hospital-A") == id_of("hospital-A"), id_of("hospital-A") == id_of("hospital-B")
         (True, False)
     """
-    return HASHED + int.from_bytes(hashlib.blake2b(name.encode(), digest_size=6).digest(), "big")
+    return SMALLEST_HASHED_ID + int.from_bytes(
+        hashlib.blake2b(name.encode(), digest_size=6).digest(), "big"
+    )
 
 
-def claim_of(value: Any, where: str) -> Claim:
+def claim_of(value: Any, place: str) -> Claim:
     """Return the client that a value denotes.
 
     Args:
         value: A whole number, also as text, or a name.
-        where: Where it stands, for the message.
+        place: Where it stands, for the message.
 
     Returns:
         The client.
@@ -82,19 +84,20 @@ def claim_of(value: Any, where: str) -> Claim:
     if not isinstance(value, str):
         return Claim(int(value))
     if re.fullmatch("[+-]?[0-9]+", value):
-        if len(value) > DIGITS or not value.isdecimal():
+        if len(value) > MAX_ID_DIGITS or not value.isdecimal():
             got = f"got {value[:40]!r}"
             raise SettingError(
-                f"{where} must be a name or a non-negative integer of at most {DIGITS} digits, {got}"
+                f"{place} must be a name or a non-negative integer of at most {MAX_ID_DIGITS} digits, {got}"
             )
         return Claim(int(value))
-    check_name(value, where)
-    if printable(value) != value:  # two names that differ must be shown differently
-        raise SettingError(f"{where}: a name must have only printable characters, got {value!r}")
+    check_name(value, place)
+    # Two names that differ must be shown differently.
+    if printable(value) != value:
+        raise SettingError(f"{place}: a name must have only printable characters, got {value!r}")
     return Claim(id_of(value), value)
 
 
-def named(config: Mapping[str, Any]) -> Claim | None:
+def claim_in_config(config: Mapping[str, Any]) -> Claim | None:
     """Return the client in a node's config.
 
     Args:
@@ -106,27 +109,28 @@ def named(config: Mapping[str, Any]) -> Claim | None:
     Raises:
         SettingError: The entry is a text that can be neither an id nor a name.
     """
-    return next(
-        (claim_of(config[key], key) for key in ("client-id", "partition-id") if key in config), None
-    )
+    for key in ("client-id", "partition-id"):
+        if key in config:
+            return claim_of(config[key], key)
+    return None
 
 
-def said(claim: Claim | None, **more: int) -> RecordDict:
+def id_reply(claim: Claim | None, **entries: int) -> RecordDict:
     """Return a node's answer to the query for its id.
 
     Args:
         claim: The client; None if it has neither an id nor a name.
-        **more: Entries of the record :data:`.messages.WHO` besides the id.
+        **entries: Entries of the record :data:`.messages.WHO` besides the id.
 
     Returns:
         The content of the reply.
     """
-    known = {} if claim is None else {"client": claim.client}
-    record = {NAME: ConfigRecord({"name": claim.name})} if claim and claim.name else {}
-    return RecordDict({WHO: MetricRecord({**known, **more}), **record})
+    id_entry = {} if claim is None else {"client": claim.client}
+    name_record = {NAME: ConfigRecord({"name": claim.name})} if claim and claim.name else {}
+    return RecordDict({WHO: MetricRecord({**id_entry, **entries}), **name_record})
 
 
-def heard(content: RecordDict) -> Claim | None:
+def claim_in_reply(content: RecordDict) -> Claim | None:
     """Return the client in a node's answer to the query for its id. Nothing in it is trusted.
 
     Args:
@@ -139,21 +143,22 @@ def heard(content: RecordDict) -> Claim | None:
         Unfit: The id is not a non-negative integer, the name is not allowed, or the id is not that
             of the name.
     """
-    about, record = content.get(WHO, MetricRecord()), content.get(NAME)
-    if not isinstance(about, MetricRecord) or (
-        "client" in about and whole(about["client"]) is None
+    id_record = content.get(WHO, MetricRecord())
+    name_record = content.get(NAME)
+    if not isinstance(id_record, MetricRecord) or (
+        "client" in id_record and whole(id_record["client"]) is None
     ):
         raise Unfit("its client id must be a non-negative integer")
-    client = whole(about.get("client"))
-    if record is None:
+    client = whole(id_record.get("client"))
+    if name_record is None:
         return None if client is None else Claim(client)
-    name = record.get("name") if isinstance(record, ConfigRecord) else None
+    name = name_record.get("name") if isinstance(name_record, ConfigRecord) else None
     if not isinstance(name, str):
         raise Unfit("its client name must be a text")
     try:
-        found = claim_of(name, "its client name")
+        claim = claim_of(name, "its client name")
     except SettingError as error:
         raise Unfit(str(error)) from None
-    if found != (client, name):
+    if claim != (client, name):
         raise Unfit(f"its client id {client} is not the id of its name {name!r}")
-    return found
+    return claim

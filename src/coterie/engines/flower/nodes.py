@@ -36,13 +36,13 @@ from coterie.engines.flower.messages import (
     Unfit,
     brief,
 )
-from coterie.engines.flower.names import Claim, claim_of, heard
+from coterie.engines.flower.names import Claim, claim_in_reply, claim_of
 from coterie.engines.flower.schemas import (
     Stated,
-    heard_schema,
     most_shared,
     other_versions,
-    unstated,
+    schema_in_reply,
+    unstated_schema_note,
 )
 from coterie.engines.workers import EngineError
 from coterie.files import read_regular, read_toml_file, reason
@@ -59,59 +59,66 @@ from coterie.settings import SettingError, UserError, check, nearest, setting
 # new key at each start, and nothing identifies a node after a restart.
 
 
-CLAIMED, FIRST, LISTED = "claimed", "first", "listed"
+CLAIMED = "claimed"
+FIRST_CLAIMED = "first"
+LISTED = "listed"
 
-_KEY_FILE, _LIST_FILE = 1 << 16, 1 << 20
-"""Most bytes of a public key file and of a list of clients."""
+_MAX_KEY_BYTES = 1 << 16
+"""Most bytes of a public key file."""
+
+_MAX_LIST_BYTES = 1 << 20
+"""Most bytes of a list of clients."""
 
 
 class Refused(ValueError):
     """A node is not the client that it claims to be. The message is one sentence."""
 
 
-def fingerprint(key: bytes) -> str:
+def fingerprint(public_key: bytes) -> str:
     """Return the fingerprint of a public key in the format of ``ssh-keygen -l``.
 
     Args:
-        key: The public key in PEM format, as Flower gives it. Other bytes, as in a simulation, are
-            hashed directly.
+        public_key: The public key in PEM format, as Flower gives it. Other bytes, as in a
+            simulation, are hashed directly.
 
     Returns:
         The fingerprint, ``"SHA256:..."``.
     """
     try:
-        words = load_pem_public_key(key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        openssh_line = load_pem_public_key(public_key).public_bytes(
+            Encoding.OpenSSH, PublicFormat.OpenSSH
+        )
     except (ValueError, UnsupportedAlgorithm):
-        return _digest(key)
-    return _digest(base64.b64decode(words.split()[1]))
+        return _sha256(public_key)
+    return _sha256(base64.b64decode(openssh_line.split()[1]))
 
 
-def _digest(data: bytes) -> str:
-    return "SHA256:" + base64.b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+def _sha256(key_bytes: bytes) -> str:
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key_bytes).digest()).decode().rstrip("=")
 
 
-def badges(node: int, key: bytes) -> tuple[str, ...]:
+def node_identifiers(node: int, public_key: bytes) -> tuple[str, ...]:
     """Return the identifiers of a node.
 
     Args:
         node: The node's id.
-        key: The node's public key; empty if Flower gives none.
+        public_key: The node's public key; empty if Flower gives none.
 
     Returns:
         The fingerprint of the key, if there is one, and the node id. The first identifier is the
         more permanent one.
     """
-    return (fingerprint(key), f"node {node}") if key else (f"node {node}",)
+    return (fingerprint(public_key), f"node {node}") if public_key else (f"node {node}",)
 
 
-def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> Identity:
+def identity_of_list(clients: Mapping[Any, Any], folder: Path, list_name: str) -> Identity:
     """Read a list of clients with public key files, fingerprints or node ids.
 
     Args:
         clients: Client, by its name or id -> the path of a public key in OpenSSH's format,
             ``"SHA256:..."``, or a node id.
         folder: The folder to which the paths are relative.
-        name: Name of the list, for errors.
+        list_name: Name of the list, for errors.
 
     Returns:
         The identity rule.
@@ -120,45 +127,49 @@ def listed(clients: Mapping[Any, Any], folder: Path, name: str) -> Identity:
         SettingError: A client is neither a name nor an id, an entry has none of these forms, or a
             node is listed twice.
     """
-    found: dict[Claim, str] = {}
-    for key, value in clients.items():
-        client = claim_of(str(key), f"{name}: a client")
-        if type(value) is int and 0 <= value < 2**64:
-            badge = f"node {value}"
-        elif isinstance(value, str) and value.startswith("SHA256:"):
-            badge = value.strip().rstrip("=")
-        elif isinstance(value, (str, Path)) and str(value):
-            badge = _of_file(folder / value, client, name)
+    identifiers: dict[Claim, str] = {}
+    for key, entry in clients.items():
+        claim = claim_of(str(key), f"{list_name}: a client")
+        if type(entry) is int and 0 <= entry < 2**64:
+            identifier = f"node {entry}"
+        elif isinstance(entry, str) and entry.startswith("SHA256:"):
+            identifier = entry.strip().rstrip("=")
+        elif isinstance(entry, (str, Path)) and str(entry):
+            identifier = _fingerprint_of_file(folder / entry, claim, list_name)
         else:
             raise SettingError(
-                f"{name} must give client {client} a public key file, a fingerprint SHA256:... or a node id, got {value!r}"
+                f"{list_name} must give client {claim} a public key file, a fingerprint SHA256:... or a node id, got {entry!r}"
             )
-        for other, its in found.items():
-            if its == badge:
+        for earlier_claim, earlier_identifier in identifiers.items():
+            if earlier_identifier == identifier:
                 raise SettingError(
-                    f"{name} gives {badge} to client {other} and to client {client}; a node can be only one client"
+                    f"{list_name} gives {identifier} to client {earlier_claim} and to client {claim}; "
+                    "a node can be only one client"
                 )
-        found[client] = badge
-    if not found:
-        raise SettingError(f"{name} lists no clients")
-    owners = {claim.client: badge for claim, badge in found.items()}
-    return Identity(LISTED, owners, {claim.client: claim.name for claim in found if claim.name})
-
-
-def _of_file(path: Path, client: Claim, name: str) -> str:
-    try:
-        key = load_ssh_public_key(read_regular(path, limit=_KEY_FILE))
-        return fingerprint(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    except OSError as error:
-        why = reason(error)
-    except (ValueError, UserError, UnsupportedAlgorithm) as error:
-        why = str(error)
-    raise SettingError(
-        f"{name} gives client {client} the public key file {path}, which cannot be read: {why}"
+        identifiers[claim] = identifier
+    if not identifiers:
+        raise SettingError(f"{list_name} lists no clients")
+    return Identity(
+        LISTED,
+        owners={claim.client: identifier for claim, identifier in identifiers.items()},
+        names={claim.client: claim.name for claim in identifiers if claim.name},
     )
 
 
-def from_file(path: Path | str) -> Identity:
+def _fingerprint_of_file(path: Path, claim: Claim, list_name: str) -> str:
+    try:
+        public_key = load_ssh_public_key(read_regular(path, limit=_MAX_KEY_BYTES))
+        return fingerprint(public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    except OSError as error:
+        problem = reason(error)
+    except (ValueError, UserError, UnsupportedAlgorithm) as error:
+        problem = str(error)
+    raise SettingError(
+        f"{list_name} gives client {claim} the public key file {path}, which cannot be read: {problem}"
+    )
+
+
+def identity_of_file(path: Path | str) -> Identity:
     """Read the list of clients in a TOML file with lines such as ``hospital-A = "a.key.pub"``, or ``0 = "client-0.key.pub"``.
 
     Args:
@@ -171,8 +182,8 @@ def from_file(path: Path | str) -> Identity:
         SettingError: The file cannot be read, or an entry is not allowed.
     """
     path = Path(path)
-    found = read_toml_file(path, "the list of clients", _LIST_FILE)
-    return listed(found, path.parent, f"the list of clients {path}")
+    clients = read_toml_file(path, "the list of clients", _MAX_LIST_BYTES)
+    return identity_of_list(clients, path.parent, f"the list of clients {path}")
 
 
 @dataclass
@@ -190,11 +201,11 @@ class Identity:
     names: Mapping[Client, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: str | Mapping[Client | str, Any] | Identity) -> Identity:
+    def of(cls, value: str | Mapping[Client | str, Any] | Identity) -> Identity:
         """Make the rule from a strategy's setting.
 
         Args:
-            given: The setting.
+            value: The setting.
 
         Returns:
             The rule.
@@ -202,47 +213,55 @@ class Identity:
         Raises:
             SettingError: The setting is not allowed.
         """
-        if isinstance(given, Identity):
-            return given
-        if isinstance(given, Mapping):
-            return listed(given, Path(), "MethodStrategy.identity")
-        if given not in (CLAIMED, FIRST):
-            near = nearest(given, (CLAIMED, FIRST))
+        if isinstance(value, Identity):
+            return value
+        if isinstance(value, Mapping):
+            return identity_of_list(value, Path(), "MethodStrategy.identity")
+        if value not in (CLAIMED, FIRST_CLAIMED):
+            suggestion = nearest(value, (CLAIMED, FIRST_CLAIMED))
             raise SettingError(
-                f"MethodStrategy.identity must be {CLAIMED}, {FIRST} or a mapping of clients to keys, got {given!r}{near}"
+                f"MethodStrategy.identity must be {CLAIMED}, {FIRST_CLAIMED} or a mapping of clients to keys, "
+                f"got {value!r}{suggestion}"
             )
-        return cls(given)
+        return cls(value)
 
-    def going_on(self, owners: Mapping[Client, str], nodes: Mapping[int, Client]) -> Identity:
+    def continued(
+        self, owners: Mapping[Client, str], client_of_node: Mapping[int, Client]
+    ) -> Identity:
         """Return this rule with the owners that were known when the server was stopped.
 
         Args:
             owners: Client -> the identifier of its node.
-            nodes: Node -> client, used if ``owners`` is empty: the server was started with the rule
-                ``claimed`` before.
+            client_of_node: Node -> client, used if ``owners`` is empty: the server was started with
+                the rule ``claimed`` before.
 
         Returns:
             The rule.
         """
-        known = dict(owners) or (
-            {client: f"node {node}" for node, client in nodes.items()} if self.rule == FIRST else {}
-        )
-        return replace(
-            self, owners={**known, **self.owners} if self.rule != LISTED else dict(self.owners)
-        )
+        if self.rule == LISTED:
+            return replace(self, owners=dict(self.owners))
+        owners_before = dict(owners)
+        if not owners_before and self.rule == FIRST_CLAIMED:
+            owners_before = {client: f"node {node}" for node, client in client_of_node.items()}
+        return replace(self, owners={**owners_before, **self.owners})
 
-    def owned(self, its: Iterable[str]) -> Client | None:
+    def client_of(self, identifiers: Iterable[str]) -> Client | None:
         """Return the client that belongs to the node with these identifiers; None if there is none."""
-        its = set(its)
-        return next((client for client, badge in self.owners.items() if badge in its), None)
+        identifiers = set(identifiers)
+        return next(
+            (client for client, identifier in self.owners.items() if identifier in identifiers),
+            None,
+        )
 
-    def judge(self, node: int, its: tuple[str, ...], claim: Client | None) -> Client | None:
+    def judge(
+        self, node: int, identifiers: tuple[str, ...], claimed: Client | None
+    ) -> Client | None:
         """Decide which client a node is.
 
         Args:
             node: The node's id, for the error.
-            its: The node's identifiers, see :func:`badges`.
-            claim: The client that it claims to be. None if it claims none.
+            identifiers: The node's identifiers, see :func:`node_identifiers`.
+            claimed: The client that it claims to be. None if it claims none.
 
         Returns:
             The client, or None if the node can be any free client.
@@ -251,30 +270,35 @@ class Identity:
             Refused: The node is not the client that it claims to be, or it is not in the list.
         """
         if self.rule == CLAIMED:
-            return claim
-        own = self.owned(its)
-        if own is None and self.rule == LISTED:
-            why = "is not in the list of clients"
-        elif own is not None and claim not in (None, own):
-            why = f"belongs to client {own}"
-        elif own is None and claim in self.owners:
-            badge = self.owners[claim]
-            why = f"client {claim} is {badge if badge.startswith('node ') else f'the node with key {badge}'}"
+            return claimed
+        owner = self.client_of(identifiers)
+        if owner is None and self.rule == LISTED:
+            problem = "is not in the list of clients"
+        elif owner is not None and claimed not in (None, owner):
+            problem = f"belongs to client {owner}"
+        elif owner is None and claimed in self.owners:
+            owner_node = self.owners[claimed]
+            if not owner_node.startswith("node "):
+                owner_node = f"the node with key {owner_node}"
+            problem = f"client {claimed} is {owner_node}"
         else:
-            return claim if own is None else own
-        who = f"node {node}" + (f" with key {its[0]}" if len(its) > 1 else "")
-        says = "" if claim is None else f" claims to be client {claim}, but"
-        raise Refused(f"{who}{says} {why}; it does not take part")
+            return claimed if owner is None else owner
+        subject = f"node {node}"
+        if len(identifiers) > 1:
+            subject += f" with key {identifiers[0]}"
+        if claimed is not None:
+            subject += f" claims to be client {claimed}, but"
+        raise Refused(f"{subject} {problem}; it does not take part")
 
-    def bind(self, client: Client, its: tuple[str, ...]) -> None:
+    def bind(self, client: Client, identifiers: tuple[str, ...]) -> None:
         """Record that a node is a client. Under ``first`` this is permanent.
 
         Args:
             client: The client.
-            its: The node's identifiers.
+            identifiers: The node's identifiers.
         """
-        if self.rule == FIRST:
-            self.owners[client] = its[0]
+        if self.rule == FIRST_CLAIMED:
+            self.owners[client] = identifiers[0]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -282,18 +306,18 @@ class Identity:
 # stop the others.
 
 
-LEAST = 60.0
+MIN_GRACE_SECONDS = 60.0
 """Shortest grace time, in seconds. Every message starts a process at its node, which is slow on
 busy machines."""
 
-BEHIND = 2
-"""Tasks, or tests, in a row: a node that owes this many answers still gets messages, but the server
-does not wait for it."""
+MAX_UNANSWERED = 2
+"""Tasks, or tests, in a row that a node may leave without an answer. It still gets messages after
+that, but the server does not wait for it."""
 
-FOLLOWED = 8
+MAX_FOLLOWED = 8
 """Number of the newest messages of each node and kind whose answers are still collected."""
 
-_GONE = (
+_GONE_CODES = (
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
@@ -302,7 +326,7 @@ _GONE = (
 
 def gone(reply: Message) -> bool:
     """Whether this is Flower's own reply in place of a node that is not connected."""
-    return reply.has_error() and reply.error.code in _GONE
+    return reply.has_error() and reply.error.code in _GONE_CODES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +337,7 @@ class Waiting:
         timeout: Longest time, in seconds.
         min_replies: Share of the answers after which the grace time of the others begins.
         grace: Grace time, as a multiple of the time that this share took. It is at least
-            :data:`LEAST` seconds.
+            :data:`MIN_GRACE_SECONDS` seconds.
     """
 
     timeout: float = setting(3600.0, "maximum waiting time in seconds", gt=0, lt=1e9)
@@ -322,7 +346,7 @@ class Waiting:
     )
     grace: float = setting(
         2.0,
-        f"grace time as a multiple of the time until this fraction; at least {LEAST:g} seconds",
+        f"grace time as a multiple of the time until this fraction; at least {MIN_GRACE_SECONDS:g} seconds",
         ge=0,
         lt=1e9,
     )
@@ -330,13 +354,13 @@ class Waiting:
     def __post_init__(self) -> None:
         check(self)
 
-    def enough(self, count: int) -> int:
+    def enough_replies(self, count: int) -> int:
         """Return the number of answers, out of ``count``, after which the grace time begins."""
         return math.ceil(self.min_replies * count - 1e-9)
 
-    def rest(self, took: float) -> float:
-        """Return the grace time in seconds if enough answers arrived within ``took`` seconds."""
-        return max(LEAST, self.grace * took)
+    def grace_seconds(self, elapsed: float) -> float:
+        """Return the grace time in seconds if enough answers arrived within ``elapsed`` seconds."""
+        return max(MIN_GRACE_SECONDS, self.grace * elapsed)
 
 
 class RequestKind(NamedTuple):
@@ -344,19 +368,19 @@ class RequestKind(NamedTuple):
 
     Attributes:
         node: The node's id.
-        what: Training, test or query for the client id.
+        request: Training, test or query for the client id.
     """
 
     node: int
-    what: str
+    request: str
 
     @classmethod
     def of(cls, message: Message) -> RequestKind:
         """Return the receiver and the kind of a message."""
-        about = message.metadata
+        metadata = message.metadata
+        is_query = metadata.message_type == QUERY
         return cls(
-            about.dst_node_id,
-            "query" if about.message_type == QUERY else about.message_type.partition(".")[0],
+            metadata.dst_node_id, "query" if is_query else metadata.message_type.partition(".")[0]
         )
 
 
@@ -369,21 +393,22 @@ class Messenger:
 
     Attributes:
         grid: Flower's grid.
-        owed: Messages without an answer since the last message of this kind that the node answered,
-            oldest first.
-        asleep: Nodes that have answered nothing since they last left a message without an answer.
-        usual: The longest time, in seconds, in which enough answers to tasks arrived.
-        late: Answers that arrived after their exchange.
-        longest: The longest time, in seconds, that a node took for an answer.
+        unanswered: Messages without an answer since the last message of this kind that the node
+            answered, oldest first.
+        silent_nodes: Nodes that have answered nothing since they last left a message without an
+            answer.
+        usual_seconds: The longest time, in seconds, in which enough answers to tasks arrived.
+        late_replies: Answers that arrived after their exchange.
+        longest_seconds: The longest time, in seconds, that a node took for an answer.
     """
 
     grid: Grid
-    owed: dict[RequestKind, list[str]] = field(default_factory=dict)
-    asleep: set[int] = field(default_factory=set)
-    usual: float | None = None
-    late: list[Message] = field(default_factory=list)
-    longest: dict[RequestKind, float] = field(default_factory=dict)
-    _open: dict[str, tuple[RequestKind, float]] = field(default_factory=dict)
+    unanswered: dict[RequestKind, list[str]] = field(default_factory=dict)
+    silent_nodes: set[int] = field(default_factory=set)
+    usual_seconds: float | None = None
+    late_replies: list[Message] = field(default_factory=list)
+    longest_seconds: dict[RequestKind, float] = field(default_factory=dict)
+    _open_requests: dict[str, tuple[RequestKind, float]] = field(default_factory=dict)
 
     def now(self) -> float:
         """Return the time in seconds."""
@@ -393,174 +418,213 @@ class Messenger:
         """Wait some seconds."""
         time.sleep(seconds)
 
-    def behind(self, kind: RequestKind) -> bool:
+    def is_behind(self, kind: RequestKind) -> bool:
         """Whether a node gets requests of this kind without a wait for the answer."""
-        return len(self.owed.get(kind, ())) >= BEHIND
+        return len(self.unanswered.get(kind, ())) >= MAX_UNANSWERED
 
     def ask(
-        self, messages: Iterable[Message], waiting: Waiting, connected: Collection[int] = ()
+        self,
+        messages: Iterable[Message],
+        waiting: Waiting,
+        connected_nodes: Collection[int] = (),
     ) -> list[Message]:
         """Send tasks and collect the answers.
 
-        The server does not wait for nodes that owe too many answers. If all receivers owe too many,
-        it waits for all. If it waits for no node that has answered before, but other connected
-        nodes have, then the timeout is the longest time that enough answers took so far, plus the
-        grace time.
+        The server does not wait for nodes with too many unanswered messages. If all receivers have
+        too many, it waits for all. If it waits for no node that has answered before, but other
+        connected nodes have, then the timeout is the longest time that enough answers took so far,
+        plus the grace time.
 
         Args:
             messages: The messages.
             waiting: How long to wait.
-            connected: The connected nodes.
+            connected_nodes: The connected nodes.
 
         Returns:
             The answers.
         """
         messages = list(messages)
-        self.hear()
-        asked = {RequestKind.of(message) for message in messages}
-        waited = {kind for kind in asked if not self.behind(kind)} or asked
-        reliable = {kind for kind in self.longest if not self.behind(kind)}
-        others = {
-            kind.node for kind in reliable - asked if kind.what in {one.what for one in asked}
-        } & set(connected)
-        if self.usual is not None and others and not waited & reliable and waiting.min_replies < 1:
-            waiting = replace(
-                waiting, timeout=min(waiting.timeout, self.usual + waiting.rest(self.usual))
-            )
-        replies, took = self.exchange(messages, {kind.node for kind in waited}, waiting)
-        if took is not None:
-            self.usual = max(took, self.usual or 0.0)
+        self.collect_late()
+        asked_kinds = {RequestKind.of(message) for message in messages}
+        awaited_kinds = {kind for kind in asked_kinds if not self.is_behind(kind)} or asked_kinds
+        # Nodes that have answered before and still do. Some of them may not be asked this time.
+        reliable_kinds = {kind for kind in self.longest_seconds if not self.is_behind(kind)}
+        requests = {kind.request for kind in asked_kinds}
+        reliable_others = {
+            kind.node for kind in reliable_kinds - asked_kinds if kind.request in requests
+        }
+        if (
+            self.usual_seconds is not None
+            and reliable_others.intersection(connected_nodes)
+            and not awaited_kinds & reliable_kinds
+            and waiting.min_replies < 1
+        ):
+            usual_timeout = self.usual_seconds + waiting.grace_seconds(self.usual_seconds)
+            waiting = replace(waiting, timeout=min(waiting.timeout, usual_timeout))
+        replies, elapsed = self.exchange(messages, {kind.node for kind in awaited_kinds}, waiting)
+        if elapsed is not None:
+            self.usual_seconds = max(elapsed, self.usual_seconds or 0.0)
         return replies
 
     def exchange(
-        self, messages: Iterable[Message], waited: Collection[int], waiting: Waiting
+        self, messages: Iterable[Message], awaited_nodes: Collection[int], waiting: Waiting
     ) -> tuple[list[Message], float | None]:
         """Send messages and wait for the answers.
 
-        The wait ends when all nodes in ``waited`` have answered, when the grace time after enough
-        of their answers has passed, or at the timeout.
+        The wait ends when all nodes in ``awaited_nodes`` have answered, when the grace time after
+        enough of their answers has passed, or at the timeout.
 
         Args:
             messages: The messages.
-            waited: The nodes to wait for.
+            awaited_nodes: The nodes to wait for.
             waiting: How long to wait.
 
         Returns:
             The answers of all nodes, and the time in seconds until there were enough; None if there
             were never enough.
         """
-        sent, begun = self._send(messages), self.now()
-        goal = {id for id, node in sent.items() if node in waited}
-        heard: list[Message] = []
-        end, took = begun + waiting.timeout, None
+        node_of_message = self._send(messages)
+        start = self.now()
+        end = start + waiting.timeout
+        awaited_ids = {
+            message_id for message_id, node in node_of_message.items() if node in awaited_nodes
+        }
+        replies: list[Message] = []
+        seconds_to_enough = None
         while True:
             for reply in self._pull():
-                id = reply.metadata.reply_to_message_id
-                if gone(reply):  # no answer will arrive
-                    goal.discard(id)
-                (heard if id in sent else self.late).append(reply)
+                message_id = reply.metadata.reply_to_message_id
+                if gone(reply):
+                    # No answer of this node will arrive.
+                    awaited_ids.discard(message_id)
+                (replies if message_id in node_of_message else self.late_replies).append(reply)
             now = self.now()
-            left = goal & self._open.keys()
-            if (
-                took is None
-                and goal
-                and (rest := self._rest(len(goal), left, now - begun, waiting)) is not None
-            ):
-                took, end = now - begun, min(end, now + rest)
-            if not left or now >= end:
+            missing_ids = awaited_ids & self._open_requests.keys()
+            # Once enough answers are there, the others have only the grace time.
+            if seconds_to_enough is None and awaited_ids:
+                remaining = self._remaining_seconds(
+                    len(awaited_ids), missing_ids, now - start, waiting
+                )
+                if remaining is not None:
+                    seconds_to_enough = now - start
+                    end = min(end, now + remaining)
+            if not missing_ids or now >= end:
                 break
-            self.sleep(min(1.0, max(0.05, (now - begun) / 20), end - now))
-        self.asleep |= {node for id, node in sent.items() if id in self._open}
-        return heard, took
+            # Look often at first, and then about twenty times in the time that has passed.
+            self.sleep(min(1.0, max(0.05, (now - start) / 20), end - now))
+        self.silent_nodes |= {
+            node
+            for message_id, node in node_of_message.items()
+            if message_id in self._open_requests
+        }
+        return replies, seconds_to_enough
 
-    def _rest(
-        self, count: int, left: Collection[str], took: float, waiting: Waiting
+    def _remaining_seconds(
+        self, awaited: int, missing_ids: Collection[str], elapsed: float, waiting: Waiting
     ) -> float | None:
-        """The seconds that remain for the ``left`` of ``count`` answers; None while too few have arrived.
+        """The seconds that remain for the missing ones of the awaited answers; None while too few have arrived.
 
         With fewer than five clients, for example, a share of 0.8 requires all answers. Then the
         last client has its longest time so far, or else that of the others, plus the grace time.
         """
-        if count - len(left) >= waiting.enough(count):
-            return waiting.rest(took)
-        if len(left) > 1 or count == 1 or waiting.min_replies == 1:
+        if awaited - len(missing_ids) >= waiting.enough_replies(awaited):
+            return waiting.grace_seconds(elapsed)
+        if len(missing_ids) > 1 or awaited == 1 or waiting.min_replies == 1:
             return None
-        known = self.longest.get(self._open[next(iter(left))][0], self.usual)
-        return (
-            None if known is None else max(waiting.rest(took), known + waiting.rest(known) - took)
+        last_kind, _ = self._open_requests[next(iter(missing_ids))]
+        expected = self.longest_seconds.get(last_kind, self.usual_seconds)
+        if expected is None:
+            return None
+        return max(
+            waiting.grace_seconds(elapsed), expected + waiting.grace_seconds(expected) - elapsed
         )
 
-    def hear(self) -> None:
+    def collect_late(self) -> None:
         """Collect the answers that have arrived since the last exchange."""
-        self.late += self._pull()
+        self.late_replies += self._pull()
 
-    def taken(self) -> list[Message]:
+    def take_late(self) -> list[Message]:
         """Return the late answers that have arrived since the last call."""
-        late, self.late = self.late, []
-        return late
+        late_replies = self.late_replies
+        self.late_replies = []
+        return late_replies
 
     def _send(self, messages: Iterable[Message]) -> dict[str, int]:
+        """Send messages; the receiver of each, by the message's id."""
         messages = list(messages)
-        if messages:  # Flower does not accept an empty list
+        # Flower does not accept an empty list.
+        if messages:
             list(self.grid.push_messages(messages))
-        sent = {}
+        node_of_message = {}
         for message in messages:
-            id, kind = message.metadata.message_id, RequestKind.of(message)
-            sent[id], self._open[id] = kind.node, (kind, self.now())
-            owed = self.owed.setdefault(kind, [])
-            owed.append(id)
-            for old in owed[:-FOLLOWED]:
-                owed.remove(old)
-                self._open.pop(old, None)
-        return sent
+            message_id = message.metadata.message_id
+            kind = RequestKind.of(message)
+            node_of_message[message_id] = kind.node
+            self._open_requests[message_id] = (kind, self.now())
+            # The oldest of many unanswered messages is forgotten: its answer is no longer collected.
+            unanswered = self.unanswered.setdefault(kind, [])
+            unanswered.append(message_id)
+            for forgotten_id in unanswered[:-MAX_FOLLOWED]:
+                unanswered.remove(forgotten_id)
+                self._open_requests.pop(forgotten_id, None)
+        return node_of_message
 
     def _pull(self) -> list[Message]:
-        """Fetch answers to open messages; a node that answers is awake and owes no older answer of this kind."""
-        found = []
-        for reply in self.grid.pull_messages(list(self._open)) if self._open else ():
-            id, lost = reply.metadata.reply_to_message_id, gone(reply)
-            if id not in self._open or not (
-                lost or reply.metadata.src_node_id == self._open[id][0].node
-            ):
+        """Fetch answers to open messages; with an answer, older messages of its node and kind no longer count as unanswered."""
+        replies: list[Message] = []
+        if not self._open_requests:
+            return replies
+        for reply in self.grid.pull_messages(list(self._open_requests)):
+            message_id = reply.metadata.reply_to_message_id
+            if message_id not in self._open_requests:
                 continue
-            kind, when = self._open[id]
-            owed = self.owed[kind]
-            for old in [id] if lost else owed[: owed.index(id) + 1]:
-                owed.remove(old)
-                self._open.pop(old, None)
-            if not lost:
-                self.asleep.discard(kind.node)
-                self.longest[kind] = max(self.longest.get(kind, 0.0), self.now() - when)
-            found.append(reply)
-        return found
+            kind, sent_at = self._open_requests[message_id]
+            node_gone = gone(reply)
+            if not node_gone and reply.metadata.src_node_id != kind.node:
+                continue
+            unanswered = self.unanswered[kind]
+            closed_ids = (
+                [message_id] if node_gone else unanswered[: unanswered.index(message_id) + 1]
+            )
+            for closed_id in closed_ids:
+                unanswered.remove(closed_id)
+                self._open_requests.pop(closed_id, None)
+            if not node_gone:
+                self.silent_nodes.discard(kind.node)
+                seconds = self.now() - sent_at
+                self.longest_seconds[kind] = max(self.longest_seconds.get(kind, 0.0), seconds)
+            replies.append(reply)
+        return replies
 
 
-PATIENCE = 3
+MAX_ID_QUERIES = 3
 """Queries after which a node without a usable answer takes no part."""
 
-SECONDS = 60.0
+ID_QUERY_SECONDS = 60.0
 """Seconds that a node has to report its client id before the next query.
 
 While no client is known, the server waits this long.
 """
 
-BRIEF = 10.0
+MIN_ID_QUERY_SECONDS = 10.0
 """Shortest wait, in seconds, for the client ids of new nodes if others are known.
 
 The wait is the time that the others took plus the grace time, if this is longer.
 """
 
 
-def _failure(reply: Message) -> str | None:
+def _id_failure(reply: Message) -> str | None:
     """Why a reply does not identify a node; None if it does, or if the app does not know Coterie."""
     if reply.has_error():
-        reason = reply.error.reason or ""
-        if f"Invalid message type: {QUERY}" in reason:
+        error_text = reply.error.reason or ""
+        if f"Invalid message type: {QUERY}" in error_text:
             return "its app has Flower's earlier interface, client_fn; it needs functions for @app.train and @app.evaluate"
-        return None if NO_TEST in reason else f"its app failed: {brief(reason or reply.error.code)}"
+        if NO_TEST in error_text:
+            return None
+        return f"its app failed: {brief(error_text or reply.error.code)}"
     try:
-        heard(reply.content)
-        heard_schema(reply.content)
+        claim_in_reply(reply.content)
+        schema_in_reply(reply.content)
     except Unfit as error:
         return brief(error)
     return None
@@ -613,10 +677,10 @@ class Nodes:
     The server asks a new node for its client id, see :data:`.messages.QUERY`. If the node claims an
     id, and ``identity`` allows it, the node is that client, also under a new node id after a
     restart. (:func:`~coterie.engines.flower.client_app` claims ``client-id`` or ``partition-id``.)
-    A node that claims no id is the client that it was ``before`` the server was stopped, or else
-    gets the smallest free id. A refused node is not asked again while it stays connected. A node
-    that does not answer is asked again after :data:`SECONDS`, and the server does not wait for it
-    then.
+    A node that claims no id is the client that it was before the server was stopped, or else gets
+    the smallest free id. A refused node is not asked again while it stays connected. A node that
+    does not answer is asked again after :data:`ID_QUERY_SECONDS`, and the server does not wait for
+    it then.
 
     A node also states the schema of its data. A node whose schema differs from the federation's is
     refused like one that is not the client that it claims to be, and is told why.
@@ -625,56 +689,56 @@ class Nodes:
         messenger: Sends and receives messages.
         waiting: How long to wait for answers.
         identity: The rule for the client id of a node.
-        before: Node -> client, before the server was stopped.
-        client: Node -> client.
-        names: Client -> its name, for clients with names; also of nodes that were refused.
-        greeting: Content of the message that asks a node for its id: a model and a config, for apps
+        clients_before: Node -> client, before the server was stopped.
+        client_of_node: Node -> client.
+        client_names: Client -> its name, for clients with names; also of nodes that were refused.
+        id_query: Content of the message that asks a node for its id: a model and a config, for apps
             that do not know Coterie.
-        aware: Clients whose apps know Coterie.
-        functions: Those of them whose apps train by a function of their own.
+        coterie_clients: Clients whose apps know Coterie.
+        function_clients: Those of them whose apps train by a function of their own.
         notes: Events since the notes were last taken: nodes that were refused or do not report an
             id, answers that came too late, and several nodes that are the same client at the same
             time. Of these, the last one gets the messages.
-        asked: Node -> when it was last asked for its id, until it answers.
-        deaf: Node -> how often it has not given a usable answer about its id.
-        refused: Connected nodes that were refused.
-        place: Client -> the node that gets its messages.
-        doubled: Clients with several connected nodes.
-        greeted: Nodes that have once been asked for their ids with a wait for the answer.
-        took: The longest time, in seconds, in which enough of them answered.
-        noted: Texts of notes that are given only once.
+        query_times: Node -> when it was last asked for its id, until it answers.
+        failed_queries: Node -> how often it has not given a usable answer about its id.
+        refused_nodes: Connected nodes that were refused.
+        node_of_client: Client -> the node that gets its messages.
+        doubled_clients: Clients with several connected nodes.
+        queried_nodes: Nodes that have once been asked for their ids with a wait for the answer.
+        longest_query_seconds: The longest time, in seconds, in which enough of them answered.
+        noted_texts: Texts of notes that are given only once.
         schema: What the federation states: the schema that all nodes must share. None until it is
             known.
-        stated: Node -> what it states about its data.
-        unlike: Connected nodes that were refused because of what they state -> the client and the
-            reason.
-        mute: Clients of which it was noted that they state no schema.
-        versions: Package -> the server's version, for notes about nodes with another one.
+        statements: Node -> what it states about its data.
+        differing_nodes: Connected nodes that were refused because of what they state -> the client
+            and the reason.
+        schemaless_clients: Clients of which it was noted that they state no schema.
+        server_versions: Package -> the server's version, for notes about nodes with another one.
     """
 
     messenger: Messenger
     waiting: Waiting = Waiting()
     identity: Identity = field(default_factory=Identity)
-    before: Mapping[int, Client] = field(default_factory=dict)
-    client: dict[int, Client] = field(default_factory=dict)
-    names: dict[Client, str] = field(default_factory=dict)
-    greeting: RecordDict = field(default_factory=RecordDict)
-    aware: set[Client] = field(default_factory=set)
-    functions: set[Client] = field(default_factory=set)
+    clients_before: Mapping[int, Client] = field(default_factory=dict)
+    client_of_node: dict[int, Client] = field(default_factory=dict)
+    client_names: dict[Client, str] = field(default_factory=dict)
+    id_query: RecordDict = field(default_factory=RecordDict)
+    coterie_clients: set[Client] = field(default_factory=set)
+    function_clients: set[Client] = field(default_factory=set)
     notes: list[Note] = field(default_factory=list)
-    asked: dict[int, float] = field(default_factory=dict)
-    deaf: dict[int, int] = field(default_factory=dict)
-    refused: set[int] = field(default_factory=set)
-    place: dict[Client, int] = field(default_factory=dict)
-    doubled: set[Client] = field(default_factory=set)
-    greeted: set[int] = field(default_factory=set)
-    took: float = 0.0
-    noted: set[str] = field(default_factory=set)
+    query_times: dict[int, float] = field(default_factory=dict)
+    failed_queries: dict[int, int] = field(default_factory=dict)
+    refused_nodes: set[int] = field(default_factory=set)
+    node_of_client: dict[Client, int] = field(default_factory=dict)
+    doubled_clients: set[Client] = field(default_factory=set)
+    queried_nodes: set[int] = field(default_factory=set)
+    longest_query_seconds: float = 0.0
+    noted_texts: set[str] = field(default_factory=set)
     schema: Stated | None = None
-    stated: dict[int, Stated] = field(default_factory=dict)
-    unlike: dict[int, tuple[Client, str]] = field(default_factory=dict)
-    mute: set[Client] = field(default_factory=set)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    statements: dict[int, Stated] = field(default_factory=dict)
+    differing_nodes: dict[int, tuple[Client, str]] = field(default_factory=dict)
+    schemaless_clients: set[Client] = field(default_factory=set)
+    server_versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def grid(self) -> Grid:
@@ -684,45 +748,60 @@ class Nodes:
     @property
     def shown(self) -> Shown:
         """What is needed to show texts with the clients' names."""
-        return Shown.of({}, self.names)
+        return Shown.of({}, self.client_names)
 
-    def look(self) -> frozenset[Client]:
+    def update(self) -> frozenset[Client]:
         """Return the clients that are connected now, and ask new nodes for their ids."""
-        keys = {node.node_id: node.public_key for node in self.grid.get_nodes()}
-        online = set(keys)
-        self.refused &= online  # a node that returns is asked again
-        for node in self.unlike.keys() - online:
-            del self.unlike[node]
-        for node in (self.asked.keys() | self.deaf.keys()) - online:
-            self.asked.pop(node, None)
-            self.deaf.pop(node, None)
-        self.messenger.hear()
-        self._hear(self.messenger.taken(), keys)
-        new = [node for node in sorted(online) if self._to_ask(node)]
-        if new:
-            self._meet(new, keys)
-        count = Counter(self.client[node] for node in online if node in self.client)
-        for client in sorted(count):
-            if count[client] > 1 and client not in self.doubled:
-                text = f"{count[client]} nodes claim to be client {client}; only the one that came last is used"
-                self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=text))
-        self.doubled = {client for client in count if count[client] > 1}
-        for node, client in self.client.items():
-            if node in online or client not in count:
-                self.place[client] = node
-        return frozenset(count)
+        public_keys = {node.node_id: node.public_key for node in self.grid.get_nodes()}
+        online_nodes = set(public_keys)
+        self._forget_disconnected(online_nodes)
+        # Answers to earlier queries may have arrived meanwhile.
+        self.messenger.collect_late()
+        self._process_replies(self.messenger.take_late(), public_keys)
+        new_nodes = [node for node in sorted(online_nodes) if self._is_to_ask(node)]
+        if new_nodes:
+            self._ask_new(new_nodes, public_keys)
+        node_counts = Counter(
+            self.client_of_node[node] for node in online_nodes if node in self.client_of_node
+        )
+        self._note_doubled(node_counts)
+        # Nodes are in the order in which they joined: of several connected nodes of a client, the
+        # last one gets its messages. A client without connected nodes keeps its last node.
+        for node, client in self.client_of_node.items():
+            if node in online_nodes or client not in node_counts:
+                self.node_of_client[client] = node
+        return frozenset(node_counts)
+
+    def _forget_disconnected(self, online_nodes: set[int]) -> None:
+        """Forget refusals and open queries of nodes that have gone, so that they are asked again if they return."""
+        self.refused_nodes.intersection_update(online_nodes)
+        for node in self.differing_nodes.keys() - online_nodes:
+            del self.differing_nodes[node]
+        for node in (self.query_times.keys() | self.failed_queries.keys()) - online_nodes:
+            self.query_times.pop(node, None)
+            self.failed_queries.pop(node, None)
+
+    def _note_doubled(self, node_counts: Mapping[Client, int]) -> None:
+        """Note the clients that several connected nodes claim to be, once while this lasts."""
+        doubled_clients = {client for client in node_counts if node_counts[client] > 1}
+        for client in sorted(doubled_clients - self.doubled_clients):
+            text = f"{node_counts[client]} nodes claim to be client {client}; only the one that came last is used"
+            self.notes.append(Note(kind="node", effect="warns", clients=(client,), text=text))
+        self.doubled_clients = doubled_clients
 
     def node(self, client: Client) -> int:
         """Return the node of a client; of several connected ones, the one that connected last."""
-        return self.place[client]
+        return self.node_of_client[client]
 
-    def wait(self, count: int, seconds: float, tell: Callable[[str], None]) -> frozenset[Client]:
+    def wait_for_clients(
+        self, count: int, seconds: float, show_progress: Callable[[str], None]
+    ) -> frozenset[Client]:
         """Wait until enough clients are connected.
 
         Args:
             count: Number of clients.
             seconds: Longest time, in seconds.
-            tell: Function that receives progress messages.
+            show_progress: Function that receives progress messages.
 
         Returns:
             The connected clients.
@@ -730,35 +809,38 @@ class Nodes:
         Raises:
             EngineError: There are too few clients after this time.
         """
-        end, last, said = self.messenger.now() + seconds, -1, 0
+        end = self.messenger.now() + seconds
+        shown_node_count = -1
+        shown_notes = 0
         while True:
-            came = len(list(self.grid.get_node_ids()))
-            there = self.look() if came >= count else frozenset()
-            unlike = self.unlike_clients
-            if there and len(there) + len(unlike) >= count:
-                return there
-            if len(unlike) >= count and not self.client:
-                who, why = next(iter(unlike.items()))
+            node_count = len(list(self.grid.get_node_ids()))
+            clients = self.update() if node_count >= count else frozenset()
+            differing_clients = self.differing_clients
+            if clients and len(clients) + len(differing_clients) >= count:
+                return clients
+            if len(differing_clients) >= count and not self.client_of_node:
+                client, difference = next(iter(differing_clients.items()))
+                example = self.shown.text(f"client {client}: {difference}")
                 raise EngineError(
-                    f"all {len(unlike)} clients are refused, for example {self.shown.text(f'client {who}: {why}')}"
+                    f"all {len(differing_clients)} clients are refused, for example {example}"
                 )
-            for note in self.notes[said:]:
-                tell(self.shown.text(note.text))
-            said = len(self.notes)
+            for note in self.notes[shown_notes:]:
+                show_progress(self.shown.text(note.text))
+            shown_notes = len(self.notes)
             if self.messenger.now() >= end:
-                hint = (
-                    "; ".join(self.shown.text(note.text) for note in self.notes)
-                    or "are the SuperNodes running?"
-                )
+                note_texts = "; ".join(self.shown.text(note.text) for note in self.notes)
+                hint = note_texts or "are the SuperNodes running?"
                 raise EngineError(
-                    f"waited {seconds:g} s for {count} clients, and {came} nodes connected; {hint}"
+                    f"waited {seconds:g} s for {count} clients, and {node_count} nodes connected; {hint}"
                 )
-            if came != last:
-                tell(f"{came} of {count} nodes connected")
-                last = came
+            if node_count != shown_node_count:
+                show_progress(f"{node_count} of {count} nodes connected")
+                shown_node_count = node_count
             self.messenger.sleep(0.5)
 
-    def awake(self, clients: Iterable[Client], members: Collection[Client]) -> frozenset[Client]:
+    def responsive_clients(
+        self, clients: Iterable[Client], members: Collection[Client]
+    ) -> frozenset[Client]:
         """Return the connected clients that can take part.
 
         These are the members, and other clients that have no unanswered message or have answered
@@ -771,216 +853,253 @@ class Nodes:
         Returns:
             The clients that can take part.
         """
-        clients = frozenset(clients)
-        silent = {
+        connected_clients = frozenset(clients)
+        silent_nodes = self.messenger.silent_nodes
+        silent_clients = {
             client
-            for client in clients.difference(members)
-            if self.node(client) in self.messenger.asleep
+            for client in connected_clients.difference(members)
+            if self.node(client) in silent_nodes
         }
-        nodes = [
-            self.node(client)
-            for client in sorted(silent)
-            if self._lately(self.node(client)) is None
-        ]
-        if nodes:
-            self.asked.update(dict.fromkeys(nodes, self.messenger.now()))
-            self._hear(self.messenger.exchange(self._queries(nodes), (), self.waiting)[0], {})
-        return frozenset(
-            client
-            for client in clients
-            if client not in silent or self.node(client) not in self.messenger.asleep
-        )
+        nodes_to_ask = []
+        for client in sorted(silent_clients):
+            node = self.node(client)
+            if not self._has_open_query(node):
+                nodes_to_ask.append(node)
+        if nodes_to_ask:
+            self.query_times.update(dict.fromkeys(nodes_to_ask, self.messenger.now()))
+            replies, _ = self.messenger.exchange(self._id_queries(nodes_to_ask), (), self.waiting)
+            self._process_replies(replies, {})
+        # A node whose late answer has just come is not silent any more.
+        still_silent = {
+            client for client in silent_clients if self.node(client) in self.messenger.silent_nodes
+        }
+        return connected_clients - still_silent
 
     @property
-    def unlike_clients(self) -> dict[Client, str]:
+    def differing_clients(self) -> dict[Client, str]:
         """Client -> why its node takes no part, for connected nodes whose schema or model differs."""
-        part = set(self.client.values())
-        return {client: why for client, why in sorted(self.unlike.values()) if client not in part}
+        accepted_clients = set(self.client_of_node.values())
+        return {
+            client: difference
+            for client, difference in sorted(self.differing_nodes.values())
+            if client not in accepted_clients
+        }
 
-    def agree(self) -> None:
+    def agree_on_schema(self) -> None:
         """Choose the schema of the federation if it is not known, and refuse the nodes that differ.
 
         It is the schema that most of the connected nodes share; of equally many, that of the
         smallest client id.
         """
         if self.schema is None:
-            by_client = {
-                client: self.stated[node]
-                for node, client in self.client.items()
-                if node in self.stated
+            statements = {
+                client: self.statements[node]
+                for node, client in self.client_of_node.items()
+                if node in self.statements
             }
-            self.schema = most_shared(by_client)
+            self.schema = most_shared(statements)
             if self.schema is not None:
-                self._tell_of_tie(by_client, self.schema)
-            for node in list(self.client):
-                self._compare(node)
-        silent = {
-            client for node, client in self.client.items() if node not in self.stated
-        } - self.mute
-        if silent and self.schema is not None:
-            self.mute |= silent
-            self._once(unstated(map(str, sorted(silent))), tuple(sorted(silent)))
+                self._note_tie(statements, self.schema)
+            for node in list(self.client_of_node):
+                self._compare_schema(node)
+        schemaless_clients = {
+            client for node, client in self.client_of_node.items() if node not in self.statements
+        }
+        schemaless_clients -= self.schemaless_clients
+        if schemaless_clients and self.schema is not None:
+            self.schemaless_clients |= schemaless_clients
+            clients = tuple(sorted(schemaless_clients))
+            self._note_once(unstated_schema_note(map(str, clients)), clients)
 
-    def _tell_of_tie(self, stated: Mapping[Client, Stated], chosen: Stated) -> None:
+    def _note_tie(self, statements: Mapping[Client, Stated], chosen: Stated) -> None:
         """Note that as many nodes have another schema, so that nothing shows which one is right."""
-        count = Counter(one.key for one in stated.values())
-        others = [
-            client
-            for client, one in stated.items()
-            if one.key != chosen.key and one.difference(chosen)
+        schema_counts = Counter(statement.key for statement in statements.values())
+        rival_counts = [
+            schema_counts[statement.key]
+            for statement in statements.values()
+            if statement.key != chosen.key and statement.difference(chosen)
         ]
-        if others and max(count[stated[client].key] for client in others) == count[chosen.key]:
-            first = min(client for client, one in stated.items() if one.key == chosen.key)
-            text = (
-                f"as many clients share another schema as share that of client {first}, which counts because its id is "
-                "smaller; MethodStrategy.schema says which is right"
-            )
-            self._once(text, (first,))
-
-    def _compare(self, node: int) -> None:
-        """Refuse a node that differs from the federation, and tell it so."""
-        client, stated = self.client[node], self.stated.get(node)
-        if stated is None:
+        if not rival_counts or max(rival_counts) != schema_counts[chosen.key]:
             return
-        why = stated.difference(self.schema or replace(stated, model=""))
-        if why is None:
-            if (other := other_versions(self.versions, stated.versions)) is not None:
-                self._once(f"client {client} has other versions: {brief(other)}", (client,))
-            return
-        why = brief(f"its schema differs: {why}")
-        self.refused.add(node)
-        self.unlike[node] = client, why
-        del self.client[node]
-        self._once(f"client {client} is refused: {why}", (client,))
-        told = RecordDict({CONFIG: ConfigRecord({REFUSED: why})})
-        self.messenger.exchange(
-            [Message(told, dst_node_id=node, message_type=QUERY)], (), self.waiting
+        first_client = min(
+            client for client, statement in statements.items() if statement.key == chosen.key
         )
+        text = (
+            f"as many clients share another schema as share that of client {first_client}, which counts because its id is "
+            "smaller; MethodStrategy.schema says which is right"
+        )
+        self._note_once(text, (first_client,))
 
-    def taken(self) -> tuple[Note, ...]:
+    def _compare_schema(self, node: int) -> None:
+        """Refuse a node that differs from the federation, and tell it so."""
+        client = self.client_of_node[node]
+        statement = self.statements.get(node)
+        if statement is None:
+            return
+        # Without a schema of the federation, only the node's model can differ.
+        difference = statement.difference(self.schema or replace(statement, model=""))
+        if difference is None:
+            versions = other_versions(self.server_versions, statement.versions)
+            if versions is not None:
+                self._note_once(f"client {client} has other versions: {brief(versions)}", (client,))
+            return
+        refusal = brief(f"its schema differs: {difference}")
+        self.refused_nodes.add(node)
+        self.differing_nodes[node] = client, refusal
+        del self.client_of_node[node]
+        self._note_once(f"client {client} is refused: {refusal}", (client,))
+        content = RecordDict({CONFIG: ConfigRecord({REFUSED: refusal})})
+        message = Message(content, dst_node_id=node, message_type=QUERY)
+        self.messenger.exchange([message], (), self.waiting)
+
+    def take_notes(self) -> tuple[Note, ...]:
         """Return the notes since the last call."""
-        notes, self.notes = tuple(self.notes), []
+        notes = tuple(self.notes)
+        self.notes = []
         return notes
 
     # -- client ids of nodes
     # ------------------------------------------------------------------------------------------
 
-    def _lately(self, node: int) -> float | None:
-        """When a node was asked, if it still has time to answer."""
-        when = self.asked.get(node)
-        return when if when is not None and self.messenger.now() < when + SECONDS else None
+    def _has_open_query(self, node: int) -> bool:
+        """Whether a node that was asked for its id still has time to answer."""
+        query_time = self.query_times.get(node)
+        return query_time is not None and self.messenger.now() < query_time + ID_QUERY_SECONDS
 
-    def _to_ask(self, node: int) -> bool:
-        known = node in self.client or node in self.refused
-        return not known and self.deaf.get(node, 0) < PATIENCE and self._lately(node) is None
+    def _is_to_ask(self, node: int) -> bool:
+        if node in self.client_of_node or node in self.refused_nodes:
+            return False
+        return self.failed_queries.get(node, 0) < MAX_ID_QUERIES and not self._has_open_query(node)
 
-    def _queries(self, nodes: Iterable[int]) -> list[Message]:
+    def _id_queries(self, nodes: Iterable[int]) -> list[Message]:
         return [
-            Message(RecordDict(dict(self.greeting)), dst_node_id=node, message_type=QUERY)
+            Message(RecordDict(dict(self.id_query)), dst_node_id=node, message_type=QUERY)
             for node in nodes
         ]
 
-    def _meet(self, new: Iterable[int], keys: Mapping[int, bytes]) -> None:
-        new = list(new)
-        brief = max(BRIEF, self.took + self.waiting.grace * self.took)
-        waiting = replace(self.waiting, timeout=min(SECONDS, brief) if self.client else SECONDS)
-        first = [node for node in new if node not in self.greeted]
-        self.greeted.update(new)
-        self.asked.update(dict.fromkeys(new, self.messenger.now()))
-        replies, took = self.messenger.exchange(self._queries(new), first, waiting)
-        self.took = max(self.took, took or 0.0)
-        self._hear([*replies, *self.messenger.taken()], keys)
-        for node in new:
-            if node in self.asked:
-                self._put_off(node, "no answer")
+    def _ask_new(self, new_nodes: Collection[int], public_keys: Mapping[int, bytes]) -> None:
+        """Ask new nodes for their client ids, and wait only for those that are asked for the first time."""
+        timeout = ID_QUERY_SECONDS
+        if self.client_of_node:
+            # The others are ready, so new nodes get only as long as these took, and the grace time.
+            usual_seconds = (
+                self.longest_query_seconds + self.waiting.grace * self.longest_query_seconds
+            )
+            timeout = min(timeout, max(MIN_ID_QUERY_SECONDS, usual_seconds))
+        first_asked = [node for node in new_nodes if node not in self.queried_nodes]
+        self.queried_nodes.update(new_nodes)
+        self.query_times.update(dict.fromkeys(new_nodes, self.messenger.now()))
+        replies, seconds_to_enough = self.messenger.exchange(
+            self._id_queries(new_nodes), first_asked, replace(self.waiting, timeout=timeout)
+        )
+        self.longest_query_seconds = max(self.longest_query_seconds, seconds_to_enough or 0.0)
+        self._process_replies([*replies, *self.messenger.take_late()], public_keys)
+        for node in new_nodes:
+            if node in self.query_times:
+                self._count_failure(node, "no answer")
 
-    def _hear(self, replies: Iterable[Message], keys: Mapping[int, bytes]) -> None:
+    def _process_replies(
+        self, replies: Iterable[Message], public_keys: Mapping[int, bytes]
+    ) -> None:
         """Process the nodes' answers about their ids, and note late answers to other messages."""
-        said: dict[int, Message] = {}
+        id_replies: dict[int, Message] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
             if gone(reply):
                 continue
-            if node in self.client and reply.metadata.message_type != QUERY:
-                self._once(
-                    f"client {self.client[node]} answered late: the other clients continued without it",
-                    (self.client[node],),
-                )
-            elif reply.metadata.message_type == QUERY:
-                self.asked.pop(node, None)
-                said.setdefault(node, reply)
-        said = {
+            is_id_reply = reply.metadata.message_type == QUERY
+            if is_id_reply:
+                self.query_times.pop(node, None)
+                id_replies.setdefault(node, reply)
+            elif node in self.client_of_node:
+                client = self.client_of_node[node]
+                text = f"client {client} answered late: the other clients continued without it"
+                self._note_once(text, (client,))
+        # Only connected nodes that have no client yet.
+        id_replies = {
             node: reply
-            for node, reply in said.items()
-            if node in keys and node not in {*self.client, *self.refused}
+            for node, reply in id_replies.items()
+            if node in public_keys
+            and node not in self.client_of_node
+            and node not in self.refused_nodes
         }
-        failures = {node: _failure(reply) for node, reply in said.items()}
-        knowing = {
-            n: r.content[WHO]
-            for n, r in said.items()
-            if failures[n] is None and r.has_content() and WHO in r.content
-        }
-        named = {
-            node: claim for node in knowing if (claim := heard(said[node].content)) is not None
-        }
-        claimed = [claim.client for claim in named.values()]
-        for node in sorted(said):
-            why = failures[node]
-            if why is not None:
-                self._put_off(node, why)
-            else:
-                self._admit(node, badges(node, keys[node]), named.get(node), claimed)
-                stated = heard_schema(said[node].content) if said[node].has_content() else None
-                if stated is None:
-                    self.stated.pop(node, None)
-                else:
-                    self.stated[node] = stated
-                if node in knowing and node in self.client:
-                    self.aware.add(self.client[node])
-                    if knowing[node].get(FUNCTIONS) == 1:
-                        self.functions.add(self.client[node])
-                if node in self.client and self.schema is not None:
-                    self._compare(node)
+        # All claims are read before the first node is admitted: a node without a claim must not get
+        # an id that another one claims.
+        failures = {node: _id_failure(reply) for node, reply in id_replies.items()}
+        claims: dict[int, Claim] = {}
+        for node, reply in id_replies.items():
+            if failures[node] is None and reply.has_content():
+                claim = claim_in_reply(reply.content)
+                if claim is not None:
+                    claims[node] = claim
+        claimed_clients = [claim.client for claim in claims.values()]
+        for node in sorted(id_replies):
+            failure = failures[node]
+            if failure is not None:
+                self._count_failure(node, failure)
+                continue
+            identifiers = node_identifiers(node, public_keys[node])
+            self._admit(node, identifiers, claims.get(node), claimed_clients)
+            self._read_statement(node, id_replies[node])
+            if node in self.client_of_node and self.schema is not None:
+                self._compare_schema(node)
+
+    def _read_statement(self, node: int, id_reply: Message) -> None:
+        """Store what a node states about its data and its app."""
+        content = id_reply.content if id_reply.has_content() else RecordDict()
+        statement = schema_in_reply(content)
+        if statement is None:
+            self.statements.pop(node, None)
+        else:
+            self.statements[node] = statement
+        if WHO in content and node in self.client_of_node:
+            client = self.client_of_node[node]
+            self.coterie_clients.add(client)
+            if content[WHO].get(FUNCTIONS) == 1:
+                self.function_clients.add(client)
 
     def _admit(
-        self, node: int, its: tuple[str, ...], claim: Claim | None, claimed: Iterable[Client]
+        self,
+        node: int,
+        identifiers: tuple[str, ...],
+        claim: Claim | None,
+        claimed_clients: Iterable[Client],
     ) -> None:
+        """Give a node its client, or refuse it."""
         if claim and claim.name:
-            self.names.setdefault(
-                claim.client, claim.name
-            )  # the first one stays if two names have the same hash
-        who = None if claim is None else claim.client
+            # The first name stays if two names have the same hash.
+            self.client_names.setdefault(claim.client, claim.name)
+        claimed = None if claim is None else claim.client
         try:
-            own = self.identity.judge(node, its, who)
+            client = self.identity.judge(node, identifiers, claimed)
         except Refused as error:
-            self.refused.add(node)
-            self._once(str(error), () if who is None else (who,))
+            self.refused_nodes.add(node)
+            self._note_once(str(error), () if claimed is None else (claimed,))
             return
-        if own is None and self.identity.rule == CLAIMED:
-            own = self.before.get(node)
-        if own is None:
-            own = self._free(claimed)
-        self.client[node] = own
-        self.identity.bind(own, its)
+        if client is None and self.identity.rule == CLAIMED:
+            client = self.clients_before.get(node)
+        if client is None:
+            client = self._smallest_free_id(claimed_clients)
+        self.client_of_node[node] = client
+        self.identity.bind(client, identifiers)
 
-    def _put_off(self, node: int, why: str) -> None:
-        self.deaf[node] = self.deaf.get(node, 0) + 1
-        if self.deaf[node] == PATIENCE:
-            text = f"node {node} did not report its client id in {PATIENCE} queries and does not take part: {why}"
-            self._once(text, ())
+    def _count_failure(self, node: int, failure: str) -> None:
+        self.failed_queries[node] = self.failed_queries.get(node, 0) + 1
+        if self.failed_queries[node] == MAX_ID_QUERIES:
+            text = f"node {node} did not report its client id in {MAX_ID_QUERIES} queries and does not take part: {failure}"
+            self._note_once(text, ())
 
-    def _once(self, text: str, clients: tuple[Client, ...]) -> None:
-        if text not in self.noted:
-            self.noted.add(text)
+    def _note_once(self, text: str, clients: tuple[Client, ...]) -> None:
+        if text not in self.noted_texts:
+            self.noted_texts.add(text)
             self.notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
 
-    def _free(self, claimed: Iterable[Client]) -> Client:
-        unlike = [client for client, _ in self.unlike.values()]
-        taken = {
-            *self.client.values(),
-            *self.before.values(),
+    def _smallest_free_id(self, claimed_clients: Iterable[Client]) -> Client:
+        used_ids = {
+            *self.client_of_node.values(),
+            *self.clients_before.values(),
             *self.identity.owners,
-            *claimed,
-            *unlike,
+            *claimed_clients,
+            *(client for client, _ in self.differing_nodes.values()),
         }
-        return next(i for i in range(len(taken) + 1) if i not in taken)
+        return next(client for client in range(len(used_ids) + 1) if client not in used_ids)

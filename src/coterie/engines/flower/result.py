@@ -15,7 +15,7 @@ from coterie.models.layout import Layout
 from coterie.notebook.tables import labels
 from coterie.settings import UserError
 
-SHOWN = 8
+MAX_LISTED_CLIENTS = 8
 """Most clients of a group that are listed."""
 
 
@@ -27,43 +27,47 @@ class GroupedResult(Result):
 
     Attributes:
         layout: The layout of the model's parameters.
-        rest: Tensors of the net's state dict that are not part of a row.
-        served: The model of each client; None before the first round.
-        stays: Names of the layers that stay at the clients: these models have the values of the
-            first model there.
+        other_tensors: Tensors of the net's state dict that are not part of a row.
+        assignment: The model of each client; None before the first round.
+        local_layers: Names of the layers that stay at the clients: these models have the values of
+            the first model there.
         personal: Whether clients have personal models, which stay with them.
         sealed: Whether the models are sealed, because the boundary has a rotation.
         names: Client -> its name, for clients with names.
     """
 
     layout: Layout
-    rest: messages.OtherTensors
-    served: Assignment | None = None
-    stays: tuple[str, ...] = ()
+    other_tensors: messages.OtherTensors
+    assignment: Assignment | None = None
+    local_layers: tuple[str, ...] = ()
     personal: bool = False
     sealed: bool = False
     names: Mapping[Client, str] = field(default_factory=dict)
-    _packed: dict[int, ArrayRecord] = field(default_factory=dict)
+    _packed_rows: dict[int, ArrayRecord] = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[tuple[Client | str, ...], ...]:
         """The groups of clients, by their names or else their ids, the largest first; empty before the first round."""
-        if self.served is None:
+        if self.assignment is None:
             return ()
-        shown: Mapping[Client, Any] = labels(self.names, self.served.row)
-        groups = sorted(self.served.groups, key=len, reverse=True)
-        return tuple(tuple(sorted(shown[client] for client in group)) for group in groups)
+        client_labels: Mapping[Client, Any] = labels(self.names, self.assignment.row)
+        labelled_groups = []
+        for group in sorted(self.assignment.groups, key=len, reverse=True):
+            labelled_groups.append(tuple(sorted(client_labels[client] for client in group)))
+        return tuple(labelled_groups)
 
     @property
     def _rows(self) -> dict[str, int]:
         """Client, by its name or else its id -> the row of its model."""
-        rows = {} if self.served is None else self.served.row
-        shown = labels(self.names, rows)
-        return {str(shown[client]): row for client, row in sorted(rows.items())}
+        row_of_client = {} if self.assignment is None else self.assignment.row
+        client_labels = labels(self.names, row_of_client)
+        return {str(client_labels[client]): row for client, row in sorted(row_of_client.items())}
 
-    def serve(self, served: Assignment, names: Mapping[Client, str] | None = None) -> None:
+    def serve(self, assignment: Assignment, names: Mapping[Client, str] | None = None) -> None:
         """Take over the models after a round, and the names of clients."""
-        self.served, self.names, self._packed = served, dict(names or {}), {}
+        self.assignment = assignment
+        self.names = dict(names or {})
+        self._packed_rows = {}
         self.arrays = self.arrays_of(self.groups[0][0])
 
     def arrays_of(self, client: Client | str) -> ArrayRecord:
@@ -80,66 +84,82 @@ class GroupedResult(Result):
         """
         rows = self._rows
         row = rows.get(str(client))
-        if row is None and self.served and isinstance(client, int):
-            row = self.served.row.get(client)  # the id of a client with a name
-        if self.served is None or row is None:
+        if row is None and self.assignment and isinstance(client, int):
+            # A client with a name can be given by its id, too.
+            row = self.assignment.row.get(client)
+        if self.assignment is None or row is None:
             raise UserError(
-                f"the result has no client {client!r}; its clients are {_listed(tuple(rows))}"
+                f"the result has no client {client!r}; its clients are {_client_list(tuple(rows))}"
             )
-        if row not in self._packed:
-            self._packed[row] = messages.packed(self.served.models[row], self.layout, self.rest)
-        return self._packed[row]
+        if row not in self._packed_rows:
+            model_row = self.assignment.models[row]
+            self._packed_rows[row] = messages.packed(model_row, self.layout, self.other_tensors)
+        return self._packed_rows[row]
 
     def cautions(self) -> list[str]:
         """Describe what ``arrays`` is not, one sentence each; empty if it is the one model of all clients."""
-        if self.served is None:
+        if self.assignment is None:
             return []
-        found, group = [], self.groups[0]
-        if len(models := set(self.served.row.values())) > 1:
-            own = {self.served.row[id] for id in max(self.served.groups, key=len)}
-            whose = (
-                f"{len(group)} clients ({_listed(group)})"
-                if len(own) == 1
-                else f"client {group[0]} alone"
-            )
-            some = f"{len(self.groups)} group{'s' if len(self.groups) > 1 else ''}"
-            found.append(
-                f"the clients are in {some} and have {len(models)} models: result.arrays is that of {whose}; "
-                "result.groups lists the groups, and result.arrays_of(client) returns the model of a client"
-            )
-        if self.served.hidden:
-            found.append(
-                f"there are {len(self.served.models)} models, and the server does not know which one serves a client: "
+        cautions = []
+        used_rows = set(self.assignment.row.values())
+        if len(used_rows) > 1:
+            cautions.append(self._which_model(len(used_rows)))
+        if self.assignment.hidden:
+            cautions.append(
+                f"there are {len(self.assignment.models)} models, and the server does not know which one serves a client: "
                 "result.arrays is the first; a client takes the one of lowest loss on its training data"
             )
-        if self.served.ensemble:
-            found.append(
+        if self.assignment.ensemble:
+            cautions.append(
                 "clients are served by several models together; result.arrays and result.arrays_of have only the last"
             )
-        if self.served.neighbours is not None:
-            found.append(
+        if self.assignment.neighbours is not None:
+            cautions.append(
                 "clients are also served by their nearest training examples; the result has only the model"
             )
-        if self.stays:
-            layers = ", ".join(self.stays)
-            found.append(
+        if self.local_layers:
+            layers = ", ".join(self.local_layers)
+            cautions.append(
                 f"layers stay at the clients ({layers}); the result has the values of the first model there"
             )
         if self.personal:
-            found.append(
+            cautions.append(
                 "personal models stay at the clients; the result has only the models that they share"
             )
         if self.sealed:
-            found.append(
+            cautions.append(
                 "the models are sealed by the boundary's rotation; only the clients can open them"
             )
-        return found
+        return cautions
+
+    def _which_model(self, model_count: int) -> str:
+        """The sentence that says whose model ``arrays`` is, of several models."""
+        assert self.assignment is not None
+        largest_group = self.groups[0]
+        rows_of_group = {
+            self.assignment.row[client] for client in max(self.assignment.groups, key=len)
+        }
+        if len(rows_of_group) == 1:
+            owner = f"{len(largest_group)} clients ({_client_list(largest_group)})"
+        else:
+            owner = f"client {largest_group[0]} alone"
+        group_count = len(self.groups)
+        groups = "1 group" if group_count == 1 else f"{group_count} groups"
+        return (
+            f"the clients are in {groups} and have {model_count} models: result.arrays is that of {owner}; "
+            "result.groups lists the groups, and result.arrays_of(client) returns the model of a client"
+        )
 
     def __repr__(self) -> str:
-        said: Any = super().__repr__()
-        return "".join(f"Note: {text}.\n" for text in self.cautions()) + said
+        flower_text: Any = super().__repr__()
+        return "".join(f"Note: {text}.\n" for text in self.cautions()) + flower_text
 
 
-def _listed(clients: Sequence[Client | str]) -> str:
-    more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
-    return ", ".join(map(str, clients[:SHOWN])) + more if clients else "none"
+def _client_list(clients: Sequence[Client | str]) -> str:
+    """The first clients of a group and the number of the others."""
+    if not clients:
+        return "none"
+    text = ", ".join(map(str, clients[:MAX_LISTED_CLIENTS]))
+    if len(clients) > MAX_LISTED_CLIENTS:
+        text += f" and {len(clients) - MAX_LISTED_CLIENTS} more"
+    return text

@@ -17,9 +17,7 @@ from coterie.core import Position, Round
 from coterie.data.scenario import FEDERATION
 from coterie.engines.flower.federated_run import FederationSettings
 from coterie.engines.flower.messages import OtherTensors
-from coterie.engines.flower.nodes import (
-    NodeMemory,
-)
+from coterie.engines.flower.nodes import NodeMemory
 from coterie.engines.flower.schemas import checked_memory
 from coterie.models import nets
 from coterie.models.layout import Layout
@@ -47,27 +45,27 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     """
 
     def __init__(self, folder: Path | str, settings: FederationSettings, rounds: int) -> None:
-        self.folder, self.record = Path(folder), Record(folder)
-        self.settings, self.rounds, self.stack = settings, rounds, ExitStack()
+        self.folder = Path(folder)
+        self.record = Record(folder)
+        self.settings = settings
+        self.rounds = rounds
+        self.stack = ExitStack()
 
     def __enter__(self) -> RunDirectory:
-        own = {NODES, OTHERS, LOCK, RUN}  # files of a run that was stopped in its first round
-        there = (
-            {path.name.removesuffix(PART) for path in self.folder.iterdir()}
-            if self.folder.is_dir()
-            else set()
-        )
-        if (
-            self.folder.exists()
-            and not self.record.begun
-            and (there - own or not self.folder.is_dir())
-        ):
+        if self.folder.exists() and not self.record.begun and not self._has_only_first_files():
             raise UserError(
                 f"{self.folder} exists and is not a run directory; choose another folder"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stack.enter_context(held(self.folder))
         return self
+
+    def _has_only_first_files(self) -> bool:
+        """Whether the folder has no other files than those of a run that was stopped in its first round."""
+        if not self.folder.is_dir():
+            return False
+        file_names = {path.name.removesuffix(PART) for path in self.folder.iterdir()}
+        return file_names <= {NODES, OTHERS, LOCK, RUN}
 
     def __exit__(self, *error: object) -> None:
         self.stack.close()
@@ -84,24 +82,26 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """
         if not self.record.begun:
             return None, None
-        was = self.record.description()
-        for name, value in {**self._settings(), **self._tensors(was)}.items():
-            if change := _change(name, was.get(name), value):
+        stored_description = self.record.description()
+        compared = {**self._settings(), **self._tensors(stored_description)}
+        for name, value in compared.items():
+            if change := _change(name, stored_description.get(name), value):
                 raise UserError(f"{self.folder} cannot be resumed: its {change}")
-        found = self.record.go_on(Position, every=1)
-        self._describe_anew(was, found[0] if found else 0)
+        checkpoint = self.record.go_on(Position, every=1)
+        self._update_description(stored_description, checkpoint[0] if checkpoint else 0)
         memory = read_memory(self.folder)
-        if found and memory is None:
+        if checkpoint and memory is None:
             raise DamagedError(f"{self.folder} has lost its {NODES}; it is damaged")
-        return (found[1] if found else None), memory
+        return (checkpoint[1] if checkpoint else None), memory
 
-    def keep(self, done: Round, memory: NodeMemory) -> None:
+    def keep(self, finished_round: Round, memory: NodeMemory) -> None:
         """Record a round and store its checkpoint."""
         if not self.record.begun:
-            self._describe(done)
+            self._describe(finished_round)
+        # The nodes come first: a checkpoint without them cannot be continued.
         write_whole(self.folder / NODES, checksum.sealed_json(json.dumps(asdict(memory)).encode()))
-        self.record.keep(done)
-        self.record.store(done.number, done.position)
+        self.record.keep(finished_round)
+        self.record.store(finished_round.number, finished_round.position)
 
     def _settings(self) -> dict[str, Any]:
         settings = self.settings
@@ -113,19 +113,18 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             "seeds": [settings.seed],
         }
 
-    def _tensors(self, was: Mapping[str, Any]) -> dict[str, Any]:
+    def _tensors(self, stored_description: Mapping[str, Any]) -> dict[str, Any]:
         """The net's tensors, for a comparison if the record contains them."""
-        before = was["world"].get("net")
-        return (
-            {}
-            if before is None
-            else {"world": {"net": {"tensors": tensors_of(self.settings.model)[0]["tensors"]}}}
-        )
+        if stored_description["world"].get("net") is None:
+            return {}
+        net, _ = tensors_of(self.settings.model)
+        return {"world": {"net": {"tensors": net["tensors"]}}}
 
-    def _describe(self, done: Round) -> None:
-        world = {"clients": sorted(done.position.members), **self._net()}
-        if self.settings.main != Shown.main:
-            world["metric"] = {"main": self.settings.main, "better": self.settings.better}
+    def _describe(self, first_round: Round) -> None:
+        world = {"clients": sorted(first_round.position.members), **self._net()}
+        main_metric = self.settings.main_metric
+        if main_metric != Shown.main:
+            world["metric"] = {"main": main_metric, "better": self.settings.better}
         self.record.describe(
             {
                 "scenario": {"name": FEDERATION},
@@ -137,21 +136,27 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             }
         )
 
-    def _describe_anew(self, was: Mapping[str, Any], reached: int) -> None:
+    def _update_description(
+        self, stored_description: Mapping[str, Any], stored_rounds: int
+    ) -> None:
         """Update the description: the last round and the rounds between tests may change."""
-        now = {**was, "rounds": max(self.rounds, reached), "eval_every": self.settings.eval_every}
-        if now != was:
-            self.record.describe(now)
+        description = {
+            **stored_description,
+            "rounds": max(self.rounds, stored_rounds),
+            "eval_every": self.settings.eval_every,
+        }
+        if description != stored_description:
+            self.record.describe(description)
 
     def _net(self) -> dict[str, Any]:
         """The description from which the clients' net can be rebuilt, or its state dict's tensors if it has no name."""
         if (model := nets.described(self.settings.model)) is not None:
             return {"model": model}
-        net, others = tensors_of(self.settings.model)
-        if others:
-            data = safetensors.torch.save(others)
-            write_whole(self.folder / OTHERS, data)
-            net |= {"others": OTHERS, "others_checksum": checksum.digest(data)}
+        net, other_tensors = tensors_of(self.settings.model)
+        if other_tensors:
+            other_bytes = safetensors.torch.save(other_tensors)
+            write_whole(self.folder / OTHERS, other_bytes)
+            net |= {"others": OTHERS, "others_checksum": checksum.digest(other_bytes)}
         return {"net": net}
 
 
@@ -167,24 +172,27 @@ def read_memory(folder: Path) -> NodeMemory | None:
     Raises:
         DamagedError: The file is damaged.
     """
-    found = read_nodes(folder)
-    if found is None:
+    stored = read_nodes(folder)
+    if stored is None:
         return None
     try:
-        nodes = _numbers(found["nodes"])
-        layers = {str(part): _numbers(of_part) for part, of_part in found["layers"].items()}
-        ended = {str(part): int(exchange) for part, exchange in found.get("ended", {}).items()}
-        owners = {int(key): str(badge) for key, badge in found["owners"].items()}
-        names = {int(key): name for key, name in found["names"].items()}
-        schema = found.get("schema")
+        schema = stored.get("schema")
         checked_memory(schema)
-        return NodeMemory(str(found["run"]), nodes, layers, owners, names, ended, schema)
+        return NodeMemory(
+            run=str(stored["run"]),
+            nodes=_integers(stored["nodes"]),
+            layers={str(part): _integers(of_part) for part, of_part in stored["layers"].items()},
+            owners={int(client): str(owner) for client, owner in stored["owners"].items()},
+            names={int(client): name for client, name in stored["names"].items()},
+            ended={str(part): int(end) for part, end in stored.get("ended", {}).items()},
+            schema=schema,
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{folder / NODES} is damaged ({error})") from error
 
 
-def _numbers(found: Mapping[str, Any]) -> dict[int, int]:
-    return {int(key): int(value) for key, value in found.items()}
+def _integers(stored: Mapping[str, Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in stored.items()}
 
 
 def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -200,31 +208,37 @@ def tensors_of(model: Callable[[], nn.Module]) -> tuple[dict[str, Any], dict[str
     """
     with seeded(0):
         module = model()
-    layout, whole = Layout(module), module.state_dict()
-    rest = OtherTensors.of(module, layout)
+    layout = Layout(module)
+    state_dict = module.state_dict()
+    other_tensors = OtherTensors.of(module, layout)
     tensors = [
         {
             "name": piece.name,
             "shape": list(piece.shape),
-            "dtype": str(whole[piece.name].dtype).removeprefix("torch."),
+            "dtype": str(state_dict[piece.name].dtype).removeprefix("torch."),
         }
         for piece in layout.pieces
     ]
-    tied = {"tied": dict(rest.tied)} if rest.tied else {}
-    return {"trainable": len(layout.tensors), "tensors": tensors, **tied}, dict(rest.others)
+    net: dict[str, Any] = {"trainable": len(layout.tensors), "tensors": tensors}
+    if other_tensors.tied:
+        net["tied"] = dict(other_tensors.tied)
+    return net, dict(other_tensors.others)
 
 
-def _change(name: str, was: Any, now: Any) -> str | None:
+def _change(name: str, before: Any, now: Any) -> str | None:
     """Describe how a setting has changed; in a table, the first changed entry. None if it has not changed.
 
     A setting that a record lacks was added after the run began: it had its default.
     """
-    if name == "methods" and isinstance(was, list) and len(was) == 1:
-        return _change("method", was[0], now[0])
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        change = (
-            _change(f"{name}.{key}", was[key], value) for key, value in now.items() if key in was
-        )
-        return next(filter(None, change), None)
-    verbs = ("were", "are") if isinstance(now, list) else ("was", "is")
-    return f"{name} {verbs[0]} {was}, and now {verbs[1]} {now}" if was != now else None
+    if name == "methods" and isinstance(before, list) and len(before) == 1:
+        return _change("method", before[0], now[0])
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key, value in now.items():
+            if key in before and (change := _change(f"{name}.{key}", before[key], value)):
+                return change
+        return None
+    if before == now:
+        return None
+    if isinstance(now, list):
+        return f"{name} were {before}, and now are {now}"
+    return f"{name} was {before}, and now is {now}"

@@ -22,7 +22,9 @@ from coterie.data.schema import PARTS, Schema, in_words, quoted, shown
 from coterie.engines.flower.messages import SCHEMA, Unfit
 from coterie.settings import SettingError, nearest
 
-WORDS, DIGEST, NOTHING = "words", "digest", "none"
+WORDS = "words"
+DIGEST = "digest"
+NOTHING = "none"
 SHARING = (WORDS, DIGEST, NOTHING)
 """What a node states: its schema; a digest of each part, and only the objective in words; nothing.
 """
@@ -36,7 +38,7 @@ LONGEST_SCHEMA = 1 << 18
 MOST_VERSIONS = 10
 """Most packages of which a node states versions."""
 
-SHORT = 8
+SHOWN_DIGITS = 8
 """Digits of a digest that a sentence shows."""
 
 _DIGEST = re.compile("[0-9a-f]{32}|")
@@ -76,9 +78,9 @@ class Stated:
         """
         digests = schema.digests()
         if sharing == WORDS:
-            whole = cls(words=schema, digests=digests, model=model, versions=versions or {})
-            if len(whole.text()) <= LONGEST_SCHEMA:
-                return whole
+            in_words = cls(words=schema, digests=digests, model=model, versions=versions or {})
+            if len(in_words.text()) <= LONGEST_SCHEMA:
+                return in_words
         return cls(words=schema.only("objective"), digests=digests, model=model)
 
     @property
@@ -88,51 +90,49 @@ class Stated:
 
     def difference(self, federation: Stated) -> str | None:
         """Return how the node differs from the federation, in words; None if all that both know is equal."""
-        found = [self.model] if self.model else []
+        differences = [self.model] if self.model else []
         for part in PARTS:
-            own, theirs = self.digests[part], federation.digests[part]
-            if own == theirs or not own or not theirs:
+            own_digest = self.digests[part]
+            federation_digest = federation.digests[part]
+            # An empty digest means that this side does not know the part.
+            if own_digest == federation_digest or not own_digest or not federation_digest:
                 continue
             # Constants that differ by rounding have other digests, and no difference in words.
             in_clear = self.words.digests()[part] and federation.words.digests()[part]
             if in_clear:
-                found += self.words.differences(federation.words, part)
+                differences += self.words.differences(federation.words, part)
             else:
                 verb = "differs" if part in ("target", "scaling", "objective") else "differ"
-                found.append(
-                    f"its {part} {verb}: digest {own[:SHORT]}, the federation's is {theirs[:SHORT]}"
+                differences.append(
+                    f"its {part} {verb}: digest {own_digest[:SHOWN_DIGITS]}, "
+                    f"the federation's is {federation_digest[:SHOWN_DIGITS]}"
                 )
-        return in_words(found)
+        return in_words(differences)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a value for JSON."""
-        more = {"model": self.model, "versions": dict(self.versions)}
-        known = {name: value for name, value in more.items() if value}
-        return {"words": self.words.to_json(), "digests": dict(self.digests), **known}
+        optional = {"model": self.model, "versions": dict(self.versions)}
+        stated = {name: value for name, value in optional.items() if value}
+        return {"words": self.words.to_json(), "digests": dict(self.digests), **stated}
 
     def text(self) -> str:
         """Return it as one line of JSON."""
         return json.dumps(self.to_json(), allow_nan=False)
 
     @classmethod
-    def read(cls, found: Any) -> Stated:
+    def read(cls, value: Any) -> Stated:
         """Read a value of :meth:`to_json`. Nothing in it is trusted.
 
         Raises:
             Unfit: It has another form, or its words do not have its digests.
         """
-        if not isinstance(found, Mapping) or not {"words", "digests"} <= set(found) <= {
-            "words",
-            "digests",
-            "model",
-            "versions",
-        }:
+        required = {"words", "digests"}
+        allowed = required | {"model", "versions"}
+        if not isinstance(value, Mapping) or not required <= set(value) <= allowed:
             raise Unfit("its schema must have words and digests")
-        digests, versions, model = (
-            found["digests"],
-            found.get("versions", {}),
-            found.get("model", ""),
-        )
+        digests = value["digests"]
+        versions = value.get("versions", {})
+        model = value.get("model", "")
         if (
             not isinstance(digests, Mapping)
             or set(digests) != set(PARTS)
@@ -148,9 +148,10 @@ class Stated:
         if not _is_text(model):
             raise Unfit("the difference of its model must be a text")
         try:
-            words = Schema.of(found["words"])
+            words = Schema.of(value["words"])
         except (SettingError, TypeError, ValueError) as error:
             raise Unfit(f"its schema is not valid: {error}") from None
+        # Otherwise a node could show words of one schema and be compared by the digests of another.
         for part, digest in words.digests().items():
             if digest and digest != digests[part]:
                 raise Unfit(
@@ -183,13 +184,13 @@ def sharing_of(config: Mapping[str, Any]) -> str:
     Raises:
         SettingError: The entry is another text.
     """
-    given = config.get(SETTING, WORDS)
-    if given not in SHARING:
-        near = nearest(given, SHARING) if isinstance(given, str) else ""
+    sharing = config.get(SETTING, WORDS)
+    if sharing not in SHARING:
+        suggestion = nearest(sharing, SHARING) if isinstance(sharing, str) else ""
         raise SettingError(
-            f"{SETTING} in the node's config must be {', '.join(SHARING[:-1])} or {SHARING[-1]}, got {given!r}{near}"
+            f"{SETTING} in the node's config must be {', '.join(SHARING[:-1])} or {SHARING[-1]}, got {sharing!r}{suggestion}"
         )
-    return str(given)
+    return str(sharing)
 
 
 def record_of(stated: Stated) -> ConfigRecord:
@@ -197,7 +198,7 @@ def record_of(stated: Stated) -> ConfigRecord:
     return ConfigRecord({"stated": stated.text()})
 
 
-def heard_schema(content: RecordDict) -> Stated | None:
+def schema_in_reply(content: RecordDict) -> Stated | None:
     """Return what a node states in its answer. Nothing in it is trusted, and nothing is unpickled.
 
     Args:
@@ -216,124 +217,133 @@ def heard_schema(content: RecordDict) -> Stated | None:
     if not isinstance(text, str) or len(text) > LONGEST_SCHEMA:
         raise Unfit(f"its schema must be a text of at most {LONGEST_SCHEMA:,} characters")
     try:
-        found = json.loads(text)
+        statement = json.loads(text)
     except (ValueError, RecursionError):
         raise Unfit("its schema must be JSON") from None
-    return Stated.read(found)
+    return Stated.read(statement)
 
 
 def digests_only(content: RecordDict) -> dict[str, ConfigRecord]:
     """Return the record in a node's answer reduced to digests; empty if there is none, or another app's."""
     try:
-        stated = heard_schema(content)
+        stated = schema_in_reply(content)
     except Unfit:
         return {}
     if stated is None:
         return {}
-    return {
-        SCHEMA: record_of(
-            Stated(words=stated.words.only("objective"), digests=stated.digests, model=stated.model)
-        )
-    }
+    reduced = Stated(
+        words=stated.words.only("objective"), digests=stated.digests, model=stated.model
+    )
+    return {SCHEMA: record_of(reduced)}
 
 
 # ----------------------------------------------------------------------------------------------------
 # The schema of the federation.
 
 
-def most_shared(stated: Mapping[Client, Stated]) -> Stated | None:
+def most_shared(statements: Mapping[Client, Stated]) -> Stated | None:
     """Return the schema that most clients share; of equally many, that of the smallest id. None if no client states one.
 
     A schema in words counts before the same one as digests, because it can say what differs.
 
     Args:
-        stated: Client -> what its node states. A node whose model differs from the server's does
+        statements: Client -> what its node states. A node whose model differs from the server's does
             not count.
     """
-    known = {
-        client: one for client, one in sorted(stated.items()) if any(one.key) and not one.model
-    }
-    if not known:
+    # In the order of client ids: of equally frequent schemas, the first one counts.
+    by_client = sorted(statements.items())
+    usable = [statement for _, statement in by_client if any(statement.key) and not statement.model]
+    if not usable:
         return None
-    count = Counter(one.key for one in known.values())
-    most = max(count.values())
-    key = next(one.key for one in known.values() if count[one.key] == most)
-    alike = [one for one in known.values() if one.key == key]
-    best = max(alike, key=lambda one: len(one.words.to_json()))
-    return Stated(words=best.words, digests=best.digests)
+    schema_counts = Counter(statement.key for statement in usable)
+    largest_count = max(schema_counts.values())
+    shared_key = next(
+        statement.key for statement in usable if schema_counts[statement.key] == largest_count
+    )
+    sharing_it = [statement for statement in usable if statement.key == shared_key]
+    # The one with the most words can best say what differs.
+    wordiest = max(sharing_it, key=lambda statement: len(statement.words.to_json()))
+    return Stated(words=wordiest.words, digests=wordiest.digests)
 
 
-def other_versions(own: Mapping[str, str], stated: Mapping[str, str]) -> str | None:
+def other_versions(
+    server_versions: Mapping[str, str], node_versions: Mapping[str, str]
+) -> str | None:
     """Return the versions of a node that are not the server's, in words; None if there are none.
 
     What follows a plus sign, such as ``+cpu``, is not compared.
     """
-
-    def public(version: str) -> str:
-        return version.partition("+")[0]
-
-    found = [
-        f"{shown(name)} {shown(stated[name])}, the server has {version}"
-        for name, version in own.items()
-        if name in stated and public(stated[name]) != public(version)
-    ]
-    return "; ".join(found) or None
+    differences = []
+    for package, server_version in server_versions.items():
+        node_version = node_versions.get(package)
+        if node_version is None:
+            continue
+        if node_version.partition("+")[0] != server_version.partition("+")[0]:
+            text = f"{shown(package)} {shown(node_version)}, the server has {server_version}"
+            differences.append(text)
+    return "; ".join(differences) or None
 
 
 def model_difference(
-    names: Mapping[str, tuple[int, ...]], served: Mapping[str, tuple[int, ...]]
+    node_shapes: Mapping[str, tuple[int, ...]], server_shapes: Mapping[str, tuple[int, ...]]
 ) -> str:
     """Return how the tensors of a node's model differ from those that the server sends, in words; empty if they do not.
 
     Args:
-        names: Name of each tensor of the node's model -> its shape.
-        served: The same of the server's model.
+        node_shapes: Name of each tensor of the node's model -> its shape.
+        server_shapes: The same of the server's model.
     """
-    lacks = [name for name in served if name not in names]
-    has = [name for name in names if name not in served]
-    found = []
-    if lacks:
-        found.append(f"its model has no tensor {quoted(lacks[0])}, which the server's model has")
-    if has:
-        found.append(f"its model has a tensor {quoted(has[0])}, which the server's model has not")
-    for name, shape in names.items():
-        if name in served and shape != served[name]:
-            found.append(
-                f"{quoted(name)} of its model has shape {shape}, and {served[name]} in the server's model"
+    missing_names = [name for name in server_shapes if name not in node_shapes]
+    additional_names = [name for name in node_shapes if name not in server_shapes]
+    differences = []
+    if missing_names:
+        differences.append(
+            f"its model has no tensor {quoted(missing_names[0])}, which the server's model has"
+        )
+    if additional_names:
+        differences.append(
+            f"its model has a tensor {quoted(additional_names[0])}, which the server's model has not"
+        )
+    for name, shape in node_shapes.items():
+        if name in server_shapes and shape != server_shapes[name]:
+            differences.append(
+                f"{quoted(name)} of its model has shape {shape}, and {server_shapes[name]} in the server's model"
             )
-    return in_words(found) or ""
+    return in_words(differences) or ""
 
 
-def checked_memory(found: Any) -> Stated | None:
+def checked_memory(stored_schema: Any) -> Stated | None:
     """Read the schema of the federation from the server's memory; raises ``ValueError`` if it is damaged."""
-    return None if found is None else Stated.read(found)
+    return None if stored_schema is None else Stated.read(stored_schema)
 
 
-def agreed(given: Schema | None, before: Stated | None) -> Stated | None:
+def federation_schema(
+    operator_schema: Schema | None, stored_schema: Stated | None
+) -> Stated | None:
     """Return the schema of the federation that is known before any node answers.
 
     Args:
-        given: The schema of the server's operator, if there is one.
-        before: The schema of the run that continues, if there is one.
+        operator_schema: The schema of the server's operator, if there is one.
+        stored_schema: The schema of the run that continues, if there is one.
 
     Raises:
         SettingError: They differ.
     """
-    if given is None:
-        return before
-    own = Stated.of(given)
-    if before is not None and (why := own.difference(before)):
-        raise SettingError(f"MethodStrategy.schema is not that of the run that continues: {why}")
-    return own
+    if operator_schema is None:
+        return stored_schema
+    operator_statement = Stated.of(operator_schema)
+    if stored_schema is not None and (difference := operator_statement.difference(stored_schema)):
+        raise SettingError(
+            f"MethodStrategy.schema is not that of the run that continues: {difference}"
+        )
+    return operator_statement
 
 
-def unstated(clients: Iterable[str]) -> str:
+def unstated_schema_note(clients: Iterable[str]) -> str:
     """A note about clients that state no schema."""
-    some = list(clients)
-    who = (
-        f"client {some[0]}"
-        if len(some) == 1
-        else f"{len(some)} clients, for example client {some[0]},"
-    )
-    verb = "states" if len(some) == 1 else "state"
-    return f"{who} {verb} no schema: columns, types, classes and scaling are not compared with the federation's"
+    client_list = list(clients)
+    if len(client_list) == 1:
+        subject = f"client {client_list[0]} states"
+    else:
+        subject = f"{len(client_list)} clients, for example client {client_list[0]}, state"
+    return f"{subject} no schema: columns, types, classes and scaling are not compared with the federation's"

@@ -24,14 +24,14 @@ from coterie.boundary import Boundary
 from coterie.core import Assignment, Cohort, Method, Position, Round, Training
 from coterie.data.schema import Schema, checked
 from coterie.engines.flower import messages
-from coterie.engines.flower.federated_run import METRICS, FederatedRun, FederationSettings
+from coterie.engines.flower.federated_run import APP_METRIC_NAMES, FederatedRun, FederationSettings
 from coterie.engines.flower.limited import LimitLog
 from coterie.engines.flower.nodes import (
     CLAIMED,
     Identity,
     NodeMemory,
     Waiting,
-    from_file,
+    identity_of_file,
 )
 from coterie.engines.flower.result import GroupedResult
 from coterie.engines.flower.run_directory import RunDirectory
@@ -46,7 +46,7 @@ from coterie.robust import Robust
 from coterie.settings import SettingError, build, settings_of, table_of
 from coterie.settings.calls import public
 
-_OWN = (
+_ARGUMENT_KEYS = (
     "nodes",
     "wait",
     "timeout",
@@ -59,37 +59,41 @@ _OWN = (
     "schema",
     "out",
 )
+"""Keys of a run config that are arguments of the strategy."""
 
 
 def _table(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The settings in one table of a run config. Flower flattens tables: ``cfl.eps1`` is ``eps1`` of ``cfl``."""
     return {
-        key.removeprefix(f"{name}."): _listed(value)
+        key.removeprefix(f"{name}."): _read_list(value)
         for key, value in config.items()
         if key.startswith(f"{name}.")
     }
 
 
-def _slips(config: Mapping[str, Any], method: Method[Any]) -> list[str]:
+def _misspelled_keys(config: Mapping[str, Any], method: Method[Any]) -> list[str]:
     """A sentence for each key of a run config that Coterie does not read, and that is nearly one that it reads."""
-    read, own, said = ("method", "clients", *_OWN), settings_of(type(method)), []
+    known_keys = ("method", "clients", *_ARGUMENT_KEYS)
+    method_settings = settings_of(type(method))
+    warnings = []
     for key in config:
-        near = get_close_matches(key.replace("_", "-"), read, 1, 0.8)
-        meant = (
-            f"{method.name}.{name}"
-            if (name := key.replace("-", "_")) in own
-            else near[0]
-            if near
-            else ""
+        if key in known_keys:
+            continue
+        setting_name = key.replace("-", "_")
+        similar_keys = get_close_matches(key.replace("_", "-"), known_keys, 1, 0.8)
+        if setting_name in method_settings:
+            suggestion = f"{method.name}.{setting_name}"
+        elif similar_keys:
+            suggestion = similar_keys[0]
+        else:
+            continue
+        warnings.append(
+            f"the run config has {key!r}, which Coterie does not read; did you mean {suggestion}?"
         )
-        if key not in read and meant:
-            said.append(
-                f"the run config has {key!r}, which Coterie does not read; did you mean {meant}?"
-            )
-    return said
+    return warnings
 
 
-def _listed(value: Any) -> Any:
+def _read_list(value: Any) -> Any:
     """Read a list. A run config has none, so numbers separated by commas, or one number and a comma, mean a list."""
     if not isinstance(value, str) or "," not in value:
         return value
@@ -162,16 +166,16 @@ class MethodStrategy(Strategy):
         schema: Schema | Mapping[str, Any] | Path | str | None = None,
         out: Path | str | None = None,
     ) -> None:
-        whole = (
+        integers = (
             ("nodes", nodes, 1),
             ("patience", patience, 1),
             ("seed", seed, 0),
             ("eval_every", eval_every, 1),
         )
-        for name, value, least in whole:
-            if type(value) is not int or value < least:
+        for name, value, minimum in integers:
+            if type(value) is not int or value < minimum:
                 raise SettingError(
-                    f"MethodStrategy.{name} must be an integer >= {least}, got {value!r}"
+                    f"MethodStrategy.{name} must be an integer >= {minimum}, got {value!r}"
                 )
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not 0 < wait < 1e9:
             raise SettingError(f"MethodStrategy.wait must be a number of seconds > 0, got {wait!r}")
@@ -180,10 +184,9 @@ class MethodStrategy(Strategy):
                 f"MethodStrategy.metrics must be a mapping from metrics to apps' names, got {metrics!r:.60}"
             )
         nets.check_maker(model, "MethodStrategy.model")
-        called = {
-            name: (names,) if isinstance(names, str) else tuple(names)
-            for name, names in (metrics or {}).items()
-        }
+        metric_names: dict[str, Sequence[str]] = dict(APP_METRIC_NAMES)
+        for metric, names in (metrics or {}).items():
+            metric_names[metric] = (names,) if isinstance(names, str) else tuple(names)
         self.settings = FederationSettings(
             method=made(method),
             model=model,
@@ -197,14 +200,14 @@ class MethodStrategy(Strategy):
             eval_every=eval_every,
             boundary=table_of("boundary", boundary or {}, Boundary()),
             robust=table_of("robust", robust or {}, Robust()),
-            names={**METRICS, **called},
+            metric_names=metric_names,
             schema=None if schema is None else checked(schema, "MethodStrategy.schema"),
         )
         self.out = out
         self._federated_run: FederatedRun | None = None
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._limits = LimitLog()
-        self._stored: Assignment | None = None
+        self._stored_assignment: Assignment | None = None
 
     @property
     def last(self) -> Round | None:
@@ -214,7 +217,7 @@ class MethodStrategy(Strategy):
     @property
     def assignment(self) -> Assignment | None:
         """The current assignment of models to clients, or None before the first round."""
-        return self.last.assignment if self.last else self._stored
+        return self.last.assignment if self.last else self._stored_assignment
 
     @classmethod
     def from_config(
@@ -243,24 +246,24 @@ class MethodStrategy(Strategy):
         Raises:
             UserError: A setting is not allowed, or the list of clients cannot be read.
         """
-        name = str(config.get("method", "cfl"))
-        method = build(method_class(name), _table(config, name))
-        for text in _slips(config, method):
+        method_name = str(config.get("method", "cfl"))
+        method = build(method_class(method_name), _table(config, method_name))
+        for text in _misspelled_keys(config, method):
             log.warning(text)
-        own = {
+        arguments = {
             key.replace("-", "_"): value
             for key, value in config.items()
-            if key in _OWN and value != ""
+            if key in _ARGUMENT_KEYS and value != ""
         }
         if config.get("clients"):
-            own["identity"] = from_file(str(config["clients"]))
-        own["training"] = build(Training, _table(config, "training"))
-        own["boundary"] = build(Boundary, _table(config, "boundary"))
-        own["robust"] = build(Robust, _table(config, "robust"))
-        own["metrics"] = {
-            metric: str(called).split(",") for metric, called in _table(config, "metrics").items()
+            arguments["identity"] = identity_of_file(str(config["clients"]))
+        arguments["training"] = build(Training, _table(config, "training"))
+        arguments["boundary"] = build(Boundary, _table(config, "boundary"))
+        arguments["robust"] = build(Robust, _table(config, "robust"))
+        arguments["metrics"] = {
+            metric: str(names).split(",") for metric, names in _table(config, "metrics").items()
         }
-        return cls(method, model, **{**own, **how})
+        return cls(method, model, **{**arguments, **how})
 
     # -- rounds
     # -----------------------------------------------------------------------------------------------------------
@@ -293,7 +296,7 @@ class MethodStrategy(Strategy):
             EngineError: Too few nodes are connected, or a round does not end.
             SettingError: The settings do not fit together, or not to the clients' apps.
         """
-        run = self._federated_run = FederatedRun(
+        federated_run = FederatedRun(
             self.settings,
             grid,
             start=start,
@@ -302,8 +305,9 @@ class MethodStrategy(Strategy):
             roster=roster,
             configs=self._configs,
         )
-        while run.position.round < rounds:
-            yield run.round(final=run.position.round + 1 == rounds)
+        self._federated_run = federated_run
+        while federated_run.position.round < rounds:
+            yield federated_run.round(final=federated_run.position.round + 1 == rounds)
 
     # -- Flower's interface
     # -------------------------------------------------------------------------------------------------
@@ -350,89 +354,119 @@ class MethodStrategy(Strategy):
         self.summary()
         settings = self.settings
         result = GroupedResult(
-            layout=settings.layout, rest=settings.rest, sealed=settings.boundary.rotation != "none"
+            layout=settings.layout,
+            other_tensors=settings.other_tensors,
+            sealed=settings.boundary.rotation != "none",
         )
         with ExitStack() as stack:
-            journal = (
-                stack.enter_context(RunDirectory(self.out, self.settings, num_rounds))
-                if self.out is not None
-                else None
-            )
-            start, memory = journal.stored() if journal else (None, None)
+            run_directory = None
+            if self.out is not None:
+                run_directory = stack.enter_context(RunDirectory(self.out, settings, num_rounds))
+            # Continue the run of the directory, or return its result if it has all its rounds.
+            start, memory = run_directory.stored() if run_directory else (None, None)
             if start is not None and start.round >= num_rounds:
                 log.info("%s already has its %d rounds", self.out, start.round)
-                self._stored = settings.method.assignment(start.state)
-                result.serve(self._stored, memory.names if memory else {})
-                return self._cautioned(result, start)
-            for done in self.rounds(
+                self._stored_assignment = settings.method.assignment(start.state)
+                result.serve(self._stored_assignment, memory.names if memory else {})
+                return self._with_cautions(result, start)
+            for finished_round in self.rounds(
                 grid, num_rounds, start=start, memory=memory, initial=initial_arrays
             ):
-                if journal:
+                if run_directory:
                     assert self._federated_run is not None
-                    journal.keep(done, self._federated_run.memory)
-                result.serve(done.assignment, done.names)
-                self._tell(done, result)
-                if evaluate_fn and (found := evaluate_fn(done.number, result.arrays)) is not None:
-                    result.evaluate_metrics_serverapp[done.number] = found
+                    run_directory.keep(finished_round, self._federated_run.memory)
+                result.serve(finished_round.assignment, finished_round.names)
+                self._store_metrics(finished_round, result)
+                self._log_round(finished_round)
+                if evaluate_fn:
+                    metrics = evaluate_fn(finished_round.number, result.arrays)
+                    if metrics is not None:
+                        result.evaluate_metrics_serverapp[finished_round.number] = metrics
             for text in self._limits.totals():
                 log.warning(printable(text))
-        return self._cautioned(result, self.last.position if self.last else None)
+        return self._with_cautions(result, self.last.position if self.last else None)
 
-    def _cautioned(self, result: GroupedResult, at: Position | None) -> GroupedResult:
+    def _with_cautions(self, result: GroupedResult, position: Position | None) -> GroupedResult:
         """The result, with a warning about each way in which its arrays are not the one model of all clients."""
-        if at is not None:
-            cohort = Cohort(present=at.members, exchange=at.exchange, seed=self.settings.seed)
-            plan, served = self.settings.method.plan(at.state, cohort), result.served
-            parts = [part for name, part in plan.leaves() if served is None or name == served.part]
-            tasks = [
-                task
-                for part in parts
-                for client, task in part.tasks.items()
-                if not served or client not in served.plain
-            ]
-            result.stays = tuple(sorted({layer for task in tasks for layer in task.local_layers}))
-            result.personal = any(task.personal is not None for task in tasks)
+        if position is not None:
+            # The tasks of the next plan say what stays at the clients.
+            cohort = Cohort(
+                present=position.members, exchange=position.exchange, seed=self.settings.seed
+            )
+            plan = self.settings.method.plan(position.state, cohort)
+            assignment = result.assignment
+            local_layers: set[str] = set()
+            for part_name, part in plan.leaves():
+                if assignment is not None and part_name != assignment.part:
+                    continue
+                for client, task in part.tasks.items():
+                    if assignment is None or client not in assignment.plain:
+                        local_layers.update(task.local_layers)
+                        result.personal |= task.personal is not None
+            result.local_layers = tuple(sorted(local_layers))
         for text in result.cautions():
             log.warning(text)
         return result
 
-    def _tell(self, done: Round, result: Result) -> None:
-        result.train_metrics_clientapp[done.number] = MetricRecord(
+    def _store_metrics(self, finished_round: Round, result: Result) -> None:
+        """Store the counts and the scores of a round in the result, under Flower's names."""
+        result.train_metrics_clientapp[finished_round.number] = MetricRecord(
             {
-                "groups": len(done.assignment.groups),
-                "asked": done.asked,
-                "answered": done.answered,
-                "bytes-up": done.bytes_up,
-                "bytes-down": done.bytes_down,
+                "groups": len(finished_round.assignment.groups),
+                "asked": finished_round.asked,
+                "answered": finished_round.answered,
+                "bytes-up": finished_round.bytes_up,
+                "bytes-down": finished_round.bytes_down,
             }
         )
-        said = f"round {done.number}: {done.answered} of {done.asked} answered, {len(done.assignment.groups)} groups"
-        if done.scores:
-            main, better = self.settings.main, self.settings.better
-            each = [score[main] for score in done.scores.values() if score[main] == score[main]]
-            if each:
-                mean = done.over(done.scores, main)
-                said += f", mean {main} {mean:.3f}"
-                worst = f"least-{main}" if better == "greater" else f"greatest-{main}"
-                found: dict[str, Any] = {
-                    main: mean,
-                    worst: min(each) if better == "greater" else max(each),
-                }
-                result.evaluate_metrics_clientapp[done.number] = MetricRecord(found)
-        log.info(said)
-        named = Shown.of({}, done.names)
-        for client, why in sorted(done.refused.items()):
-            log.warning("client %s refused: %s", named.client(client), named.text(why))
-        for text in self._limits.tell(done):
-            log.warning(printable(text))
-        for note in done.notes:
-            log.info("%s: %s", note.kind, named.text(note.text))
+        mean_score = self._mean_score(finished_round)
+        if mean_score is None:
+            return
+        main_metric = self.settings.main_metric
+        client_scores = self._client_scores(finished_round)
+        if self.settings.better == "greater":
+            worst_name = f"least-{main_metric}"
+            worst_score = min(client_scores)
+        else:
+            worst_name = f"greatest-{main_metric}"
+            worst_score = max(client_scores)
+        scores: dict[str, Any] = {main_metric: mean_score, worst_name: worst_score}
+        result.evaluate_metrics_clientapp[finished_round.number] = MetricRecord(scores)
 
-    def _largest(self, served: Assignment) -> ArrayRecord:
-        group = max(served.groups, key=len)
-        return messages.packed(
-            served.models[served.row[group[0]]], self.settings.layout, self.settings.rest
+    def _client_scores(self, finished_round: Round) -> list[float]:
+        """The clients' scores by the main metric, without NaN; empty if the round was not tested."""
+        main_metric = self.settings.main_metric
+        client_scores = [score[main_metric] for score in (finished_round.scores or {}).values()]
+        return [score for score in client_scores if score == score]
+
+    def _mean_score(self, finished_round: Round) -> float | None:
+        """The mean of the main metric over the clients; None if no client has a score."""
+        if not self._client_scores(finished_round):
+            return None
+        return finished_round.over(finished_round.scores or {}, self.settings.main_metric)
+
+    def _log_round(self, finished_round: Round) -> None:
+        """Log a round: its counts and mean score, refusals, limits and notes."""
+        summary = (
+            f"round {finished_round.number}: {finished_round.answered} of {finished_round.asked} answered, "
+            f"{len(finished_round.assignment.groups)} groups"
         )
+        mean_score = self._mean_score(finished_round)
+        if mean_score is not None:
+            summary += f", mean {self.settings.main_metric} {mean_score:.3f}"
+        log.info(summary)
+        shown = Shown.of({}, finished_round.names)
+        for client, refusal in sorted(finished_round.refused.items()):
+            log.warning("client %s refused: %s", shown.client(client), shown.text(refusal))
+        for text in self._limits.new_limits(finished_round):
+            log.warning(printable(text))
+        for note in finished_round.notes:
+            log.info("%s: %s", note.kind, shown.text(note.text))
+
+    def _model_of_largest_group(self, assignment: Assignment) -> ArrayRecord:
+        largest_group = max(assignment.groups, key=len)
+        model_row = assignment.models[assignment.row[largest_group[0]]]
+        return messages.packed(model_row, self.settings.layout, self.settings.other_tensors)
 
     # Flower's own Strategy.start calls the following methods in turn. It knows neither run
     # directories nor the number of the last round, so the last round is tested only if
@@ -479,11 +513,10 @@ class MethodStrategy(Strategy):
         """
         if self._federated_run is None:
             raise EngineError("aggregate_train needs configure_train before it")
-        run = self._federated_run
-        done = run.close(run.end_exchanges(replies))
-        return self._largest(done.assignment), MetricRecord(
-            {"asked": done.asked, "answered": done.answered}
-        )
+        federated_run = self._federated_run
+        finished_round = federated_run.close(federated_run.end_exchanges(replies))
+        counts = MetricRecord({"asked": finished_round.asked, "answered": finished_round.answered})
+        return self._model_of_largest_group(finished_round.assignment), counts
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -514,9 +547,13 @@ class MethodStrategy(Strategy):
         """Return the mean of each metric over the clients."""
         if self._federated_run is None or self.last is None:
             return None
-        done = self.last.tested(self._federated_run.exchanges.scores(self.last.assignment, replies))
-        means = {name: done.over(done.scores or {}, name) for name in self.settings.names}
-        return MetricRecord({name: mean for name, mean in means.items() if mean is not None})
+        scores = self._federated_run.exchanges.scores(self.last.assignment, replies)
+        tested_round = self.last.tested(scores)
+        means = {
+            metric: tested_round.over(tested_round.scores or {}, metric)
+            for metric in self.settings.metric_names
+        }
+        return MetricRecord({metric: mean for metric, mean in means.items() if mean is not None})
 
     def summary(self) -> None:
         """Log the method, the training settings and whether the nodes' client ids are unproven."""

@@ -20,7 +20,8 @@ from coterie.printable import printable_record
 
 log = logging.getLogger("flwr.coterie")
 """A child of Flower's logger, so that Flower's handlers show its messages."""
-log.addFilter(printable_record)  # messages quote text from clients
+# Messages quote text from clients.
+log.addFilter(printable_record)
 
 
 MALFORMED = (
@@ -36,7 +37,7 @@ MALFORMED = (
 """Errors that occur when wrong bytes are turned into a message. A SuperLink that cannot be reached
 raises others."""
 
-KNOWN = 10_000
+MAX_REMEMBERED = 10_000
 """Number of the newest messages whose receivers are remembered."""
 
 UNREADABLE = "its answer is not a Flower message"
@@ -51,13 +52,14 @@ class TolerantGrid(Grid):
     """
 
     def __init__(self, grid: Grid) -> None:
-        self.grid, self.singly = grid, False
+        self.grid = grid
+        self.fetches_singly = False
         self.sent: dict[str, Message] = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Fetch the answers to some messages; a malformed answer becomes an error reply."""
         ids = list(message_ids)
-        if not self.singly:
+        if not self.fetches_singly:
             try:
                 return list(self.grid.pull_messages(ids))
             except MALFORMED as error:
@@ -65,19 +67,22 @@ class TolerantGrid(Grid):
                     "an answer is not a message (%s); from now on answers are fetched one by one",
                     type(error).__name__,
                 )
-                self.singly = True
-        return [reply for id in ids for reply in self._pulled(id)]
+                self.fetches_singly = True
+        replies = []
+        for message_id in ids:
+            replies += self._pull_one(message_id)
+        return replies
 
-    def _pulled(self, id: str) -> list[Message]:
+    def _pull_one(self, message_id: str) -> list[Message]:
+        """Fetch the answer to one message, or make an error reply of a malformed one; empty if there is no answer."""
         try:
-            return list(self.grid.pull_messages([id]))
+            return list(self.grid.pull_messages([message_id]))
         except MALFORMED as error:
-            asked = self.sent.get(id)
-            return (
-                []
-                if asked is None
-                else [Message(Error(2, f"{UNREADABLE}: {type(error).__name__}"), reply_to=asked)]
-            )
+            request = self.sent.get(message_id)
+            if request is None:
+                return []
+            failure = Error(2, f"{UNREADABLE}: {type(error).__name__}")
+            return [Message(failure, reply_to=request)]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages, each with a random token that only its receiver knows.
@@ -96,15 +101,16 @@ class TolerantGrid(Grid):
         for message in messages:
             message.metadata.group_id = message.metadata.group_id or secrets.token_hex(8)
         ids = list(self.grid.push_messages(messages))
-        for message in messages:  # remember receiver and type of each message, without the models
-            about = message.metadata
-            light = Message(
-                RecordDict(), dst_node_id=about.dst_node_id, message_type=about.message_type
+        # Remember the receiver and the type of each message, without its models.
+        for message in messages:
+            metadata = message.metadata
+            empty_message = Message(
+                RecordDict(), dst_node_id=metadata.dst_node_id, message_type=metadata.message_type
             )
-            light.metadata.__dict__["_message_id"] = about.message_id
-            self.sent[about.message_id] = light
-        for old in list(self.sent)[:-KNOWN]:
-            del self.sent[old]
+            empty_message.metadata.__dict__["_message_id"] = metadata.message_id
+            self.sent[metadata.message_id] = empty_message
+        for forgotten_id in list(self.sent)[:-MAX_REMEMBERED]:
+            del self.sent[forgotten_id]
         return ids
 
     # -- delegated to the wrapped grid
@@ -133,6 +139,6 @@ class TolerantGrid(Grid):
         """The run of the wrapped grid."""
         return self.grid.run
 
-    def create_message(self, *content: Any, **about: Any) -> Message:
+    def create_message(self, *content: Any, **metadata: Any) -> Message:
         """As in the wrapped grid."""
-        return self.grid.create_message(*content, **about)
+        return self.grid.create_message(*content, **metadata)
