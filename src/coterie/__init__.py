@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from coterie.boundary import Boundary as Boundary
     from coterie.contrib.suggest.suggestion import Suggestion as Suggestion
-    from coterie.contrib.suggest.suggestion import suggest as suggest
+    from coterie.contrib.suggest.suggesting import suggest as suggest
     from coterie.core import Assignment as Assignment
     from coterie.core import Position as Position
     from coterie.core import Round as Round
@@ -90,7 +90,7 @@ _PUBLIC = {
     "reopen": "runs.run",
     "run": "runs.run",
     "save": "runs.export",
-    "suggest": "contrib.suggest.suggestion",
+    "suggest": "contrib.suggest.suggesting",
     "summary": "report.summary",
     "whole": "data.world",
     "write_report": "report.page",

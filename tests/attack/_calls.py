@@ -24,7 +24,7 @@ WARM = (
     "matplotlib.pyplot",
     "papers",
     "coterie.runs.export",
-    "coterie.contrib.suggest.suggestion",
+    "coterie.contrib.suggest.suggesting",
 )
 """What takes seconds to import: no attempt is to be charged with it, nor to be stopped in it."""
 

@@ -20,27 +20,13 @@ from coterie.cli import main
 from coterie.cli.arguments import parse
 from coterie.cli.running import options
 from coterie.clustering import distances, gram, halves_gram
-from coterie.contrib.suggest.suggestion import (
-    EXCHANGES,
-    Advice,
-    Cut,
-    Finding,
-    Geometry,
-    Probe,
-    ProbeCourse,
-    ProbedClients,
-    StartingPoint,
-    _caveats,
-    _found,
-    advise,
-    common,
-    course,
-    cut_of,
-    own_probes,
-    shortest,
-    start_of,
-    sureness,
-)
+from coterie.contrib.suggest.cfl_settings import CutPath, ProbeDraw, cfl_advice, cut_path
+from coterie.contrib.suggest.dendrogram_cuts import Cut, Geometry, common_cut, cut_of
+from coterie.contrib.suggest.probing import ProbedClients, StartingPoint, start_of
+from coterie.contrib.suggest.ranges import shortest
+from coterie.contrib.suggest.remarks import caveats, own_probes
+from coterie.contrib.suggest.suggesting import MAX_EXCHANGES, finding_of
+from coterie.contrib.suggest.suggestion import Advice, Finding, sureness
 from coterie.core import Assignment, Federation, Groups, Position, Replies
 from coterie.data.scenario import SCENARIOS
 from coterie.engines.pool import ClientPool
@@ -141,13 +127,13 @@ def test_a_tree_that_does_not_hold_the_groups_has_no_threshold() -> None:
     assert (advice.sure, advice.settings, advice.ranges) == ("none", {}, ())
     assert advice.ari == 0.0  # all in one, or each alone
     nearest = cut_of(apart, "ward", np.array([0, 0, 0, 1]))
-    assert not nearest.room()
+    assert not nearest.has_room()
     assert 0 < nearest.ari < 1
 
 
 def test_two_draws_have_in_common_what_is_right_in_both() -> None:
-    assert common([Cut(1.0, 4.0, 1.0), Cut(2.0, 5.0, 1.0)]) == Cut(2.0, 4.0, 1.0)
-    assert not common([Cut(1.0, 2.0, 1.0), Cut(3.0, 4.0, 1.0)]).room()
+    assert common_cut([Cut(1.0, 4.0, 1.0), Cut(2.0, 5.0, 1.0)]) == Cut(2.0, 4.0, 1.0)
+    assert not common_cut([Cut(1.0, 2.0, 1.0), Cut(3.0, 4.0, 1.0)]).has_room()
     far = [distances(gram(np.array([[0.0], [1.0], [5.0], [6.0]]) * scale)) for scale in (1.0, 10.0)]
     advice = Geometry("flhc", {}, "l2, ward", "ward", far).advice(PAIRS, firm=True)
     assert (advice.sure, advice.ari) == ("none", 1.0)
@@ -189,10 +175,10 @@ def replies(updates: torch.Tensor) -> Replies:
     return Replies(clients=IDS, examples=np.full(4, 10), chosen=((0,),) * 4, updates=updates)
 
 
-def probe(common_part: Sequence[float] = (0.0, 0.0), noise: float = 0.0) -> Probe:
+def probe(common_part: Sequence[float] = (0.0, 0.0), noise: float = 0.0) -> ProbeDraw:
     """Halves that differ by ``noise`` in the second parameter; at the first model all agree more than they differ."""
     now, apart = WORKED + torch.tensor(common_part), torch.tensor([0.0, noise])
-    return Probe(
+    return ProbeDraw(
         halves_gram(now + apart, now - apart),
         replies(now),
         replies(WORKED + torch.tensor([2.0, 0.0])),
@@ -201,42 +187,48 @@ def probe(common_part: Sequence[float] = (0.0, 0.0), noise: float = 0.0) -> Prob
 
 
 def test_cfl_sees_what_its_card_says() -> None:
-    found = course(probe(), SIDES)
+    found = cut_path(probe(), SIDES)
     (cut,) = found.splits
     assert (cut.clients, cut.parts, found.groups) == (IDS, SIDES, SIDES)
     peak = math.sqrt(3.0**2 + 0.2**2)  # of clients 3 and 8, at the first model
-    assert cut.norm == pytest.approx(math.sqrt(1.04) / peak)
-    assert cut.bound == pytest.approx(math.sqrt((1 + (3 * 0.96 / 1.04 - 1) / 4) / 2))
+    assert cut.client_norm == pytest.approx(math.sqrt(1.04) / peak)
+    assert cut.gamma_bound == pytest.approx(math.sqrt((1 + (3 * 0.96 / 1.04 - 1) / 4) / 2))
     assert [seen.clients for seen in found.kept] == list(reversed(SIDES))
     for (
         seen
     ) in found.kept:  # at rest (0, 0.2) and (0, -0.2): opposite, and corrected for two clients 0
-        assert (seen.norm, seen.bound) == pytest.approx((0.2 / peak, math.sqrt(0.5)))
-    assert (found.start, found.moving) == pytest.approx((2 / peak, 0.0))
+        assert (seen.client_norm, seen.gamma_bound) == pytest.approx((0.2 / peak, math.sqrt(0.5)))
+    assert (found.first_mean_norm, found.probed_mean_norm) == pytest.approx((2 / peak, 0.0))
 
 
 def test_a_common_part_is_taken_off_but_told() -> None:
     """At rest it is not there; away from rest, the mean update and the cosines are what they are."""
-    rest, moving = course(probe(), SIDES), course(probe((0.5, 0.0)), SIDES)
-    assert moving.splits[0].bound == pytest.approx(rest.splits[0].bound)
-    assert moving.splits[0].norm == pytest.approx(rest.splits[0].norm)
-    assert moving.moving == pytest.approx(0.5 / math.hypot(1.5, 0.2))
-    assert moving.bound < rest.bound
+    rest, moving = cut_path(probe(), SIDES), cut_path(probe((0.5, 0.0)), SIDES)
+    assert moving.splits[0].gamma_bound == pytest.approx(rest.splits[0].gamma_bound)
+    assert moving.splits[0].client_norm == pytest.approx(rest.splits[0].client_norm)
+    assert moving.probed_mean_norm == pytest.approx(0.5 / math.hypot(1.5, 0.2))
+    assert moving.probed_gamma_bound < rest.probed_gamma_bound
 
 
 def test_noise_alone_leaves_this_much_of_the_mean() -> None:
     """Each client's noise is 0.3, so that of the mean of four is 0.3 / 2; the greatest update at rest is sqrt(1.04)."""
-    assert course(probe(noise=0.3), SIDES).splits[0].floor == pytest.approx(0.15 / math.sqrt(1.04))
+    assert cut_path(probe(noise=0.3), SIDES).splits[0].noise_norm == pytest.approx(
+        0.15 / math.sqrt(1.04)
+    )
 
 
 def test_cfls_advice_lies_between_what_must_be_cut_and_what_must_not() -> None:
-    found = course(probe((0.3, 0.0)), SIDES)
-    advice = advise([found, found], SIDES, np.array([0.8, 0.5, 0.8, 0.5]), firm=True)
+    found = cut_path(probe((0.3, 0.0)), SIDES)
+    advice = cfl_advice([found, found], SIDES, np.array([0.8, 0.5, 0.8, 0.5]), firm=True)
     eps1, eps2, gamma = advice.ranges
     assert [one.setting for one in advice.ranges] == ["eps1", "eps2", "gamma_max"]
-    assert (eps1.low, eps1.high) == pytest.approx((found.moving, found.start))
-    assert (eps2.low, eps2.high) == pytest.approx((found.kept[0].norm, found.splits[0].norm))
-    assert (gamma.low, gamma.high) == pytest.approx((found.kept[0].bound, found.splits[0].bound))
+    assert (eps1.low, eps1.high) == pytest.approx((found.probed_mean_norm, found.first_mean_norm))
+    assert (eps2.low, eps2.high) == pytest.approx(
+        (found.kept[0].client_norm, found.splits[0].client_norm)
+    )
+    assert (gamma.low, gamma.high) == pytest.approx(
+        (found.kept[0].gamma_bound, found.splits[0].gamma_bound)
+    )
     for one in (eps1, eps2):
         assert one.value is not None
         assert one.low < one.value < one.high
@@ -250,30 +242,30 @@ def test_cfls_advice_lies_between_what_must_be_cut_and_what_must_not() -> None:
 
 def test_where_cfls_cut_goes_through_a_group_there_is_no_advice() -> None:
     wrong: Groups = ((3, 5), (8, 9))
-    advice = advise([course(probe(), wrong)], wrong, np.full(4, 0.5), firm=True)
+    advice = cfl_advice([cut_path(probe(), wrong)], wrong, np.full(4, 0.5), firm=True)
     assert (advice.sure, advice.settings) == ("none", {})
     assert advice.ari == 0.0
 
 
 def test_a_probe_far_from_rest_tells_nothing_of_eps1() -> None:
-    far = replace(course(probe(), SIDES), moving=0.8, start=0.7)
-    advice = advise([far], SIDES, np.full(4, 0.5), firm=True)
+    far = replace(cut_path(probe(), SIDES), probed_mean_norm=0.8, first_mean_norm=0.7)
+    advice = cfl_advice([far], SIDES, np.full(4, 0.5), firm=True)
     assert (advice.sure, advice.ranges[0].value) == ("none", None)
     assert "probe a later round" in advice.text
 
 
 def test_of_one_group_cfl_needs_only_what_keeps_it_whole() -> None:
     alone: Groups = (IDS,)
-    advice = advise([course(probe(), alone)], alone, np.zeros(4), firm=True)
+    advice = cfl_advice([cut_path(probe(), alone)], alone, np.zeros(4), firm=True)
     assert set(advice.settings) == {"eps2", "gamma_max"}
     assert all(one.low < advice.settings[one.setting] <= one.high == 1.0 for one in advice.ranges)
 
 
 def test_single_clients_have_nothing_that_must_stay() -> None:
     each: Groups = ((3,), (5,), (8,), (9,))
-    found = course(probe(), each)
+    found = cut_path(probe(), each)
     assert (len(found.splits), found.kept, found.groups) == (3, (), each)
-    assert isinstance(found, ProbeCourse)
+    assert isinstance(found, CutPath)
 
 
 # -- which model is probed
@@ -411,7 +403,7 @@ def test_nothing_of_the_run_is_changed_and_workers_change_nothing(
     before = files(folder)
     asked: list[None] = []
     assert suggest(folder, workers=2, progress=lambda: asked.append(None)) == said
-    assert len(asked) == said.exchanges <= EXCHANGES
+    assert len(asked) == said.exchanges <= MAX_EXCHANGES
     assert files(folder) == before
 
 
@@ -471,7 +463,7 @@ SHARED = StartingPoint(MODELS[0], 3, "", True)
     ],
 )
 def test_caveats(finding: Finding, start: StartingPoint, words: str) -> None:
-    (caveat,) = _caveats(start, finding, SIDES if "the run" in words else (IDS,))
+    (caveat,) = caveats(start, finding, SIDES if "the run" in words else (IDS,))
     assert words in caveat
     assert finding.firm == (finding.same and finding.alike[0] > 0.025)
 
@@ -492,7 +484,7 @@ def test_probes_may_only_divide_the_groups_of_a_run_further() -> None:
         (SIDES, SIDES),
         (((3,), (5, 8, 9)),) * 2,
     ):
-        found = _found(*probes, IDS, 1e-4, known)
+        found = finding_of(*probes, IDS, 1e-4, known)
         assert (found.groups, found.of_run) == (groups, known == groups)
 
 
@@ -503,8 +495,8 @@ def test_the_groups_of_a_run_that_do_not_show_at_this_model_are_kept_with_a_cave
         Evidence(clients=IDS, products=torch.from_numpy(halves_gram(noise[i], noise[i + 1])))
         for i in (0, 2)
     ]
-    assert len(_found(*probes, IDS, 1e-4, ()).groups) == 1
-    found = _found(*probes, IDS, 1e-4, ((3, 8), (5,)))
+    assert len(finding_of(*probes, IDS, 1e-4, ()).groups) == 1
+    found = finding_of(*probes, IDS, 1e-4, ((3, 8), (5,)))
     assert (found.of_run, found.clients, found.groups, found.p > 0.05) == (
         True,
         (3, 5, 8),
@@ -513,7 +505,7 @@ def test_the_groups_of_a_run_that_do_not_show_at_this_model_are_kept_with_a_cave
     )
     assert found.unseen
     assert not found.firm
-    (caveat,) = _caveats(SHARED, found, found.groups)
+    (caveat,) = caveats(SHARED, found, found.groups)
     assert (
         caveat
         == "the groups are the run's; at this model the probes alone find 1 group, so thresholds are uncertain"
@@ -577,7 +569,7 @@ def test_one_of_split_half_and_the_suggestion_is_the_advice(
 
 def test_a_firm_finding_has_none() -> None:
     assert CLOSE.firm
-    assert not list(_caveats(SHARED, CLOSE, SIDES))
+    assert not list(caveats(SHARED, CLOSE, SIDES))
 
 
 # -- the command
@@ -679,7 +671,7 @@ def edit(path: Path, made: str) -> None:
 def test_the_tables_count_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "docs"))
     import suggest_table
 
     monkeypatch.setattr(suggest_table, "SUGGEST", tmp_path / "suggest.json")
@@ -704,7 +696,7 @@ def test_the_tables_count_what_was_measured(
 def test_the_table_of_agreement_counts_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "docs"))
     import suggest_table
 
     monkeypatch.setattr(suggest_table, "AGREEMENT", tmp_path / "agreement.json")

@@ -4,136 +4,163 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from statistics import median
+from typing import Any, Literal
 
 from rich.console import Group as Together
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coterie.contrib.suggest.suggestion import Advice, Finding, Range, Suggestion
+from coterie.contrib.suggest.suggestion import (
+    CLEAR,
+    NARROW,
+    NONE,
+    Advice,
+    Finding,
+    Range,
+    Suggestion,
+)
 from coterie.methods import METHODS
-from coterie.notebook.tables import labels
+from coterie.notebook.tables import count, labels
 from coterie.records.shown import ClientId
 from coterie.report.words import members
 
-STYLES = {"clear": "green", "narrow": "yellow", "none": "red"}
-MOST = 12
+CONFIDENCE_STYLES = {CLEAR: "green", NARROW: "yellow", NONE: "red"}
+"""Confidence in an advice -> its colour."""
+
+MAX_LISTED_GROUPS = 12
 """The greatest number of groups listed."""
 
+TEXT_COLUMNS = ("method", "compared", "setting", "sure")
+"""Columns of the table of advice whose entries are words."""
 
-def screen(said: Suggestion) -> Together:
+COLUMNS = (
+    "method",
+    "compared",
+    "setting",
+    "above",
+    "below",
+    "suggested",
+    "room",
+    "nearest",
+    "sure",
+)
+"""Columns of the table of advice."""
+
+
+def screen(suggestion: Suggestion) -> Together:
     """Return all of a suggestion as a rich object."""
-    head = Text(f"{said.scenario}, {said.method}, seed {said.seed}", style="bold")
-    head.append(f": probed from {said.start}, after round {said.round}", style="not bold")
+    head = Text(f"{suggestion.scenario}, {suggestion.method}, seed {suggestion.seed}", style="bold")
+    head.append(
+        f": probed from {suggestion.start}, after round {suggestion.round}", style="not bold"
+    )
     parts: list[RenderableType] = [
         head,
-        *_finding(said.finding, labels(said.names, said.finding.clients)),
-        Text(said.split_half.text),
+        *_finding(suggestion.finding, labels(suggestion.names, suggestion.finding.clients)),
+        Text(suggestion.split_half.text),
         Text(""),
-        _table(said),
+        _table(suggestion),
         Text(""),
     ]
-    if said.split_half.rounds is not None:
-        parts.append(_options("split-half", said.split_half.settings, said.split_half.rounds))
-    for method in dict.fromkeys(one.method for one in said.advice):
-        parts.append(_options(method, said.best(method).settings))
-    notes = [
-        *said.caveats,
-        *(
-            f"client {said.names.get(client, client)} was left out: {why}"
-            for client, why in said.left_out.items()
-        ),
-    ]
-    notes += [
-        f"{one.method}: {one.text}"
-        for one in said.advice
-        if one.sure == "none" or len(one.ranges) > 1
-    ]
-    parts += (
-        [Text(""), *(Text(note, style="dim") for note in dict.fromkeys(notes))] if notes else []
-    )
+    # The options to run, one line per method.
+    split_half = suggestion.split_half
+    if split_half.rounds is not None:
+        parts.append(_options("split-half", split_half.settings, split_half.rounds))
+    for method in dict.fromkeys(advice.method for advice in suggestion.advice):
+        parts.append(_options(method, suggestion.best(method).settings))
+    notes = _notes(suggestion)
+    if notes:
+        parts.append(Text(""))
+        parts += [Text(note, style="dim") for note in dict.fromkeys(notes)]
     return Together(*parts)
 
 
-def _finding(found: Finding, shown: Mapping[int, ClientId]) -> Iterator[Text]:
-    count, ranked = len(found.groups), sorted(found.reliability)
-    again = (
-        "found by each of two probes"
-        if found.same
-        else "confirmed by two probes together, but not found by each"
-    )
-    again = "of the run" if found.of_run else again
+def _notes(suggestion: Suggestion) -> list[str]:
+    """Reasons for caution, the clients left out, and the numbers behind advice that the table does not explain."""
+    notes = list(suggestion.caveats)
+    for client, reason in suggestion.left_out.items():
+        notes.append(f"client {suggestion.names.get(client, client)} was left out: {reason}")
+    for advice in suggestion.advice:
+        if advice.sure == NONE or len(advice.ranges) > 1:
+            notes.append(f"{advice.method}: {advice.text}")
+    return notes
+
+
+def _finding(finding: Finding, shown_ids: Mapping[int, ClientId]) -> Iterator[Text]:
+    """The groups and how they were found, line by line."""
+    if finding.of_run:
+        origin = "of the run"
+    elif finding.same:
+        origin = "found by each of two probes"
+    else:
+        origin = "confirmed by two probes together, but not found by each"
+    groups = count(len(finding.groups), "group")
     yield Text(
-        f"{len(found.clients)} clients, p = {found.p:.2g} for a single group: {count} group{'s' * (count > 1)}, {again}"
+        f"{len(finding.clients)} clients, p = {finding.p:.2g} for a single group: {groups}, {origin}"
     )
-    for group in found.groups[:MOST]:
-        yield Text(f"  {members(shown[client] for client in group)}", style="cyan")
-    if count > MOST:
-        yield Text(f"  and {count - MOST} more", style="cyan")
-    median = (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
+    for group in finding.groups[:MAX_LISTED_GROUPS]:
+        yield Text(f"  {members(shown_ids[client] for client in group)}", style="cyan")
+    if len(finding.groups) > MAX_LISTED_GROUPS:
+        yield Text(f"  and {len(finding.groups) - MAX_LISTED_GROUPS} more", style="cyan")
     yield Text(
-        f"share of signal in client differences: median {median:.2f}, minimum {ranked[0]:.2f} (the rest is noise)"
+        f"share of signal in client differences: median {median(finding.reliability):.2f}, "
+        f"minimum {min(finding.reliability):.2f} (the rest is noise)"
     )
 
 
-def _table(said: Suggestion) -> Table:
+def _table(suggestion: Suggestion) -> Table:
     """Return a table with a row per range; if a method cannot find the groups, how near it comes (adjusted Rand index)."""
-    out = Table(box=None, pad_edge=False, header_style="bold")
-    words = ("method", "compared", "setting", "sure")
-    for name in (
-        "method",
-        "compared",
-        "setting",
-        "above",
-        "below",
-        "suggested",
-        "room",
-        "nearest",
-        "sure",
-    ):
-        out.add_column(
-            name, justify="left" if name in words else "right", no_wrap=name != "compared"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        justify: Literal["left", "right"] = "left" if column in TEXT_COLUMNS else "right"
+        table.add_column(column, justify=justify, no_wrap=column != "compared")
+    for advice in suggestion.advice:
+        # The first row of an advice names the method, and says how sure it is.
+        first_cells: tuple[str, str] = (advice.method, advice.compared)
+        last_cells: tuple[RenderableType, RenderableType] = (
+            f"{advice.ari:.2f}",
+            Text(advice.sure, style=CONFIDENCE_STYLES[advice.sure]),
         )
-    for one in said.advice:
-        last = (f"{one.ari:.2f}", Text(one.sure, style=STYLES[one.sure]))
-        if not one.ranges:
-            out.add_row(one.method, one.compared, "-", "", "", "", "", *last)
-        for i, each in enumerate(one.ranges):
-            first, end = ((one.method, one.compared), last) if i == 0 else (("", ""), ("", ""))
-            out.add_row(
-                *first, each.setting, *_ends(each), _suggested(one, each), _room(each.margin), *end
-            )
-    return out
+        if not advice.ranges:
+            table.add_row(*first_cells, "-", "", "", "", "", *last_cells)
+        for each_range in advice.ranges:
+            table.add_row(*first_cells, *_range_cells(advice, each_range), *last_cells)
+            first_cells = ("", "")
+            last_cells = ("", "")
+    return table
 
 
-def _ends(each: Range) -> tuple[str, str]:
-    """Return both ends of a range; empty for an end that does not exist.
+def _range_cells(advice: Advice, each_range: Range) -> tuple[str, ...]:
+    """The cells for one range: setting, ends, suggested value, and room.
 
-    With one group, distances have no upper end, and similarities no lower one.
+    With one group, distances have no upper end, and similarities no lower one. The cell of an end
+    that does not exist is empty.
     """
-    open_ = math.isinf(each.margin)
-    low = "" if open_ and not math.isinf(each.high) and each.low <= 0 else f"{each.low:.3g}"
-    return low, "" if math.isinf(each.high) else f"{each.high:.3g}"
-
-
-def _suggested(advice: Advice, each: Range) -> str:
-    return "" if each.value is None or not advice.settings else f"{each.value:g}"
-
-
-def _room(margin: float) -> str:
-    return "" if math.isinf(margin) else f"x {margin:.2f}"
+    has_margin = not math.isinf(each_range.margin)
+    has_high = not math.isinf(each_range.high)
+    has_low = has_margin or not has_high or each_range.low > 0
+    has_value = each_range.value is not None and bool(advice.settings)
+    return (
+        each_range.setting,
+        f"{each_range.low:.3g}" if has_low else "",
+        f"{each_range.high:.3g}" if has_high else "",
+        f"{each_range.value:g}" if has_value else "",
+        f"x {each_range.margin:.2f}" if has_margin else "",
+    )
 
 
 def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None) -> Text:
     """Return the options for ``coterie run``, without those that are a method's defaults."""
     if not settings:
         return Text(f"{method}: nothing to suggest")
-    usual = METHODS[method]()
-    changed = {name: value for name, value in settings.items() if getattr(usual, name) != value}
-    if (
-        "warmup" in changed and not rounds
-    ):  # in a run of no more rounds, clients would not be clustered
+    defaults = METHODS[method]()
+    changed = {name: value for name, value in settings.items() if getattr(defaults, name) != value}
+    # In a run of no more rounds than the warm-up, clients would not be clustered.
+    if "warmup" in changed and not rounds:
         rounds = 2 * changed["warmup"]
-    words = [f"--method {method}", *(f"--set {method}.{k}={v}" for k, v in changed.items())]
-    return Text(" ".join([*words, *([f"--rounds {rounds}"] if rounds else [])]))
+    options = [f"--method {method}"]
+    options += [f"--set {method}.{name}={value}" for name, value in changed.items()]
+    if rounds:
+        options.append(f"--rounds {rounds}")
+    return Text(" ".join(options))

@@ -1,0 +1,111 @@
+"""What a suggestion says besides its numbers: how split-half comes to the groups, and reasons for caution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from coterie.contrib.suggest.probing import StartingPoint
+from coterie.contrib.suggest.suggestion import Finding, OwnProbes
+from coterie.core import Groups, needs_of
+from coterie.methods import SplitHalf
+from coterie.notebook.tables import count
+from coterie.records.record import Line
+
+SPLIT_HALF_PROBES = 3
+"""Probes, each with one for its confirmation, that a suggested run of split-half has time for:
+draws differ, and one alone may miss what the probes here showed narrowly."""
+
+TRAIN_WITH_AUTO = "train with auto, which compares groups with one model"
+ONE_GROUP_IS_NO_PROOF = f"{TRAIN_WITH_AUTO}: one group is no proof, and auto tests other models"
+GROUPS_ARE_ADVICE = (
+    f"{TRAIN_WITH_AUTO}; these groups are the advice, even if split-half finds fewer: "
+    "it makes the same test, but of other models"
+)
+"""Which groups are the advice."""
+
+
+def own_probes(
+    method: Any, start: StartingPoint, finding: Finding, lines: Sequence[Line]
+) -> OwnProbes:
+    """How split-half comes to the groups found, and which groups are the advice if it finds others.
+
+    Its test and level are the same. But it probes in rounds of its own, so from other models, and a
+    difference that does not show at one model may show at another. So finding several groups is
+    evidence, and finding one is not.
+
+    Args:
+        method: The method of the run.
+        start: The model probed.
+        finding: The groups.
+        lines: The records of the run.
+
+    Returns:
+        The settings and the reasons.
+    """
+    if finding.of_run:
+        text = "split-half found these groups in this run, at the same level: they are the advice"
+        return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
+    if len(finding.groups) == 1:
+        return OwnProbes({}, None, ONE_GROUP_IS_NO_PROOF)
+    text = GROUPS_ARE_ADVICE
+    if isinstance(method, SplitHalf):
+        text += _earlier_tests(lines)
+        split_half = method
+    else:
+        split_half = SplitHalf(fraction=needs_of(method).fraction)
+    if not start.shared:
+        return OwnProbes({}, None, text)
+    # Its first probe starts from the model of this round, after at least one round of training.
+    split_half = replace(split_half, first_probe=max(start.round + 1, 2))
+    last_probe = split_half.first_probe + (SPLIT_HALF_PROBES - 1) * split_half.probe_every
+    text += "; with the options below, it tests this one"
+    return OwnProbes(asdict(split_half), last_probe + 1, text)
+
+
+def _earlier_tests(lines: Sequence[Line]) -> str:
+    """In how many rounds split-half has tested groups of this run; empty if in none."""
+    p_of_round: dict[int, float] = {}
+    for line in lines:
+        for note in line["notes"]:
+            if "p" in note["numbers"]:
+                p_of_round[line["round"]] = note["numbers"]["p"]
+    if not p_of_round:
+        return ""
+    smallest_p = min(p_of_round.values())
+    return (
+        f", here in {len(p_of_round)} rounds, the last {max(p_of_round)} (least p {smallest_p:.2g})"
+    )
+
+
+def caveats(start: StartingPoint, finding: Finding, run_groups: Groups) -> Iterator[str]:
+    """Reasons to trust the finding less.
+
+    Args:
+        start: The model probed.
+        finding: The groups.
+        run_groups: The groups of the run.
+    """
+    if len(run_groups) > 1 and run_groups != finding.groups and not finding.of_run:
+        yield f"the run has {len(run_groups)} groups, different from these; a longer run of fedavg may show which are right"
+    if not finding.same:
+        first_count, second_count = map(len, finding.alone)
+        yield (
+            f"the two probes alone find {first_count} and {second_count} groups that differ: "
+            f"adjusted Rand index {finding.agreement:.2f}"
+        )
+    elif finding.unseen:
+        groups_found = count(len(finding.alone[0]), "group")
+        yield f"the groups are the run's; at this model the probes alone find {groups_found}, so thresholds are uncertain"
+    if finding.doubt is not None:
+        size = len(finding.groups[finding.alike.index(finding.doubt)])
+        if finding.doubt < finding.level:
+            yield f"{size} clients stay in one group, but differ (p {finding.doubt:.2g}): no split was found"
+        else:
+            yield f"{size} clients are in one group, but p = {finding.doubt:.2g} is small: more data may show several"
+    if not start.shared:
+        yield f"clients were probed from {start.words}, where no run clusters clients: its thresholds may differ"
+    single_clients = sum(len(group) == 1 for group in finding.groups)
+    if 2 * single_clients > len(finding.groups) > 1:
+        yield f"{single_clients} of {len(finding.groups)} groups are single clients: they may differ gradually, without groups"
