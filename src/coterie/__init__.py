@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from coterie.boundary import Boundary as Boundary
-    from coterie.contrib.suggest.suggestion import Suggestion as Suggestion
     from coterie.contrib.suggest.suggesting import suggest as suggest
+    from coterie.contrib.suggest.suggestion import Suggestion as Suggestion
     from coterie.core import Assignment as Assignment
     from coterie.core import Position as Position
     from coterie.core import Round as Round
