@@ -66,9 +66,9 @@ def test_only_what_has_grown_is_read_again(
     tmp_path: Path, page: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    read_run = live_page.one
+    read_run = live_page.read_run
     monkeypatch.setattr(
-        live_page, "one", lambda folder: read.append(folder.name) or read_run(folder)
+        live_page, "read_run", lambda folder: read.append(folder.name) or read_run(folder)
     )
     for name in "ab":
         write(tmp_path / name, [line(1, GROUPS)], rounds=2)

@@ -17,7 +17,15 @@ from coterie.methods import METHODS
 from coterie.records.record import Record, to_json
 from coterie.report.explain import explain
 from coterie.report.page import document, page
-from coterie.report.page.charts import CELLS, MOST, blocks, real, square, squares, whole
+from coterie.report.page.charts import (
+    MAX_MATRICES,
+    MAX_MATRIX_ROWS,
+    block_means,
+    real,
+    square,
+    squares,
+    whole,
+)
 from coterie.report.summary import summary
 from forged import change
 from page_runs import OLD, cosines, line, matrices, note, split_run, write
@@ -62,7 +70,7 @@ def test_blocks_are_means_without_clients_beside_themselves(
 ) -> None:
     matrix = np.array([[random.random() for _ in range(n)] for _ in range(n)])
     edges = [n * i // min(count, n) for i in range(min(count, n) + 1)]
-    found = blocks(matrix, edges)
+    found = block_means(matrix, edges)
     for i in range(len(edges) - 1):
         for j in range(len(edges) - 1):
             cell = [
@@ -121,21 +129,21 @@ def test_matrices_are_ordered_by_group_and_layers_kept(tmp_path: Path) -> None:
 
 
 def test_many_matrices_are_thinned_out_and_large_ones_coarser(tmp_path: Path) -> None:
-    n = 2 * CELLS
+    n = 2 * MAX_MATRIX_ROWS
     clients, labels = list(range(n)), [i % 2 for i in range(n)]
     groups = [clients[::2], clients[1::2]]
     lines = [
         line(r, groups, note("partition", clients, groups, similarity="similarity/m.safetensors"))
-        for r in range(1, MOST + 11)
+        for r in range(1, MAX_MATRICES + 11)
     ]
     folder = write(tmp_path / "run", lines, method="hcct")
     matrices(folder, "m.safetensors", clients, all=cosines(labels))
     lines = Record(folder).lines()
     found, count, lost = squares(folder, lines, clients)
-    assert (len(found), count, lost) == (MOST, MOST + 10, 0)
-    assert [found[0]["round"], found[-1]["round"]] == [1, MOST + 10]
+    assert (len(found), count, lost) == (MAX_MATRICES, MAX_MATRICES + 10, 0)
+    assert [found[0]["round"], found[-1]["round"]] == [1, MAX_MATRICES + 10]
     one = square(folder, lines[0], lines[0]["notes"][0], clients)
-    assert one["layers"]["all"]["shape"] == [CELLS, CELLS]
+    assert one["layers"]["all"]["shape"] == [MAX_MATRIX_ROWS, MAX_MATRIX_ROWS]
     assert one["edges"][:2] == [0, 2]
     shown = unpacked(one["layers"]["all"])
     assert shown[0, 0] == pytest.approx(0.8, abs=0.01)

@@ -9,14 +9,28 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.records.record import Line, Record
 from coterie.records.shown import ClientId
 from coterie.settings import UserError
 
-PlacedNotes = Sequence[tuple[int, int, Mapping[str, Any]]]
-"""(round, node, note) of each note of a run; node is the group that the note is about, or -1."""
+
+class PlacedNote(NamedTuple):
+    """A note with its place in a run.
+
+    Attributes:
+        round: Its round.
+        node: The group that it is about, or -1.
+        note: The note.
+    """
+
+    round: int
+    node: int
+    note: Mapping[str, Any]
+
+
+PlacedNotes = Sequence[PlacedNote]
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,10 @@ class Gathered:
 
 def true_groups(facts: Mapping[str, Any]) -> dict[ClientId, int]:
     """Return client -> number of its true group, from the world's table of ``run.toml``; empty if not known."""
-    return {client: i for i, group in enumerate(facts.get("true_groups") or ()) for client in group}
+    group_of_client: dict[ClientId, int] = {}
+    for number, members in enumerate(facts.get("true_groups") or ()):
+        group_of_client.update(dict.fromkeys(members, number))
+    return group_of_client
 
 
 def gather(folder: Path) -> Gathered:
@@ -85,52 +102,72 @@ def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]
         lines: The completed rounds.
     """
     nodes, places = follow(lines)
-    known = sorted({client for line in lines for group in line["groups"] for client in group})
-    members = memberships(lines, places, known)
-    order = ordered(known, members, nodes, true_groups(description["world"]))
+    all_clients: set[ClientId] = set()
+    for line in lines:
+        all_clients.update(*line["groups"])
+    clients = sorted(all_clients)
+    members = memberships(lines, places, clients)
+    order = ordered(clients, members, nodes, true_groups(description["world"]))
     return Gathered(
-        folder,
-        description,
-        lines,
-        nodes,
-        [known[i] for i in order],
-        [members[i] for i in order],
-        places,
-        notes(lines, places),
+        folder=folder,
+        description=description,
+        lines=lines,
+        nodes=nodes,
+        clients=[clients[i] for i in order],
+        members=[members[i] for i in order],
+        places=places,
+        notes=place_notes(lines, places),
     )
 
 
-def notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes:
+def place_notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes:
     """Return every note with its group; a note is about the groups as they were before it.
 
     Args:
         lines: The completed rounds.
         places: Per round, the ids of its groups in their order.
     """
-    out = []
-    before: dict[ClientId, int] = {}
+    placed_notes = []
+    node_before: dict[ClientId, int] = {}
     for line, row in zip(lines, places, strict=True):
-        now = {
-            client: id for id, group in zip(row, line["groups"], strict=True) for client in group
-        }
-        out += [
-            (line["round"], mostly(note["clients"], {**now, **before}), note)
-            for note in line["notes"]
-        ]
-        before = now
-    return out
+        node_after = _node_of_client(line, row)
+        # A client that arrives in this round was in no group before it.
+        node_of_client = {**node_after, **node_before}
+        for note in line["notes"]:
+            node = majority_node(note["clients"], node_of_client)
+            placed_notes.append(PlacedNote(line["round"], node, note))
+        node_before = node_after
+    return placed_notes
 
 
-def mostly(clients: Sequence[ClientId], at: Mapping[ClientId, int]) -> int:
-    """Return the group that contains more than half of these clients and consists of them by more than half, or -1.
+def _node_of_client(line: Line, row: Sequence[int]) -> dict[ClientId, int]:
+    """Return client -> id of its group in a round.
+
+    Args:
+        line: The record of the round.
+        row: The ids of its groups in their order.
+    """
+    node_of_client: dict[ClientId, int] = {}
+    for node, members in zip(row, line["groups"], strict=True):
+        node_of_client.update(dict.fromkeys(members, node))
+    return node_of_client
+
+
+def majority_node(clients: Sequence[ClientId], node_of_client: Mapping[ClientId, int]) -> int:
+    """Return the group that contains more than half of these clients, who are more than half of its members, or -1.
 
     Args:
         clients: The clients.
-        at: client -> its group.
+        node_of_client: Client -> its group.
     """
-    inside = Counter(at[client] for client in clients if client in at)
-    id, count = inside.most_common(1)[0] if inside else (-1, 0)
-    return id if 2 * count > max(len(clients), sum(other == id for other in at.values())) else -1
+    clients_in_node = Counter(
+        node_of_client[client] for client in clients if client in node_of_client
+    )
+    if not clients_in_node:
+        return -1
+    node, num_common = clients_in_node.most_common(1)[0]
+    node_size = sum(other_node == node for other_node in node_of_client.values())
+    return node if 2 * num_common > max(len(clients), node_size) else -1
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -148,15 +185,15 @@ def makes_groups(note: Mapping[str, Any]) -> bool:
 
 def examines_groups(note: Mapping[str, Any]) -> bool:
     """Whether a note is about the groups of the clients, whether they changed or not."""
-    models_alone = note["effect"] in ("info", "limits", "serves")
-    return not models_alone or bool(note["criteria"]) or bool(note["parts"])
+    is_about_models = note["effect"] in ("info", "limits", "serves")
+    return not is_about_models or bool(note["criteria"]) or bool(note["parts"])
 
 
-FEW = 40
+MAX_GROUPS_BY_TREE = 40
 """Up to this many groups are ordered by the tree of groups."""
 
 
-WAITS: Mapping[str, Any] = {
+WAIT_NOTE: Mapping[str, Any] = {
     "kind": "wait",
     "effect": "waits",
     "text": "in none of the parts; placed after its next answer",
@@ -206,44 +243,59 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
     """
     nodes: list[TreeNode] = []
     places: list[list[int]] = []
-    before: dict[ClientId, int] = {}  # client -> id of its node in the round before
+    node_before: dict[ClientId, int] = {}  # client -> its node in the round before
     for line in lines:
         notes = line["notes"]
-        sizes = Counter(before.values())
-        divided = {
-            _node_of(note["clients"], before, sizes) for note in notes if len(note["parts"]) > 1
+        sizes_before = Counter(node_before.values())
+        divided_nodes = {
+            _node_with(note["clients"], node_before, sizes_before)
+            for note in notes
+            if len(note["parts"]) > 1
         }
-        reasons = Reasons(notes) if before else None  # the first groups have no reason
+        # The first groups have no reason.
+        reasons = Reasons(notes) if node_before else None
         row = []
         for group in line["groups"]:
-            came = Counter(before[client] for client in group if client in before)
-            source, count = came.most_common(1)[0] if came else (None, 0)
-            goes_on = (
-                source is not None
-                and source not in divided
-                and 2 * count > max(sizes[source], came.total())
-            )
-            if source is not None and goes_on:
+            sources = Counter(node_before[client] for client in group if client in node_before)
+            source = _continued_node(sources, sizes_before)
+            if source is not None and source not in divided_nodes:
                 node = nodes[source]
-                node.last, node.clients = line["round"], tuple(group)
+                node.last = line["round"]
+                node.clients = tuple(group)
             else:
-                node = _new(len(nodes), line["round"], group, came, reasons)
+                node = _new_node(len(nodes), line["round"], group, sources, reasons)
                 nodes.append(node)
             row.append(node.id)
         places.append(row)
-        before = {
-            client: id for id, group in zip(row, line["groups"], strict=True) for client in group
-        }
+        node_before = _node_of_client(line, row)
     return nodes, places
 
 
-def _node_of(
-    clients: Sequence[ClientId], before: Mapping[ClientId, int], sizes: Mapping[int, int]
+def _continued_node(sources: Counter[int], sizes_before: Mapping[int, int]) -> int | None:
+    """Return the node that goes on as a new group, or None: their common clients are more than half of each.
+
+    Args:
+        sources: Node -> how many of its members are in the new group.
+        sizes_before: Node -> number of its members before.
+    """
+    if not sources:
+        return None
+    source, num_common = sources.most_common(1)[0]
+    return source if 2 * num_common > max(sizes_before[source], sources.total()) else None
+
+
+def _node_with(
+    clients: Sequence[ClientId],
+    node_before: Mapping[ClientId, int],
+    sizes_before: Mapping[int, int],
 ) -> int | None:
     """Return the node with exactly these clients, apart from those that were not present."""
-    ids = {before[client] for client in clients if client in before}
-    here = sum(client in before for client in clients)
-    return ids.pop() if len(ids) == 1 and sizes[next(iter(ids))] == here else None
+    present = [client for client in clients if client in node_before]
+    nodes = {node_before[client] for client in present}
+    if len(nodes) != 1:
+        return None
+    node = nodes.pop()
+    return node if sizes_before[node] == len(present) else None
 
 
 class Reasons:
@@ -255,13 +307,14 @@ class Reasons:
 
     def __init__(self, notes: Sequence[Mapping[str, Any]]) -> None:
         self.notes = [note for note in notes if makes_groups(note) or len(note["clients"]) == 1]
-        self.about = [frozenset(note["clients"]) for note in self.notes]
-        parts = [(note, part) for note in notes for part in note["parts"]]
-        self.parts = [(note, len(part)) for note, part in parts]
-        self.of: dict[ClientId, list[int]] = {}
-        for i, (_, part) in enumerate(parts):
-            for client in part:
-                self.of.setdefault(client, []).append(i)
+        self.clients_of_notes = [frozenset(note["clients"]) for note in self.notes]
+        self.parts: list[tuple[Mapping[str, Any], int]] = []  # (note, size) of each part
+        self.parts_with_client: dict[ClientId, list[int]] = {}
+        for note in notes:
+            for part in note["parts"]:
+                for client in part:
+                    self.parts_with_client.setdefault(client, []).append(len(self.parts))
+                self.parts.append((note, len(part)))
 
     def why(self, group: Sequence[ClientId]) -> Mapping[str, Any] | None:
         """Return the note that explains a group.
@@ -271,30 +324,42 @@ class Reasons:
 
         Returns:
             The note that has most of this group as a part, else one about all of its clients, else
-            None. If the latter note divided its clients, :data:`WAITS` replaces it.
+            None. If the latter note divided its clients, :data:`WAIT_NOTE` replaces it.
         """
-        inside = Counter(i for client in group for i in self.of.get(client, ()))
-        for i, count in sorted(inside.items()):
+        clients_in_part: Counter[int] = Counter()
+        for client in group:
+            clients_in_part.update(self.parts_with_client.get(client, ()))
+        for i, num_clients in sorted(clients_in_part.items()):
             note, size = self.parts[i]
-            if count == size and 2 * size > len(group):
+            if num_clients == size and 2 * size > len(group):
                 return note
         members = frozenset(group)
-        about = next((i for i, clients in enumerate(self.about) if members <= clients), None)
-        if about is None:
-            return None
-        return WAITS if len(self.notes[about]["parts"]) > 1 else self.notes[about]
+        for note, clients in zip(self.notes, self.clients_of_notes, strict=True):
+            if members <= clients:
+                return WAIT_NOTE if len(note["parts"]) > 1 else note
+        return None
 
 
-def _new(
-    id: int, round: int, group: Sequence[ClientId], came: Counter[int], reasons: Reasons | None
+def _new_node(
+    id: int, round: int, group: Sequence[ClientId], sources: Counter[int], reasons: Reasons | None
 ) -> TreeNode:
+    """Return a node that begins with a group.
+
+    Args:
+        id: The id of the node.
+        round: Its first round.
+        group: Its clients.
+        sources: Node -> how many of the clients came from it.
+        reasons: What can explain it; None for the first groups.
+    """
+    parents = tuple(source for source, _ in sources.most_common())
+    node = TreeNode(id, round, round, tuple(group), parents)
     note = reasons.why(group) if reasons else None
-    parents = tuple(source for source, _ in came.most_common())
-    if note is None:
-        return TreeNode(id, round, round, tuple(group), parents)
-    return TreeNode(
-        id, round, round, tuple(group), parents, note["kind"], note["text"], note["numbers"]
-    )
+    if note is not None:
+        node.kind = note["kind"]
+        node.why = note["text"]
+        node.numbers = note["numbers"]
+    return node
 
 
 def memberships(
@@ -307,13 +372,12 @@ def memberships(
         places: Per round, the ids of its groups in their order.
         clients: The client ids.
     """
-    out = [[-1] * len(lines) for _ in clients]
-    at = {client: i for i, client in enumerate(clients)}
+    members = [[-1] * len(lines) for _ in clients]
+    row_of_client = {client: i for i, client in enumerate(clients)}
     for column, (line, row) in enumerate(zip(lines, places, strict=True)):
-        for id, group in zip(row, line["groups"], strict=True):
-            for client in group:
-                out[at[client]][column] = id
-    return out
+        for client, node in _node_of_client(line, row).items():
+            members[row_of_client[client]][column] = node
+    return members
 
 
 def ordered(
@@ -324,7 +388,7 @@ def ordered(
 ) -> list[int]:
     """Return the positions of clients in an order that puts the members of each present group side by side.
 
-    The present groups follow the tree of groups. If there are more than :data:`FEW`, those with the
+    The present groups follow the tree of groups. If there are more than :data:`MAX_GROUPS_BY_TREE`, those with the
     same true group are side by side, the largest first. In a group, clients of one true group are
     side by side.
 
@@ -338,20 +402,23 @@ def ordered(
         Positions in ``clients``.
     """
     truth = truth or {}
-    last = [row[-1] for row in members]
-    sizes = Counter(last)
-    most: dict[int, Counter[int]] = {}
-    for client, node in zip(clients, last, strict=True):
-        most.setdefault(node, Counter())[truth.get(client, -1)] += 1
-    key: dict[int, tuple[Any, ...]] = {
-        node: (most[node].most_common(1)[0][0], -sizes[node], node)
-        if len(sizes) > FEW
-        else _chain(node, nodes)
-        for node in sizes
-    }
-    return sorted(
-        range(len(clients)), key=lambda i: (key[last[i]], truth.get(clients[i], -1), clients[i])
-    )
+    last_nodes = [nodes_of_client[-1] for nodes_of_client in members]
+    sizes = Counter(last_nodes)
+    sizes_of_truths: dict[int, Counter[int]] = {}
+    for client, node in zip(clients, last_nodes, strict=True):
+        sizes_of_truths.setdefault(node, Counter())[truth.get(client, -1)] += 1
+    place_of_node: dict[int, tuple[int, ...]] = {}
+    for node in sizes:
+        if len(sizes) > MAX_GROUPS_BY_TREE:
+            main_truth = sizes_of_truths[node].most_common(1)[0][0]
+            place_of_node[node] = (main_truth, -sizes[node], node)
+        else:
+            place_of_node[node] = _chain(node, nodes)
+
+    def place(i: int) -> tuple[Any, ...]:
+        return place_of_node[last_nodes[i]], truth.get(clients[i], -1), clients[i]
+
+    return sorted(range(len(clients)), key=place)
 
 
 def _chain(node: int, nodes: Sequence[TreeNode]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from coterie.files import descriptor, within
 from coterie.records.record import ROUNDS, RUN, read_recorded
 from coterie.records.store import write_whole
 from coterie.report.page import checked_suffix, page
-from coterie.report.page.document import Part, one, together
+from coterie.report.page.document import PageRun, document_of, read_run
 from coterie.report.summary import expand
 from coterie.runs.experiment import EXPERIMENT
 
@@ -64,10 +64,12 @@ class LivePage:
         self.folders = list(folders)
         self.to = checked_suffix(to)
         self.ended = False
-        self._parts: dict[Path, tuple[Stamp, Part]] = {}
+        # The runs as last read, each with the stamp of its records then.
+        self._page_runs: dict[Path, tuple[Stamp, PageRun]] = {}
         self._shown_stamps: dict[Path, Stamp] | None = None
         self._due_time = 0.0
-        self._run_folders()  # refuses what is no run before anything is written
+        # Raises an error for a folder that is no run, before anything is written.
+        self._run_folders()
 
     def update(self, reloads: bool = True) -> bool:
         """Write the page if a record has grown since it was last written.
@@ -82,26 +84,27 @@ class LivePage:
         Raises:
             UserError: The records are damaged.
         """
-        stamps = {
-            folder: stamp
-            for folder in self._run_folders()
-            if (stamp := records_stamp(folder)) is not None
-        }
+        stamps: dict[Path, Stamp] = {}
+        for folder in self._run_folders():
+            stamp = records_stamp(folder)
+            if stamp is not None:
+                stamps[folder] = stamp
         if reloads and (stamps == self._shown_stamps or time.monotonic() < self._due_time):
             return False
+        # Before the first round there is a page that waits for it, unless nothing will follow.
         if not stamps:
             if reloads:
                 self._write(WAITING)
                 self._shown_stamps = stamps
             return reloads
         start_time = time.monotonic()
+        # Only runs whose records have changed are read again.
         for folder, stamp in stamps.items():
-            if folder not in self._parts or self._parts[folder][0] != stamp:
-                self._parts[folder] = (stamp, one(folder))
-        document = together(list(stamps), [self._parts[folder][1] for folder in stamps])
-        self.ended = len(stamps) >= self._expected_runs() and all(
-            run["finished"] for run in document["runs"]
-        )
+            if folder not in self._page_runs or self._page_runs[folder][0] != stamp:
+                self._page_runs[folder] = (stamp, read_run(folder))
+        document = document_of([self._page_runs[folder][1] for folder in stamps])
+        all_begun = len(stamps) >= self._expected_runs()
+        self.ended = all_begun and all(run["finished"] for run in document["runs"])
         self._write(page(document, RELOAD_SECONDS if reloads and not self.ended else None))
         self._shown_stamps = stamps
         self._due_time = time.monotonic() + REST_FACTOR * (time.monotonic() - start_time)
@@ -123,23 +126,28 @@ class LivePage:
 
     def _run_folders(self) -> list[Path]:
         """The run directories that exist now."""
-        return [run for folder in self.folders for run in self._runs_in(folder)]
+        run_folders: list[Path] = []
+        for folder in self.folders:
+            run_folders += self._runs_in(folder)
+        return run_folders
 
     def _runs_in(self, folder: Path) -> list[Path]:
         has_run = (folder / RUN).is_file() or any(folder.glob(f"*/{RUN}"))
-        waits_for_run = not has_run and (folder / EXPERIMENT).is_file()
-        return [] if waits_for_run else expand(folder)
+        # An experiment whose first run has not begun has no runs yet.
+        if not has_run and (folder / EXPERIMENT).is_file():
+            return []
+        return expand(folder)
 
     def _expected_runs(self) -> int:
         """The number of runs that there are at the end: those of an experiment begin one after the other."""
-        number = 0
+        num_runs = 0
         for folder in self.folders:
             if (folder / EXPERIMENT).is_file():
                 experiment = read_recorded(within(folder, EXPERIMENT))
-                number += len(experiment["methods"]) * len(experiment["seeds"])
+                num_runs += len(experiment["methods"]) * len(experiment["seeds"])
             else:
-                number += len(self._runs_in(folder))
-        return number
+                num_runs += len(self._runs_in(folder))
+        return num_runs
 
     def _write(self, text: str) -> None:
         self.to.parent.mkdir(parents=True, exist_ok=True)
@@ -154,11 +162,10 @@ def records_stamp(run: Path) -> Stamp | None:
     """
     try:
         with open(descriptor(within(run, ROUNDS), os.O_RDONLY), "rb") as file:
+            # A round is complete when its line is.
             if not file.readline().endswith(b"\n"):
                 return None
-        return tuple(
-            (stat.st_mtime_ns, stat.st_size)
-            for stat in ((run / name).stat() for name in (RUN, ROUNDS))
-        )
+        file_states = [(run / name).stat() for name in (RUN, ROUNDS)]
+        return tuple((state.st_mtime_ns, state.st_size) for state in file_states)
     except FileNotFoundError:
         return None

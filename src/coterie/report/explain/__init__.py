@@ -15,12 +15,16 @@ from typing import Any
 
 from coterie.files import Folder
 from coterie.records.record import finite
+from coterie.records.shown import ClientId
 from coterie.report.explain import client_history, run_history
 from coterie.report.explain.view import RunHistory, read
 from coterie.settings.calls import public
 
 WIDTH = 100
 """Columns of a line of text."""
+
+MIN_WIDTH = 40
+"""The least number of columns of a line of text."""
 
 
 class Explanation(dict[str, Any]):
@@ -63,12 +67,8 @@ def explain(run: Folder, client: int | str | None = None, round: int | None = No
         UserError: If there is no such run, round or client.
     """
     history = read(Path(run), round)
-    found = (
-        run_history.run_history(history)
-        if client is None
-        else client_history.client_history(history, client)
-    )
-    return Explanation(finite(found), _text(history, found, client, WIDTH))
+    values = _values(history, client)
+    return Explanation(finite(values), _text(history, values, client, WIDTH))
 
 
 def words(
@@ -87,26 +87,31 @@ def words(
         UserError: If there is no such run, round or client.
     """
     history = read(run, round)
-    found = (
-        run_history.run_history(history)
-        if client is None
-        else client_history.client_history(history, client)
-    )
-    return _text(history, found, client, width)
+    return _text(history, _values(history, client), client, width)
 
 
-def _text(history: RunHistory, found: dict[str, Any], client: int | str | None, width: int) -> str:
-    paragraphs = run_history.text(history, found) if client is None else client_history.text(found)
-    return "\n".join(_wrapped(indent, paragraph, width) for indent, paragraph in paragraphs)
+def _values(history: RunHistory, client: ClientId | None) -> dict[str, Any]:
+    """Return the values of the explanation of a run, or of one of its clients."""
+    if client is None:
+        return run_history.run_history(history)
+    return client_history.client_history(history, client)
 
 
-def _wrapped(indent: int, paragraph: str, width: int) -> str:
-    first, rest = "  " * indent, "  " * (indent + 1 if indent else 0)
+def _text(history: RunHistory, values: dict[str, Any], client: ClientId | None, width: int) -> str:
+    """Return the explanation with these values as text."""
+    is_of_run = client is None
+    paragraphs = run_history.text(history, values) if is_of_run else client_history.text(values)
+    return "\n".join(_wrapped(indentation, text, width) for indentation, text in paragraphs)
+
+
+def _wrapped(indentation: int, text: str, width: int) -> str:
+    """Return a paragraph as lines; those after the first are indented one step more, if it is indented at all."""
+    further_indentation = indentation + 1 if indentation else 0
     return textwrap.fill(
-        paragraph,
-        max(width, 40),
-        initial_indent=first,
-        subsequent_indent=rest,
+        text,
+        max(width, MIN_WIDTH),
+        initial_indent="  " * indentation,
+        subsequent_indent="  " * further_indentation,
         break_long_words=False,
         break_on_hyphens=False,
     )

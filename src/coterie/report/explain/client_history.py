@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from coterie.methods.tuned import EXPECTED_GAIN
@@ -12,6 +10,7 @@ from coterie.records.record import Line
 from coterie.records.shown import ClientId, shown_as
 from coterie.report.explain import run_history
 from coterie.report.explain.decision import decision, member
+from coterie.report.explain.run_history import Paragraph
 from coterie.report.explain.view import Clients, NoteView, RunHistory, of_client
 from coterie.report.gathered import follow
 from coterie.report.limits import limited_clients
@@ -19,8 +18,12 @@ from coterie.report.summary import silent
 from coterie.report.verdict import for_client
 from coterie.report.words import count, rounds, short, who
 
-SHOWN = 10
-"""The number of steps shown in full, half of them the first and half the last."""
+MAX_STEPS_SHOWN = 10
+"""The number of steps shown in full, half of them the first and half the last; and the number of
+groups shown."""
+
+MAX_REFUSALS_SHOWN = 3
+"""The number of refused replies shown, the first ones."""
 
 
 def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
@@ -33,19 +36,25 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     Raises:
         UserError: If the client is not present.
     """
-    (client, group), notes = of_client(history, asked), list(history.views())
-    contest, one = run_history.rivals(history)
-    compared = for_client(contest, one, client)
-    steps, skipped = _steps(notes, client)
-    chosen = [note for note in run_history.choices(notes) if client in note.clients]
-    last = [
-        note
-        for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes))
-        if note is not None and client in note.clients and note not in steps
-    ]
+    client, group = of_client(history, asked)
+    notes = list(history.views())
+    contest, run_in_contest = run_history.rivals(history)
+    verdict = for_client(contest, run_in_contest, client)
+    steps, num_unchanged = _steps(notes, client)
+    step_entries = []
+    for note in steps:
+        grounds = run_history.grounds(note, notes)
+        step_entries.append({**_step(history, note, client), "grounds": grounds})
+    standing = _standing_notes(history, notes, client, group, steps)
+    choices = [note for note in run_history.choices(notes) if client in note.clients]
+    refusals = {}
+    for line in history.lines:
+        reason = line["refused"].get(str(client))
+        if reason:
+            refusals[line["round"]] = reason
     return {
         **run_history.heading(history),
-        "verdict": [compared] if compared else [],
+        "verdict": [verdict] if verdict else [],
         "groups": [list(members) for members in history.groups],
         "client": client,
         "group": list(group),
@@ -53,108 +62,132 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "adversary": client in history.adversaries,
         "score": _score(reversed(history.lines), client),
         "path": _path(history, client),
-        "steps": [
-            {**_step(history, note, client), "grounds": run_history.grounds(note, notes)}
-            for note in steps
-        ],
-        "choices": [decision(note) for note in chosen],
-        "personal": _personal(chosen, client),
-        "unchanged": skipped,
-        "standing": [
-            _step(history, note, client) for i, note in enumerate(last) if note not in last[:i]
-        ],
+        "steps": step_entries,
+        "choices": [decision(note) for note in choices],
+        "personal": _personal(choices, client),
+        "unchanged": num_unchanged,
+        "standing": [_step(history, note, client) for note in standing],
         "silent": [line["round"] for line in history.lines if silent(line, client)],
-        "limited": limited_clients(one.first.limits, client),
-        "refused": {
-            line["round"]: why
-            for line in history.lines
-            if (why := line["refused"].get(str(client)))
-        },
+        "limited": limited_clients(run_in_contest.first.limits, client),
+        "refused": refusals,
     }
 
 
 def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView], int]:
     """Return the notes that led to a client's present group, and the number of notes that changed only other groups."""
-    found, skipped, place = [], 0, None
+    steps = []
+    num_unchanged = 0
+    place: Any = None
     for note in notes:
         if client not in note.clients:
             continue
         if note.effect in ("arrives", "waits", "joins", "moves", "merges", "leaves"):
-            found.append(note)
+            steps.append(note)
         elif note.parts and note.changes:
-            now = _place(note, client, place)
-            if now != place:
-                found.append(note)
+            new_place = _place(note, client, place)
+            if new_place == place:
+                num_unchanged += 1
             else:
-                skipped += 1
-            place = now
-    return found, skipped
+                steps.append(note)
+            place = new_place
+    return steps, num_unchanged
 
 
-def _place(note: NoteView, client: ClientId, before: Any) -> Any:
+def _place(note: NoteView, client: ClientId, place_before: Any) -> Any:
     """Return where a note placed a client: the model that it took, if notes name it, or the clients that it is with.
 
-    A client that did not take a model keeps its place ``before``.
+    A client that did not take a model keeps its place ``place_before``.
     """
-    models = note.values("model")
-    return (
-        models.get(client, before)
-        if models
-        else next((frozenset(part) for part in note.parts if client in part), None)
-    )
+    model_of_client = note.values("model")
+    if model_of_client:
+        return model_of_client.get(client, place_before)
+    return next((frozenset(part) for part in note.parts if client in part), None)
 
 
-def _personal(notes: Sequence[NoteView], client: ClientId) -> dict[str, Any] | None:
+def _standing_notes(
+    history: RunHistory,
+    notes: Sequence[NoteView],
+    client: ClientId,
+    group: Clients,
+    steps: Sequence[NoteView],
+) -> list[NoteView]:
+    """Return the last notes that left a client's group unchanged: about it alone, and about several groups."""
+    standing: list[NoteView] = []
+    for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes)):
+        if note is None or client not in note.clients:
+            continue
+        if note not in steps and note not in standing:
+            standing.append(note)
+    return standing
+
+
+def _personal(choices: Sequence[NoteView], client: ClientId) -> dict[str, Any] | None:
     """Return the client's expected difference of held-out losses, and whether its personal model serves it.
 
     It is None for a method without personal models.
     """
-    gain = next(
-        (values.get(client) for note in reversed(notes) if (values := note.values(EXPECTED_GAIN))),
-        None,
-    )
-    return None if gain is None else {"expected": gain, "serves": gain < 0}
+    for note in reversed(choices):
+        differences = note.values(EXPECTED_GAIN)
+        if not differences:
+            continue
+        difference = differences.get(client)
+        if difference is None:
+            return None
+        return {"expected": difference, "serves": difference < 0}
+    return None
 
 
 def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, Any]:
-    after = note.place + (note.effect == "regroups")  # the new groups train in the next round
+    """Return a decision about a client, with the client's scores before and after it."""
+    first_index_after = note.index
+    if note.effect == "regroups":
+        # The new groups train in the next round.
+        first_index_after += 1
     return {
         **decision(note),
         "client": member(note, client),
-        "score_before": _score(reversed(history.lines[: note.place]), client),
-        "score_after": _score(history.lines[after:], client),
+        "score_before": _score(reversed(history.lines[: note.index]), client),
+        "score_after": _score(history.lines[first_index_after:], client),
     }
 
 
 def _score(lines: Iterable[Line], client: ClientId) -> dict[str, Any] | None:
     """Return the client's first value of the main metric in ``lines``, its round, and the metric."""
     for line in lines:
-        main = shown_as(line).main
-        value = line["clients"].get(str(client), {}).get(main) if line["tested"] else None
+        if not line["tested"]:
+            continue
+        metric = shown_as(line).main
+        value = line["clients"].get(str(client), {}).get(metric)
         if value is not None:
-            return {"round": line["round"], "metric": main, "value": value}
+            return {"round": line["round"], "metric": metric, "value": value}
     return None
 
 
 def _path(history: RunHistory, client: ClientId) -> list[dict[str, Any]]:
     """Return the groups that the client was in, their first and last rounds, and its last score with each model."""
     _, places = follow(history.lines)
-    at = [
-        (id, line)
-        for line, row in zip(history.lines, places, strict=True)
-        for id, group in zip(row, line["groups"], strict=True)
-        if client in group
-    ]
-    spans = [[line for _, line in inside] for _, inside in groupby(at, key=itemgetter(0))]
-    return [
-        {
-            "clients": next(list(group) for group in lines[-1]["groups"] if client in group),
-            "first": lines[0]["round"],
-            "last": lines[-1]["round"],
-            "score": _score(reversed(lines), client),
-        }
-        for lines in spans
-    ]
+    # A stay is the rounds that the client spent in one group without a break.
+    stays: list[list[Line]] = []
+    last_node = None
+    for line, nodes in zip(history.lines, places, strict=True):
+        for node, group in zip(nodes, line["groups"], strict=True):
+            if client in group:
+                if node != last_node:
+                    stays.append([])
+                stays[-1].append(line)
+                last_node = node
+    path = []
+    for lines in stays:
+        last_group = next(group for group in lines[-1]["groups"] if client in group)
+        path.append(
+            {
+                "clients": list(last_group),
+                "first": lines[0]["round"],
+                "last": lines[-1]["round"],
+                "score": _score(reversed(lines), client),
+            }
+        )
+    return path
 
 
 def _truth(history: RunHistory, group: Clients, client: ClientId) -> dict[str, Any] | None:
@@ -162,129 +195,162 @@ def _truth(history: RunHistory, group: Clients, client: ClientId) -> dict[str, A
 
     It is None if the true group is not known.
     """
-    true = next((members for members in history.truth or () if client in members), None)
-    if true is None:
+    true_group = next((members for members in history.truth or () if client in members), None)
+    if true_group is None:
         return None
     return {
-        "group": list(true),
-        "with": sorted(set(group) - set(true)),
-        "without": sorted(set(true) - set(group)),
+        "group": list(true_group),
+        "with": sorted(set(group) - set(true_group)),
+        "without": sorted(set(true_group) - set(group)),
     }
 
 
-# -- in words
-# -----------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------
+# The history in words.
 
 
-def text(found: dict[str, Any]) -> list[tuple[int, str]]:
-    """Return (indentation, paragraph) of a client's explanation."""
-    out = [
-        *run_history.title(found, f"Client {found['client']}. "),
-        *_now(found),
-        (0, "DECISIONS ABOUT IT"),
+def text(explanation: dict[str, Any]) -> list[Paragraph]:
+    """Return the paragraphs of a client's explanation.
+
+    Args:
+        explanation: What :func:`client_history` returned.
+    """
+    return [
+        *run_history.title(explanation, f"Client {explanation['client']}. "),
+        *_group_words(explanation),
+        *_step_words(explanation),
+        *_path_words(explanation),
+        *_standing_words(explanation),
+        (0, ""),
+        *run_history.choice_words(_choices_with_personal(explanation)),
+        *_absence_words(explanation),
     ]
-    if not found["steps"]:
-        out.append((1, "None: it has been in this group since the first round."))
-    out += run_history.first_and_last(
-        found["steps"], SHOWN, "further step", lambda one: _described(one, found)
-    )
-    if found["unchanged"]:
-        out.append(
-            (1, f"{count(found['unchanged'], 'other decision')} changed groups without moving it.")
-        )
-    out += [(0, ""), *_path_words(found)]
-    if found["standing"]:
-        out += [(0, ""), (0, "WHY IT STAYED")]
-        for one in found["standing"]:
-            out.append((1, f"Round {one['round']}, the last time that its group was examined:"))
-            out += [
-                (2, sentence)
-                for sentence in dict.fromkeys([*one["words"], *one["client"]["words"]])
-            ]
-    return [*out, (0, ""), *run_history.choice_words(_with_personal(found)), *_absences(found)]
 
 
-def _with_personal(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the decisions about arms and personal models; the last one has what it says of the client."""
-    if found["personal"] is None:
-        return list(found["choices"])
-    *most, last = found["choices"]
-    gain = found["personal"]["expected"]
-    which = (
-        "Its personal model serves it"
-        if found["personal"]["serves"]
-        else "Its personal model does not serve it"
-    )
-    side = "lower" if gain < 0 else "higher"
-    said = f"{which}: its held-out loss is expected to be {side} by {short(abs(gain))} than that of the model from the server."
-    return [*most, {**last, "words": [*last["words"], said]}]
-
-
-def _now(found: dict[str, Any]) -> list[tuple[int, str]]:
-    others = [client for client in found["group"] if client != found["client"]]
-    out = [(0, f"It is with {who(others)}." if others else "It is alone in its group.")]
-    if found["truth"] is not None:
-        away = [
-            (words, found["truth"][key])
-            for words, key in (("it is with", "with"), ("it lacks", "without"))
-        ]
-        wrong = "; ".join(f"{words} {who(ids)}" for words, ids in away if ids)
-        said = f"This is not its true group: {wrong}." if wrong else "This is its true group."
-        out.append(
-            (0, f"{said} (The true groups come with the data and are hidden from all methods.)")
-        )
-    if found["adversary"]:
-        out.append(
+def _group_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """Whom the client is with, and whether this is its true group."""
+    client = explanation["client"]
+    companions = [member for member in explanation["group"] if member != client]
+    paragraphs = [
+        (0, f"It is with {who(companions)}." if companions else "It is alone in its group.")
+    ]
+    truth = explanation["truth"]
+    if truth is not None:
+        mistakes = []
+        if truth["with"]:
+            mistakes.append(f"it is with {who(truth['with'])}")
+        if truth["without"]:
+            mistakes.append(f"it lacks {who(truth['without'])}")
+        agreement = "This is its true group."
+        if mistakes:
+            agreement = f"This is not its true group: {'; '.join(mistakes)}."
+        hidden = "(The true groups come with the data and are hidden from all methods.)"
+        paragraphs.append((0, f"{agreement} {hidden}"))
+    if explanation["adversary"]:
+        paragraphs.append(
             (0, "It simulates an adversary. (This is recorded, and hidden from all methods.)")
         )
-    return [*out, (0, "")]
+    return [*paragraphs, (0, "")]
 
 
-def _described(one: dict[str, Any], found: dict[str, Any]) -> list[tuple[int, str]]:
-    out = [(1, f"Round {one['round']}: {run_history.happened(one)}")]
-    out += [
-        (2, sentence)
-        for sentence in dict.fromkeys([*one["client"]["words"], *one["words"], *one["grounds"]])
-    ]
-    before, after, now = one["score_before"], one["score_after"], found["score"]
-    said = [
-        f"{value['value']:.3f} {when} (round {value['round']})"
-        for value, when in ((before, "before"), (after, "after"), (now, "now"))
-        if value is not None
-    ]
-    return [*out, (2, f"Its {found['metric']}: {', '.join(said)}.")] if said else out
-
-
-def _path_words(found: dict[str, Any]) -> list[tuple[int, str]]:
-    out = [(0, f"ITS GROUPS, AND ITS {found['metric'].upper()} WITH THE MODEL OF EACH")]
-    path = found["path"]
-    for one in path[-SHOWN:]:
-        span = (
-            f"round {one['first']}"
-            if one["first"] == one["last"]
-            else f"rounds {one['first']}-{one['last']}"
-        )
-        last = one["score"]
-        tested = (
-            f"{last['metric']} {last['value']:.3f} in round {last['round']}"
-            if last
-            else "not tested"
-        )
-        out.append((1, f"{span[:1].upper()}{span[1:]}: {who(one['clients'])}; {tested}."))
-    return (
-        out
-        if len(path) <= SHOWN
-        else [out[0], (1, f"... {count(len(path) - SHOWN, 'earlier group')} ..."), *out[1:]]
+def _step_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """The decisions that led to the client's group."""
+    paragraphs = [(0, "DECISIONS ABOUT IT")]
+    if not explanation["steps"]:
+        paragraphs.append((1, "None: it has been in this group since the first round."))
+    paragraphs += run_history.first_and_last(
+        explanation["steps"],
+        MAX_STEPS_SHOWN,
+        "further step",
+        lambda step: _described(step, explanation),
     )
+    if explanation["unchanged"]:
+        decisions = count(explanation["unchanged"], "other decision")
+        paragraphs.append((1, f"{decisions} changed groups without moving it."))
+    return [*paragraphs, (0, "")]
 
 
-def _absences(found: dict[str, Any]) -> list[tuple[int, str]]:
-    out = []
-    if found["silent"]:
-        out.append((0, f"It did not answer in {rounds(found['silent'])}."))
-    out += [(0, text) for text in found["limited"]]
-    for round, why in list(found["refused"].items())[:3]:
-        out.append((0, f"Its reply of round {round} was refused: {why}."))
-    if len(found["refused"]) > 3:
-        out.append((0, f"... and in {count(len(found['refused']) - 3, 'further round')}."))
-    return out or [(0, "It answered every request.")]
+def _described(step: dict[str, Any], explanation: dict[str, Any]) -> list[Paragraph]:
+    """One decision: what happened, the reasons, and the client's scores before it, after it and now."""
+    paragraphs = [(1, f"Round {step['round']}: {run_history.happened(step)}")]
+    reasons = dict.fromkeys([*step["client"]["words"], *step["words"], *step["grounds"]])
+    paragraphs += [(2, sentence) for sentence in reasons]
+    scores = {
+        "before": step["score_before"],
+        "after": step["score_after"],
+        "now": explanation["score"],
+    }
+    scores_in_words = []
+    for time, score in scores.items():
+        if score is not None:
+            scores_in_words.append(f"{score['value']:.3f} {time} (round {score['round']})")
+    if scores_in_words:
+        paragraphs.append((2, f"Its {explanation['metric']}: {', '.join(scores_in_words)}."))
+    return paragraphs
+
+
+def _path_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """The last groups that the client was in, with its score in each."""
+    path = explanation["path"]
+    metric = explanation["metric"].upper()
+    paragraphs = [(0, f"ITS GROUPS, AND ITS {metric} WITH THE MODEL OF EACH")]
+    num_hidden = len(path) - MAX_STEPS_SHOWN
+    if num_hidden > 0:
+        paragraphs.append((1, f"... {count(num_hidden, 'earlier group')} ..."))
+    for stay in path[-MAX_STEPS_SHOWN:]:
+        span = f"Rounds {stay['first']}-{stay['last']}"
+        if stay["first"] == stay["last"]:
+            span = f"Round {stay['first']}"
+        score = stay["score"]
+        tested = "not tested"
+        if score:
+            tested = f"{score['metric']} {score['value']:.3f} in round {score['round']}"
+        paragraphs.append((1, f"{span}: {who(stay['clients'])}; {tested}."))
+    return paragraphs
+
+
+def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """The last decisions that left the client's group unchanged."""
+    if not explanation["standing"]:
+        return []
+    paragraphs = [(0, ""), (0, "WHY IT STAYED")]
+    for step in explanation["standing"]:
+        paragraphs.append((1, f"Round {step['round']}, the last time that its group was examined:"))
+        reasons = dict.fromkeys([*step["words"], *step["client"]["words"]])
+        paragraphs += [(2, sentence) for sentence in reasons]
+    return paragraphs
+
+
+def _choices_with_personal(explanation: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the decisions about arms and personal models; the last one has what it says of the client."""
+    choices = list(explanation["choices"])
+    personal = explanation["personal"]
+    if personal is None:
+        return choices
+    served = "Its personal model does not serve it"
+    if personal["serves"]:
+        served = "Its personal model serves it"
+    difference = personal["expected"]
+    side = "lower" if difference < 0 else "higher"
+    expected = (
+        f"{served}: its held-out loss is expected to be {side} by {short(abs(difference))} "
+        "than that of the model from the server."
+    )
+    last = choices[-1]
+    choices[-1] = {**last, "words": [*last["words"], expected]}
+    return choices
+
+
+def _absence_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """The rounds in which the client did not answer, was limited, or was refused."""
+    paragraphs = []
+    if explanation["silent"]:
+        paragraphs.append((0, f"It did not answer in {rounds(explanation['silent'])}."))
+    paragraphs += [(0, sentence) for sentence in explanation["limited"]]
+    refusals = list(explanation["refused"].items())
+    for round, reason in refusals[:MAX_REFUSALS_SHOWN]:
+        paragraphs.append((0, f"Its reply of round {round} was refused: {reason}."))
+    num_hidden = len(refusals) - MAX_REFUSALS_SHOWN
+    if num_hidden > 0:
+        paragraphs.append((0, f"... and in {count(num_hidden, 'further round')}."))
+    return paragraphs or [(0, "It answered every request.")]

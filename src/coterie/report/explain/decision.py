@@ -19,12 +19,15 @@ from coterie.report.explain.view import NoteView
 from coterie.report.page.charts import measure
 from coterie.report.words import sentence, short
 
-REVERSED: Mapping[bool, Mapping[Sign, Sign]] = {
+SIGN_TO_REVERSE: Mapping[bool, Mapping[Sign, Sign]] = {
     True: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"},
     False: {"<": ">", "<=": ">=", ">": "<", ">=": "<="},
 }
 """Whether a criterion held -> its sign -> how its bound must then compare with its value for the
 opposite outcome."""
+
+SIDES: Mapping[Sign, str] = {"<": "below", "<=": "at or below", ">": "above", ">=": "at or above"}
+"""Signs in words."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,24 @@ class Change:
         """Return the change in words."""
         was = short(self.was) if isinstance(self.was, float) else str(self.was)
         if isinstance(self.value, int):
-            return f"{self.setting} {self.value} {'or more' if self.sign == '>=' else 'or fewer'} (it was {was})"
-        side = {"<": "below", "<=": "at or below", ">": "above", ">=": "at or above"}[self.sign]
-        return f"{self.setting} {side} {outward(self.value, self.sign)} (it was {was})"
+            direction = "or more" if self.sign == ">=" else "or fewer"
+            return f"{self.setting} {self.value} {direction} (it was {was})"
+        bound = outward(self.value, self.sign)
+        return f"{self.setting} {SIDES[self.sign]} {bound} (it was {was})"
 
     def possible(self, limits: Mapping[str, Any]) -> bool:
         """Return whether a setting with these limits can have such a value."""
-        reach = math.inf if self.sign in (">", ">=") else -math.inf
-        value = self.value if "=" in self.sign else math.nextafter(self.value, reach)
-        low, high = limits.get("ge", -math.inf), limits.get("le", math.inf)
-        return low <= value <= high and limits.get("gt", -math.inf) < value < limits.get(
-            "lt", math.inf
-        )
+        # The value nearest to the bound that is beyond it, or the bound itself where that is enough.
+        value = self.value
+        if self.sign == ">":
+            value = math.nextafter(value, math.inf)
+        elif self.sign == "<":
+            value = math.nextafter(value, -math.inf)
+        lowest = limits.get("ge", -math.inf)
+        highest = limits.get("le", math.inf)
+        above = limits.get("gt", -math.inf)
+        below = limits.get("lt", math.inf)
+        return bool(lowest <= value <= highest and above < value < below)
 
 
 def decision(note: NoteView) -> dict[str, Any]:
@@ -66,12 +75,15 @@ def decision(note: NoteView) -> dict[str, Any]:
 
     docs/explain.md has the fields.
     """
-    changes, then = would_change(note), note.note["otherwise"]
-    words = [
-        sentence(note.note["text"]),
-        *close(note.criteria),
-        *(_changed(some, then) for some in changes),
-    ]
+    # Each alternative is a tuple of changes that all are needed.
+    alternatives = would_change(note)
+    opposite = note.note["otherwise"]
+    words = [sentence(note.note["text"]), *close(note.criteria)]
+    alternative_entries = []
+    for changes in alternatives:
+        words.append(_alternative_in_words(changes, opposite))
+        change_entries = [dataclasses.asdict(change) for change in changes]
+        alternative_entries.append({"changes": change_entries, "then": opposite})
     return {
         "round": note.round,
         "kind": note.kind,
@@ -80,10 +92,8 @@ def decision(note: NoteView) -> dict[str, Any]:
         "parts": [list(part) for part in note.parts],
         "was_one_group": note.was_one_group,
         "text": note.note["text"],
-        "criteria": [_data(one) for one in note.criteria],
-        "would_change": [
-            {"changes": [dataclasses.asdict(one) for one in some], "then": then} for some in changes
-        ],
+        "criteria": [_criterion_entry(criterion) for criterion in note.criteria],
+        "would_change": alternative_entries,
         "numbers": note.numbers,
         "labels": note.labels,
         "joined": _joined(note),
@@ -95,36 +105,38 @@ def _joined(note: NoteView) -> list[ClientId]:
     """Return the clients that the client of a note is with after the round, if it found its group in this round."""
     if note.effect not in ("joins", "moves") or len(note.clients) != 1:
         return []
-    group: list[ClientId] = next(
-        (group for group in note.line["groups"] if note.clients[0] in group), []
-    )
-    return [client for client in group if client != note.clients[0]]
+    (joining_client,) = note.clients
+    for group in note.line["groups"]:
+        if joining_client in group:
+            return [client for client in group if client != joining_client]
+    return []
 
 
-def _data(one: Criterion) -> dict[str, Any]:
+def _criterion_entry(criterion: Criterion) -> dict[str, Any]:
     """Return a criterion as data for JSON."""
     return {
-        "name": one.name,
-        "key": one.key,
-        "value": one.value,
-        "sign": one.sign,
-        "bound": one.bound,
-        "setting": one.setting or None,
-        "held": one.held,
-        "meaning": one.meaning,
-        "ratio": one.value / one.bound if one.bound else None,
-        "difference": one.value - one.bound,
+        "name": criterion.name,
+        "key": criterion.key,
+        "value": criterion.value,
+        "sign": criterion.sign,
+        "bound": criterion.bound,
+        "setting": criterion.setting or None,
+        "held": criterion.held,
+        "meaning": criterion.meaning,
+        "ratio": criterion.value / criterion.bound if criterion.bound else None,
+        "difference": criterion.value - criterion.bound,
     }
 
 
 def close(criteria: tuple[Criterion, ...]) -> list[str]:
     """Return a sentence that states how close each criterion was; none if there are none."""
-    said = [
-        f"{one.name} {short(one.value)}, {margin(one.value, one.bound)} {f'{one.setting} {short(one.bound)}'.strip()}"
-        for one in criteria
-        if math.isfinite(one.value) and math.isfinite(one.bound)
-    ]
-    return [f"How close: {'; '.join(said)}."] if said else []
+    distances = []
+    for criterion in criteria:
+        if math.isfinite(criterion.value) and math.isfinite(criterion.bound):
+            distance = margin(criterion.value, criterion.bound)
+            bound = f"{criterion.setting} {short(criterion.bound)}".strip()
+            distances.append(f"{criterion.name} {short(criterion.value)}, {distance} {bound}")
+    return [f"How close: {'; '.join(distances)}."] if distances else []
 
 
 def would_change(note: NoteView) -> list[tuple[Change, ...]]:
@@ -138,37 +150,57 @@ def would_change(note: NoteView) -> list[tuple[Change, ...]]:
     """
     if not note.note["otherwise"]:
         return []
-    failed = [one for one in note.criteria if not one.held]
-    if any(not one.setting for one in failed):
+    # 1. All failed criteria together, or each one that held.
+    failed = [criterion for criterion in note.criteria if not criterion.held]
+    if any(not criterion.setting for criterion in failed):
         return []
-    found: list[tuple[Change, ...]] = (
-        [tuple(_reversed(note, one) for one in failed)]
-        if failed
-        else [(_reversed(note, one),) for one in note.criteria if one.setting]
+    alternatives: list[tuple[Change, ...]] = []
+    if failed:
+        alternatives.append(tuple(_reversed(note, criterion) for criterion in failed))
+    else:
+        for criterion in note.criteria:
+            if criterion.setting:
+                alternatives.append((_reversed(note, criterion),))
+    # 2. Only changes that the method's settings allow. A method that is an arm of another one
+    # compares with settings that the other one does not have.
+    method_class = METHODS.get(note.history.method)
+    if method_class is None:
+        return alternatives
+    fields = dataclasses.fields(method_class)
+    limits = {field.name: field.metadata.get("limits", {}) for field in fields}
+    return [changes for changes in alternatives if _are_possible(changes, limits)]
+
+
+def _are_possible(changes: tuple[Change, ...], limits: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a method has all the settings, and their limits allow the changes."""
+    return all(
+        change.setting in limits and change.possible(limits[change.setting]) for change in changes
     )
-    cls = METHODS.get(note.history.method)
-    if cls is None:
-        return found
-    limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
-    own = [
-        some for some in found if all(one.setting in limits for one in some)
-    ]  # a method that is an arm has other settings
-    return [some for some in own if all(one.possible(limits[one.setting]) for one in some)]
 
 
-def _reversed(note: NoteView, one: Criterion) -> Change:
+def _reversed(note: NoteView, criterion: Criterion) -> Change:
     """Return the change of the setting of a criterion that reverses its outcome."""
-    sign, was = REVERSED[one.held][one.sign], note.history.settings.get(one.setting, one.bound)
+    sign = SIGN_TO_REVERSE[criterion.held][criterion.sign]
+    was = note.history.settings.get(criterion.setting, criterion.bound)
     if not isinstance(was, int):
-        return Change(one.setting, sign, one.value, was)
-    whole = int(one.value) + {">": 1, "<": -1}.get(sign, 0)
-    return Change(one.setting, ">=" if sign in (">", ">=") else "<=", whole, was)
+        return Change(criterion.setting, sign, criterion.value, was)
+    # The next whole number, which the setting can be equal to.
+    value = int(criterion.value)
+    match sign:
+        case ">":
+            return Change(criterion.setting, ">=", value + 1, was)
+        case "<":
+            return Change(criterion.setting, "<=", value - 1, was)
+        case _:
+            return Change(criterion.setting, sign, value, was)
 
 
-def _changed(changes: tuple[Change, ...], then: str) -> str:
-    """Return the changes and their effect in one sentence."""
-    *most, last = (change.words() for change in changes)
-    return f"With {', '.join(most)} and {last}, {then}." if most else f"With {last}, {then}."
+def _alternative_in_words(changes: tuple[Change, ...], opposite: str) -> str:
+    """Return changes that are all needed, and their effect, in one sentence."""
+    *first, last = (change.words() for change in changes)
+    if first:
+        return f"With {', '.join(first)} and {last}, {opposite}."
+    return f"With {last}, {opposite}."
 
 
 def outward(value: float, sign: Sign) -> str:
@@ -187,12 +219,14 @@ def outward(value: float, sign: Sign) -> str:
     """
     if value == 0 or not math.isfinite(value):
         return short(value)
-    down = sign in ("<", "<=")
-    shown = float(short(value))
-    if (shown > value) if down else (shown < value):
-        step = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
-        shown += -step if down else step
-    return short(shown)
+    rounded = float(short(value))
+    # One unit of the third digit further, if rounding went to the other side.
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 2)
+    if sign in ("<", "<=") and rounded > value:
+        rounded -= unit
+    elif sign in (">", ">=") and rounded < value:
+        rounded += unit
+    return short(rounded)
 
 
 def margin(value: float, bound: float) -> str:
@@ -217,7 +251,7 @@ def margin(value: float, bound: float) -> str:
 # One client in a decision: the nearest clients on both sides, and its numbers.
 
 
-LISTED = 5
+MAX_VALUES_LISTED = 5
 """The greatest number of values of one kind in a sentence, such as the losses with several models.
 """
 
@@ -234,53 +268,72 @@ def member(note: NoteView, client: ClientId) -> dict[str, Any]:
     """
     side = next((part for part in note.parts if client in part), None)
     nearest = _nearest(note, client, side)
-    values = {
-        name: found[client]
-        for name in note.note["values"]
-        if client in (found := note.values(name))
-    }
+    values = {}
+    for name in note.note["values"]:
+        value_of_client = note.values(name)
+        if client in value_of_client:
+            values[name] = value_of_client[client]
     words = []
     if note.parts and side is None:
         words.append("It was not among the clients that were compared.")
     if nearest:
-        shown = [
-            f"client {one['client']} {where} ({one['measure']} {short(one['value'])})"
-            for where, one in nearest.items()
-        ]
-        words.append(f"Nearest to it: {' and '.join(shown)}.")
-    words += _listed(values)
+        neighbours = []
+        for place, neighbour in nearest.items():
+            closeness = f"{neighbour['measure']} {short(neighbour['value'])}"
+            neighbours.append(f"client {neighbour['client']} {place} ({closeness})")
+        words.append(f"Nearest to it: {' and '.join(neighbours)}.")
+    words += _value_sentences(values)
     return {"side": side and list(side), "nearest": nearest, "values": values, "words": words}
 
 
 def _nearest(note: NoteView, client: ClientId, side: tuple[ClientId, ...] | None) -> dict[str, Any]:
-    """Return where -> the nearest client there, by the matrix on which the decision rests."""
+    """Return the nearest client in its part and in another one, by the matrix on which the decision rests."""
     clients, matrices = note.matrices
     if side is None or client not in clients:
         return {}
     name = next(name for name in ("compared", "all", *matrices) if name in matrices)
-    row, what = matrices[name][clients.index(client)], measure(matrices[name])
-    order = -row if what == "distance" else row
-    found: dict[str, Any] = {}
-    for where, inside in (("in its part", True), ("in another", False)):
-        there = [i for i, c in enumerate(clients) if c != client and (c in side) == inside]
-        if there:
-            best = max(there, key=lambda i: (order[i], -i))  # rows are in the order of the clients
-            found[where] = {"client": clients[best], "measure": what, "value": float(row[best])}
-    return found
+    matrix = matrices[name]
+    row = matrix[clients.index(client)]
+    closeness = -row if measure(matrix) == "distance" else row
+    nearest: dict[str, Any] = {}
+    for place, is_in_part in (("in its part", True), ("in another", False)):
+        candidates = [
+            i
+            for i, candidate in enumerate(clients)
+            if candidate != client and (candidate in side) == is_in_part
+        ]
+        if candidates:
+            # Of equally close ones the first.
+            best = max(candidates, key=lambda i: (closeness[i], -i))
+            nearest[place] = {
+                "client": clients[best],
+                "measure": measure(matrix),
+                "value": float(row[best]),
+            }
+    return nearest
 
 
-def _listed(values: Mapping[str, float]) -> list[str]:
-    """Return a client's numbers as sentences; ``loss of model 0``, ``loss of model 1``, ... in one, the least first."""
-    kinds: dict[str, dict[str, float]] = {}
-    words = []
+def _value_sentences(values: Mapping[str, float]) -> list[str]:
+    """Return a client's numbers as sentences.
+
+    ``loss of model 0``, ``loss of model 1``, ... are in one sentence, the smallest first.
+    """
+    sentences = []
+    # Kind, such as "loss of model" -> number of the model -> value.
+    numbered_values: dict[str, dict[str, float]] = {}
     for name, value in values.items():
-        kind, _, which = name.rpartition(" ")
-        if kind and which.isdecimal():
-            kinds.setdefault(kind, {})[which] = value
+        kind, _, number = name.rpartition(" ")
+        if kind and number.isdecimal():
+            numbered_values.setdefault(kind, {})[number] = value
         else:
-            words.append(f"Its {name.replace('_', ' ')}: {short(value)}.")
-    for kind, found in kinds.items():
-        order = sorted(found, key=lambda which: (found[which], int(which)))
-        shown = "; ".join(f"{which}: {short(found[which])}" for which in order[:LISTED])
-        words.append(f"Its {kind} {shown}{'; ...' if len(order) > LISTED else ''}.")
-    return words
+            sentences.append(f"Its {name.replace('_', ' ')}: {short(value)}.")
+    for kind, values_of_kind in numbered_values.items():
+        smallest_first = sorted(values_of_kind, key=lambda key: (values_of_kind[key], int(key)))
+        listed = [
+            f"{number}: {short(values_of_kind[number])}"
+            for number in smallest_first[:MAX_VALUES_LISTED]
+        ]
+        if len(smallest_first) > MAX_VALUES_LISTED:
+            listed.append("...")
+        sentences.append(f"Its {kind} {'; '.join(listed)}.")
+    return sentences

@@ -4,48 +4,71 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from coterie.methods import METHODS
 from coterie.methods.tuned import EXPECTED_GAIN
+from coterie.records.record import Line
 from coterie.records.shown import ClientId, mean_of, shown_as
 from coterie.report.contest import Contest
 from coterie.report.explain.decision import decision
-from coterie.report.explain.view import Clients, NoteView, RunHistory
+from coterie.report.explain.view import Clients, NoteView, RunHistory, clients_of
 from coterie.report.limits import refused_sentence
 from coterie.report.listing import first_line
 from coterie.report.ranking import with_baselines
-from coterie.report.summary import agreement, without
+from coterie.report.summary import agreement, last_tested, without
 from coterie.report.trials import MethodTrials, trial
 from coterie.report.verdict import sentences, verdict
 from coterie.report.words import count, who
+
+Paragraph = tuple[int, str]
+"""A paragraph of an explanation: its indentation, in steps, and its text; an empty text is an empty line."""
+
+MAX_SHOWN = 12
+"""The number of decisions shown in full, half of them the first and half the last; and the number
+of groups shown."""
+
+MAX_PARTS_IN_SENTENCE = 6
+"""The greatest number of parts that the sentence about a decision names."""
+
+MAX_UNEXPLAINED_GROUPS = 4
+"""The greatest number of groups that the sentence about a change without a reason names."""
+
+MAX_GROUNDS = 3
+"""The greatest number of decisions that are listed of an arm before it serves the clients."""
 
 
 def run_history(history: RunHistory) -> dict[str, Any]:
     """Return the explanation of a run; docs/explain.md has the fields."""
     notes = list(history.views())
-    changed = [note for note in notes if note.changes]
-    truth, together = history.truth, last_of_all(history, notes)
-    contest, one = rivals(history)
+    changes = [note for note in notes if note.changes]
+    truth = history.truth
+    contest, run_in_contest = rivals(history)
+    rand_index = agreement(
+        without(history.groups, history.adversaries),
+        truth and without(truth, history.adversaries),
+    )
+    decision_entries = []
+    for note in changes:
+        decision_entries.append({**decision(note), "grounds": grounds(note, notes)})
+    # Notes that changed no group, by kind; those on models are among the choices.
+    unchanged = Counter(note.kind for note in notes if not note.changes and note.effect != "serves")
+    last_note_of_all = last_of_all(history, notes)
     return {
         **heading(history),
-        "verdict": sentences(verdict(contest, one)),
+        "verdict": sentences(verdict(contest, run_in_contest)),
         "groups": [list(group) for group in history.groups],
         "true_groups": truth and [list(group) for group in truth],
-        "agreement": agreement(
-            without(history.groups, history.adversaries),
-            truth and without(truth, history.adversaries),
-        ),
-        "decisions": [{**decision(note), "grounds": grounds(note, notes)} for note in changed],
+        "agreement": rand_index,
+        "decisions": decision_entries,
         "choices": [decision(note) for note in choices(notes)],
-        "unchanged": dict(
-            Counter(note.kind for note in notes if not note.changes and note.effect != "serves")
-        ),
-        "unexplained": unexplained(history, changed),
-        "limited": one.first.summary["limited"],
+        "unchanged": dict(unchanged),
+        "unexplained": unexplained(history, changes),
+        "limited": run_in_contest.first.summary["limited"],
         "left_out": left_out(history),
         "standing": {
-            "all": together and decision(together),
+            "all": last_note_of_all and decision(last_note_of_all),
             "groups": [_standing(history, notes, group) for group in history.groups],
         },
     }
@@ -53,27 +76,13 @@ def run_history(history: RunHistory) -> dict[str, Any]:
 
 def left_out(history: RunHistory) -> dict[str, str]:
     """Return who was refused in the last round and is in no group, such as a node with another schema, and why."""
-    last = history.lines[-1]
-    present = {str(client) for group in history.groups for client in group}
+    last_line = history.lines[-1]
+    present = {str(client) for client in history.present}
     return {
-        str(client): why for client, why in last["refused"].items() if str(client) not in present
+        str(client): reason
+        for client, reason in last_line["refused"].items()
+        if str(client) not in present
     }
-
-
-def _left_out(found: dict[str, Any]) -> list[tuple[int, str]]:
-    if not found["left_out"]:
-        return []
-    refused = list(found["left_out"].items())
-    out = [(0, "WHO TAKES NO PART")]
-    out += [(1, f"Client {client}: {why}.") for client, why in refused[:SHOWN]]
-    if len(refused) > SHOWN:
-        out.append(
-            (
-                1,
-                f"... and {count(len(refused) - SHOWN, 'further client')} (--json has all of them).",
-            )
-        )
-    return [*out, (0, "")]
 
 
 def rivals(history: RunHistory) -> tuple[Contest, MethodTrials]:
@@ -97,8 +106,9 @@ def heading(history: RunHistory) -> dict[str, Any]:
 
 def choices(notes: Sequence[NoteView]) -> list[NoteView]:
     """Return the notes about models that changed no group, and the last one about personal models."""
-    personal = [note for note in notes if note.values(EXPECTED_GAIN)][-1:]
-    return [*(note for note in notes if note.effect == "serves" and not note.changes), *personal]
+    about_models = [note for note in notes if note.effect == "serves" and not note.changes]
+    about_personal_models = [note for note in notes if note.values(EXPECTED_GAIN)]
+    return [*about_models, *about_personal_models[-1:]]
 
 
 def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
@@ -110,21 +120,19 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
     """
     if note.effect != "serves":
         return []
-    of_the_arm = []
+    arm = note.labels.get("arm")
+    decisions_of_arm = []
     for earlier in notes:
-        same_arm = earlier.labels.get("arm") == note.labels.get("arm")
-        if not same_arm or earlier.place > note.place or earlier.effect != "info":
+        if earlier.effect != "info" or earlier.labels.get("arm") != arm:
             continue
-        if len(earlier.clients) > 1 and earlier.criteria and all(c.held for c in earlier.criteria):
-            of_the_arm.append(earlier)
+        if earlier.index > note.index or len(earlier.clients) < 2:
+            continue
+        if earlier.criteria and all(criterion.held for criterion in earlier.criteria):
+            decisions_of_arm.append(earlier)
     return [
         f"Round {earlier.round}, {earlier.note['text'].removesuffix('.')}."
-        for earlier in of_the_arm[-MAX_GROUNDS:]
+        for earlier in decisions_of_arm[-MAX_GROUNDS:]
     ]
-
-
-MAX_GROUNDS = 3
-"""The greatest number of decisions that are listed of an arm before it serves the clients."""
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
@@ -140,10 +148,11 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
     """
     members = set(group)
     for note in reversed(notes):
-        there = set(note.clients)
-        if _ends(note, members):
+        if _changed(note, members):
             return None
-        if _examined(note) and 2 * len(there & members) > max(len(there), len(members)):
+        clients = set(note.clients)
+        num_common = len(clients & members)
+        if _examined(note) and 2 * num_common > max(len(clients), len(members)):
             return note
     return None
 
@@ -158,181 +167,221 @@ def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | No
     Returns:
         The note, or None if there is no such note or one of the groups has changed since.
     """
+    present = history.present
     for note in reversed(notes):
-        if _ends(note, {client for group in history.groups for client in group}):
+        if _changed(note, present):
             return None
-        touched = sum(bool(set(note.clients) & set(group)) for group in history.groups)
-        if _examined(note) and touched > 1:
+        clients = set(note.clients)
+        num_groups = sum(not clients.isdisjoint(group) for group in history.groups)
+        if _examined(note) and num_groups > 1:
             return note
     return None
 
 
-def _ends(note: NoteView, members: set[ClientId]) -> bool:
+def _changed(note: NoteView, members: set[ClientId]) -> bool:
     """Return whether a note changed groups of any of these clients, apart from the arrival of one client."""
     return note.changes and note.effect != "joins" and bool(members & set(note.clients))
 
 
 def _examined(note: NoteView) -> bool:
     """Return whether a note is about groups that were examined and stayed, also by an arm that does not serve them."""
-    if note.effect == "info":  # of an arm that does not serve the clients
+    # A note of an arm that does not serve the clients.
+    if note.effect == "info":
         return bool(note.criteria)
     return not note.changes and note.effect in ("keeps", "divides", "regroups")
 
 
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
     """Return a group with its mean score in the last tested round, and the last decision that left it unchanged."""
-    tested = next((line for line in reversed(history.lines) if line["tested"]), None)
+    tested_line = last_tested(history.lines)
     note = last_about(notes, group)
     return {
         "clients": list(group),
-        "score": tested and mean_of(tested, group),
+        "score": tested_line and mean_of(tested_line, group),
         "decision": note and decision(note),
     }
 
 
-def unexplained(history: RunHistory, changed: Sequence[NoteView]) -> list[dict[str, Any]]:
+def unexplained(history: RunHistory, changes: Sequence[NoteView]) -> list[dict[str, Any]]:
     """Return the rounds after which groups had changed without a note that explains it.
 
     Clients that come or leave do not count as a change.
 
     Args:
         history: The run.
-        changed: The notes that changed groups.
+        changes: The notes that changed groups.
     """
-    why = {note.round for note in changed} | {
-        note.round + 1 for note in changed if note.effect in ("regroups", "joins")
-    }
-    found = []
-    for before, line in zip(history.lines, history.lines[1:], strict=False):
-        both = {c for group in before["groups"] for c in group} & {
-            c for group in line["groups"] for c in group
-        }
-        old, new = (
-            {tuple(sorted(both & set(group))) for group in one["groups"] if both & set(group)}
-            for one in (before, line)
-        )
-        if old != new and line["round"] not in why:
-            found.append({"round": line["round"], "groups": sorted(map(list, new - old))})
-    return found
+    explained_rounds: set[int] = set()
+    for note in changes:
+        explained_rounds.add(note.round)
+        if note.effect in ("regroups", "joins"):
+            explained_rounds.add(note.round + 1)
+    entries = []
+    for line_before, line in pairwise(history.lines):
+        in_both = clients_of(line_before) & clients_of(line)
+        groups_before = _groups_among(in_both, line_before)
+        groups = _groups_among(in_both, line)
+        if groups != groups_before and line["round"] not in explained_rounds:
+            new_groups = sorted(map(list, groups - groups_before))
+            entries.append({"round": line["round"], "groups": new_groups})
+    return entries
 
 
-# -- in words
-# -----------------------------------------------------------------------------------------------------------
+def _groups_among(clients: set[ClientId], line: Line) -> set[Clients]:
+    """Return the groups of a round, of these clients only."""
+    groups = set()
+    for group in line["groups"]:
+        members = clients & set(group)
+        if members:
+            groups.add(tuple(sorted(members)))
+    return groups
 
-SHOWN = 12
-"""The number of decisions shown in full, half of them the first and half the last; and the number
-of groups shown."""
+
+# ----------------------------------------------------------------------------------------------------
+# The history in words.
 
 
-def text(history: RunHistory, found: dict[str, Any]) -> list[tuple[int, str]]:
-    """Return (indentation, paragraph) of a run's explanation."""
+def text(history: RunHistory, explanation: dict[str, Any]) -> list[Paragraph]:
+    """Return the paragraphs of a run's explanation.
+
+    Args:
+        history: The run.
+        explanation: What :func:`run_history` returned.
+    """
     return [
-        *title(found),
-        *_left_out(found),
-        *_refused(history),
-        *_changes(found),
-        *_events(history),
-        *_present(found),
+        *title(explanation),
+        *_left_out_words(explanation),
+        *_refused_words(history),
+        *_change_words(explanation),
+        *_presence_words(history),
+        *_standing_words(explanation),
     ]
 
 
-def _refused(history: RunHistory) -> list[tuple[int, str]]:
-    said = refused_sentence(history.lines)
-    return [(0, "REPLIES THAT WERE REFUSED"), (1, f"{said}."), (0, "")] if said else []
-
-
-def title(found: dict[str, Any], start: str = "") -> list[tuple[int, str]]:
+def title(explanation: dict[str, Any], start: str = "") -> list[Paragraph]:
     """Return the verdict, the run's method, scenario, seed, round and number of groups, and how the method decides.
 
     Args:
-        found: The explanation of the run or of a client.
+        explanation: The explanation of the run or of a client.
         start: The beginning of the sentence.
     """
-    said = (
-        f"{start}{found['method']} in {found['scenario']}, seed {found['seed']}, after round {found['round']} "
-        f"of {found['rounds']}: {count(len(found['groups']), 'group')}."
+    run = (
+        f"{start}{explanation['method']} in {explanation['scenario']}, seed {explanation['seed']}, "
+        f"after round {explanation['round']} of {explanation['rounds']}: "
+        f"{count(len(explanation['groups']), 'group')}."
     )
-    return [(0, text) for text in (" ".join(found["verdict"]), said, found["about"]) if text] + [
-        (0, "")
-    ]
+    texts = [" ".join(explanation["verdict"]), run, explanation["about"]]
+    return [*((0, text) for text in texts if text), (0, "")]
+
+
+def _left_out_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """Who was refused in the last round and is in no group."""
+    if not explanation["left_out"]:
+        return []
+    refusals = list(explanation["left_out"].items())
+    paragraphs = [(0, "WHO TAKES NO PART")]
+    for client, reason in refusals[:MAX_SHOWN]:
+        paragraphs.append((1, f"Client {client}: {reason}."))
+    num_hidden = len(refusals) - MAX_SHOWN
+    if num_hidden > 0:
+        clients = count(num_hidden, "further client")
+        paragraphs.append((1, f"... and {clients} (--json has all of them)."))
+    return [*paragraphs, (0, "")]
+
+
+def _refused_words(history: RunHistory) -> list[Paragraph]:
+    """How many replies were refused, and why."""
+    refusals = refused_sentence(history.lines)
+    if not refusals:
+        return []
+    return [(0, "REPLIES THAT WERE REFUSED"), (1, f"{refusals}."), (0, "")]
 
 
 def first_and_last(
-    items: Sequence[Any], most: int, noun: str, words: Callable[[Any], list[tuple[int, str]]]
-) -> list[tuple[int, str]]:
+    items: Sequence[Any], max_items: int, noun: str, words: Callable[[Any], list[Paragraph]]
+) -> list[Paragraph]:
     """Return the paragraphs of the first and the last items, and the number of those between.
 
     Args:
         items: The items.
-        most: The greatest number of items, an even one.
+        max_items: The greatest number of items, an even one.
         noun: What an item is called.
         words: Returns the paragraphs of an item.
     """
-    out = [words(one) for one in items]
-    if len(items) > most:
-        out[most // 2 : -(most // 2)] = [
-            [(1, f"... {count(len(items) - most, noun)} (--json has all of them) ...")]
-        ]
-    return [paragraph for paragraphs in out for paragraph in paragraphs]
+    num_hidden = len(items) - max_items
+    num_first = len(items) if num_hidden <= 0 else max_items // 2
+    paragraphs: list[Paragraph] = []
+    for item in items[:num_first]:
+        paragraphs += words(item)
+    if num_hidden > 0:
+        paragraphs.append((1, f"... {count(num_hidden, noun)} (--json has all of them) ..."))
+        for item in items[-(max_items // 2) :]:
+            paragraphs += words(item)
+    return paragraphs
 
 
-def _changes(found: dict[str, Any]) -> list[tuple[int, str]]:
-    decisions = found["decisions"]
-    out = [(0, "WHAT CHANGED THE GROUPS")]
-    if not decisions and not found["unexplained"]:
-        out.append((1, "Nothing: the groups are those of the first round."))
-    out += first_and_last(decisions, SHOWN, "further decision", described)
-    for one in found["unexplained"][:SHOWN]:
-        groups = "; ".join(who(group) for group in one["groups"][:4])
-        out.append(
+def _change_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """The decisions that changed groups, changes without a reason, and the number of other notes."""
+    decisions = explanation["decisions"]
+    unexplained_changes = explanation["unexplained"]
+    paragraphs = [(0, "WHAT CHANGED THE GROUPS")]
+    if not decisions and not unexplained_changes:
+        paragraphs.append((1, "Nothing: the groups are those of the first round."))
+    paragraphs += first_and_last(decisions, MAX_SHOWN, "further decision", described)
+    for change in unexplained_changes[:MAX_SHOWN]:
+        groups = "; ".join(who(group) for group in change["groups"][:MAX_UNEXPLAINED_GROUPS])
+        paragraphs.append(
             (
                 1,
-                f"Round {one['round']}: the groups changed to {groups}, and no reason was recorded.",
+                f"Round {change['round']}: the groups changed to {groups}, and no reason was recorded.",
             )
         )
-    other = sum(found["unchanged"].values())
-    if other:
-        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(found["unchanged"].items()))
-        out.append((1, f"{count(other, 'other note')} changed no group ({kinds})."))
-    return [*out, (0, ""), *choice_words(found["choices"])]
+    notes_of_kind = explanation["unchanged"]
+    if notes_of_kind:
+        kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(notes_of_kind.items()))
+        notes = count(sum(notes_of_kind.values()), "other note")
+        paragraphs.append((1, f"{notes} changed no group ({kinds})."))
+    return [*paragraphs, (0, ""), *choice_words(explanation["choices"])]
 
 
-def choice_words(told: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+def choice_words(choice_entries: Sequence[dict[str, Any]]) -> list[Paragraph]:
     """Return the paragraphs about arms and personal models; none for a method without them."""
-    if not told:
+    if not choice_entries:
         return []
-    head = [(0, "WHICH MODELS WERE TRAINED AND SERVED")]
-    return [*head, *first_and_last(told, SHOWN, "further decision", _choice), (0, "")]
-
-
-def _choice(one: dict[str, Any]) -> list[tuple[int, str]]:
-    text = one["text"].removesuffix(".")
     return [
-        (1, f"Round {one['round']}: {text}."),
-        *((2, sentence) for sentence in one["words"][1:]),
+        (0, "WHICH MODELS WERE TRAINED AND SERVED"),
+        *first_and_last(choice_entries, MAX_SHOWN, "further decision", _choice),
+        (0, ""),
     ]
 
 
-def described(one: dict[str, Any]) -> list[tuple[int, str]]:
+def _choice(entry: dict[str, Any]) -> list[Paragraph]:
+    """One decision about models: its note, and below it what follows from it."""
+    paragraphs = [(1, f"Round {entry['round']}: {entry['text'].removesuffix('.')}.")]
+    # The first sentence is the text of the note.
+    paragraphs += [(2, sentence) for sentence in entry["words"][1:]]
+    return paragraphs
+
+
+def described(entry: dict[str, Any]) -> list[Paragraph]:
     """Return one decision: what happened, and below it the reasons."""
-    words = [*one["words"], *one.get("grounds", ())]
-    return [(1, f"Round {one['round']}: {happened(one)}"), *((2, sentence) for sentence in words)]
+    reasons = [*entry["words"], *entry.get("grounds", ())]
+    paragraphs = [(1, f"Round {entry['round']}: {happened(entry)}")]
+    paragraphs += [(2, sentence) for sentence in reasons]
+    return paragraphs
 
 
-def happened(one: dict[str, Any]) -> str:
+def happened(entry: dict[str, Any]) -> str:
     """Return the effect of a decision in one sentence."""
-    parts, clients = (
-        [who(part) + " alone" * (len(part) == 1) for part in one["parts"]],
-        one["clients"],
-    )
-    shown = " | ".join(parts[:6]) + (f" | and {len(parts) - 6} more" if len(parts) > 6 else "")
-    match one["effect"]:
+    clients = entry["clients"]
+    parts = entry["parts"]
+    match entry["effect"]:
         case "merges":
             return f"two groups became one: {who(clients)}."
+        case "joins" if entry["joined"]:
+            return f"client {clients[0]} joined {who(entry['joined'])}."
         case "joins":
-            return f"client {clients[0]} " + (
-                f"joined {who(one['joined'])}." if one["joined"] else "found its group."
-            )
+            return f"client {clients[0]} found its group."
         case "arrives":
             return f"{who(clients)} arrived."
         case "leaves":
@@ -343,57 +392,80 @@ def happened(one: dict[str, Any]) -> str:
             return f"client {clients[0]} is on its way to a group."
         case "serves" if len(parts) == 1:
             return f"{who(clients)} became one group."
-        case "divides" if one["was_one_group"]:
-            return f"{who(clients)} split into {shown}."
+        case "divides" if entry["was_one_group"]:
+            return f"{who(clients)} split into {_parts_in_words(parts)}."
         case _ if len(parts) > 1:
-            return f"{count(len(clients), 'client')} in {len(parts)} groups: {shown}."
+            members = count(len(clients), "client")
+            return f"{members} in {len(parts)} groups: {_parts_in_words(parts)}."
         case _:
             return f"{who(clients)}."
 
 
-def _events(history: RunHistory) -> list[tuple[int, str]]:
-    events = []
-    for before, line in zip(history.lines, history.lines[1:], strict=False):
-        old, new = (
-            {client for group in one["groups"] for client in group} for one in (before, line)
-        )
-        said = [
-            f"{who(ids)} {what}"
-            for ids, what in ((new - old, "arrived"), (old - new, "left"))
-            if ids
-        ]
-        if said:
-            events.append((1, f"Round {line['round']}: {'; '.join(said)}."))
-    if len(events) > SHOWN:
-        events[SHOWN:] = [(1, f"... and in {count(len(events) - SHOWN, 'further round')}.")]
-    return [(0, "CLIENTS THAT ARRIVED OR LEFT"), *events, (0, "")] if events else []
+def _parts_in_words(parts: Sequence[Sequence[ClientId]]) -> str:
+    """Return the parts of a decision, separated by bars."""
+    texts = []
+    for part in parts[:MAX_PARTS_IN_SENTENCE]:
+        texts.append(f"{who(part)} alone" if len(part) == 1 else who(part))
+    if len(parts) > MAX_PARTS_IN_SENTENCE:
+        texts.append(f"and {len(parts) - MAX_PARTS_IN_SENTENCE} more")
+    return " | ".join(texts)
 
 
-def _present(found: dict[str, Any]) -> list[tuple[int, str]]:
-    standing, out = found["standing"], [(0, "WHY THE GROUPS DID NOT CHANGE FURTHER")]
-    if found["agreement"] is not None:
-        alike = "the same as" if found["agreement"] == 1 else "not the same as"
-        rand = (
-            f"adjusted Rand index {found['agreement']:.2f}: 1 is full agreement, about 0 is chance"
-        )
-        out.append(
-            (1, f"They are {alike} the true groups, which are hidden from all methods ({rand}).")
-        )
-    if standing["all"] is not None:
-        out.append((1, f"All together, last examined in round {standing['all']['round']}:"))
-        out += [(2, sentence) for sentence in standing["all"]["words"]]
-    for one in standing["groups"][:SHOWN]:
-        accurate = "" if one["score"] is None else f", mean {found['metric']} {one['score']:.3f}"
-        why = one["decision"]
-        same = why is None or why == standing["all"]
-        name = f"{who(one['clients'])[:1].upper()}{who(one['clients'])[1:]}{accurate}"
-        out.append((1, f"{name}." if same else f"{name}; last examined in round {why['round']}:"))
-        out += [] if same else [(2, sentence) for sentence in why["words"]]
-    if len(standing["groups"]) > SHOWN:
-        out.append(
+def _presence_words(history: RunHistory) -> list[Paragraph]:
+    """The rounds in which clients arrived or left."""
+    paragraphs = []
+    for line_before, line in pairwise(history.lines):
+        arrived = clients_of(line) - clients_of(line_before)
+        left = clients_of(line_before) - clients_of(line)
+        events = []
+        if arrived:
+            events.append(f"{who(arrived)} arrived")
+        if left:
+            events.append(f"{who(left)} left")
+        if events:
+            paragraphs.append((1, f"Round {line['round']}: {'; '.join(events)}."))
+    if not paragraphs:
+        return []
+    num_hidden = len(paragraphs) - MAX_SHOWN
+    if num_hidden > 0:
+        paragraphs[MAX_SHOWN:] = [(1, f"... and in {count(num_hidden, 'further round')}.")]
+    return [(0, "CLIENTS THAT ARRIVED OR LEFT"), *paragraphs, (0, "")]
+
+
+def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
+    """How the present groups agree with the true ones, and the last decisions that left them unchanged."""
+    paragraphs = [(0, "WHY THE GROUPS DID NOT CHANGE FURTHER")]
+    if explanation["agreement"] is not None:
+        equal = "the same as" if explanation["agreement"] == 1 else "not the same as"
+        scale = "1 is full agreement, about 0 is chance"
+        rand_index = f"adjusted Rand index {explanation['agreement']:.2f}: {scale}"
+        paragraphs.append(
             (
                 1,
-                f"... and {count(len(standing['groups']) - SHOWN, 'further group')} (--json has all of them).",
+                f"They are {equal} the true groups, which are hidden from all methods ({rand_index}).",
             )
         )
-    return out
+    decision_of_all = explanation["standing"]["all"]
+    if decision_of_all is not None:
+        round_of_all = decision_of_all["round"]
+        paragraphs.append((1, f"All together, last examined in round {round_of_all}:"))
+        paragraphs += [(2, sentence) for sentence in decision_of_all["words"]]
+    groups = explanation["standing"]["groups"]
+    for group in groups[:MAX_SHOWN]:
+        clients = who(group["clients"])
+        name = f"{clients[:1].upper()}{clients[1:]}"
+        if group["score"] is not None:
+            name = f"{name}, mean {explanation['metric']} {group['score']:.3f}"
+        decision_of_group = group["decision"]
+        # A decision about all groups is not repeated.
+        if decision_of_group is None or decision_of_group == decision_of_all:
+            paragraphs.append((1, f"{name}."))
+        else:
+            round_of_group = decision_of_group["round"]
+            paragraphs.append((1, f"{name}; last examined in round {round_of_group}:"))
+            paragraphs += [(2, sentence) for sentence in decision_of_group["words"]]
+    num_hidden = len(groups) - MAX_SHOWN
+    if num_hidden > 0:
+        further_groups = count(num_hidden, "further group")
+        paragraphs.append((1, f"... and {further_groups} (--json has all of them)."))
+    return paragraphs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,9 @@ from coterie.report.words import members
 from coterie.settings import UserError, nearest
 
 Clients = tuple[ClientId, ...]
+
+MAX_RUNS_NAMED = 6
+"""The greatest number of runs that a message about a folder of several names."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,25 @@ class RunHistory:
     @property
     def truth(self) -> list[Clients] | None:
         """The true groups, of the clients that are present; None if they are not known."""
-        here = {c for group in self.groups for c in group}
-        true = truth_at(self.description["world"], self.lines[-1]["round"])
-        groups = [tuple(c for c in group if c in here) for group in true or ()]
-        return [group for group in groups if group] if true else None
+        true_groups = truth_at(self.description["world"], self.lines[-1]["round"])
+        if not true_groups:
+            return None
+        present_groups = []
+        for group in true_groups:
+            present = tuple(client for client in group if client in self.present)
+            if present:
+                present_groups.append(present)
+        return present_groups
 
     @property
     def groups(self) -> list[Clients]:
         """The groups after the last of these rounds."""
         return [tuple(group) for group in self.lines[-1]["groups"]]
+
+    @cached_property
+    def present(self) -> set[ClientId]:
+        """The clients that are in a group after the last of these rounds."""
+        return clients_of(self.lines[-1])
 
     @property
     def adversaries(self) -> list[int]:
@@ -68,11 +81,16 @@ class RunHistory:
 
     def views(self) -> Iterator[NoteView]:
         """Yield every note, oldest first."""
-        before: Line | None = None
-        for place, line in enumerate(self.lines):
+        line_before: Line | None = None
+        for index, line in enumerate(self.lines):
             for note in line["notes"]:
-                yield NoteView(self, place, line, before, note)
-            before = line
+                yield NoteView(self, index, line, line_before, note)
+            line_before = line
+
+
+def clients_of(line: Line) -> set[ClientId]:
+    """Return the clients that are in a group after a round."""
+    return set().union(*line["groups"])
 
 
 @dataclass(frozen=True)
@@ -81,16 +99,16 @@ class NoteView:
 
     Attributes:
         history: The run.
-        place: The position of the note's round in the run.
+        index: The position of the note's round in the run.
         line: The record of that round.
-        before: The record of the round before, or None.
+        line_before: The record of the round before, or None.
         note: The note.
     """
 
     history: RunHistory
-    place: int
+    index: int
     line: Line
-    before: Line | None
+    line_before: Line | None
     note: Mapping[str, Any]
 
     @property
@@ -122,24 +140,24 @@ class NoteView:
     @property
     def criteria(self) -> tuple[Criterion, ...]:
         """The criteria of the note. Records have no infinite numbers: a bound is then that of the setting, or NaN."""
-        return tuple(self._criterion(one) for one in self.note["criteria"])
+        return tuple(self._criterion(entry) for entry in self.note["criteria"])
 
-    def _criterion(self, one: Mapping[str, Any]) -> Criterion:
-        value = math.nan if one["value"] is None else one["value"]
-        bound = (
-            self.history.settings.get(one["setting"], math.nan)
-            if one["bound"] is None
-            else one["bound"]
-        )
+    def _criterion(self, entry: Mapping[str, Any]) -> Criterion:
+        value = entry["value"]
+        if value is None:
+            value = math.nan
+        bound = entry["bound"]
+        if bound is None:
+            bound = self.history.settings.get(entry["setting"], math.nan)
         return Criterion(
-            one["name"],
+            entry["name"],
             value,
-            one["sign"],
+            entry["sign"],
             bound,
-            one["setting"],
-            one["met"],
-            one["unmet"],
-            one["key"],
+            entry["setting"],
+            entry["met"],
+            entry["unmet"],
+            entry["key"],
         )
 
     @property
@@ -154,26 +172,22 @@ class NoteView:
 
     def values(self, name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
-        id = shown_as(self.line).key
-        return {
-            id(client): value
-            for client, value in self.note["values"].get(name, {}).items()
-            if value is not None
-        }
+        client_id = shown_as(self.line).key
+        recorded = self.note["values"].get(name, {})
+        return {client_id(key): value for key, value in recorded.items() if value is not None}
 
     @cached_property
     def matrices(self) -> tuple[list[ClientId], dict[str, np.ndarray]]:
         """The clients of the rows, and the matrices ``(n, n)`` by name; both empty if nothing was recorded."""
-        return (
-            load(self.history.folder, self.line, self.note) if self.note["similarity"] else ([], {})
-        )
+        if not self.note["similarity"]:
+            return [], {}
+        return load(self.history.folder, self.line, self.note)
 
     @property
     def was_one_group(self) -> bool:
         """Whether the clients of the parts were one group before this round."""
-        divided = {client for part in self.parts for client in part}
-        before = self.before["groups"] if self.before else [divided]
-        return sum(bool(divided & set(group)) for group in before) == 1
+        clients = self._clients_of_parts
+        return sum(not clients.isdisjoint(group) for group in self._groups_before) == 1
 
     @property
     def changes(self) -> bool:
@@ -182,14 +196,24 @@ class NoteView:
             return True
         if not self.parts:
             return False
-        if self.effect == "regroups":  # with parts only if the next groups are others
+        # Such a note has parts only if the next groups are others.
+        if self.effect == "regroups":
             return True
-        inside = {c for part in self.parts for c in part}
-        old = {
-            frozenset(inside & set(group))
-            for group in (self.before["groups"] if self.before else [inside])
-        }
-        return {frozenset(part) for part in self.parts} != {group for group in old if group}
+        clients = self._clients_of_parts
+        parts_before = {frozenset(clients & set(group)) for group in self._groups_before}
+        return {frozenset(part) for part in self.parts} != parts_before - {frozenset()}
+
+    @property
+    def _clients_of_parts(self) -> set[ClientId]:
+        return set().union(*self.parts)
+
+    @property
+    def _groups_before(self) -> Sequence[Iterable[ClientId]]:
+        """The groups before this round. Before the first one, the clients of the parts were one group."""
+        if self.line_before is None:
+            return [self._clients_of_parts]
+        groups: Sequence[Iterable[ClientId]] = self.line_before["groups"]
+        return groups
 
 
 def read(run: Path | str, round: int | None = None) -> RunHistory:
@@ -205,13 +229,13 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
     """
     folder = Path(run)
     if not (folder / RUN).is_file():
-        inside = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
-        if inside:
-            named = ", ".join(inside[:6]) + (
-                f" and {len(inside) - 6} more" if len(inside) > 6 else ""
-            )
+        run_names = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
+        if run_names:
+            named = ", ".join(run_names[:MAX_RUNS_NAMED])
+            if len(run_names) > MAX_RUNS_NAMED:
+                named = f"{named} and {len(run_names) - MAX_RUNS_NAMED} more"
             raise UserError(
-                f"{run} has {len(inside)} runs inside, and explain tells of one: {named}"
+                f"{run} has {len(run_names)} runs inside, and explain tells of one: {named}"
             )
     record = Record(folder)
     description, lines = record.shown()
@@ -237,26 +261,24 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
     Raises:
         UserError: If the client is not present; the message names the nearest one.
     """
-    found = next(
-        ((one, group) for group in history.groups for one in group if str(one) == str(client)), None
+    for group in history.groups:
+        for member in group:
+            if str(member) == str(client):
+                return member, group
+    # The client is in no group now. It may have been refused, have left, or never have existed.
+    last_line = history.lines[-1]
+    last_round_present = next(
+        (line["round"] for line in reversed(history.lines) if str(client) in line["clients"]), None
     )
-    if found is None:
-        ids = [one for group in history.groups for one in group]
-        once = next(
-            (line["round"] for line in reversed(history.lines) if str(client) in line["clients"]),
-            None,
-        )
-        refused = [
-            why
-            for line in history.lines[-1:]
-            for one, why in line["refused"].items()
-            if str(one) == str(client)
-        ]
-        if refused and once is None:
-            raise UserError(f"client {client} takes no part: {refused[0]}")
-        what = f"was last present in round {once}" if once else "is not one of the run's clients"
-        raise UserError(
-            f"client {client} {what}; after round {history.lines[-1]['round']} these are {members(ids, max_spans=6)}"
-            f"{nearest(str(client), map(str, ids))}"
-        )
-    return found
+    if last_round_present is None:
+        for refused_client, reason in last_line["refused"].items():
+            if str(refused_client) == str(client):
+                raise UserError(f"client {client} takes no part: {reason}")
+    absence = "is not one of the run's clients"
+    if last_round_present:
+        absence = f"was last present in round {last_round_present}"
+    present = [member for group in history.groups for member in group]
+    raise UserError(
+        f"client {client} {absence}; after round {last_line['round']} these are {members(present, max_spans=6)}"
+        f"{nearest(str(client), map(str, present))}"
+    )

@@ -19,8 +19,8 @@ from coterie.records.shown import ClientId, shown_as
 from coterie.report.figures.looks import Looks, numbered
 from coterie.report.figures.style import COLUMN, DASHES, GREY, LINE_HEIGHT, PAGE, panels
 from coterie.report.gathered import Gathered
-from coterie.report.page.charts import Chart, arranged, charts, load, measure
-from coterie.report.page.document import pooled_scores, rounds, scored, tests
+from coterie.report.page.charts import ArrangedMatrices, Chart, arrange, charts, load, measure
+from coterie.report.page.document import client_tests, last_scores, pooled_scores, round_columns
 from coterie.report.words import count
 from coterie.report.words import rounds as in_words
 from coterie.settings import UserError
@@ -84,9 +84,8 @@ def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
 def _over_rounds(axes: Axes, run: Gathered) -> None:
     axes.set(xlabel="round", xlim=(1, max(2, len(run.lines))))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(
-        MaxNLocator(7, steps=[1, 2, 5, 10])
-    )  # "auto" can change the width of labels after layout
+    # A fixed number of bins: "auto" can change the width of labels after layout.
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
 
 def _curve(axes: Axes, rounds: Sequence[int], values: Any, **look: Any) -> None:
@@ -237,7 +236,7 @@ def _name_current_groups(axes: Axes, run: Gathered, row_height: float) -> None:
     labels = {}
     for node, rows in rows_of.items():
         if len(rows) * row_height > LINE_HEIGHT * 0.8:
-            score = scored(run.nodes[node], run)["score"]
+            score = last_scores(run.nodes[node], run)["score"]
             label = f"G{node}, {count(len(rows), 'client')}"
             if score is not None:
                 label = f"{label}, {score:.2f}"
@@ -289,11 +288,11 @@ def _scores(run: Gathered, metric: str) -> Figure:
 
 def _values_by_round(run: Gathered, metric: str) -> dict[ClientId, dict[int, float]]:
     """Return client -> round -> its value of a metric."""
-    tested = tests(run.lines)
+    tests_of_client = client_tests(run.lines)
     client_values: dict[ClientId, dict[int, float]] = {}
     for client in run.clients:
         values = {}
-        for index, entry in tested.get(client, {}).items():
+        for index, entry in tests_of_client.get(client, {}).items():
             value = entry.get(metric)
             if value is not None:
                 values[index + 1] = value
@@ -318,16 +317,13 @@ def _honest_values(
 
 
 def _why_no_scores(run: Gathered, metric: str) -> str:
-    tested = {
-        index
-        for entries in tests(run.lines).values()
-        for index, entry in entries.items()
-        if metric in entry
-    }
-    if not tested:
+    tested_indices: set[int] = set()
+    for tests in client_tests(run.lines).values():
+        tested_indices.update(index for index, entry in tests.items() if metric in entry)
+    if not tested_indices:
         return f"none of its {len(run.lines)} rounds was tested for it"
     return (
-        f"{len(tested)} of its {len(run.lines)} rounds were tested for it, "
+        f"{len(tested_indices)} of its {len(run.lines)} rounds were tested for it, "
         "and gave no value of an honest client in a group"
     )
 
@@ -381,7 +377,9 @@ def _group(
 
 def _traffic(run: Gathered) -> Figure:
     """Draw the cumulative traffic up to each round, in MB, and the seconds of each round."""
-    by_name = {name: np.array(values, dtype=float) for name, values in rounds(run.lines).items()}
+    by_name = {
+        name: np.array(values, dtype=float) for name, values in round_columns(run.lines).items()
+    }
     seconds = {
         name.removeprefix("seconds_"): values
         for name, values in by_name.items()
@@ -410,17 +408,13 @@ class MatrixLayer:
     Attributes:
         title: Its title.
         measure: What it contains, see :func:`coterie.report.page.charts.measure`.
-        clients: The clients of its rows.
-        groups: The group of each of these clients.
-        edges: The first client of each block and the end, if rows are means over blocks; or None.
+        arranged: The matrices of its note, with the clients of the rows.
         values: The matrix.
     """
 
     title: str
     measure: str
-    clients: Any
-    groups: Any
-    edges: Any
+    arranged: ArrangedMatrices
     values: np.ndarray
 
 
@@ -430,21 +424,13 @@ def _similarity(run: Gathered, round: int | None) -> Figure:
     with_matrix = _with_matrix(run, round)
     for line, note in with_matrix:
         clients_of_matrix, matrices = load(run.folder, line, note)
-        clients, groups, edges, ordered = arranged(clients_of_matrix, matrices, line, run.clients)
+        arranged = arrange(clients_of_matrix, matrices, line, run.clients)
         title = f"round {line['round']}"
         if len(with_matrix) > 1:
-            title = f"{title}, {len(clients)} clients"
-        for name, values in ordered.items():
-            layers.append(
-                MatrixLayer(
-                    title=title if len(ordered) == 1 else f"{title}, {name}",
-                    measure=measure(matrices[name]),
-                    clients=clients,
-                    groups=groups,
-                    edges=edges,
-                    values=values,
-                )
-            )
+            title = f"{title}, {len(arranged.clients)} clients"
+        for name, values in arranged.layers.items():
+            layer_title = title if len(matrices) == 1 else f"{title}, {name}"
+            layers.append(MatrixLayer(layer_title, measure(matrices[name]), arranged, values))
     looks = Looks(run)
     drawing, grid = _grid(len(layers), square=True)
     for axes, layer in zip(grid, layers, strict=True):
@@ -492,8 +478,12 @@ def scale(matrix: np.ndarray) -> dict[str, Any]:
 
 def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None:
     values = layer.values.astype(np.float64)
-    has_blocks = layer.edges is not None
-    if not has_blocks:
+    clients = layer.arranged.clients
+    groups = layer.arranged.groups
+    # A row stands for a client, or for a block by its first client.
+    edges = layer.arranged.edges
+    first_clients = range(len(values)) if edges is None else edges[:-1]
+    if edges is None:
         np.fill_diagonal(values, np.nan)
     axes.set_facecolor("#808080")
     image = axes.imshow(values, interpolation="nearest", **scale(values))
@@ -502,25 +492,24 @@ def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None
     if layer.measure == "distance":
         label = f"{metric} distance".strip()
     axes.figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.02, label=label)
-    # Borders between groups; a row stands for a client, or for a block by its first client.
-    row_clients = layer.edges[:-1] if has_blocks else range(len(values))
+    # Borders between groups.
     borders = [
         row
         for row in range(1, len(values))
-        if layer.groups[row_clients[row]] != layer.groups[row_clients[row] - 1]
+        if groups[first_clients[row]] != groups[first_clients[row] - 1]
     ]
     for row in borders if len(borders) <= MAX_SINGLE_ITEMS else ():
         axes.axhline(row - 0.5, color="black", linewidth=0.9)
         axes.axvline(row - 0.5, color="black", linewidth=0.9)
     # True groups: stripes at the left and at the top.
-    for number, start, end in _stripes(run, [layer.clients[i] for i in row_clients]):
+    for number, start, end in _stripes(run, [clients[i] for i in first_clients]):
         stripe = {"color": looks.truth[number], "linewidth": 0, "clip_on": False}
         axes.axhspan(start, end, -0.045, -0.015, **stripe)
         axes.axvspan(start, end, 1.015, 1.045, **stripe)
     axes.set(xticks=[], yticks=[])
     axes.set_title(layer.title, pad=14 if looks.truth else None)
-    blocks_note = ", means over blocks" if has_blocks else ""
-    axes.set_ylabel(f"{len(layer.clients):,} clients{blocks_note}", labelpad=12)
+    blocks_note = "" if edges is None else ", means over blocks"
+    axes.set_ylabel(f"{len(clients):,} clients{blocks_note}", labelpad=12)
     axes.label_outer()
     axes.spines[:].set_visible(True)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,24 @@ from coterie.report.gathered import PlacedNotes
 from coterie.report.summary import agreement_at
 
 Chart = dict[str, Any]
-NODES = 12
+
+PlacedNumbers = tuple[int, int, Mapping[str, Any]]
+"""Round, node of the group (or -1 for several groups together), and numbers by their keys."""
+
+MAX_GROUPS_IN_CHART = 12
 """The greatest number of groups in a chart; those with the most points are shown."""
 
-LEAVES = 400
+MAX_DENDROGRAM_CLIENTS = 400
 """The greatest number of clients in a dendrogram."""
 
-FLOOR = 1e-30
+MIN_ON_LOG_AXIS = 1e-30
 """Smaller numbers are drawn at this value on a logarithmic axis."""
 
-WIDE = 1e4
+MIN_LOG_RATIO = 1e4
 """The axis of a criterion is logarithmic if its greatest number is more than this times its least
 positive one."""
 
-MANY = 6
+MAX_FURTHER_CHARTS = 6
 """The greatest number of charts of further numbers, and of clients' values."""
 
 
@@ -61,214 +66,280 @@ def charts(
         world: The world's table in ``run.toml``; None leaves out the agreement with the true groups
             of a drift.
     """
-    of_groups = [one for one in notes if len(one[2]["clients"]) > 1]
-    made = [
-        *_index(world or {}, lines),
-        *_criteria(of_groups),
-        *_dendrograms(method, folder, lines, notes),
-        *_numbers(of_groups),
-        *_values(of_groups),
+    notes_of_groups = [placed for placed in notes if len(placed.note["clients"]) > 1]
+    all_charts = [
+        *_agreement_charts(world or {}, lines),
+        *_criterion_charts(notes_of_groups),
+        *_dendrogram_charts(method, folder, lines, notes),
+        *_number_charts(notes_of_groups),
+        *_client_value_charts(notes_of_groups),
     ]
-    return [
-        chart
-        for chart in made
-        if chart.get("links") or any(one["points"] for one in chart["series"])
-    ]
+    return [chart for chart in all_charts if _has_data(chart)]
 
 
-def _index(world: Mapping[str, Any], lines: Sequence[Line]) -> Iterable[Chart]:
+def _has_data(chart: Chart) -> bool:
+    return bool(chart.get("links")) or any(series["points"] for series in chart["series"])
+
+
+def _agreement_charts(world: Mapping[str, Any], lines: Sequence[Line]) -> Iterable[Chart]:
     """Draw the agreement with the true groups of each round, and their number, where data drift."""
     if "drift" not in world:
         return
-    numbers = {
-        "adjusted Rand index": (agreement_at(world, line) for line in lines),
-        "true groups": (float(len(truth_at(world, line["round"]) or ())) for line in lines),
-    }
-    titles = {
-        "adjusted Rand index": "Agreement with the true groups of each round: 1 if they are the same."
-    }
-    for name, values in numbers.items():
-        points = [
-            [line["round"], round_(value)]
-            for line, value in zip(lines, values, strict=True)
-            if value is not None
-        ]
-        series = [{"name": name, "dash": 0, "node": None, "points": points}]
-        yield _chart(
-            _title(name),
-            titles.get(name, "Concepts that clients have in each round, as the data drift."),
-            name,
-            series,
-        )
+    agreement_points = []
+    group_points = []
+    for line in lines:
+        rand_index = agreement_at(world, line)
+        if rand_index is not None:
+            agreement_points.append([line["round"], five_digits(rand_index)])
+        num_true_groups = len(truth_at(world, line["round"]) or ())
+        group_points.append([line["round"], float(num_true_groups)])
+    yield _chart(
+        "adjusted Rand index",
+        "Agreement with the true groups of each round: 1 if they are the same.",
+        [_single_series("adjusted Rand index", agreement_points)],
+    )
+    yield _chart(
+        "true groups",
+        "Concepts that clients have in each round, as the data drift.",
+        [_single_series("true groups", group_points)],
+    )
 
 
-def _criteria(notes: PlacedNotes) -> Iterable[Chart]:
-    """Draw a chart for each criterion: its value for every group, and the bound as a level, or as a curve if it varies."""
-    found: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = {}
+def _criterion_charts(notes: PlacedNotes) -> Iterable[Chart]:
+    """Draw a chart for each criterion of these notes."""
+    criteria: dict[str, list[PlacedNumbers]] = {}
     for round, node, note in notes:
         for criterion in note["criteria"]:
-            found.setdefault(criterion["name"], []).append((round, node, criterion))
-    for name, entries in found.items():
-        newest = entries[-1][2]
-        bounds, bound = {one["bound"] for _, _, one in entries}, newest["setting"] or "bound"
-        numbers = [
-            one[key] for _, _, one in entries for key in ("value", "bound") if one[key] is not None
-        ]
-        small = [number for number in numbers if number > 0]
-        log = bool(small) and min(numbers) >= 0 and max(small) > WIDE * min(small)
-        fixed = len(bounds) == 1 and None not in bounds
-        names = {"value": name} if fixed else {"value": name, "bound": bound}
-        than = newest["setting"] or (format(newest["bound"], ".3g") if fixed else "a bound")
-        meaning = f": {newest['met']}" if newest["met"] else ""
-        yield _chart(
-            _title(name),
-            f"Required for the decision: {name} {newest['sign']} {than}{meaning}.",
-            name,
-            _series(entries, names, (lambda v: max(v, FLOOR)) if log else float),
-            [{"name": bound, "value": newest["bound"]}] if fixed else [],
-            log,
-        )
+            criteria.setdefault(criterion["name"], []).append((round, node, criterion))
+    for name, placed_criteria in criteria.items():
+        yield _criterion_chart(name, placed_criteria)
 
 
-def _dendrograms(
+def _criterion_chart(name: str, placed_criteria: Sequence[PlacedNumbers]) -> Chart:
+    """Draw a criterion's value for every group, and its bound as a level, or as a curve if it varies."""
+    criteria = [criterion for _, _, criterion in placed_criteria]
+    newest = criteria[-1]
+    bound_name = newest["setting"] or "bound"
+    bounds = {criterion["bound"] for criterion in criteria}
+    has_fixed_bound = len(bounds) == 1 and None not in bounds
+    if has_fixed_bound:
+        series_names = {"value": name}
+        levels = [{"name": bound_name, "value": newest["bound"]}]
+        bound_in_words = newest["setting"] or format(newest["bound"], ".3g")
+    else:
+        series_names = {"value": name, "bound": bound_name}
+        levels = []
+        bound_in_words = newest["setting"] or "a bound"
+    is_logarithmic = _needs_log_axis(criteria)
+    meaning = f": {newest['met']}" if newest["met"] else ""
+    return _chart(
+        name,
+        f"Required for the decision: {name} {newest['sign']} {bound_in_words}{meaning}.",
+        _group_series(
+            placed_criteria, series_names, least=MIN_ON_LOG_AXIS if is_logarithmic else None
+        ),
+        levels,
+        is_logarithmic,
+    )
+
+
+def _needs_log_axis(criteria: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the values and bounds of a criterion span so many orders of magnitude, and none is negative."""
+    numbers = []
+    for criterion in criteria:
+        for key in ("value", "bound"):
+            if criterion[key] is not None:
+                numbers.append(criterion[key])
+    positive = [number for number in numbers if number > 0]
+    if not positive or min(numbers) < 0:
+        return False
+    return bool(max(positive) > MIN_LOG_RATIO * min(positive))
+
+
+def _dendrogram_charts(
     method: Mapping[str, Any], folder: Path, lines: Sequence[Line], notes: PlacedNotes
 ) -> Iterable[Chart]:
     """Draw the clusterings of a method with a linkage: its distances, or 1 minus its cosines."""
     if "linkage" not in method:
         return
     for round, _, note in notes:
-        with suppress(DamagedError):  # a lost file
-            clients, matrices = (
-                load(folder, lines[round - 1], note) if note["similarity"] else ([], {})
-            )
-            compared = matrices.get("compared", matrices.get("all"))
-            if compared is not None and 2 <= len(clients) <= LEAVES and np.isfinite(compared).all():
-                yield _tree(method, round, clients, compared)
+        if not note["similarity"]:
+            continue
+        try:
+            clients, matrices = load(folder, lines[round - 1], note)
+        except DamagedError:
+            # The page says how many files cannot be read.
+            continue
+        matrix = matrices.get("compared", matrices.get("all"))
+        if matrix is None or not 2 <= len(clients) <= MAX_DENDROGRAM_CLIENTS:
+            continue
+        if np.isfinite(matrix).all():
+            yield _dendrogram_chart(method, round, clients, matrix)
 
 
-def _tree(
+def _dendrogram_chart(
     method: Mapping[str, Any], round: int, clients: Sequence[ClientId], matrix: np.ndarray
 ) -> Chart:
-    what, threshold, apart = "distances", method.get("threshold"), matrix
+    compared = "distances"
+    distances = matrix
+    threshold = method.get("threshold")
     if measure(matrix) == "cosine":
-        what, apart = "1 minus the cosine", 1 - matrix
+        compared = "1 minus the cosine"
+        distances = 1 - matrix
         threshold = 1 - threshold if isinstance(threshold, float) else None
-    merges = dendrogram((apart + apart.T) / 2 * (1 - np.eye(len(apart))), method["linkage"])
+    # Linkage needs a symmetric matrix with zeros on the diagonal.
+    symmetric = (distances + distances.T) / 2 * (1 - np.eye(len(distances)))
+    merges = dendrogram(symmetric, method["linkage"])
     drawn = scipy.cluster.hierarchy.dendrogram(merges, no_plot=True)
     chart = _chart(
         f"Dendrogram of round {round}",
-        f"Clients merged by {method['linkage']} linkage of {what}. Merges below the threshold make the groups.",
-        "distance",
+        f"Clients merged by {method['linkage']} linkage of {compared}. Merges below the threshold make the groups.",
         (),
         [{"name": "threshold", "value": threshold}] if isinstance(threshold, float) else [],
+        axis="distance",
     )
-    links = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
-    shown = [[[round_(x), round_(y)] for x, y in link] for link in links]
-    return {**chart, "links": shown, "leaves": [clients[i] for i in drawn["leaves"]]}
+    # Each merge is a bracket of four points (x, y).
+    brackets = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
+    links = []
+    for bracket in brackets:
+        links.append([[five_digits(x), five_digits(y)] for x, y in bracket])
+    return {**chart, "links": links, "leaves": [clients[i] for i in drawn["leaves"]]}
 
 
-def round_(value: float) -> float:
-    """Round to five digits, the precision of a page."""
+def five_digits(value: float) -> float:
+    """Round to five significant digits, the precision of a page."""
     return float(f"{value:.5g}")
 
 
-def _numbers(notes: PlacedNotes) -> Iterable[Chart]:
+def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each further number that notes have in at least two rounds."""
-    rounds: dict[str, set[int]] = {}
+    rounds_with_number: dict[str, set[int]] = {}
     for round, _, note in notes:
         for name, value in note["numbers"].items():
             if value is not None:
-                rounds.setdefault(name, set()).add(round)
-    for name in [name for name, seen in rounds.items() if len(seen) > 1][:MANY]:
-        series = _series(
-            [(round, node, note["numbers"]) for round, node, note in notes], {name: name}
-        )
-        yield _chart(_title(name), "A number of the method's notes.", name, series)
+                rounds_with_number.setdefault(name, set()).add(round)
+    several_times = [name for name, rounds in rounds_with_number.items() if len(rounds) > 1]
+    placed_numbers = [(round, node, note["numbers"]) for round, node, note in notes]
+    for name in several_times[:MAX_FURTHER_CHARTS]:
+        series = _group_series(placed_numbers, {name: name})
+        yield _chart(name, "A number of the method's notes.", series)
 
 
-def _values(notes: PlacedNotes) -> Iterable[Chart]:
+def _client_value_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw the least, the mean and the greatest of the clients' values in notes of at least two rounds."""
-    found: dict[str, dict[int, list[float]]] = {}
+    values_by_round: dict[str, dict[int, list[float]]] = {}
     for round, _, note in notes:
-        for name, values in note["values"].items():
-            known = [value for value in values.values() if value is not None]
-            if known and name != "model" and not name.rpartition(" ")[2].isdecimal():
-                found.setdefault(name, {}).setdefault(round, []).extend(known)
-    shown: Mapping[str, Callable[..., Any]] = {"least": np.min, "mean": np.mean, "greatest": np.max}
-    for name in [name for name, rows in found.items() if len(rows) > 1][:MANY]:
-        series = [
-            {
-                "name": which,
-                "dash": dash,
-                "node": None,
-                "points": [[at, round_(of(row))] for at, row in found[name].items()],
-            }
-            for dash, (which, of) in enumerate(shown.items())
-        ]
+        for name, value_of_client in note["values"].items():
+            # Which model a client took, and its loss with one of several models, are no quantities
+            # whose mean over clients says something.
+            if name == "model" or name.rpartition(" ")[2].isdecimal():
+                continue
+            values = [value for value in value_of_client.values() if value is not None]
+            if values:
+                values_by_round.setdefault(name, {}).setdefault(round, []).extend(values)
+    several_times = [name for name, by_round in values_by_round.items() if len(by_round) > 1]
+    for name in several_times[:MAX_FURTHER_CHARTS]:
         yield _chart(
-            f"{_title(name)} of the clients", "Over the clients that answered.", name, series
+            f"{name} of the clients",
+            "Over the clients that answered.",
+            _extremes_and_mean(values_by_round[name]),
+            axis=name,
         )
 
 
-def _title(name: str) -> str:
-    return f"{name[:1].upper()}{name[1:]}".replace("_", " ")
+def _extremes_and_mean(values_by_round: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
+    """Return three series: of each round's least, mean and greatest value."""
+    statistics: Mapping[str, Callable[..., Any]] = {
+        "least": np.min,
+        "mean": np.mean,
+        "greatest": np.max,
+    }
+    all_series = []
+    for dash, (name, statistic) in enumerate(statistics.items()):
+        points = []
+        for round, values in values_by_round.items():
+            points.append([round, five_digits(statistic(values))])
+        all_series.append(_single_series(name, points, dash))
+    return all_series
 
 
 def _chart(
-    title: str,
+    name: str,
     about: str,
-    y: str,
     series: Sequence[Any],
     levels: Sequence[Any] = (),
     log: bool = False,
+    axis: str | None = None,
 ) -> Chart:
+    """Return a chart, as the module describes it.
+
+    Args:
+        name: What it shows, in lower case: its title.
+        about: A sentence about it.
+        series: Its series.
+        levels: Its levels.
+        log: Whether its axis is logarithmic.
+        axis: The label of its axis; None for ``name``.
+    """
     return {
-        "title": title,
+        "title": f"{name[:1].upper()}{name[1:]}".replace("_", " "),
         "about": about,
-        "y": y,
+        "y": name if axis is None else axis,
         "log": log,
         "series": list(series),
         "levels": list(levels),
     }
 
 
-def _series(
-    entries: Sequence[tuple[int, int, Mapping[str, Any]]],
-    names: Mapping[str, str],
-    change: Any = float,
+def _single_series(name: str, points: Sequence[Any], dash: int = 0) -> dict[str, Any]:
+    """Return a series that is not about one group."""
+    return {"name": name, "dash": dash, "node": None, "points": points}
+
+
+def _group_series(
+    placed_numbers: Sequence[PlacedNumbers],
+    series_names: Mapping[str, str],
+    least: float | None = None,
 ) -> list[dict[str, Any]]:
     """Return a series per group and number; if there are too many groups, those with the most rounds.
 
     Args:
-        entries: (round, node of the group or -1, numbers by key).
-        names: Key of a number -> name of its series.
-        change: Applied to each number.
+        placed_numbers: The numbers, with their rounds and groups.
+        series_names: Key of a number -> name of its series.
+        least: Smaller numbers are replaced by this one; None to keep them.
     """
-    found: dict[tuple[int, str], list[list[float]]] = {}
-    of_all = 2 * sum(node < 0 for _, node, _ in entries) > len(
-        entries
-    )  # most are about all groups together
-    for round, node, numbers in entries:
-        for key in names:
-            if numbers.get(key) is not None:
-                found.setdefault((-1 if of_all else node, key), []).append(
-                    [round, round_(change(numbers[key]))]
-                )
-    most: dict[int, int] = {}
-    for (node, _), points in found.items():
-        most[node] = max(most.get(node, 0), len(points))
-    shown = set(sorted(most, key=lambda node: (-most[node], node))[:NODES])
-    dashes = list(names)
-    return [
-        {
-            "name": names[key],
-            "dash": dashes.index(key),
-            "node": node if node >= 0 else None,
-            "points": points,
-        }
-        for (node, key), points in found.items()
-        if node in shown
-    ]
+    # If most numbers are about several groups together, all are drawn as one series.
+    num_about_several = sum(node < 0 for _, node, _ in placed_numbers)
+    joins_groups = 2 * num_about_several > len(placed_numbers)
+    points_of_series: dict[tuple[int, str], list[list[float]]] = {}
+    for round, node, numbers in placed_numbers:
+        drawn_node = -1 if joins_groups else node
+        for key in series_names:
+            value = numbers.get(key)
+            if value is None:
+                continue
+            if least is not None:
+                value = max(value, least)
+            points_of_series.setdefault((drawn_node, key), []).append([round, five_digits(value)])
+    # A group counts by its longest series.
+    num_points: dict[int, int] = {}
+    for (node, _), points in points_of_series.items():
+        num_points[node] = max(num_points.get(node, 0), len(points))
+    longest_first = sorted(num_points, key=lambda node: (-num_points[node], node))
+    drawn_nodes = set(longest_first[:MAX_GROUPS_IN_CHART])
+    dash_of_key = {key: dash for dash, key in enumerate(series_names)}
+    all_series = []
+    for (node, key), points in points_of_series.items():
+        if node in drawn_nodes:
+            all_series.append(
+                {
+                    "name": series_names[key],
+                    "dash": dash_of_key[key],
+                    "node": node if node >= 0 else None,
+                    "points": points,
+                }
+            )
+    return all_series
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -276,11 +347,11 @@ def _series(
 # if large.
 
 
-MOST = 40
+MAX_MATRICES = 40
 """The greatest number of matrices on a page; of more, this many are chosen evenly, with the first
 and the last."""
 
-CELLS = 200
+MAX_MATRIX_ROWS = 200
 """The greatest number of rows of a matrix on a page; a larger matrix is replaced by means over
 blocks."""
 
@@ -302,42 +373,61 @@ def squares(
         block of several clients begins; None if every row is one client), and layers: name ->
         packed matrix.
     """
-    named = [(line, note) for line in lines for note in line["notes"] if note["similarity"]]
-    chosen = named
-    if len(named) > MOST:
-        chosen = [named[i] for i in np.linspace(0, len(named) - 1, MOST).round().astype(int)]
-    found = []
+    with_matrices = [(line, note) for line in lines for note in line["notes"] if note["similarity"]]
+    chosen = with_matrices
+    if len(with_matrices) > MAX_MATRICES:
+        chosen_indices = np.linspace(0, len(with_matrices) - 1, MAX_MATRICES).round().astype(int)
+        chosen = [with_matrices[i] for i in chosen_indices]
+    shown = []
     for line, note in chosen:
-        with suppress(DamagedError):  # a lost file does not prevent showing the others
-            found.append(square(folder, line, note, order))
-    return found, len(named), len(chosen) - len(found)
+        # A lost file does not prevent showing the others.
+        with suppress(DamagedError):
+            shown.append(square(folder, line, note, order))
+    return shown, len(with_matrices), len(chosen) - len(shown)
 
 
 def square(
     folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[ClientId]
 ) -> dict[str, Any]:
     """Return the matrices of one note, as one entry of :func:`squares`."""
-    heard, matrices = load(folder, line, note)
-    clients, groups, edges, layers = arranged(heard, matrices, line, order)
-    kinds = {measure(matrix) for matrix in matrices.values()}
+    matrix_clients, matrices = load(folder, line, note)
+    arranged = arrange(matrix_clients, matrices, line, order)
+    measures = {measure(matrix) for matrix in matrices.values()}
     return {
         "round": line["round"],
         "kind": note["kind"],
         "text": note["text"],
-        "what": "distance" if kinds == {"distance"} else "cosine",
-        "clients": clients,
-        "groups": groups,
-        "edges": edges,
-        "layers": {name: real(matrix, bits=8) for name, matrix in layers.items()},
+        "what": "distance" if measures == {"distance"} else "cosine",
+        "clients": arranged.clients,
+        "groups": arranged.groups,
+        "edges": arranged.edges,
+        "layers": {name: real(matrix, bits=8) for name, matrix in arranged.layers.items()},
     }
 
 
-def arranged(
+@dataclass(frozen=True)
+class ArrangedMatrices:
+    """The matrices of a note, ordered by group.
+
+    Attributes:
+        clients: The n clients of the rows before these were averaged.
+        groups: The number of each of these clients' group after the round, or -1.
+        edges: The first client of each block, and n; None if every row is one client.
+        layers: Name -> matrix ``(n, n)``, or ``(blocks, blocks)``.
+    """
+
+    clients: Sequence[ClientId]
+    groups: Sequence[int]
+    edges: Sequence[int] | None
+    layers: Mapping[str, np.ndarray]
+
+
+def arrange(
     clients: Sequence[ClientId],
     matrices: Mapping[str, np.ndarray],
     line: Line,
     order: Sequence[ClientId],
-) -> tuple[list[ClientId], list[int], list[int] | None, dict[str, np.ndarray]]:
+) -> ArrangedMatrices:
     """Order the matrices that :func:`load` has read by group, and average large ones over blocks.
 
     Args:
@@ -345,26 +435,27 @@ def arranged(
         matrices: Name -> matrix ``(n, n)``.
         line: The record of the round.
         order: The clients in the page's order.
-
-    Returns:
-        clients, groups, edges and layers, as in :func:`squares`, with matrices that are not packed.
     """
-    group = {client: i for i, members in enumerate(line["groups"]) for client in members}
-    place = {client: i for i, client in enumerate(order)}
-    by_group = sorted(
-        range(len(clients)), key=lambda i: (group.get(clients[i], -1), place.get(clients[i], -1))
-    )
-    edges = None if len(clients) <= CELLS else [len(clients) * i // CELLS for i in range(CELLS + 1)]
+    group_of_client: dict[ClientId, int] = {}
+    for number, members in enumerate(line["groups"]):
+        group_of_client.update(dict.fromkeys(members, number))
+    position_of_client = {client: i for i, client in enumerate(order)}
+
+    def group_then_position(row: int) -> tuple[int, int]:
+        client = clients[row]
+        return group_of_client.get(client, -1), position_of_client.get(client, -1)
+
+    row_order = sorted(range(len(clients)), key=group_then_position)
+    edges = None
+    if len(clients) > MAX_MATRIX_ROWS:
+        edges = [len(clients) * i // MAX_MATRIX_ROWS for i in range(MAX_MATRIX_ROWS + 1)]
     layers = {}
     for name, matrix in matrices.items():
-        rows = matrix[np.ix_(by_group, by_group)]
-        layers[name] = rows if edges is None else blocks(rows, edges)
-    return (
-        [clients[i] for i in by_group],
-        [group.get(clients[i], -1) for i in by_group],
-        edges,
-        layers,
-    )
+        ordered_matrix = matrix[np.ix_(row_order, row_order)]
+        layers[name] = ordered_matrix if edges is None else block_means(ordered_matrix, edges)
+    ordered_clients = [clients[row] for row in row_order]
+    groups = [group_of_client.get(client, -1) for client in ordered_clients]
+    return ArrangedMatrices(ordered_clients, groups, edges, layers)
 
 
 def measure(matrix: np.ndarray) -> str:
@@ -385,31 +476,30 @@ def load(
     Returns:
         The clients of the rows, and the matrices ``(n, n)`` by name; ``all`` is the first.
     """
-    clients, found = load_matrices(folder, line, note)
-    return clients, {
-        name: found[name].astype(np.float64)
-        for name in sorted(found, key=lambda name: (name != "all", name))
-    }
+    clients, matrices = load_matrices(folder, line, note)
+    names = sorted(matrices, key=lambda name: (name != "all", name))
+    return clients, {name: matrices[name].astype(np.float64) for name in names}
 
 
-def blocks(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
+def block_means(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
     """Return means over blocks of rows and columns; the similarity of a client to itself is left out.
 
     Args:
         matrix: The matrix ``(n, n)``.
         edges: The row at which each block begins, and n.
     """
-    values, counts = matrix.astype(np.float64), np.ones_like(matrix)
-    np.fill_diagonal(counts, 0)
-    known = np.isfinite(values) & (counts > 0)
-    sums = _added(np.where(known, values, 0.0), edges)
-    number = _added(known.astype(np.float64), edges)
-    return np.divide(sums, number, out=np.full_like(sums, np.nan), where=number > 0)
+    values = matrix.astype(np.float64)
+    is_known = np.isfinite(values)
+    np.fill_diagonal(is_known, False)
+    sums = _block_sums(np.where(is_known, values, 0.0), edges)
+    counts = _block_sums(is_known.astype(np.float64), edges)
+    return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
 
 
-def _added(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
+def _block_sums(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
     starts = list(edges[:-1])
-    return np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
+    sums_of_rows = np.add.reduceat(matrix, starts, axis=0)
+    return np.add.reduceat(sums_of_rows, starts, axis=1)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -422,7 +512,7 @@ Packed = dict[str, Any]
 def whole(values: Any) -> Packed:
     """Pack integers from -1 on, exactly, as ``{"type", "shape", "data"}``."""
     array = np.asarray(values, dtype=np.int32)
-    return {"type": "i32", "shape": list(array.shape), "data": _text(array.astype("<i4"))}
+    return {"type": "i32", "shape": list(array.shape), "data": _base64(array.astype("<i4"))}
 
 
 def real(values: Any, bits: int = 16) -> Packed:
@@ -437,22 +527,21 @@ def real(values: Any, bits: int = 16) -> Packed:
         c / (2^bits - 2)``. The greatest code stands for a missing number.
     """
     array = np.asarray(values, dtype=np.float64)
-    known = np.isfinite(array)
-    low, high = (
-        (float(array[known].min()), float(array[known].max())) if known.any() else (0.0, 0.0)
-    )
-    missing = 2**bits - 1
-    part = (np.where(known, array, low) - low) / (high - low if high > low else 1.0)
-    codes = np.where(known, np.rint(part * (missing - 1)), missing)
-    kind = {8: "<u1", 16: "<u2"}[bits]
+    is_known = np.isfinite(array)
+    low = float(array[is_known].min()) if is_known.any() else 0.0
+    high = float(array[is_known].max()) if is_known.any() else 0.0
+    missing_code = 2**bits - 1
+    fractions = (np.where(is_known, array, low) - low) / (high - low if high > low else 1.0)
+    codes = np.where(is_known, np.rint(fractions * (missing_code - 1)), missing_code)
+    integer_type = {8: "<u1", 16: "<u2"}[bits]
     return {
         "type": f"u{bits}",
         "shape": list(array.shape),
         "low": low,
         "high": high,
-        "data": _text(codes.astype(kind)),
+        "data": _base64(codes.astype(integer_type)),
     }
 
 
-def _text(array: np.ndarray) -> str:
+def _base64(array: np.ndarray) -> str:
     return base64.b64encode(array.tobytes()).decode("ascii")

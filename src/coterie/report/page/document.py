@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -26,18 +27,21 @@ from coterie.report.gathered import Gathered, PlacedNotes, TreeNode, gathered
 from coterie.report.listing import first_line
 from coterie.report.page.charts import charts, real, squares, whole
 from coterie.report.ranking import contests, gains
-from coterie.report.summary import ABOUT, Summary, expand, silent
+from coterie.report.summary import ABOUT, expand, silent
 from coterie.report.trials import Trial, trial
 from coterie.report.verdict import verdict
 from coterie.settings import UserError, documented
 
-EVENTS = 2000
+MAX_EVENTS = 2000
 """The greatest number of notes on a page; notes that changed groups come first."""
+
+MAX_CLIENTS_OF_EVENT = 50
+"""The greatest number of clients of a note that are named on a page."""
 
 COUNTED = ("exchanges", "asked", "answered", "bytes_up", "bytes_down", "evaluations")
 """Quantities counted in every round."""
 
-LIMITS = (
+SETTINGS_OF_RUN = (
     "rounds",
     "target",
     "eval_every",
@@ -71,56 +75,77 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
     folders = expand(runs)
     if not folders:
         raise UserError("a report needs at least one run, got none")
-    return together(folders, [one(folder) for folder in folders])
+    return document_of([read_run(folder) for folder in folders])
 
 
-Part = tuple[Summary, Trial, Mapping[str, Any]]
-"""What a page needs of a run: its summary, what a comparison needs, and the part of the document
-about it."""
+@dataclass(frozen=True)
+class PageRun:
+    """What a page needs of one run. It does not depend on the other runs of the page.
+
+    Attributes:
+        folder: The run directory.
+        trial: What a comparison needs.
+        entry: The run's entry in the document, without its name and its gains.
+    """
+
+    folder: Path
+    trial: Trial
+    entry: Mapping[str, Any]
+
+    @property
+    def run_dir(self) -> str:
+        """The run directory as its summary names it."""
+        return str(self.trial.summary["run_dir"])
 
 
-def together(folders: Sequence[Path], parts: Sequence[Part]) -> dict[str, Any]:
-    """Return the document of runs from the results of :func:`one`; runs of the recommended method come first.
+def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
+    """Return the document of runs from the results of :func:`read_run`; runs of the recommended method come first.
 
     Args:
-        folders: The run directories.
-        parts: The results of :func:`one`, in the same order.
+        page_runs: The runs.
     """
-    found = contests(one for _, one, _ in parts)
-    best = [
-        each.summary["run_dir"]
-        for contest in found
-        for one in contest.methods
-        for _, each in sorted(one.trials.items())
-    ]
-    better = {run: gain for contest in found for run, gain in gains(contest).items()}
-    named = list(zip(labels(folders), parts, strict=True))
-    named.sort(
-        key=lambda one: best.index(run) if (run := one[1][0]["run_dir"]) in best else len(best)
+    comparisons = contests(run.trial for run in page_runs)
+    # The runs in the order of the page: contests order their methods by the recommendation.
+    rank_of_run: dict[str, int] = {}
+    gains_of_run: dict[str, Any] = {}
+    for contest in comparisons:
+        gains_of_run.update(gains(contest))
+        for method in contest.methods:
+            for seed in sorted(method.trials):
+                run_dir = method.trials[seed].summary["run_dir"]
+                rank_of_run.setdefault(run_dir, len(rank_of_run))
+    name_of_folder = labels([run.folder for run in page_runs])
+    # Runs that no contest could compare come last.
+    ranked = sorted(
+        zip(name_of_folder, page_runs, strict=True),
+        key=lambda named: rank_of_run.get(named[1].run_dir, len(rank_of_run)),
     )
+    run_entries = []
+    for name, run in ranked:
+        run_entries.append({"name": name, **run.entry, "gains": gains_of_run.get(run.run_dir)})
+    compared = []
+    if len(ranked) > 1:
+        compared = side_by_side([run.trial.summary for _, run in ranked])
     return {
         "coterie": version("coterie"),
-        "verdicts": [verdict(contest) for contest in found],
-        "runs": [
-            {"name": name, **about, "gains": better.get(said["run_dir"])}
-            for name, (said, _, about) in named
-        ],
-        "compared": side_by_side([said for _, (said, _, _) in named]) if len(named) > 1 else [],
+        "verdicts": [verdict(contest) for contest in comparisons],
+        "runs": run_entries,
+        "compared": compared,
     }
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
     """Return the folders' names, each with as many parent folders as needed to distinguish them."""
-    whole_ = [folder.resolve() for folder in folders]
-    for depth in range(1, max(len(folder.parts) for folder in whole_)):
-        names = ["/".join(folder.parts[-depth:]) for folder in whole_]
+    absolute_paths = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(path.parts) for path in absolute_paths)):
+        names = ["/".join(path.parts[-depth:]) for path in absolute_paths]
         if len(set(names)) == len(names):
             return names
-    return [str(folder) for folder in whole_]
+    return [str(path) for path in absolute_paths]
 
 
-def one(folder: Path) -> Part:
-    """Return what the page needs of one run; its name depends on the others.
+def read_run(folder: Path) -> PageRun:
+    """Return what the page needs of one run.
 
     Clients have the same order everywhere.
 
@@ -129,36 +154,39 @@ def one(folder: Path) -> Part:
     """
     record = Record(folder)
     description, lines = record.shown()
-    compared = trial(folder, description, lines)
-    said, run = compared.summary, gathered(folder, description, lines)
-    clients, members, truth = run.clients, run.members, run.facts.get("true_groups")
-    pictures, count, lost = squares(folder, lines, clients)
-    left_out = {"groups", "true_groups", "score", said["metric"], "settings", *AROUND} - {"limits"}
-    return (
-        said,
-        compared,
-        {
-            **{key: value for key, value in said.items() if key not in left_out},
-            "score": said["score"]
-            and {key: said["score"][key] for key in ("mean", "std", "worst")},
-            "about": first_line(METHODS[said["method"]]) if said["method"] in METHODS else "",
-            "clients": rows(run),
-            "true_groups": truth,
-            **groups(run),
-            "members": whole(members),
-            "pooled": bool(lines) and any(sums_of(line, said["metric"]) for line in lines),
-            "scores": {**scores(lines, clients), "pooled": pooled_scores(run)},
-            "rounds": rounds(lines),
-            "squares": pictures,
-            "squares_in_all": count,
-            "squares_lost": lost,
-            "charts": charts(run.description["methods"][0], folder, lines, run.notes, run.facts),
-            "events": events(run.notes),
-            "events_in_all": len(run.notes),
-            "settings": settings(run.description),
-            "versions": run.description["versions"],
-        },
-    )
+    run_trial = trial(folder, description, lines)
+    run = gathered(folder, description, lines)
+    summary = run_trial.summary
+    metric = summary["metric"]
+    matrices, num_matrices, num_unreadable = squares(folder, lines, run.clients)
+    # The page has groups and settings in other forms, and of the score three numbers only.
+    left_out = {"groups", "true_groups", "score", metric, "settings", *AROUND} - {"limits"}
+    summary_entries = {key: value for key, value in summary.items() if key not in left_out}
+    score = summary["score"]
+    if score:
+        score = {key: score[key] for key in ("mean", "std", "worst")}
+    is_known_method = summary["method"] in METHODS
+    entry = {
+        **summary_entries,
+        "score": score,
+        "about": first_line(METHODS[summary["method"]]) if is_known_method else "",
+        "clients": client_rows(run),
+        "true_groups": run.facts.get("true_groups"),
+        **groups(run),
+        "members": whole(run.members),
+        "pooled": any(sums_of(line, metric) for line in lines),
+        "scores": {**scores(lines, run.clients), "pooled": pooled_scores(run)},
+        "rounds": round_columns(lines),
+        "squares": matrices,
+        "squares_in_all": num_matrices,
+        "squares_lost": num_unreadable,
+        "charts": charts(description["methods"][0], folder, lines, run.notes, run.facts),
+        "events": events(run.notes),
+        "events_in_all": len(run.notes),
+        "settings": settings(description),
+        "versions": description["versions"],
+    }
+    return PageRun(folder, run_trial, entry)
 
 
 def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]:
@@ -171,82 +199,104 @@ def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]
     Returns:
         rounds: the tested rounds; and metrics: metric -> packed matrix ``(n, rounds)``.
     """
-    tested = [i for i, line in enumerate(lines) if line["tested"]]
-    found = tests(lines)
-    entries = (entry for at in tested for entry in lines[at]["clients"].values())
-    names = dict.fromkeys(name for entry in entries for name in entry if name not in ABOUT)
-    main = shown_as(lines[-1]).main
-    table = {
-        name: real(
-            [[found.get(client, {}).get(at, {}).get(name) for at in tested] for client in clients]
-        )
-        for name in sorted(names, key=lambda name: (name != main, name != "loss", name))
-    }
-    return {"rounds": [lines[at]["round"] for at in tested], "metrics": table}
+    tested_indices = [index for index, line in enumerate(lines) if line["tested"]]
+    metrics: set[str] = set()
+    for index in tested_indices:
+        for entry in lines[index]["clients"].values():
+            metrics.update(name for name in entry if name not in ABOUT)
+    # The main metric comes first, then the loss.
+    main_metric = shown_as(lines[-1]).main
+    ordered_metrics = sorted(
+        metrics, key=lambda metric: (metric != main_metric, metric != "loss", metric)
+    )
+    tests_of_client = client_tests(lines)
+    packed_matrices = {}
+    for metric in ordered_metrics:
+        matrix_rows = []
+        for client in clients:
+            tests = tests_of_client.get(client, {})
+            matrix_rows.append([tests.get(index, {}).get(metric) for index in tested_indices])
+        packed_matrices[metric] = real(matrix_rows)
+    tested_rounds = [lines[index]["round"] for index in tested_indices]
+    return {"rounds": tested_rounds, "metrics": packed_matrices}
 
 
 def pooled_scores(run: Gathered) -> dict[str, dict[str, dict[int, float]]]:
     """Return metric -> group's id, or "all" -> tested round -> value, of metrics that are pooled over clients, such as R2."""
-    honest = [client for client in run.clients if client not in run.facts.get("adversaries", ())]
-    places = dict(zip(run.clients, run.members, strict=True))
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for at, line in enumerate(run.lines):
-        for metric in dict.fromkeys(
-            name for sums in line.get("sums", {}).values() for name in sums
-        ):
-            members: dict[str, list[str]] = {}
-            for client in honest:
-                if places[client][at] >= 0:
-                    members.setdefault("all", []).append(str(client))
-                    members.setdefault(str(places[client][at]), []).append(str(client))
+    adversaries = set(run.facts.get("adversaries", ()))
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for index, line in enumerate(run.lines):
+        metrics = dict.fromkeys(name for sums in line.get("sums", {}).values() for name in sums)
+        if not metrics:
+            continue
+        # The honest members of each group in this round, and of all groups together.
+        members: dict[str, list[str]] = {}
+        for client, nodes in zip(run.clients, run.members, strict=True):
+            if client not in adversaries and nodes[index] >= 0:
+                members.setdefault("all", []).append(str(client))
+                members.setdefault(str(nodes[index]), []).append(str(client))
+        for metric in metrics:
             for group, clients in members.items():
                 value = pooled_over(line, clients, metric)
                 if value is not None and not math.isnan(value):
-                    found.setdefault(metric, {}).setdefault(group, {})[line["round"]] = value
-    return found
+                    values_of_group = values.setdefault(metric, {}).setdefault(group, {})
+                    values_of_group[line["round"]] = value
+    return values
 
 
-def rounds(lines: Sequence[Line]) -> dict[str, list[Any]]:
+def round_columns(lines: Sequence[Line]) -> dict[str, list[Any]]:
     """Return the numbers of each round: groups, traffic, and seconds by activity."""
-    out: dict[str, list[Any]] = {key: [line[key] for line in lines] for key in COUNTED}
-    out["groups"] = [len(line["groups"]) for line in lines]
-    out["refused"] = [len(line["refused"]) for line in lines]
-    for name in dict.fromkeys(name for line in lines for name in line["seconds"]):
-        out[f"seconds_{name}"] = [line["seconds"].get(name) for line in lines]
-    return out
+    columns: dict[str, list[Any]] = {key: [line[key] for line in lines] for key in COUNTED}
+    columns["groups"] = [len(line["groups"]) for line in lines]
+    columns["refused"] = [len(line["refused"]) for line in lines]
+    activities = dict.fromkeys(activity for line in lines for activity in line["seconds"])
+    for activity in activities:
+        columns[f"seconds_{activity}"] = [line["seconds"].get(activity) for line in lines]
+    return columns
 
 
-def events(described: PlacedNotes) -> list[dict[str, Any]]:
-    """Return notes of the run in order, at most :data:`EVENTS`.
+def events(notes: PlacedNotes) -> list[dict[str, Any]]:
+    """Return notes of the run in order, at most :data:`MAX_EVENTS`.
 
     Notes that divided clients are chosen first, then those with another effect, then others as far
     as there is room. The page shows the last only if asked to.
 
     Args:
-        described: The notes of the run.
+        notes: The notes of the run.
     """
-    rank = [_importance(note) for _, _, note in described]
-    chosen = sorted(sorted(range(len(described)), key=lambda i: (rank[i], -i))[:EVENTS])
-    return [
-        {
-            "round": round,
-            "node": node,
-            "kind": note["kind"],
-            "text": note["text"],
-            "clients": note["clients"][:50],
-            "count": len(note["clients"]),
-            "changes": rank[i] == 0,
-            "shown": rank[i] < 2,
-        }
-        for i, (round, node, note) in ((i, described[i]) for i in chosen)
-    ]
+
+    def priority(index: int) -> tuple[bool, bool, int]:
+        """Sorts the most important notes first, of equally important ones the newest."""
+        note = notes[index].note
+        return not _divides(note), not _has_effect(note), -index
+
+    chosen = sorted(sorted(range(len(notes)), key=priority)[:MAX_EVENTS])
+    entries = []
+    for index in chosen:
+        round, node, note = notes[index]
+        entries.append(
+            {
+                "round": round,
+                "node": node,
+                "kind": note["kind"],
+                "text": note["text"],
+                "clients": note["clients"][:MAX_CLIENTS_OF_EVENT],
+                "count": len(note["clients"]),
+                "changes": _divides(note),
+                "shown": _has_effect(note),
+            }
+        )
+    return entries
 
 
-def _importance(note: Mapping[str, Any]) -> int:
-    """Return 0 for a note that divided clients, 2 for one without an effect, 1 for all others."""
-    if len(note["parts"]) > 1:
-        return 0
-    return 2 if note["effect"] in ("keeps", "limits", "info") else 1
+def _divides(note: Mapping[str, Any]) -> bool:
+    """Whether a note divided clients."""
+    return len(note["parts"]) > 1
+
+
+def _has_effect(note: Mapping[str, Any]) -> bool:
+    """Whether a note had an effect on groups or models."""
+    return _divides(note) or note["effect"] not in ("keeps", "limits", "info")
 
 
 def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -260,29 +310,28 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         its description.
     """
     method = dict(description["methods"][0])
-    known = METHODS.get(
-        method["name"]
-    )  # a method of a newer Coterie, or a custom one, is not known
-    words = {name: text for name, _, _, text in documented(known)} if known else {}
+    method_name = method.pop("name")
+    # A custom method, or one of a newer Coterie, is not in METHODS.
+    method_class = METHODS.get(method_name)
+    descriptions: dict[str, str] = {}
+    if method_class:
+        descriptions = {name: about for name, _, _, about in documented(method_class)}
     tables = {
-        f"method {method.pop('name')}": method,
+        f"method {method_name}": method,
         "scenario": flattened(description["scenario"]),
         "training": description["training"],
         "boundary": description["boundary"],
         "robust": description.get("robust", {}),
-        "run": {k: description[k] for k in LIMITS if k in description},
+        "run": {key: description[key] for key in SETTINGS_OF_RUN if key in description},
     }
-    return [
-        {
-            "title": title,
-            "rows": [
-                [key, value, words.get(key, "") if table is method else ""]
-                for key, value in table.items()
-            ],
-        }
-        for title, table in tables.items()
-        if table
-    ]
+    titled_tables = []
+    for title, table in tables.items():
+        if not table:
+            continue
+        abouts = descriptions if table is method else {}
+        table_rows = [[name, value, abouts.get(name, "")] for name, value in table.items()]
+        titled_tables.append({"title": title, "rows": table_rows})
+    return titled_tables
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -290,11 +339,11 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
 # its missing answers.
 
 
-STEPS = 8
+MAX_GROUPS_ON_PATH = 8
 """The greatest number of groups that are listed for a client: the first one and the last ones."""
 
 
-def rows(run: Gathered) -> list[dict[str, Any]]:
+def client_rows(run: Gathered) -> list[dict[str, Any]]:
     """Return one row per client, in the order of ``run.clients``.
 
     Args:
@@ -311,79 +360,88 @@ def rows(run: Gathered) -> list[dict[str, Any]]:
         - silent: the number of rounds in which it was asked and did not answer
         - refused: the number of its replies that were refused
     """
-    facts, truth = run.facts, run.truth
+    facts = run.facts
+    truth = run.truth
     examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
     adversaries = set(facts.get("adversaries", ()))
-    quiet = silences(run.lines)
-    refused = Counter(client for line in run.lines for client in line["refused"])
-    tested, one = tests(run.lines), shown_as(run.lines[-1])
-    out = []
-    for client, places in zip(run.clients, run.members, strict=True):
-        path = way(places, tested.get(client, {}), one.main)
-        last = tested.get(client, {})
-        final = last[max(last)] if last else {}
-        out.append(
+    silent_rounds = count_silent_rounds(run.lines)
+    refused_replies = Counter(client for line in run.lines for client in line["refused"])
+    tests_of_client = client_tests(run.lines)
+    naming = shown_as(run.lines[-1])
+    table_rows = []
+    for client, nodes in zip(run.clients, run.members, strict=True):
+        tests = tests_of_client.get(client, {})
+        last_test = tests[max(tests)] if tests else {}
+        path = group_path(nodes, tests, naming.main)
+        table_rows.append(
             {
                 "id": client,
-                "node": places[-1],
+                "node": nodes[-1],
                 "examples": examples.get(client),
                 "truth": truth.get(client),
                 "adversary": client in adversaries,
-                "score": final.get(one.main),
-                "loss": final.get("loss"),
+                "score": last_test.get(naming.main),
+                "loss": last_test.get("loss"),
                 "path": path,
-                "best": best(path, one),
-                "silent": quiet[client],
-                "refused": refused[str(client)],
+                "best": best_group(path, naming),
+                "silent": silent_rounds[client],
+                "refused": refused_replies[str(client)],
             }
         )
-    return out
+    return table_rows
 
 
-def tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float | None]]]:
-    """Return the scores of each client: client -> position of a round -> scores."""
-    found: dict[ClientId, dict[int, Mapping[str, float | None]]] = {}
-    for at, line in enumerate(lines):
-        if line["tested"]:
-            one = shown_as(line)
-            for client, entry in line["clients"].items():
-                if entry.get(one.main) is not None or entry.get("loss") is not None:
-                    found.setdefault(one.key(client), {})[at] = entry
-    return found
+def client_tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float | None]]]:
+    """Return the tests of each client: client -> position of a round -> its scores."""
+    tests_of_client: dict[ClientId, dict[int, Mapping[str, float | None]]] = {}
+    for index, line in enumerate(lines):
+        if not line["tested"]:
+            continue
+        naming = shown_as(line)
+        for client, entry in line["clients"].items():
+            if entry.get(naming.main) is not None or entry.get("loss") is not None:
+                tests_of_client.setdefault(naming.key(client), {})[index] = entry
+    return tests_of_client
 
 
-def way(
-    places: Sequence[int], tested: Mapping[int, Mapping[str, float | None]], metric: str
+def group_path(
+    nodes: Sequence[int], tests: Mapping[int, Mapping[str, float | None]], metric: str
 ) -> list[list[Any]]:
     """Return the groups that a client was in, in order, each as last tested.
 
     Args:
-        places: The id of the client's group in each round, or -1.
-        tested: Position of a round -> the client's scores.
+        nodes: The id of the client's group in each round, or -1.
+        tests: Position of a round -> the client's scores.
         metric: The main metric.
 
     Returns:
-        ``[node, round, score]`` of each group, at most :data:`STEPS`.
+        ``[node, round, score]`` of each group, at most :data:`MAX_GROUPS_ON_PATH`.
     """
-    steps: list[list[Any]] = []
-    for at, node in enumerate(places):
+    path: list[list[Any]] = []
+    for index, node in enumerate(nodes):
         if node < 0:
             continue
-        if not steps or steps[-1][0] != node:
-            steps.append([node, None, None])
-        if at in tested and tested[at].get(metric) is not None:
-            steps[-1][1:] = [at + 1, tested[at][metric]]  # rounds are numbered from 1
-    return steps if len(steps) <= STEPS else [steps[0], *steps[1 - STEPS :]]
+        if not path or path[-1][0] != node:
+            path.append([node, None, None])
+        score = tests.get(index, {}).get(metric)
+        if score is not None:
+            # Rounds are numbered from 1.
+            path[-1] = [node, index + 1, score]
+    if len(path) <= MAX_GROUPS_ON_PATH:
+        return path
+    return [path[0], *path[1 - MAX_GROUPS_ON_PATH :]]
 
 
-def best(path: Sequence[Sequence[Any]], one: Shown) -> int | None:
-    """Return the node with the best score on a path; the last of equal ones, and None if there is no score."""
-    known = [step for step in path if step[2] is not None]
-    top = one.best([step[2] for step in known]) if known else None
-    return next((step[0] for step in reversed(known) if step[2] == top), None)
+def best_group(path: Sequence[Sequence[Any]], naming: Shown) -> int | None:
+    """Return the last node on a path with the best score; None if there is no score."""
+    tested = [(node, score) for node, _, score in path if score is not None]
+    if not tested:
+        return None
+    best_score = naming.best([score for _, score in tested])
+    return next((node for node, score in reversed(tested) if score == best_score), None)
 
 
-def silences(lines: Sequence[Line]) -> Counter[ClientId]:
+def count_silent_rounds(lines: Sequence[Line]) -> Counter[ClientId]:
     """Count the rounds in which each client was asked and did not answer."""
     return Counter(client for line in lines for client in line["silent"] if silent(line, client))
 
@@ -393,10 +451,10 @@ def silences(lines: Sequence[Line]) -> Counter[ClientId]:
 # tens of thousands.
 
 
-CLIENTS = 60
+MAX_CLIENTS_OF_GROUP = 60
 """The greatest number of clients of a group that are named on a page."""
 
-PARENTS = 6
+MAX_PARENTS_OF_GROUP = 6
 """The greatest number of parent groups that are named."""
 
 
@@ -408,37 +466,39 @@ def groups(run: Gathered) -> dict[str, Any]:
 
     Returns:
         nodes and reasons. reasons has each text once. nodes has one dict per group: id, first and
-        last (round), count, clients (the first :data:`CLIENTS`), parents, kind, why (position in
-        reasons, or None), truth (``[true group, number of its clients]``), and the keys of
-        :func:`scored`.
+        last (round), count, clients (the first :data:`MAX_CLIENTS_OF_GROUP`), parents, kind, why
+        (position in reasons, or None), truth (``[true group, number of its clients]``), and the
+        keys of :func:`last_scores`.
     """
     truth = run.truth
-    reasons: dict[str, int] = {}
-    return {
-        "nodes": [_node_entry(node, run, truth, reasons) for node in run.nodes],
-        "reasons": list(reasons),
-    }
+    # Text -> its position in ``reasons``; :func:`_node_entry` adds to it.
+    position_of_reason: dict[str, int] = {}
+    nodes = [_node_entry(node, run, truth, position_of_reason) for node in run.nodes]
+    return {"nodes": nodes, "reasons": list(position_of_reason)}
 
 
 def _node_entry(
-    node: TreeNode, run: Gathered, truth: dict[ClientId, int], reasons: dict[str, int]
+    node: TreeNode, run: Gathered, truth: dict[ClientId, int], position_of_reason: dict[str, int]
 ) -> dict[str, Any]:
-    inside = Counter(truth[client] for client in node.clients if client in truth)
+    sizes_of_true_groups = Counter(truth[client] for client in node.clients if client in truth)
+    why = None
+    if node.why:
+        why = position_of_reason.setdefault(node.why, len(position_of_reason))
     return {
         "id": node.id,
         "first": node.first,
         "last": node.last,
         "count": len(node.clients),
-        "clients": node.clients[:CLIENTS],
-        "parents": node.parents[:PARENTS],
+        "clients": node.clients[:MAX_CLIENTS_OF_GROUP],
+        "parents": node.parents[:MAX_PARENTS_OF_GROUP],
         "kind": node.kind,
-        "why": reasons.setdefault(node.why, len(reasons)) if node.why else None,
-        "truth": sorted(inside.items()),
-        **scored(node, run),
+        "why": why,
+        "truth": sorted(sizes_of_true_groups.items()),
+        **last_scores(node, run),
     }
 
 
-def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
+def last_scores(node: TreeNode, run: Gathered) -> dict[str, Any]:
     """Return the mean score (the main metric) and loss of a group's honest members in the last tested round of the group.
 
     Args:
@@ -448,16 +508,17 @@ def scored(node: TreeNode, run: Gathered) -> dict[str, Any]:
     Returns:
         tested (the round), score and loss; all None if no round of the group was tested.
     """
-    at = next((i for i in range(node.last - 1, node.first - 2, -1) if run.lines[i]["tested"]), None)
-    if at is None:
-        return {"tested": None, "score": None, "loss": None}
-    line = run.lines[at]
-    members = line["groups"][run.places[at].index(node.id)]
-    return {
-        "tested": line["round"],
-        "score": mean_of(line, members),
-        "loss": mean_of(line, members, "loss"),
-    }
+    # The group existed in the rounds from node.first to node.last; round r is run.lines[r - 1].
+    for index in range(node.last - 1, node.first - 2, -1):
+        line = run.lines[index]
+        if line["tested"]:
+            members = line["groups"][run.places[index].index(node.id)]
+            return {
+                "tested": line["round"],
+                "score": mean_of(line, members),
+                "loss": mean_of(line, members, "loss"),
+            }
+    return {"tested": None, "score": None, "loss": None}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -487,9 +548,10 @@ def page(document: Mapping[str, Any], reload_seconds: int | None = None) -> str:
             written again; None if the page is final.
     """
     script = "\n".join(asset(name) for name in SCRIPTS)
+    # The page's policy allows this one script, by its digest, and nothing from the network.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    filled = {
+    filled_in = {
         "policy": policy,
         "title": _escaped(title(document)),
         "style": asset("page.css"),
@@ -498,19 +560,21 @@ def page(document: Mapping[str, Any], reload_seconds: int | None = None) -> str:
         "script": script,
     }
     # In one pass, because the inserted texts may contain braces themselves.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled[place[1]], asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled_in[place[1]], asset("page.html"))
 
 
 def title(document: Mapping[str, Any]) -> str:
     """Return the title that the browser's tab shows."""
     runs = document["runs"]
-    first = f"{runs[0]['method']}, {runs[0]['scenario']}" if len(runs) == 1 else f"{len(runs)} runs"
-    return f"{first} – Coterie"
+    if len(runs) == 1:
+        return f"{runs[0]['method']}, {runs[0]['scenario']} – Coterie"
+    return f"{len(runs)} runs – Coterie"
 
 
 def embedded(document: Mapping[str, Any]) -> str:
     """Return the document as JSON that cannot close the HTML element that contains it."""
     text = json.dumps(finite(document), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    # Without "<" there is no "</script>".
     return printable(text).replace("<", "\\u003c")
 
 
