@@ -98,7 +98,7 @@ def alone(loss: Any, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", MEANS)
 def test_losses_of_all_examples_are_those_of_each_alone(name: str) -> None:
     loss, targets = MEANS[name]
-    each = Objective(loss=loss).each(OUTPUTS, targets)
+    each = Objective(loss=loss).example_losses(OUTPUTS, targets)
     torch.testing.assert_close(each.losses, alone(loss, targets))
     torch.testing.assert_close(each.weighted.mean(), loss(OUTPUTS, targets))
     assert not is_sum(loss, OUTPUTS, targets)
@@ -108,7 +108,7 @@ def test_losses_of_all_examples_are_those_of_each_alone(name: str) -> None:
 def test_the_mean_of_weighted_losses_is_torchs_mean(name: str) -> None:
     loss = WEIGHTED[name]
     objective = Objective(loss=loss)
-    each = objective.each(OUTPUTS, CHOSEN)
+    each = objective.example_losses(OUTPUTS, CHOSEN)
     torch.testing.assert_close(each.weighted.mean(), loss(OUTPUTS, CHOSEN))
     counted = each.weights > 0  # type: ignore[operator]
     torch.testing.assert_close(each.losses[counted], alone(loss, CHOSEN)[counted])
@@ -140,7 +140,7 @@ def test_held_out_losses_have_the_class_weights() -> None:
 
 def test_a_class_without_weight_counts_nothing() -> None:
     objective = Objective(loss=nn.CrossEntropyLoss(weight=torch.tensor([0.0, 1.0, 1.0])))
-    each = objective.each(OUTPUTS, torch.zeros(40, dtype=torch.int64))
+    each = objective.example_losses(OUTPUTS, torch.zeros(40, dtype=torch.int64))
     assert not each.weighted.any()
 
 

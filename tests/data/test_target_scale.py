@@ -223,7 +223,7 @@ def test_losses_of_single_examples_are_those_of_standardized_targets() -> None:
     assert scale
     rng = torch.Generator().manual_seed(0)
     outputs, targets = torch.randn(5, 1, generator=rng), torch.randn(5, 1, generator=rng) * 9 + 120
-    each = objective.each(outputs, targets)
+    each = objective.example_losses(outputs, targets)
     losses = getattr(each, "losses", each)
     expected = (outputs - (targets - scale.means[0]) / scale.deviations[0]).square().flatten()
     torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)

@@ -59,7 +59,7 @@ def binary_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.
     )
 
 
-_EACH: Mapping[Any, str] = {
+_TORCH_FUNCTION_OF_LOSS: Mapping[Any, str] = {
     squared_error: "mse_loss",
     binary_cross_entropy: "binary_cross_entropy_with_logits",
 }
@@ -82,7 +82,10 @@ def mean_output(outputs: torch.Tensor) -> torch.Tensor:
     return outputs.mean(0)
 
 
-COMBINED = {one.__name__: one for one in (mean_probability, mean_label_probability, mean_output)}
+COMBINED = {
+    function.__name__: function
+    for function in (mean_probability, mean_label_probability, mean_output)
+}
 """Ways to combine the outputs of an ensemble, by the name under which an export has them."""
 
 
@@ -99,11 +102,9 @@ def predicted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def counted(targets: torch.Tensor) -> torch.Tensor:
     """Mask of the targets that count, in their shape: all but :data:`IGNORED`."""
-    return (
-        torch.ones_like(targets, dtype=torch.bool)
-        if targets.is_floating_point()
-        else targets != IGNORED
-    )
+    if targets.is_floating_point():
+        return torch.ones_like(targets, dtype=torch.bool)
+    return targets != IGNORED
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -119,10 +120,10 @@ def exact_match(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def log_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Cross entropy in nats of each prediction."""
-    each = torch.nn.functional.cross_entropy(
+    prediction_losses = torch.nn.functional.cross_entropy(
         outputs.flatten(0, -2), targets.flatten(), reduction="none"
     )
-    return each[counted(targets).flatten()]
+    return prediction_losses[counted(targets).flatten()]
 
 
 def absolute_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -141,22 +142,25 @@ def squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 
 def _scores(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Scores ``(b, m)`` and labels of 0 and 1 ``(b, m)``: one column for two classes, otherwise one for each class."""
-    if outputs.shape == targets.shape or outputs.shape == (
-        *targets.shape,
-        1,
-    ):  # binary, or several labels
+    # One logit for each target: a binary target, or several labels.
+    if outputs.shape == targets.shape or outputs.shape == (*targets.shape, 1):
         return _columns(outputs.double(), len(targets)), _columns(targets, len(targets))
-    classes, kept = targets.flatten(), counted(targets).flatten()
-    logits, classes = outputs.double().flatten(0, -2)[kept], classes[kept]
+
+    # Logits of classes: the score of a class is its log odds against all others.
+    is_counted = counted(targets).flatten()
+    logits = outputs.double().flatten(0, -2)[is_counted]
+    classes = targets.flatten()[is_counted]
     if logits.shape[1] == 2:
-        odds, labels = logits[:, 1:] - logits[:, :1], classes[:, None]
+        odds = logits[:, 1:] - logits[:, :1]
+        labels = classes[:, None]
     else:
-        odds, labels = _log_odds(logits), torch.nn.functional.one_hot(classes, logits.shape[1])
-    rounding = TIED * max(1.0, float(logits.abs().max())) if logits.numel() else 0.0
+        odds = _log_odds(logits)
+        labels = torch.nn.functional.one_hot(classes, logits.shape[1])
+    rounding = TIED_SHARE * max(1.0, float(logits.abs().max())) if logits.numel() else 0.0
     return _ranked(odds.numpy(), rounding), labels.numpy()
 
 
-TIED = 1e-12
+TIED_SHARE = 1e-12
 """Log odds that differ by less, relative to the greatest logit or to 1, are equal: they differ by
 rounding."""
 
@@ -165,21 +169,21 @@ def _log_odds(logits: torch.Tensor) -> torch.Tensor:
     """The logarithm of ``p / (1 - p)`` of each class, ``(b, m)``, also of chances that are all but 0 or 1."""
     log_chances = logits.log_softmax(1)
     odds = log_chances - torch.log(-torch.expm1(log_chances))
-    # The chance of an example's first class may be so near 1 that 1 - p is the sum of the others'
-    # chances and no difference.
-    first = logits.argmax(1, keepdim=True)
-    others = logits.scatter(1, first, -math.inf).logsumexp(1, keepdim=True)
-    return odds.scatter(1, first, logits.gather(1, first) - others)
+    # The chance of an example's likeliest class may be so near 1 that 1 - p is computed as the sum
+    # of the others' chances, and not as a difference.
+    likeliest = logits.argmax(1, keepdim=True)
+    log_of_others = logits.scatter(1, likeliest, -math.inf).logsumexp(1, keepdim=True)
+    return odds.scatter(1, likeliest, logits.gather(1, likeliest) - log_of_others)
 
 
 def _ranked(scores: np.ndarray, rounding: float) -> np.ndarray:
     """Ranks of the scores ``(b, m)`` in each column; scores that differ from the next lower one by rounding have its rank."""
     order = np.argsort(scores, axis=0, kind="stable")
-    ordered = np.take_along_axis(scores, order, axis=0)
-    higher = np.zeros(scores.shape)
-    higher[1:] = ordered[1:] - ordered[:-1] > rounding
+    ordered_scores = np.take_along_axis(scores, order, axis=0)
+    is_higher = np.zeros(scores.shape)
+    is_higher[1:] = ordered_scores[1:] - ordered_scores[:-1] > rounding
     ranks = np.empty(scores.shape)
-    np.put_along_axis(ranks, order, higher.cumsum(axis=0), axis=0)
+    np.put_along_axis(ranks, order, is_higher.cumsum(axis=0), axis=0)
     return ranks
 
 
@@ -189,12 +193,16 @@ def _columns(values: torch.Tensor, rows: int) -> np.ndarray:
 
 
 def _over_columns(
-    score: Callable[..., float], outputs: torch.Tensor, targets: torch.Tensor
+    score_function: Callable[..., float], outputs: torch.Tensor, targets: torch.Tensor
 ) -> float:
-    """Mean of ``score`` over the columns in which both labels occur; NaN if there is none."""
+    """Mean of a score over the columns in which both labels occur; NaN if there is none."""
     scores, labels = _scores(outputs, targets)
-    both = [i for i in range(labels.shape[1]) if 0 < labels[:, i].sum() < len(labels)]
-    return float(np.mean([score(labels[:, i], scores[:, i]) for i in both])) if both else math.nan
+    column_scores = []
+    for column in range(labels.shape[1]):
+        # With one label alone, the score is not defined.
+        if 0 < labels[:, column].sum() < len(labels):
+            column_scores.append(score_function(labels[:, column], scores[:, column]))
+    return float(np.mean(column_scores)) if column_scores else math.nan
 
 
 def auroc(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -215,36 +223,48 @@ def _labels(
     outputs: torch.Tensor, targets: torch.Tensor
 ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Targets and predictions, and how scikit-learn averages over them: class 1 of two classes, otherwise all classes."""
-    if (
-        targets.dim() == 2 and targets.shape[1] == 1 and outputs.shape == targets.shape
-    ):  # a single label
-        outputs, targets = outputs[:, 0], targets[:, 0]
-    guesses, kept = predicted(outputs, targets), counted(targets)
+    # A single label in a column of its own is a binary target.
+    if targets.dim() == 2 and targets.shape[1] == 1 and outputs.shape == targets.shape:
+        outputs = outputs[:, 0]
+        targets = targets[:, 0]
+    predictions = predicted(outputs, targets)
     if targets.dim() > 1 and outputs.shape == targets.shape:
-        return targets.numpy().astype(int), guesses.numpy().astype(int), {"average": "macro"}
-    two = outputs.shape[-1] <= 2 or outputs.shape == targets.shape
-    average = {"average": "binary"} if two else {"average": "macro"}
-    return targets[kept].numpy().astype(int), guesses[kept].numpy().astype(int), average
+        return targets.numpy().astype(int), predictions.numpy().astype(int), {"average": "macro"}
+    is_counted = counted(targets)
+    is_binary = outputs.shape[-1] <= 2 or outputs.shape == targets.shape
+    return (
+        targets[is_counted].numpy().astype(int),
+        predictions[is_counted].numpy().astype(int),
+        {"average": "binary" if is_binary else "macro"},
+    )
 
 
 def f1(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     """F1 score: of class 1 of two classes, otherwise the mean over the classes or labels that occur."""
     from sklearn.metrics import f1_score
 
-    true, guessed, average = _labels(outputs, targets)
-    return float(f1_score(true, guessed, zero_division=0.0, **average))
+    true_labels, predictions, average = _labels(outputs, targets)
+    return float(f1_score(true_labels, predictions, zero_division=0.0, **average))
 
 
 def recalls(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     """Share of right predictions in each class that occurs, by the class."""
-    guessed, true = predicted(outputs, targets)[counted(targets)], targets[counted(targets)]
-    return {str(int(c)): float((guessed[true == c] == c).double().mean()) for c in true.unique()}
+    is_counted = counted(targets)
+    predictions = predicted(outputs, targets)[is_counted]
+    classes = targets[is_counted]
+    recall_of_class: dict[str, float] = {}
+    for label in classes.unique():
+        is_right = predictions[classes == label] == label
+        recall_of_class[str(int(label))] = float(is_right.double().mean())
+    return recall_of_class
 
 
 def balanced_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> float:
     """Mean over the classes that occur of the share of right predictions in each; NaN without a target."""
-    found = recalls(outputs, targets)
-    return math.fsum(found.values()) / len(found) if found else math.nan
+    recall_of_class = recalls(outputs, targets)
+    if not recall_of_class:
+        return math.nan
+    return math.fsum(recall_of_class.values()) / len(recall_of_class)
 
 
 def r2(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -254,14 +274,15 @@ def r2(outputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 def r2_sums(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, list[float]]:
     """The sums from which R2 follows, see ``ErrorSums``."""
-    true, guessed = (_columns(values.double(), len(targets)) for values in (targets, outputs))
-    errors = np.square(true - guessed).sum(0)
+    true_values = _columns(targets.double(), len(targets))
+    predictions = _columns(outputs.double(), len(targets))
+    errors = np.square(true_values - predictions).sum(0)
     # The rounded mean of equal targets may be another number: their spread would then not be 0.
-    equal = true.min(0) == true.max(0)
-    means = np.where(equal, true[0], true.mean(0))
-    squares = np.square(true - means).sum(0)
+    are_equal = true_values.min(0) == true_values.max(0)
+    means = np.where(are_equal, true_values[0], true_values.mean(0))
+    squares = np.square(true_values - means).sum(0)
     return {
-        "rows": [len(true)],
+        "rows": [len(true_values)],
         "errors": errors.tolist(),
         "means": means.tolist(),
         "squares": squares.tolist(),
@@ -314,13 +335,15 @@ class Metric:
     sums: Callable[[torch.Tensor, torch.Tensor], ErrorSums] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("function", "final"):
-            if not callable(getattr(self, name)):
+        for field_name in ("function", "final"):
+            function = getattr(self, field_name)
+            if not callable(function):
                 raise SettingError(
-                    f"a metric's {name} must be a function, got {brief(getattr(self, name))}"
+                    f"a metric's {field_name} must be a function, got {brief(function)}"
                 )
-        for name in ("whole", "share"):
-            object.__setattr__(self, name, coerced(f"a metric's {name}", getattr(self, name), bool))
+        for field_name in ("whole", "share"):
+            is_true = coerced(f"a metric's {field_name}", getattr(self, field_name), bool)
+            object.__setattr__(self, field_name, is_true)
         if self.better not in ("greater", "smaller"):
             raise SettingError(
                 f'a metric\'s better must be "greater" or "smaller", got {self.better!r}'
@@ -343,12 +366,13 @@ class Metric:
             The number with the empty suffix, or one for each name that the function gives, by its
             suffix.
         """
+        # A model that has diverged has no metric.
         if isinstance(outputs, torch.Tensor) and not outputs.isfinite().all():
-            return {"": math.nan}  # the model has diverged
-        found = self.function(outputs, targets)
-        if isinstance(found, Mapping):
-            return {f"/{name}": float(value) for name, value in found.items()}
-        values = torch.as_tensor(found, dtype=torch.float64)
+            return {"": math.nan}
+        returned = self.function(outputs, targets)
+        if isinstance(returned, Mapping):
+            return {f"/{name}": float(value) for name, value in returned.items()}
+        values = torch.as_tensor(returned, dtype=torch.float64)
         return {"": self.final(float(values.mean() if values.numel() else math.nan))}
 
 
@@ -371,11 +395,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 """Metrics by name. ``Recall`` is given for each class."""
 
 
-def metric(given: Any, name: str) -> Metric:
+def metric(metric_or_function: Any, name: str) -> Metric:
     """Return a metric.
 
     Args:
-        given: A :class:`Metric`, a torchmetrics object (its ``higher_is_better`` is used), or a
+        metric_or_function: A :class:`Metric`, a torchmetrics object (its ``higher_is_better`` is used), or a
             function of (outputs, targets).
         name: Its name, for messages.
 
@@ -385,21 +409,20 @@ def metric(given: Any, name: str) -> Metric:
     Raises:
         SettingError: ``given`` is none of these.
     """
-    if isinstance(given, Metric):
-        return given
-    if isinstance(given, type):
+    if isinstance(metric_or_function, Metric):
+        return metric_or_function
+    if isinstance(metric_or_function, type):
         raise SettingError(
-            f"metric {name!r} must be an object or a function, got the class {given.__name__}: call it"
+            f"metric {name!r} must be an object or a function, "
+            f"got the class {metric_or_function.__name__}: call it"
         )
-    if all(hasattr(given, part) for part in ("update", "compute", "reset")):
-        better: Better = (
-            "smaller" if getattr(given, "higher_is_better", None) is False else "greater"
-        )
-        return Metric(_Torchmetric(given), better)
-    if not callable(given):
-        known = "a function of (outputs, targets), a torchmetrics object or a coterie.Metric"
-        raise SettingError(f"metric {name!r} must be {known}, got {given!r:.60}")
-    return Metric(given)
+    if all(hasattr(metric_or_function, method) for method in ("update", "compute", "reset")):
+        is_loss = getattr(metric_or_function, "higher_is_better", None) is False
+        return Metric(_Torchmetric(metric_or_function), "smaller" if is_loss else "greater")
+    if not callable(metric_or_function):
+        allowed = "a function of (outputs, targets), a torchmetrics object or a coterie.Metric"
+        raise SettingError(f"metric {name!r} must be {allowed}, got {metric_or_function!r:.60}")
+    return Metric(metric_or_function)
 
 
 @dataclass(frozen=True)
@@ -411,27 +434,28 @@ class _Torchmetric:
     def __call__(self, outputs: torch.Tensor, targets: torch.Tensor) -> Any:
         self.metric.reset()
         self.metric.update(outputs, targets)
-        found = self.metric.compute()
-        return (
-            dict(enumerate(found.tolist()))
-            if isinstance(found, torch.Tensor) and found.dim()
-            else found
-        )
+        value = self.metric.compute()
+        # A tensor of several numbers has one for each class or label.
+        if isinstance(value, torch.Tensor) and value.dim():
+            return dict(enumerate(value.tolist()))
+        return value
 
 
 def _usual_combine(loss: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     """How an ensemble's outputs are combined for a loss: a mean of class probabilities would be wrong for numbers."""
-    plain = loss.loss if isinstance(loss, LossOfStandardized) else loss
-    if plain is cross_entropy:
-        return mean_probability  # without torch, which reading commands do without
-    if plain is binary_cross_entropy:
+    inner_loss = loss.loss if isinstance(loss, LossOfStandardized) else loss
+    # The built-in losses come first: they are known without torch, and commands that read do not
+    # load it.
+    if inner_loss is cross_entropy:
+        return mean_probability
+    if inner_loss is binary_cross_entropy:
         return mean_label_probability
-    if plain is squared_error or losses.is_of_numbers(plain):
+    if inner_loss is squared_error or losses.is_of_numbers(inner_loss):
         return mean_output
     return mean_probability
 
 
-RESERVED = (
+RESERVED_NAMES = (
     "loss",
     "client",
     "group",
@@ -479,45 +503,54 @@ class Objective:
     classes)``."""
 
     def __post_init__(self) -> None:
-        for name in ("loss", "combine"):
-            if not callable(getattr(self, name)):
+        for field_name in ("loss", "combine"):
+            function = getattr(self, field_name)
+            if not callable(function):
                 raise SettingError(
-                    f"Objective.{name} must be a function, got {brief(getattr(self, name))}"
+                    f"Objective.{field_name} must be a function, got {brief(function)}"
                 )
-        given_metrics: Any = self.metrics
-        if not isinstance(given_metrics, Iterable):
-            forms = "names of metrics, such as ['AUROC'], or a mapping from names to functions"
-            raise SettingError(f"Objective.metrics must be {forms}, got {brief(given_metrics)}")
-        given = (
-            self.metrics
-            if isinstance(self.metrics, Mapping)
-            else {name: _known(name) for name in _names(self.metrics)}
-        )
-        if not given:
-            raise SettingError(
-                "an objective needs at least one metric besides the loss; metrics are listed in coterie.METRICS"
-            )
-        if taken := [name for name in given if name in RESERVED]:
-            raise SettingError(
-                f"a metric cannot have the name {taken[0]!r}, which tables and records use: choose another"
-            )
-        built_in = any(
-            self.loss is known for known in _EACH
-        )  # known without torch, which reading commands do without
-        plain = self.loss is cross_entropy or (
-            not built_in and losses.is_plain_cross_entropy(self.loss)
-        )
-        object.__setattr__(self, "plain_classes", plain)
-        object.__setattr__(
-            self, "named", {name: metric(value, name) for name, value in given.items()}
-        )
-        object.__setattr__(self, "main", self.main or next(iter(given)))
+        metrics = self._checked_metrics()
+        named = {name: metric(value, name) for name, value in metrics.items()}
+        object.__setattr__(self, "plain_classes", self._is_plain_cross_entropy())
+        object.__setattr__(self, "named", named)
+        object.__setattr__(self, "main", self.main or next(iter(metrics)))
         if self.combine is mean_probability:
             object.__setattr__(self, "combine", _usual_combine(self.loss))
-        if self.main not in given:
+        if self.main not in metrics:
             raise SettingError(
-                f"the main metric must be one of {', '.join(given)}, got {self.main!r}"
+                f"the main metric must be one of {', '.join(metrics)}, got {self.main!r}"
             )
+
+    def _checked_metrics(self) -> Mapping[str, Any]:
+        """Name -> metric, as the user gave them; raises SettingError for a name that cannot be used."""
+        metrics: Any = self.metrics
+        if not isinstance(metrics, Iterable):
+            allowed = "names of metrics, such as ['AUROC'], or a mapping from names to functions"
+            raise SettingError(f"Objective.metrics must be {allowed}, got {brief(metrics)}")
+        if not isinstance(metrics, Mapping):
+            names = [metrics] if isinstance(metrics, str) else list(metrics)
+            metrics = {name: _metric_by_name(name) for name in names}
+        if not metrics:
+            raise SettingError(
+                "an objective needs at least one metric besides the loss; "
+                "metrics are listed in coterie.METRICS"
+            )
+        for name in metrics:
+            if name in RESERVED_NAMES:
+                raise SettingError(
+                    f"a metric cannot have the name {name!r}, which tables and records use: "
+                    "choose another"
+                )
+        return metrics
+
+    def _is_plain_cross_entropy(self) -> bool:
+        """Whether the loss is the cross entropy of classes, Coterie's or torch's."""
+        # The built-in losses are known without torch, which commands that read do not load.
+        if self.loss is cross_entropy:
+            return True
+        if any(self.loss is built_in for built_in in _TORCH_FUNCTION_OF_LOSS):
+            return False
+        return losses.is_plain_cross_entropy(self.loss)
 
     @property
     def better(self) -> Better:
@@ -527,7 +560,7 @@ class Objective:
     @property
     def whole(self) -> bool:
         """Whether a metric needs a client's whole test set."""
-        return any(one.whole for one in self.named.values())
+        return any(metric.whole for metric in self.named.values())
 
     @property
     def target_scale(self) -> TargetScale | None:
@@ -542,48 +575,55 @@ class Objective:
         """
         if self.loss is cross_entropy:
             return True
-        one_each = (
+        is_class_each = (
             isinstance(targets, torch.Tensor)
             and targets.dim() == 1
             and not targets.is_floating_point()
         )
-        return one_each and self.plain_classes
+        return is_class_each and self.plain_classes
 
-    def each(
-        self, outputs: Batch, targets: Batch, known: losses.TorchLoss | str | None = "unknown"
-    ) -> losses.Each:
+    def example_losses(
+        self,
+        outputs: Batch,
+        targets: Batch,
+        torch_loss: losses.TorchLoss | str | None = "unknown",
+    ) -> losses.ExampleLosses:
         """Return the loss of each example, and its weight in the mean loss.
 
         Args:
             outputs: The outputs for b examples.
             targets: Their targets.
-            known: Which loss of torch the loss is for them, if this is known already.
+            torch_loss: Which loss of torch the loss is for them, if this is known already.
         """
         if isinstance(self.loss, LossOfStandardized):
-            return self._of_standardized(self.loss).each(
-                outputs, self.loss.scale.standardized(targets)
-            )
+            standardized = self.loss.scale.standardized(targets)
+            return self._of_standardized(self.loss).example_losses(outputs, standardized)
+
+        # Classes: the mean over the predictions of an example that count, such as those of a
+        # sequence without its padding. An example in which none counts has no weight.
         if self.takes_classes(targets):
-            flat = torch.nn.functional.cross_entropy(
+            flat_losses = torch.nn.functional.cross_entropy(
                 outputs.flatten(0, -2), targets.flatten(), reduction="none"
             )
-            several, counts = flat.view(len(targets), -1), counted(targets).view(len(targets), -1)
-            numbers = counts.sum(1)
-            return losses.Each(
-                (several * counts).sum(1) / numbers.clamp(min=1), (numbers > 0).float()
-            )
-        if self.loss in (
-            squared_error,
-            binary_cross_entropy,
-        ):  # in one call: the same as example by example
-            function = getattr(torch.nn.functional, _EACH[self.loss])
-            flat = function(outputs, targets.to(outputs.dtype).view_as(outputs), reduction="none")
-            return losses.Each(flat.flatten(1).mean(1) if len(flat) else torch.zeros(0))
-        if isinstance(known, str):
-            known = losses.torch_loss(self.loss, outputs, targets)
-        return losses.each(self.loss, outputs, targets, known)
+            prediction_losses = flat_losses.view(len(targets), -1)
+            is_counted = counted(targets).view(len(targets), -1)
+            counts = is_counted.sum(1)
+            means = (prediction_losses * is_counted).sum(1) / counts.clamp(min=1)
+            return losses.ExampleLosses(means, (counts > 0).float())
 
-    def at_temperatures(self, outputs: Batch, targets: Batch) -> losses.Each:
+        # The other built-in losses: one call has the same values as a call for each example.
+        if self.loss in (squared_error, binary_cross_entropy):
+            function = getattr(torch.nn.functional, _TORCH_FUNCTION_OF_LOSS[self.loss])
+            labels = targets.to(outputs.dtype).view_as(outputs)
+            value_losses = function(outputs, labels, reduction="none")
+            means = value_losses.flatten(1).mean(1) if len(value_losses) else torch.zeros(0)
+            return losses.ExampleLosses(means)
+
+        if isinstance(torch_loss, str):
+            torch_loss = losses.torch_loss(self.loss, outputs, targets)
+        return losses.example_losses(self.loss, outputs, targets, torch_loss)
+
+    def at_temperatures(self, outputs: Batch, targets: Batch) -> losses.ExampleLosses:
         """Return the loss of each example at each of ``TEMPERATURES`` ``(t, b)``; at 1 alone if the outputs are no logits.
 
         Args:
@@ -591,27 +631,32 @@ class Objective:
             targets: Their targets.
         """
         if isinstance(self.loss, LossOfStandardized):
-            return self._of_standardized(self.loss).at_temperatures(
-                outputs, self.loss.scale.standardized(targets)
-            )
+            standardized = self.loss.scale.standardized(targets)
+            return self._of_standardized(self.loss).at_temperatures(outputs, standardized)
+
+        # A loss of torch says itself how its outputs are cooled; of the built-in losses of logits
+        # it is known.
         cooled: Callable[[Any, float], Any] = losses.divided
-        if self.loss not in (cross_entropy, binary_cross_entropy) and not self.takes_classes(
-            targets
-        ):
-            known = losses.torch_loss(self.loss, outputs, targets)
-            if known is None or known.cooled is None:
-                found = self.each(outputs, targets, known)
-                return losses.Each(found.losses[None], found.weights)
-            together = (
-                known.at_temperatures(TEMPERATURES, size(targets))
-                if losses.is_torchs(self.loss)
-                else None
-            )
-            if together is not None:
-                return together
-            cooled = known.cooled
-        each = [self.each(outputs if t == 1 else cooled(outputs, t), targets) for t in TEMPERATURES]
-        return losses.Each(torch.stack([one.losses for one in each]), each[0].weights)
+        is_of_logits = self.loss in (cross_entropy, binary_cross_entropy)
+        if not is_of_logits and not self.takes_classes(targets):
+            torch_loss = losses.torch_loss(self.loss, outputs, targets)
+            if torch_loss is None or torch_loss.cooled is None:
+                at_one = self.example_losses(outputs, targets, torch_loss)
+                return losses.ExampleLosses(at_one.losses[None], at_one.weights)
+            if losses.is_torchs(self.loss):
+                in_one_call = torch_loss.at_temperatures(TEMPERATURES, size(targets))
+                if in_one_call is not None:
+                    return in_one_call
+            cooled = torch_loss.cooled
+
+        losses_at_temperatures = []
+        for temperature in TEMPERATURES:
+            cooled_outputs = outputs if temperature == 1 else cooled(outputs, temperature)
+            losses_at_temperatures.append(self.example_losses(cooled_outputs, targets))
+        return losses.ExampleLosses(
+            torch.stack([at_temperature.losses for at_temperature in losses_at_temperatures]),
+            losses_at_temperatures[0].weights,
+        )
 
     def _of_standardized(self, loss: LossOfStandardized) -> Objective:
         """The objective with the loss of targets that are standardized already."""
@@ -626,8 +671,8 @@ class Objective:
         """
         if self.takes_classes(targets) or self.loss in (squared_error, binary_cross_entropy):
             return None
-        known = losses.torch_loss(self.loss, outputs, targets)
-        weights = None if known is None else known.weights()
+        torch_loss = losses.torch_loss(self.loss, outputs, targets)
+        weights = None if torch_loss is None else torch_loss.weights()
         return None if weights is None else float(weights.sum(dtype=torch.float64))
 
     def scores(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -640,13 +685,14 @@ class Objective:
         Returns:
             Name -> value.
         """
-        nothing = (math.nan, 1)
-        score = {"loss": _mean(totals.get("loss", nothing))}
-        for name, one in self.named.items():
-            parts = [part for part in totals if part == name or part.startswith(f"{name}/")]
-            for part in parts or [name]:
-                mean = _mean(totals.get(part, nothing))
-                score[part] = mean if one.whole else one.final(mean)
+        missing = (math.nan, 1)
+        score = {"loss": _mean(totals.get("loss", missing))}
+        for name, metric in self.named.items():
+            # A metric with several numbers, such as the recall of each class, has a key for each.
+            keys = [key for key in totals if key == name or key.startswith(f"{name}/")]
+            for key in keys or [name]:
+                mean = _mean(totals.get(key, missing))
+                score[key] = mean if metric.whole else metric.final(mean)
         return score
 
     def error_sums(self, totals: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -658,12 +704,13 @@ class Objective:
         Returns:
             Key -> number.
         """
-        found = {key: value for key, (value, _) in totals.items() if SIGN in key}
-        for name, one in self.named.items():
-            if one.final is math.sqrt and name in totals and totals[name][1]:
-                total, count = totals[name]
-                found |= flat(name, {"rows": [count], "errors": [total]})
-        return found
+        sums_by_key = {key: value for key, (value, _) in totals.items() if SIGN in key}
+        for name, metric in self.named.items():
+            # The root of a mean over rows follows from the sum of squared errors and their number.
+            if metric.final is math.sqrt and name in totals and totals[name][1]:
+                squared_error_sum, row_count = totals[name]
+                sums_by_key |= flat(name, {"rows": [row_count], "errors": [squared_error_sum]})
+        return sums_by_key
 
 
 class Tally:
@@ -676,71 +723,72 @@ class Tally:
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
         self.sums: Sums = {}
-        self.kept: list[tuple[Batch, Batch]] = []
+        # Outputs and targets of all batches, for the metrics of a whole test set.
+        self.kept_batches: list[tuple[Batch, Batch]] = []
 
     def add(self, outputs: Batch, targets: Batch) -> None:
         """Add the outputs for some examples and their targets."""
-        objective, diverged = (
-            self.objective,
-            isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any()),
-        )
+        objective = self.objective
+        has_diverged = isinstance(outputs, torch.Tensor) and bool(outputs.isnan().any())
+
+        # The mean loss of a batch counts by its predictions, or by their class weights.
         predictions = objective.weight(outputs, targets)
-        if predictions is None:
-            predictions = (
-                int(counted(targets).sum()) if isinstance(targets, torch.Tensor) else size(targets)
-            )
-        self._add(
-            "loss",
-            float(objective.loss(outputs, targets)) * predictions if predictions else 0.0,
-            predictions,
-        )
-        if objective.target_scale is not None:  # metrics are in the unit of the targets
+        if predictions is None and isinstance(targets, torch.Tensor):
+            predictions = int(counted(targets).sum())
+        elif predictions is None:
+            predictions = size(targets)
+        mean_loss = float(objective.loss(outputs, targets)) if predictions else 0.0
+        self._add("loss", mean_loss * predictions if predictions else 0.0, predictions)
+
+        # Metrics are in the unit of the targets.
+        if objective.target_scale is not None:
             outputs = objective.target_scale.in_units(outputs)
-        for name, one in objective.named.items():
-            if not one.whole:
-                values = one.function(outputs, targets)
-                if diverged:  # the greatest output of several NaN would be a prediction
-                    values = torch.full_like(values, math.nan)
-                self._add(name, float(values.sum(dtype=torch.float64)), values.numel())
+        for name, metric in objective.named.items():
+            if metric.whole:
+                continue
+            values = metric.function(outputs, targets)
+            # The greatest output of several NaN would be a prediction.
+            if has_diverged:
+                values = torch.full_like(values, math.nan)
+            self._add(name, float(values.sum(dtype=torch.float64)), values.numel())
         if objective.whole:
-            self.kept.append((mapped(torch.Tensor.cpu, outputs), mapped(torch.Tensor.cpu, targets)))
+            self.kept_batches.append(
+                (mapped(torch.Tensor.cpu, outputs), mapped(torch.Tensor.cpu, targets))
+            )
 
     def result(self) -> Sums:
         """Name -> (sum, count); for metrics of the whole test set, (value, 1). Empty without examples."""
-        if self.kept:
-            outputs, targets = (joined(parts) for parts in zip(*self.kept, strict=True))
-            for name, one in self.objective.named.items():
-                if one.whole:
-                    self.sums |= {
-                        f"{name}{part}": (value, 1)
-                        for part, value in one.of(outputs, targets).items()
-                    }
-                if one.sums is not None:
-                    self.sums |= {
-                        key: (value, 1)
-                        for key, value in flat(name, one.sums(outputs, targets)).items()
-                    }
+        if not self.kept_batches:
+            return self.sums
+        outputs, targets = (joined(batches) for batches in zip(*self.kept_batches, strict=True))
+        for name, metric in self.objective.named.items():
+            if metric.whole:
+                for suffix, value in metric.of(outputs, targets).items():
+                    self.sums[f"{name}{suffix}"] = (value, 1)
+            if metric.sums is not None:
+                for key, value in flat(name, metric.sums(outputs, targets)).items():
+                    self.sums[key] = (value, 1)
         return self.sums
 
     def _add(self, name: str, value: float, count: float) -> None:
-        before = self.sums.get(name, (0.0, 0))
-        self.sums[name] = (before[0] + value, before[1] + count)
+        sum_before, count_before = self.sums.get(name, (0.0, 0))
+        self.sums[name] = (sum_before + value, count_before + count)
+
+
+def _metric_by_name(name: Any) -> Metric:
+    """The metric of a name; raises SettingError if there is none."""
+    if name in METRICS:
+        return METRICS[name]
+    hint = nearest(str(name), METRICS)
+    for known_name in METRICS:
+        if known_name.lower() == str(name).lower():
+            hint = f"; did you mean {known_name}?"
+            break
+    raise SettingError(f"there is no metric {name!r}{hint} (known: {', '.join(METRICS)})")
 
 
 def _mean(total: tuple[float, float]) -> float:
     return total[0] / total[1] if total[1] else math.nan
-
-
-def _names(given: Any) -> Sequence[str]:
-    return [given] if isinstance(given, str) else list(given)
-
-
-def _known(name: Any) -> Metric:
-    if name not in METRICS:
-        alike = [known for known in METRICS if known.lower() == str(name).lower()]
-        hint = f"; did you mean {alike[0]}?" if alike else nearest(str(name), METRICS)
-        raise SettingError(f"there is no metric {name!r}{hint} (known: {', '.join(METRICS)})")
-    return METRICS[name]
 
 
 CLASSIFICATION = Objective()

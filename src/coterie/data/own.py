@@ -1,10 +1,26 @@
-"""Clients with their own data: the pools of each client, from one .npz file per client or a Python list of arrays."""
+"""Clients that have data of their own: checks of the pools, the split of each client, and the world.
+
+Every door for a user's own data ends in :class:`OwnData`, whose ``world`` divides each client's
+examples and makes the :class:`World`:
+
+* :func:`from_lists`, at the end of this file: arrays, tables and data sets in memory. It takes each
+  client's data through ``matching``, :func:`own_pools`, and :func:`of_pools` (for classes) or
+  :func:`of_own_pools` (for anything else).
+* ``datasets.folder``: one .npz file per client, through :func:`pools` and :func:`of_pools`.
+* ``frames`` (:func:`coterie.from_frame`), ``datasets.table`` and ``datasets.images``, which make
+  their pools themselves.
+
+Flower's clients have data of their own at their own nodes, and use none of this. Refused are keys
+that are not used, parts without targets, clients whose inputs or targets differ in shape or type,
+labels that look like ids, and a model by name for data that do not say its inputs or outputs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from numbers import Integral
 from typing import Any
 
@@ -16,6 +32,7 @@ from coterie.data.arrays import ordinary
 from coterie.data.batches import Batch, Items, mapped
 from coterie.data.duplicates import duplicate_hints
 from coterie.data.examples import Pool, check_distinct, own_pool, pool
+from coterie.data.loss_sign import loss_name
 from coterie.data.matching import Matching, check_scale
 from coterie.data.objective import (
     CLASSIFICATION,
@@ -36,11 +53,11 @@ from coterie.data.order import (
     with_spans,
 )
 from coterie.data.scaling import Constants, standardized, with_standardized_targets
-from coterie.data.schema import NONE, Schema
+from coterie.data.schema import NOT_SCALED, Schema
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
 from coterie.data.tasks import Task, hint
-from coterie.data.tensor_sets import as_arrays
+from coterie.data.tensor_sets import PARTS, as_arrays
 from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -50,19 +67,23 @@ from coterie.settings.calls import public
 SUBJECT = "subject"
 """Key, and column of a pool's ``meta``, of the subject of each example."""
 
-KEYS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_test"))
+KEYS_OF_PARTS = (("x_train", "y_train"), ("x_validation", "y_validation"), ("x_test", "y_test"))
+"""Keys of the inputs and targets of the training, validation and test part."""
 
 
 def pools(
-    arrays: Mapping[str, Any], where: Any, make: Callable[..., Pool] = pool, gap: Any = None
+    arrays: Mapping[str, Any],
+    context: Any,
+    make_pool: Callable[..., Pool] = pool,
+    gap: Any = None,
 ) -> tuple[Pool | None, ...]:
     """Make the pools of one client.
 
     Args:
         arrays: Key -> array, with the keys of
             :func:`coterie.data.datasets.folder.read_folder`.
-        where: The client, for messages.
-        make: Makes a pool of inputs and targets, for a client.
+        context: The client, for messages.
+        make_pool: Makes a pool of inputs and targets, for a client.
         gap: See :func:`coterie.from_lists`.
 
     Returns:
@@ -71,63 +92,92 @@ def pools(
     Raises:
         UserError: Keys or arrays are not valid.
     """
-    named = {{"x": "x_train", "y": "y_train"}.get(key, key): value for key, value in arrays.items()}
-    if len(named) < len(arrays):
+    # x and y stand for x_train and y_train: only one of the two spellings may be there.
+    long_keys = {"x": "x_train", "y": "y_train"}
+    array_by_key = {long_keys.get(key, key): array for key, array in arrays.items()}
+    if len(array_by_key) < len(arrays):
         raise UserError(
-            f"{where} must hold either x and y or x_train and y_train; it holds {', '.join(arrays)}"
+            f"{context} must hold either x and y or x_train and y_train; it holds {', '.join(arrays)}"
         )
-    check_keys(arrays, ("x", "y", *(key for pair in KEYS for key in pair), SUBJECT, *ORDERS), where)
-    for x, y in KEYS:
-        if (x in named) != (y in named) or KEYS[0][0] not in named:
-            known = "x and y (or x_train and y_train), and x_validation, y_validation, x_test, y_test in pairs"
-            raise UserError(f"{where} must hold {known}; it holds {', '.join(arrays) or 'nothing'}")
-    several = sum(x in named for x, _ in KEYS) > 1
-    made: list[Pool | None] = []
-    for x, y in KEYS:
-        part = f"{where}: its {x.removeprefix('x_')} part" if several else where
-        made.append(make(named[x], named[y], part) if x in named else None)
-    return with_spans(
-        (_with_subjects(made[0], named.get(SUBJECT), where), *made[1:]), named, gap, where
-    )
-
-
-def _with_subjects(pool: Pool | None, subject: Any, where: Any) -> Pool | None:
-    """A pool with the subjects of its examples, numbers or names ``(N,)``; None if it has none."""
-    if pool is None or subject is None:
-        return pool
-    names = np.asarray(subject, None if hasattr(subject, "dtype") else object)
-    numbers = names.dtype.kind in "iu" or all(
-        isinstance(one, Integral) and not isinstance(one, bool) for one in names.flat
-    )
-    if names.shape != (len(pool),) or not (
-        numbers or all(isinstance(one, str) and one for one in names.flat)
-    ):
-        what = (
-            f"an array of shape {names.shape}"
-            if names.shape != (len(pool),)
-            else f"{names.tolist()[:3]}"
-        )
-        raise UserError(
-            f"{where}: subject must hold a whole number or a name for each of {len(pool)} examples, got {what:.60}"
-        )
-    distinct, number = np.unique(names, return_inverse=True)
-    check_unlike(distinct, f"subjects of {where}")
-    return replace(pool, meta={**pool.meta, SUBJECT: torch.from_numpy(number)})
-
-
-def check_keys(given: Iterable[str], known: Sequence[str], where: Any) -> None:
-    """Raise :class:`~coterie.settings.UserError` for the first of ``given`` that is not one of ``known``."""
-    for key in given:
-        if key not in known:
+    check_keys(arrays, ("x", "y", *chain(*KEYS_OF_PARTS), SUBJECT, *ORDERS), context)
+    for input_key, target_key in KEYS_OF_PARTS:
+        is_pair = (input_key in array_by_key) == (target_key in array_by_key)
+        if not is_pair or "x_train" not in array_by_key:
+            allowed = (
+                "x and y (or x_train and y_train), "
+                "and x_validation, y_validation, x_test, y_test in pairs"
+            )
             raise UserError(
-                f"{where} has {key!r}, which is not used{nearest(key, known)} (known: {', '.join(known)})"
+                f"{context} must hold {allowed}; it holds {', '.join(arrays) or 'nothing'}"
+            )
+
+    # A message names the part only where the client has several of them.
+    has_several_parts = sum(input_key in array_by_key for input_key, _ in KEYS_OF_PARTS) > 1
+    client_pools: list[Pool | None] = []
+    for input_key, target_key in KEYS_OF_PARTS:
+        if input_key not in array_by_key:
+            client_pools.append(None)
+            continue
+        part_context = context
+        if has_several_parts:
+            part_context = f"{context}: its {input_key.removeprefix('x_')} part"
+        client_pools.append(
+            make_pool(array_by_key[input_key], array_by_key[target_key], part_context)
+        )
+
+    # Subjects and times are those of the examples of the training pool.
+    client_pools[0] = _with_subjects(client_pools[0], array_by_key.get(SUBJECT), context)
+    return with_spans(tuple(client_pools), array_by_key, gap, context)
+
+
+def _with_subjects(train_pool: Pool | None, subject: Any, context: Any) -> Pool | None:
+    """A pool with the subjects of its examples, numbers or names ``(N,)``; None if it has none."""
+    if train_pool is None or subject is None:
+        return train_pool
+    subjects = np.asarray(subject, None if hasattr(subject, "dtype") else object)
+    is_one_each = subjects.shape == (len(train_pool),)
+    if not is_one_each or not (_are_whole_numbers(subjects) or _are_names(subjects)):
+        shown_subjects = f"{subjects.tolist()[:3]}"
+        if not is_one_each:
+            shown_subjects = f"an array of shape {subjects.shape}"
+        raise UserError(
+            f"{context}: subject must hold a whole number or a name for each of {len(train_pool)} examples, "
+            f"got {shown_subjects:.60}"
+        )
+    # From here on subjects are numbers: a split keeps all examples of one number together.
+    distinct_subjects, subject_numbers = np.unique(subjects, return_inverse=True)
+    check_unlike(distinct_subjects, f"subjects of {context}")
+    return replace(train_pool, meta={**train_pool.meta, SUBJECT: torch.from_numpy(subject_numbers)})
+
+
+def _are_whole_numbers(subjects: np.ndarray) -> bool:
+    """Whether subjects are all whole numbers; True and False are none."""
+    if subjects.dtype.kind in "iu":
+        return True
+    return all(
+        isinstance(subject, Integral) and not isinstance(subject, bool) for subject in subjects.flat
+    )
+
+
+def _are_names(subjects: np.ndarray) -> bool:
+    """Whether subjects are all texts that are not empty."""
+    return all(isinstance(subject, str) and subject for subject in subjects.flat)
+
+
+def check_keys(keys: Iterable[str], allowed_keys: Sequence[str], context: Any) -> None:
+    """Raise :class:`~coterie.settings.UserError` for the first of ``keys`` that is not allowed."""
+    for key in keys:
+        if key not in allowed_keys:
+            raise UserError(
+                f"{context} has {key!r}, which is not used{nearest(key, allowed_keys)} "
+                f"(known: {', '.join(allowed_keys)})"
             )
 
 
 def own_pools(
     data: Any,
-    where: str,
-    classes: bool,
+    context: str,
+    as_classes: bool,
     collate: Callable[[list[Any]], Any] | None,
     gap: Any = None,
 ) -> tuple[Pool | None, ...]:
@@ -138,8 +188,8 @@ def own_pools(
             :func:`coterie.data.datasets.folder.read_folder`, a
             data set whose items are read when they are needed, or a mapping with data sets as train
             and, optionally, validation and test, subject, and the orders of :func:`folder`.
-        where: The client, for messages.
-        classes: Whether targets must be class labels, or tokens.
+        context: The client, for messages.
+        as_classes: Whether targets must be class labels, or tokens.
         collate: See :class:`~coterie.data.batches.Items`.
         gap: See :func:`coterie.from_lists`.
 
@@ -150,44 +200,56 @@ def own_pools(
         UserError: The data are not valid.
     """
     if isinstance(data, Mapping) and "train" in data:
-        check_keys(data, ("train", "validation", "test", SUBJECT, *ORDERS), where)
-        if data["train"] is None:
-            raise UserError(f"{where} has no data set to train on: its train is None")
-        parts = [data.get(name) for name in ("train", "validation", "test")]
-        for name, part in zip(("train", "validation", "test"), parts, strict=True):
-            if isinstance(part, Sized) and not len(part):
-                raise UserError(f"{where}: its {name} data set has no items")
-        first, *rest = (
-            None if part is None else Pool(Items(part, collate), None) for part in parts
-        )
-        return with_spans(
-            (_with_subjects(first, data.get(SUBJECT), where), *rest), data, gap, where
-        )
+        return _pools_of_data_sets(data, context, collate, gap)
     if not isinstance(data, Mapping | Sequence):
+        # A single data set, whose items are read when they are needed.
         return Pool(Items(data, collate), None), None, None
     if not isinstance(data, Mapping):
         if len(data) not in (2, 4):
             raise UserError(
-                f"{where} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays"
+                f"{context} must be (x, y) or (x, y, x_test, y_test), got {len(data)} arrays"
             )
         data = dict(zip(("x", "y", "x_test", "y_test"), data, strict=False))
-    as_given = (SUBJECT, *ORDERS)
-    plain = classes and not any(
-        isinstance(part, Mapping | tuple) for name, part in data.items() if name not in as_given
-    )
-    arrays = {
-        key: part.detach() if isinstance(part, torch.Tensor) else part for key, part in data.items()
-    }
-    return pools(arrays, where, pool if plain else own_pool, gap)
+
+    # Class labels go with inputs that are one array. Tuples and dicts of arrays stay as they are.
+    arrays: dict[str, Any] = {}
+    make_pool = pool if as_classes else own_pool
+    for key, array in data.items():
+        arrays[key] = array.detach() if isinstance(array, torch.Tensor) else array
+        if isinstance(array, Mapping | tuple) and key not in (SUBJECT, *ORDERS):
+            make_pool = own_pool
+    return pools(arrays, context, make_pool, gap)
+
+
+def _pools_of_data_sets(
+    data: Mapping[str, Any],
+    context: str,
+    collate: Callable[[list[Any]], Any] | None,
+    gap: Any,
+) -> tuple[Pool | None, ...]:
+    """The pools of a client with data sets as train and, optionally, validation and test."""
+    check_keys(data, (*PARTS, SUBJECT, *ORDERS), context)
+    if data["train"] is None:
+        raise UserError(f"{context} has no data set to train on: its train is None")
+    client_pools: list[Pool | None] = []
+    for part in PARTS:
+        dataset = data.get(part)
+        if isinstance(dataset, Sized) and not len(dataset):
+            raise UserError(f"{context}: its {part} data set has no items")
+        client_pools.append(None if dataset is None else Pool(Items(dataset, collate), None))
+    client_pools[0] = _with_subjects(client_pools[0], data.get(SUBJECT), context)
+    return with_spans(tuple(client_pools), data, gap, context)
 
 
 def of_pools(
-    clients: Mapping[str, Sequence[Pool | None]], as_features: bool, classes: int | None = None
+    pools_of_clients: Mapping[str, Sequence[Pool | None]],
+    as_features: bool,
+    classes: int | None = None,
 ) -> OwnData:
     """Check that the clients' pools belong together.
 
     Args:
-        clients: Name of each client -> its pools.
+        pools_of_clients: Name of each client -> its pools.
         as_features: Whether whole-number inputs become floats, for models that take features and
             not tokens.
         classes: Number of classes; None takes the greatest label + 1.
@@ -199,94 +261,125 @@ def of_pools(
         UserError: The inputs of two clients differ in shape or type, or a label is too great.
     """
     if as_features:
-        for name, three in clients.items():
-            for some in three:
-                if some is not None and not some.inputs.is_floating_point():
-                    check_distinct(some.inputs, f"client {name}: input")
-        clients = {
-            name: tuple(
-                p
-                if p is None or p.inputs.dtype == torch.uint8
-                else replace(p, inputs=p.inputs.float())
-                for p in three
-            )
-            for name, three in clients.items()
-        }
-    shape = _shape(clients)
-    _check_forms(clients, "targets")
+        pools_of_clients = _with_float_inputs(pools_of_clients)
+    shape = _shape(pools_of_clients)
+    _check_forms(pools_of_clients, "targets")
+
+    # The model has an output for each class from 0 to the greatest label. Labels with large gaps
+    # between them are ids, for which the last layer would have far too many outputs.
     labels = torch.cat(
-        [p.targets.unique() for three in clients.values() for p in three if p is not None]
+        [client_pool.targets.unique() for _, client_pool in _each_pool(pools_of_clients)]
     ).unique()
-    top = int(labels.max())
-    if classes is not None and top >= classes:
-        raise UserError(f"labels must be 0 to {classes - 1}, found {top}")
-    if classes is None and top >= GAPS * len(labels):
-        found = f"found {len(labels)} different labels from {int(labels.min())} to {top}"
-        raise UserError(
-            f"labels must be class numbers from 0, {found}; number them 0 to {len(labels) - 1}"
+    greatest_label = int(labels.max())
+    if classes is not None and greatest_label >= classes:
+        raise UserError(f"labels must be 0 to {classes - 1}, found {greatest_label}")
+    if classes is None and greatest_label >= MAX_OUTPUTS_PER_LABEL * len(labels):
+        labels_found = (
+            f"found {len(labels)} different labels from {int(labels.min())} to {greatest_label}"
         )
-    return OwnData(pools=clients, shape=shape, outputs=classes or top + 1)
+        raise UserError(
+            f"labels must be class numbers from 0, {labels_found}; number them 0 to {len(labels) - 1}"
+        )
+    return OwnData(pools=pools_of_clients, shape=shape, outputs=classes or greatest_label + 1)
 
 
-GAPS = 10
-"""Times the number of different labels that the greatest label may reach; a last layer would have
-outputs for all."""
+def _each_pool(
+    pools_of_clients: Mapping[str, Sequence[Pool | None]],
+) -> Iterator[tuple[str, Pool]]:
+    """Each pool that is there, with the name of its client."""
+    for name, client_pools in pools_of_clients.items():
+        for client_pool in client_pools:
+            if client_pool is not None:
+                yield name, client_pool
 
 
-def _shape(clients: Mapping[str, Sequence[Pool | None]]) -> tuple[int, ...]:
+def _each_changed(
+    change: Callable[[Pool], Pool], pools_of_clients: Mapping[str, Sequence[Pool | None]]
+) -> dict[str, tuple[Pool | None, ...]]:
+    """The pools of all clients with ``change`` applied to each pool that is there."""
+    changed_pools: dict[str, tuple[Pool | None, ...]] = {}
+    for name, client_pools in pools_of_clients.items():
+        changed_pools[name] = tuple(
+            None if client_pool is None else change(client_pool) for client_pool in client_pools
+        )
+    return changed_pools
+
+
+def _with_float_inputs(
+    pools_of_clients: Mapping[str, Sequence[Pool | None]],
+) -> Mapping[str, Sequence[Pool | None]]:
+    """The pools with whole-number inputs as floats; pixels of one byte each stay bytes."""
+
+    def with_floats(client_pool: Pool) -> Pool:
+        if client_pool.inputs.dtype == torch.uint8:
+            return client_pool
+        return replace(client_pool, inputs=client_pool.inputs.float())
+
+    # Large whole numbers, such as ids, may become equal floats, which would go unnoticed.
+    for name, client_pool in _each_pool(pools_of_clients):
+        if not client_pool.inputs.is_floating_point():
+            check_distinct(client_pool.inputs, f"client {name}: input")
+    return _each_changed(with_floats, pools_of_clients)
+
+
+MAX_OUTPUTS_PER_LABEL = 10
+"""The greatest label must be below this many times the number of different labels: a last layer has
+an output for each number up to it."""
+
+
+def _shape(pools_of_clients: Mapping[str, Sequence[Pool | None]]) -> tuple[int, ...]:
     """The shape of one input; raises :class:`~coterie.settings.UserError` if clients have inputs of several forms."""
-    _check_forms(clients, "inputs")
-    inputs = next(some.inputs for three in clients.values() for some in three if some is not None)
+    _check_forms(pools_of_clients, "inputs")
+    _, first_pool = next(_each_pool(pools_of_clients))
+    inputs = first_pool.inputs
     return tuple(inputs.shape[1:]) if isinstance(inputs, torch.Tensor) else ()
 
 
-def _check_forms(clients: Mapping[str, Sequence[Pool | None]], part: str) -> None:
+def _check_forms(pools_of_clients: Mapping[str, Sequence[Pool | None]], field_name: str) -> None:
     """Raise :class:`~coterie.settings.UserError` if the ``inputs``, or ``targets``, of clients have several forms."""
-    forms: dict[str, str] = {}
-    for name, three in clients.items():
-        for some in three:
-            if some is not None:
-                forms.setdefault(_form(getattr(some, part)), name)
-    if len(forms) > 1:
-        (a, first), (b, second) = list(forms.items())[:2]
+    first_client_of_form: dict[str, str] = {}
+    for name, client_pool in _each_pool(pools_of_clients):
+        first_client_of_form.setdefault(_form(getattr(client_pool, field_name)), name)
+    if len(first_client_of_form) > 1:
+        (form, name), (other_form, other_name), *_ = first_client_of_form.items()
         raise UserError(
-            f"the {part} of all clients must have the same shape and type: {first} has {a}, {second} has {b}"
+            f"the {field_name} of all clients must have the same shape and type: "
+            f"{name} has {form}, {other_name} has {other_form}"
         )
 
 
-def _of_one_type(
-    clients: Mapping[str, Sequence[Pool | None]],
+def _with_targets_of_one_type(
+    pools_of_clients: Mapping[str, Sequence[Pool | None]],
 ) -> Mapping[str, Sequence[Pool | None]]:
     """The pools with targets of floats where some clients have floats, and others whole numbers, to predict."""
-    targets = [some.targets for three in clients.values() for some in three if some is not None]
-    if (
-        not all(isinstance(one, torch.Tensor) for one in targets)
-        or len({one.dtype for one in targets}) < 2
-    ):
-        return clients
-    for name, three in clients.items():
-        for some in three:
-            if some is not None and not some.targets.is_floating_point():
-                columns = some.targets.reshape(len(some.targets), -1)
-                check_distinct(columns, f"client {name}: target")
-    return {
-        name: tuple(
-            some if some is None else replace(some, targets=some.targets.float()) for some in three
-        )
-        for name, three in clients.items()
-    }
+    all_targets = [client_pool.targets for _, client_pool in _each_pool(pools_of_clients)]
+    if not all(isinstance(targets, torch.Tensor) for targets in all_targets):
+        return pools_of_clients
+    if len({targets.dtype for targets in all_targets}) < 2:
+        return pools_of_clients
+    # Large whole numbers may become equal floats, which would go unnoticed.
+    for name, client_pool in _each_pool(pools_of_clients):
+        targets = client_pool.targets
+        if not targets.is_floating_point():
+            check_distinct(targets.reshape(len(targets), -1), f"client {name}: target")
+    return _each_changed(
+        lambda client_pool: replace(client_pool, targets=client_pool.targets.float()),
+        pools_of_clients,
+    )
 
 
 def _form(inputs: Batch) -> str:
     """Shape and type of an input in words."""
-    return str(mapped(lambda one: f"{tuple(one.shape[1:])} {one.dtype}", inputs))
+    return str(mapped(lambda tensor: f"{tuple(tensor.shape[1:])} {tensor.dtype}", inputs))
 
 
-def of_own_pools(clients: Mapping[str, Sequence[Pool | None]], objective: Objective) -> OwnData:
+def of_own_pools(
+    pools_of_clients: Mapping[str, Sequence[Pool | None]], objective: Objective
+) -> OwnData:
     """Check that the clients' pools, of any inputs and targets, belong together.
 
     Args:
-        clients: Name of each client -> its pools.
+        pools_of_clients: Name of each client -> its pools.
         objective: The loss and the metrics.
 
     Returns:
@@ -295,19 +388,26 @@ def of_own_pools(clients: Mapping[str, Sequence[Pool | None]], objective: Object
     Raises:
         UserError: The inputs of two clients differ in shape or type.
     """
+    # Items are read one by one later, and nothing of them is known before.
     if any(
-        p is not None and isinstance(p.inputs, Items) for three in clients.values() for p in three
+        isinstance(client_pool.inputs, Items) for _, client_pool in _each_pool(pools_of_clients)
     ):
-        return OwnData(pools=clients, shape=(), outputs=0, objective=objective)
+        return OwnData(pools=pools_of_clients, shape=(), outputs=0, objective=objective)
+    # Only classes must stay whole numbers.
     if objective.loss is not cross_entropy:
-        clients = _of_one_type(clients)
-    _check_forms(clients, "targets")
-    targets = next(p.targets for three in clients.values() for p in three if p is not None)
-    numbers = isinstance(targets, torch.Tensor) and (
+        pools_of_clients = _with_targets_of_one_type(pools_of_clients)
+    _check_forms(pools_of_clients, "targets")
+
+    # Numbers to predict say how many outputs a model needs. A loss of the user's own does not, and
+    # so no model can be made by name.
+    _, first_pool = next(_each_pool(pools_of_clients))
+    targets = first_pool.targets
+    are_numbers = isinstance(targets, torch.Tensor) and (
         targets.is_floating_point() or objective.loss is squared_error
     )
-    outputs = math.prod(targets.shape[1:]) if numbers else 0
-    return OwnData(pools=clients, shape=_shape(clients), outputs=outputs, objective=objective)
+    outputs = math.prod(targets.shape[1:]) if are_numbers else 0
+    shape = _shape(pools_of_clients)
+    return OwnData(pools=pools_of_clients, shape=shape, outputs=outputs, objective=objective)
 
 
 def client_data(
@@ -341,47 +441,74 @@ def client_data(
     Raises:
         UserError: The client has too few examples.
     """
-    first, second, third = pools
-    assert first is not None
-    held = validation if second is None else 0.0
-    kept = train if second is None else train / (train + (1 - train - validation) or 1)
-    order = rng.permutation(len(first))[:samples]
-    share, spans = kept if third is None else 1.0, spans_of(first.meta)
-    subjects = _numbered_by_rows(first.meta[SUBJECT]) if SUBJECT in first.meta else None
-    own = None if subjects is None else subjects.numpy()[order]
+    train_pool, validation_pool, test_pool = pools
+    assert train_pool is not None
+
+    # Shares of the training pool. A part that the client provides takes nothing of it.
+    validation_share = validation
+    train_share = train
+    if validation_pool is not None:
+        validation_share = 0.0
+        train_share = train / (train + (1 - train - validation) or 1)
+    if test_pool is not None:
+        train_share = 1.0
+    needs_test_part = test_pool is None
+
+    # Random positions decide which examples are used, and in which order they are divided.
+    positions = rng.permutation(len(train_pool))[:samples]
+    spans = spans_of(train_pool.meta)
+    subjects = None
+    subject_at_position = None
+    if SUBJECT in train_pool.meta:
+        subjects = _numbered_by_rows(train_pool.meta[SUBJECT])
+        subject_at_position = subjects.numpy()[positions]
+
+    parts: Iterable[np.ndarray]
     if spans is not None:
-        _, *later = hold_out(order, share, held, third is None, name, own=True)
-        sizes = len(later[0]), len(later[1])
-        pieces: Iterable[np.ndarray] = [
-            order[rows] for rows in in_time(spans.numpy()[order], sizes, own, name)
-        ]
-    elif own is None:
-        pieces = hold_out(order, share, held, third is None, name, own=True)
+        # By time: the random division only says how large each part should be.
+        _, *later_parts = hold_out(
+            positions, train_share, validation_share, needs_test_part, name, own=True
+        )
+        sizes = len(later_parts[0]), len(later_parts[1])
+        rows_of_parts = in_time(spans.numpy()[positions], sizes, subject_at_position, name)
+        parts = [positions[rows] for rows in rows_of_parts]
+    elif subject_at_position is None:
+        # At random.
+        parts = hold_out(positions, train_share, validation_share, needs_test_part, name, own=True)
     else:
-        people = hold_out(
-            rng.permutation(np.unique(own)),
-            share,
-            held,
-            third is None,
+        # By subject: all examples of a subject are in the part of the subject.
+        subjects_of_parts = hold_out(
+            rng.permutation(np.unique(subject_at_position)),
+            train_share,
+            validation_share,
+            needs_test_part,
             name,
             own=True,
             noun="subject",
         )
-        pieces = [order[np.isin(own, some)] for some in people]
-    every = whole(first.inputs, first.targets, subjects, spans)
-    cut = [every.at(torch.from_numpy(rows)) for rows in pieces]
-    return ClientData(
-        train=cut[0],
-        validation=cut[1] if second is None else whole(second.inputs, second.targets),
-        test=cut[2] if third is None else whole(third.inputs, third.targets),
-        name=name,
+        parts = [
+            positions[np.isin(subject_at_position, part_subjects)]
+            for part_subjects in subjects_of_parts
+        ]
+
+    # Parts that the client provides replace the empty ones that were held out.
+    whole_pool = whole(train_pool.inputs, train_pool.targets, subjects, spans)
+    train_split, validation_split, test_split = (
+        whole_pool.at(torch.from_numpy(part)) for part in parts
     )
+    if validation_pool is not None:
+        validation_split = whole(validation_pool.inputs, validation_pool.targets)
+    if test_pool is not None:
+        test_split = whole(test_pool.inputs, test_pool.targets)
+    return ClientData(train=train_split, validation=validation_split, test=test_split, name=name)
 
 
 def _numbered_by_rows(subjects: torch.Tensor) -> torch.Tensor:
     """Subjects ``(N,)`` with the numbers 0, 1, ... in the order of their first rows, which other clients cannot change."""
-    _, first, which = np.unique(subjects.numpy(), return_index=True, return_inverse=True)
-    return torch.from_numpy(first.argsort().argsort()[which])
+    _, first_rows, subject_of_row = np.unique(
+        subjects.numpy(), return_index=True, return_inverse=True
+    )
+    return torch.from_numpy(first_rows.argsort().argsort()[subject_of_row])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -413,18 +540,19 @@ class OwnData:
     @property
     def schema(self) -> Schema:
         """What the numbers mean, before they are standardized."""
-        names = {
-            fact: tuple(map(str, self.about.get(fact, ())))
-            for fact in ("features", "targets", "classes")
-        }
-        known = {fact: each if len(set(each)) == len(each) else () for fact, each in names.items()}
+        # A list in which a name occurs twice cannot be compared by name, and counts as not known.
+        names_of_fact: dict[str, tuple[str, ...]] = {}
+        for fact in ("features", "targets", "classes"):
+            names = tuple(map(str, self.about.get(fact, ())))
+            names_of_fact[fact] = names if len(set(names)) == len(names) else ()
+        columns = names_of_fact["features"]
         return Schema(
-            columns=known["features"],
-            dtypes=tuple(self.dtypes) if len(self.dtypes) == len(known["features"]) else (),
-            targets=known["targets"],
+            columns=columns,
+            dtypes=tuple(self.dtypes) if len(self.dtypes) == len(columns) else (),
+            targets=names_of_fact["targets"],
             task=str(self.about.get("task", "")),
-            classes=known["classes"],
-            scaling=NONE,
+            classes=names_of_fact["classes"],
+            scaling=NOT_SCALED,
         )
 
     def world(
@@ -436,7 +564,7 @@ class OwnData:
         standardize: str | Constants = "none",
         standardize_target: str | bool | Constants = "none",
         after: World | None = None,
-        **rest: Any,
+        **world_fields: Any,
     ) -> World:
         """Make the world of these clients; their ids are 0, 1, ... in their order, new clients last.
 
@@ -449,7 +577,7 @@ class OwnData:
             standardize_target: See ``with_standardized_targets``.
             after: An earlier world, whose clients keep their ids, and whose pooled means and
                 deviations are used again.
-            **rest: Other fields of the :class:`World`, also in place of this object's.
+            **world_fields: Other fields of the :class:`World`, also in place of this object's.
 
         Returns:
             The world.
@@ -457,39 +585,50 @@ class OwnData:
         Raises:
             UserError: A client has too few examples, or the model does not fit them.
         """
-        numbers = numbered(self.pools, after if self.named else None)
+        # New clients continue the numbers of the earlier world, and take over its pooled constants.
+        name_of_client = numbered(self.pools, after if self.named else None)
         if after is not None and standardize == "pooled" and "means" in after.about:
             standardize = (after.about["means"], after.about["deviations"])
-        clients = {
-            number: client_data(
-                name,
-                self.pools[name],
-                *shares,
-                numpy_generator(seed, Purpose.DATA, 1, number),
-                samples,
-            )
-            for number, name in numbers.items()
-        }
+
+        # The splits of each client, drawn by its own number: another client changes nothing.
         schema = self.schema
-        clients = {number: replace(data, schema=schema) for number, data in clients.items()}
-        if not self.named:
-            clients = {number: replace(data, name="") for number, data in clients.items()}
-        if isinstance(model, str) and not (self.outputs and self.shape):
-            raise UserError(
-                f"the model {model!r} needs inputs of one shape and class labels: pass a function that makes yours"
-            )
-        maker = nets.factory(model, self.shape, self.outputs) if isinstance(model, str) else model
+        clients: dict[Client, ClientData] = {}
+        for client, name in name_of_client.items():
+            rng = numpy_generator(seed, Purpose.DATA, 1, client)
+            data = client_data(name, self.pools[name], *shares, rng, samples)
+            clients[client] = replace(data, schema=schema, name=name if self.named else "")
+
+        maker = self._factory(model) if isinstance(model, str) else model
+        # Facts and hints that only the splits show.
         about, hints = tested_by(self.about, self.pools, clients.values())
         fields = {
             "objective": self.objective,
             "about": about,
             "hints": (*self.hints, *hints, *duplicate_hints(clients.values())),
-            **rest,
+            **world_fields,
         }
         if self.named:
             fields = by_names(fields, self.pools)
-        made = standardized(World(clients=clients, model=maker, **fields), standardize)
-        return with_standardized_targets(made, standardize_target, after)
+
+        # Constants are computed from the training splits, so they come last.
+        world = World(clients=clients, model=maker, **fields)
+        world = standardized(world, standardize)
+        return with_standardized_targets(world, standardize_target, after)
+
+    def _factory(self, model: str) -> Callable[[], torch.nn.Module]:
+        """A function that makes the model of a name, with the inputs and outputs that the data need."""
+        if not self.shape:
+            raise UserError(
+                f"the model {model!r} needs arrays as inputs, of one shape at all clients, "
+                "and these are of another form: pass a function that makes yours"
+            )
+        if not self.outputs:
+            raise UserError(
+                f"how many outputs the model {model!r} needs is not known for the loss "
+                f"{loss_name(self.objective.loss)} and targets that are whole numbers: "
+                "pass a function that makes yours"
+            )
+        return nets.factory(model, self.shape, self.outputs)
 
 
 def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
@@ -507,14 +646,22 @@ def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
     """
     if after is None:
         return dict(enumerate(names))
-    before = after.ids
-    new = [name for name in names if name not in before]
-    known = {before[name]: name for name in names if name in before}
-    if not known:
+    earlier_ids = after.ids
+    new_names: list[str] = []
+    earlier_clients: dict[Client, str] = {}
+    for name in names:
+        if name in earlier_ids:
+            earlier_clients[earlier_ids[name]] = name
+        else:
+            new_names.append(name)
+    if not earlier_clients:
         raise UserError(
-            f"after must be a world with some of these clients, by their names; it has none, such as {new[0]!r}"
+            "after must be a world with some of these clients, by their names; "
+            f"it has none, such as {new_names[0]!r}"
         )
-    return dict(sorted(known.items())) | dict(enumerate(new, 1 + max(after.clients)))
+    # An id that a client of the earlier world has is never given to another one.
+    first_new_id = 1 + max(after.clients)
+    return dict(sorted(earlier_clients.items())) | dict(enumerate(new_names, first_new_id))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -601,64 +748,66 @@ def from_lists(
         Linear(in_features=64, out_features=3, bias=True)
     """
     check_shares(train, validation, "share")
-    for setting, number, least in (("classes", classes, 1), ("seed", seed, 0)):
-        if number is not None and (not isinstance(number, int | np.integer) or number < least):
-            raise UserError(f"{setting} must be a whole number >= {least}, got {number!r}")
-    if objective is not None and not isinstance(objective, Objective):
-        raise UserError(
-            f"objective must be a coterie.Objective, such as coterie.REGRESSION, got {objective!r:.60}"
-        )
-    if not isinstance(clients, Mapping | Iterable) or isinstance(
-        clients, str | bytes | set | frozenset
-    ):
-        taken = "a list of each client's data, such as (x, y), or a mapping from the clients' names to them"
-        raise UserError(f"clients must be {taken}, got {brief(clients)}")
-    known = isinstance(clients, Mapping)
-    given = (
-        dict(clients)
-        if isinstance(clients, Mapping)
-        else {f"client {i}": one for i, one in enumerate(clients)}
-    )
-    if not given:
+    _check_arguments(clients, classes, objective, seed)
+
+    # Each client's data by its name, with plain arrays in place of tables, and columns, keys and
+    # classes in the order of the first client.
+    are_named = isinstance(clients, Mapping)
+    data_of_key: dict[Any, Any]
+    if isinstance(clients, Mapping):
+        data_of_key = dict(clients)
+    else:
+        data_of_key = {f"client {number}": data for number, data in enumerate(clients)}
+    if not data_of_key:
         raise UserError("a world needs at least one client")
-    names = [name_of(key) for key in given]
-    check_unlike(given, "clients")
-    given = order_of_each(given, order, gap)
+    names = [name_of(key) for key in data_of_key]
+    check_unlike(data_of_key, "clients")
+    data_of_key = order_of_each(data_of_key, order, gap)
+    contexts = {name: f"client {name}" if are_named else name for name in names}
     matching = Matching(None if after is None else after.about)
-    where = {name: f"client {name}" if known else name for name in names}
-    plain = {
-        name: matching.client(one, where[name])
-        for name, one in zip(names, given.values(), strict=True)
-    }
-    unwrapped = {
-        name: arrays
-        for name, one in plain.items()
-        if collate is None and (arrays := as_arrays(one)) is not None
-    }
+    client_data: dict[str, Any] = {}
+    for name, data in zip(names, data_of_key.values(), strict=True):
+        client_data[name] = matching.client(data, contexts[name])
+
+    # Data sets that only hold tensors become arrays, and need not be read item by item.
+    from_tensor_sets = {} if collate is not None else _arrays_of_tensor_sets(client_data)
+    client_data |= from_tensor_sets
+
+    # The objective, and whether the targets are classes.
+    hints = [] if objective is not None else _target_hints(client_data.values())
+    objective = objective or _objective(client_data.values())
+    as_classes = objective.loss is cross_entropy
+    if isinstance(model, str) and objective.plain_classes:
+        # Torch's own cross entropy of class numbers is the same loss.
+        as_classes = as_classes or _have_class_numbers(client_data.values())
+
     # A function that makes a model for a data set knows the shape of its items; a named model takes
     # what arrays become.
-    as_they_are = set() if isinstance(model, str) else set(unwrapped)
-    plain |= unwrapped
-    hints = [] if objective is not None else _target_hints(plain.values())
-    objective = objective or _objective(plain.values())
-    as_classes = objective.loss is cross_entropy
-    if as_classes:
-        check_scale({where[name]: one for name, one in plain.items() if name not in as_they_are})
-    named = {
-        name: own_pools(one, where[name], as_classes and name not in as_they_are, collate, gap)
-        for name, one in plain.items()
-    }
+    as_they_are = set() if isinstance(model, str) else set(from_tensor_sets)
+    becomes_classes = {name: as_classes and name not in as_they_are for name in names}
+    check_scale({contexts[name]: client_data[name] for name in names if becomes_classes[name]})
+    pools_of_clients: dict[str, Sequence[Pool | None]] = {}
+    for name, data in client_data.items():
+        pools_of_clients[name] = own_pools(
+            data, contexts[name], becomes_classes[name], collate, gap
+        )
+
+    # Pools of classes are checked together, and say how many outputs a model needs.
     if as_classes and all(
-        _has_classes(p) for three in named.values() for p in three if p is not None
+        _has_classes(client_pool) for _, client_pool in _each_pool(pools_of_clients)
     ):
-        data = of_pools(named, isinstance(model, str) and not nets.takes_tokens(model), classes)
+        as_features = isinstance(model, str) and not nets.takes_tokens(model)
+        own_data = of_pools(pools_of_clients, as_features, classes)
     else:
-        data = of_own_pools(named, objective)
-    about = {**matching.about, **about_order("", gap, named)}
-    data = replace(
-        data, named=known, objective=objective, about=about, hints=[*window_hints(named), *hints]
+        own_data = of_own_pools(pools_of_clients, objective)
+    own_data = replace(
+        own_data,
+        named=are_named,
+        objective=objective,
+        about={**matching.about, **about_order("", gap, pools_of_clients)},
+        hints=[*window_hints(pools_of_clients), *hints],
     )
-    return data.world(
+    return own_data.world(
         model,
         (train, validation),
         seed,
@@ -669,54 +818,99 @@ def from_lists(
     )
 
 
-def _has_classes(pool: Pool) -> bool:
+def _check_arguments(clients: Any, classes: Any, objective: Any, seed: Any) -> None:
+    """Refuse arguments of :func:`from_lists` that have another type."""
+    for setting, number, lowest in (("classes", classes, 1), ("seed", seed, 0)):
+        if number is not None and (not isinstance(number, int | np.integer) or number < lowest):
+            raise UserError(f"{setting} must be a whole number >= {lowest}, got {number!r}")
+    if objective is not None and not isinstance(objective, Objective):
+        wanted = "such as coterie.REGRESSION"
+        if callable(objective):
+            wanted = "such as coterie.Objective(loss=YOUR_LOSS) for a loss of your own"
+        raise UserError(f"objective must be a coterie.Objective, {wanted}, got {objective!r:.60}")
+    if not isinstance(clients, Mapping | Iterable) or isinstance(
+        clients, str | bytes | set | frozenset
+    ):
+        allowed = (
+            "a list of each client's data, such as (x, y), "
+            "or a mapping from the clients' names to them"
+        )
+        raise UserError(f"clients must be {allowed}, got {brief(clients)}")
+
+
+def _arrays_of_tensor_sets(client_data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name -> the arrays of a client whose data sets only hold tensors; other clients are left out."""
+    arrays_of_client: dict[str, dict[str, Any]] = {}
+    for name, data in client_data.items():
+        arrays = as_arrays(data)
+        if arrays is not None:
+            arrays_of_client[name] = arrays
+    return arrays_of_client
+
+
+def _has_classes(client_pool: Pool) -> bool:
     """Whether a pool has tensors, and class numbers as targets."""
-    return isinstance(pool.inputs, torch.Tensor) and not pool.targets.is_floating_point()
+    return (
+        isinstance(client_pool.inputs, torch.Tensor) and not client_pool.targets.is_floating_point()
+    )
+
+
+def _have_class_numbers(clients: Iterable[Any]) -> bool:
+    """Whether every client in memory has one whole number per example as target."""
+    for data in clients:
+        targets = _array_of(data, "y")
+        if targets is None:
+            return False
+        array = np.asarray(ordinary(targets, "y"))
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            return False
+    return True
 
 
 def _objective(clients: Iterable[Any]) -> Objective:
     """The objective for the clients' targets: of classes, unless they are several labels, or floats other than 0 and 1."""
-    found = [np.asarray(ordinary(y, "y")) for data in clients if (y := _targets(data)) is not None]
-    if found and all(y.dtype == bool and y.ndim == 2 for y in found):
+    target_arrays = []
+    for data in clients:
+        targets = _array_of(data, "y")
+        if targets is not None:
+            target_arrays.append(np.asarray(ordinary(targets, "y")))
+    # Columns of booleans are labels. Of one column, only floats with other values are numbers.
+    if target_arrays and all(array.dtype == bool and array.ndim == 2 for array in target_arrays):
         return MULTILABEL
-    return (
-        REGRESSION
-        if any(y.dtype.kind == "f" and not np.isin(y, (0, 1)).all() for y in found)
-        else CLASSIFICATION
-    )
+    for array in target_arrays:
+        if array.dtype.kind == "f" and not np.isin(array, (0, 1)).all():
+            return REGRESSION
+    return CLASSIFICATION
 
 
 def _target_hints(clients: Collection[Any]) -> list[str]:
     """A hint if the type of targets of tables of features decides between classes and numbers, and their values do not fit."""
-    parts = []
+    target_arrays = []
     for data in clients:
-        x, y = _named(data, "x"), _targets(data)
-        if y is None or getattr(x, "ndim", 0) != 2:
+        inputs = _array_of(data, "x")
+        targets = _array_of(data, "y")
+        if targets is None or getattr(inputs, "ndim", 0) != 2:
             return []
-        parts.append(np.asarray(y))
-    if (
-        not parts
-        or {part.ndim for part in parts} != {1}
-        or not all(part.dtype.kind in "iuf" for part in parts)
-    ):
+        target_arrays.append(np.asarray(targets))
+    # Targets of several columns, or of text, leave no doubt.
+    if not target_arrays or any(array.ndim != 1 for array in target_arrays):
         return []
-    values = np.concatenate(parts)
+    if any(array.dtype.kind not in "iuf" for array in target_arrays):
+        return []
     kind = "regression" if _objective(clients) is REGRESSION else "classification"
-    task = Task(kind, 1)
-    choices = "class numbers must be integers", "objective=coterie.REGRESSION"
-    return [text for text in [hint(values, task, "the target", *choices)] if text]
+    for_classes = "class numbers must be integers"
+    for_numbers = "objective=coterie.REGRESSION"
+    text = hint(
+        np.concatenate(target_arrays), Task(kind, 1), "the target", for_classes, for_numbers
+    )
+    return [text] if text else []
 
 
-def _targets(data: Any) -> Any:
-    """The targets of a client in memory, if they are one array."""
-    return _named(data, "y")
-
-
-def _named(data: Any, key: str) -> Any:
-    """The inputs (x) or targets (y) of a client in memory, if they are one array."""
-    found: Any = None
+def _array_of(data: Any, key: str) -> Any:
+    """The inputs (``"x"``) or targets (``"y"``) of a client in memory; None if they are not one array."""
+    array: Any = None
     if isinstance(data, Mapping):
-        found = data.get(key, data.get(f"{key}_train"))
+        array = data.get(key, data.get(f"{key}_train"))
     elif isinstance(data, Sequence) and len(data) > 1:
-        found = data["xy".index(key)]
-    return None if isinstance(found, Mapping | tuple) else found
+        array = data["xy".index(key)]
+    return None if isinstance(array, Mapping | tuple) else array

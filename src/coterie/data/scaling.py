@@ -14,7 +14,7 @@ from coterie.data.columns import listed
 from coterie.data.matching import column_names, is_table
 from coterie.data.objective import binary_cross_entropy, cross_entropy, squared_error
 from coterie.data.parts import ScenarioPart
-from coterie.data.schema import SHARED, Schema
+from coterie.data.schema import SHARED_SCALING, Schema
 from coterie.data.target_scale import LossOfStandardized, TargetScale
 from coterie.data.world import Split, World
 from coterie.settings import SettingError, UserError, setting
@@ -155,7 +155,7 @@ def standardized(world: World, how: str | Constants = "none") -> World:
             validation=new(d.validation),
             test=new(d.test),
             schema=replace(
-                d.schema or Schema(), scaling=SHARED, means=lists[0], deviations=lists[1]
+                d.schema or Schema(), scaling=SHARED_SCALING, means=lists[0], deviations=lists[1]
             ),
         )
         for key, d in data.items()

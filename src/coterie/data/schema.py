@@ -3,6 +3,11 @@
 Models are sent as numbers without names. So clients whose columns have another order, or whose
 classes have other numbers, train together without an error, and learn something wrong. A schema
 states what the numbers mean, so that clients can be compared before they train.
+
+Clients that train in one process have their columns and classes matched by ``matching`` before,
+and share one schema. Over Flower each client sends a schema, and ``engines.flower.schemas`` refuses
+one that differs from the federation's (:meth:`Schema.difference`). ``described`` makes the schema of
+a client's data from its tensors.
 """
 
 from __future__ import annotations
@@ -21,12 +26,33 @@ from coterie.printable import printable
 from coterie.settings import SettingError, UserError, nearest
 from coterie.settings.calls import public
 
-NONE, SHARED, OWN = "none", "shared", "own"
-SCALINGS = ("", NONE, SHARED, OWN)
-"""not known; the inputs as they are; standardized by constants that all clients share; by each
-client's own constants."""
+NOT_SCALED = "none"
+"""The inputs are as they are."""
 
-PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+SHARED_SCALING = "shared"
+"""The inputs are standardized by constants that all clients share."""
+
+OWN_SCALING = "own"
+"""The inputs are standardized by each client's own constants."""
+
+SCALINGS = ("", NOT_SCALED, SHARED_SCALING, OWN_SCALING)
+"""What a schema can say of scaling; an empty text if it is not known."""
+
+FEDERATION_SCALING_WORDS = {
+    NOT_SCALED: "are not standardized",
+    SHARED_SCALING: "are, by shared constants",
+    OWN_SCALING: "are, by each client's own constants",
+}
+"""Scaling -> the end of a sentence about the federation's inputs."""
+
+CLIENT_SCALING_WORDS = {
+    NOT_SCALED: "are not standardized",
+    SHARED_SCALING: "are standardized by shared constants",
+    OWN_SCALING: "are standardized by each client's own constants",
+}
+"""Scaling -> the end of a phrase about the client's inputs."""
+
+FIELDS_OF_PART: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "columns": ("columns",),
         "types": ("dtypes", "inputs"),
@@ -45,17 +71,17 @@ SHOWN_NAMES = 6
 SHOWN_DIFFERENCES = 3
 """Most differences that a sentence lists."""
 
-LONGEST_SHOWN = 60
+MAX_SHOWN_LETTERS = 60
 """Most characters of a name that a sentence quotes."""
 
-CLOSE = 1e-5
+EQUAL_CONSTANTS = 1e-5
 """Two scaling constants are equal if they differ by at most this share of their size, or of the
 deviation."""
 
-LONGEST_FILE = 1 << 22
+MAX_FILE_BYTES = 1 << 22
 """Most bytes of a file with a schema."""
 
-SIGNIFICANT = 6
+DIGITS_IN_DIGEST = 6
 """Digits of a scaling constant that its digest depends on."""
 
 
@@ -106,86 +132,91 @@ class Schema:
     metrics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # The types of all fields first, so that the checks below can count on them.
         for field in fields(self):
             if isinstance(field.default, str):
                 self._check_text(field.name)
             else:
                 self._take_list(field.name)
-        for name in ("columns", "targets", "classes", "metrics"):
-            names = getattr(self, name)
-            if len(set(names)) < len(names):
-                twice = next(each for each in names if names.count(each) > 1)
-                raise SettingError(
-                    f"Schema.{name} must have each name once, got {quoted(twice)} twice"
-                )
+        for field_name in ("columns", "targets", "classes", "metrics"):
+            self._check_distinct(field_name)
         if self.dtypes and len(self.dtypes) != len(self.columns):
             raise SettingError(
                 f"Schema.dtypes must have one entry per column, {len(self.columns)}, got {len(self.dtypes)}"
             )
         if self.scaling not in SCALINGS:
-            near = nearest(self.scaling, SCALINGS[1:])
+            suggestion = nearest(self.scaling, SCALINGS[1:])
             raise SettingError(
-                f"Schema.scaling must be {NONE}, {SHARED} or {OWN}, got {quoted(self.scaling)}{near}"
+                f"Schema.scaling must be {NOT_SCALED}, {SHARED_SCALING} or {OWN_SCALING}, "
+                f"got {quoted(self.scaling)}{suggestion}"
             )
         self._check_constants("means", "deviations", len(self.columns))
         self._check_constants("target_means", "target_deviations", len(self.targets))
 
-    def _check_text(self, name: str) -> None:
-        value = getattr(self, name)
+    def _check_text(self, field_name: str) -> None:
+        value = getattr(self, field_name)
         if not isinstance(value, str):
-            raise SettingError(f"Schema.{name} must be a text, got {value!r:.60}")
+            raise SettingError(f"Schema.{field_name} must be a text, got {value!r:.60}")
 
-    def _take_list(self, name: str) -> None:
+    def _take_list(self, field_name: str) -> None:
         """Make a field a tuple, of texts or of finite numbers."""
-        given, numbers = getattr(self, name), name.endswith(("means", "deviations"))
-        kind = "finite numbers" if numbers else "texts"
-        if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__iter__"):
-            raise SettingError(f"Schema.{name} must be a list of {kind}, got {given!r:.60}")
-        values = tuple(given)
-        right = (
-            all(map(_is_finite, values))
-            if numbers
-            else all(isinstance(value, str) for value in values)
-        )
-        if not right:
-            raise SettingError(f"Schema.{name} must be a list of {kind}, got {list(values)!r:.60}")
-        object.__setattr__(self, name, tuple(map(float, values)) if numbers else values)
-
-    def _check_constants(self, means: str, deviations: str, count: int) -> None:
-        centres, widths = getattr(self, means), getattr(self, deviations)
-        if len(centres) != len(widths) or (count and len(centres) not in (0, 1, count)):
-            needed = (
-                f"one number, or one for each of {count}"
-                if count
-                else "as many numbers as the other"
-            )
+        entries = getattr(self, field_name)
+        has_numbers = field_name.endswith(("means", "deviations"))
+        kind = "finite numbers" if has_numbers else "texts"
+        if isinstance(entries, str | bytes | Mapping) or not hasattr(entries, "__iter__"):
+            raise SettingError(f"Schema.{field_name} must be a list of {kind}, got {entries!r:.60}")
+        values = tuple(entries)
+        fits = _is_finite if has_numbers else _is_text
+        if not all(map(fits, values)):
             raise SettingError(
-                f"Schema.{means} and Schema.{deviations} must have {needed}, got {len(centres)} and {len(widths)}"
+                f"Schema.{field_name} must be a list of {kind}, got {list(values)!r:.60}"
             )
-        if any(width <= 0 for width in widths):
-            raise SettingError(f"Schema.{deviations} must be > 0, got {min(widths):g}")
-        if centres and means == "means" and self.scaling in (NONE, OWN):
-            raise SettingError(
-                f"Schema.scaling {self.scaling} has no constants to compare, got Schema.{means} and {deviations}"
-            )
+        object.__setattr__(self, field_name, tuple(map(float, values)) if has_numbers else values)
 
-    # -- as JSON, TOML and digests
-    # ----------------------------------------------------------------------------------------
+    def _check_distinct(self, field_name: str) -> None:
+        names = getattr(self, field_name)
+        if len(set(names)) == len(names):
+            return
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingError(
+                    f"Schema.{field_name} must have each name once, got {quoted(name)} twice"
+                )
+
+    def _check_constants(self, means_field: str, deviations_field: str, count: int) -> None:
+        """Check that means and deviations fit together, and fit ``count`` columns; 0 if these are not known."""
+        means = getattr(self, means_field)
+        deviations = getattr(self, deviations_field)
+        if len(means) != len(deviations) or (count and len(means) not in (0, 1, count)):
+            needed = "as many numbers as the other"
+            if count:
+                needed = f"one number, or one for each of {count}"
+            raise SettingError(
+                f"Schema.{means_field} and Schema.{deviations_field} must have {needed}, "
+                f"got {len(means)} and {len(deviations)}"
+            )
+        if any(deviation <= 0 for deviation in deviations):
+            raise SettingError(f"Schema.{deviations_field} must be > 0, got {min(deviations):g}")
+        if means and means_field == "means" and self.scaling in (NOT_SCALED, OWN_SCALING):
+            raise SettingError(
+                f"Schema.scaling {self.scaling} has no constants to compare, "
+                f"got Schema.{means_field} and {deviations_field}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return the known fields as a value for JSON."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-            if value
-        }
+        values: dict[str, Any] = {}
+        for field_name, value in asdict(self).items():
+            if value:
+                values[field_name] = list(value) if isinstance(value, tuple) else value
+        return values
 
     @classmethod
-    def of(cls, found: Any) -> Schema:
+    def of(cls, schema_fields: Any) -> Schema:
         """Read a schema from JSON or TOML.
 
         Args:
-            found: A mapping from the names of fields to values, possibly from an unknown sender.
+            schema_fields: A mapping from the names of fields to values, possibly from an unknown sender.
 
         Returns:
             The schema.
@@ -193,20 +224,21 @@ class Schema:
         Raises:
             SettingError: It is no mapping, or a field is unknown or not valid.
         """
-        if isinstance(found, Schema):
-            return found
-        if not isinstance(found, Mapping):
+        if isinstance(schema_fields, Schema):
+            return schema_fields
+        if not isinstance(schema_fields, Mapping):
             raise SettingError(
-                f"a schema must be a mapping from fields to values, got {found!r:.60}"
+                f"a schema must be a mapping from fields to values, got {schema_fields!r:.60}"
             )
-        known = [field.name for field in fields(cls)]
-        for name in found:
-            if name not in known:
-                near = nearest(name, known) if isinstance(name, str) else ""
+        field_names = [field.name for field in fields(cls)]
+        for key in schema_fields:
+            if key not in field_names:
+                suggestion = nearest(key, field_names) if isinstance(key, str) else ""
                 raise SettingError(
-                    f"a schema has no field {quoted(str(name))}{near} (fields: {', '.join(known)})"
+                    f"a schema has no field {quoted(str(key))}{suggestion} "
+                    f"(fields: {', '.join(field_names)})"
                 )
-        return cls(**found)
+        return cls(**schema_fields)
 
     @classmethod
     def from_file(cls, path: Path | str) -> Schema:
@@ -221,103 +253,100 @@ class Schema:
         Raises:
             UserError: The file cannot be read, or a field is unknown or not valid.
         """
-        found = read_toml_file(path, "the schema", LONGEST_FILE)
+        content = read_toml_file(path, "the schema", MAX_FILE_BYTES)
         try:
-            return cls.of(found)
+            return cls.of(content)
         except SettingError as error:
             raise SettingError(f"the schema {path}: {error}") from None
 
     def digests(self) -> dict[str, str]:
         """Return part -> a digest of its fields, as 32 hexadecimal digits; empty for a part that is not known."""
-        found = {}
-        for part, names in PARTS.items():
-            values = {name: _canonical(value) for name in names if (value := getattr(self, name))}
-            text = json.dumps([part, values], sort_keys=True)
-            found[part] = (
-                hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-                if values
-                else ""
-            )
-        return found
+        digest_of_part = {}
+        for part, field_names in FIELDS_OF_PART.items():
+            known_values: dict[str, Any] = {}
+            for field_name in field_names:
+                value = getattr(self, field_name)
+                if value:
+                    known_values[field_name] = _canonical(value)
+            if not known_values:
+                digest_of_part[part] = ""
+                continue
+            # The name of the part is hashed too, so that no two parts have the same digest.
+            text = json.dumps([part, known_values], sort_keys=True)
+            hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
+            digest_of_part[part] = hashed.hexdigest()
+        return digest_of_part
 
     def only(self, *parts: str) -> Schema:
-        """Return the schema with some parts, see :data:`PARTS`; the others are not known."""
-        names = [name for part in parts for name in PARTS[part]]
-        return Schema(**{name: getattr(self, name) for name in names})
+        """Return the schema with some parts, see :data:`FIELDS_OF_PART`; the others are not known."""
+        kept_fields: dict[str, Any] = {}
+        for part in parts:
+            for field_name in FIELDS_OF_PART[part]:
+                kept_fields[field_name] = getattr(self, field_name)
+        return Schema(**kept_fields)
 
-    def overridden(self, given: Schema) -> Schema:
+    def overridden(self, stated: Schema) -> Schema:
         """Return this schema with the known fields of another one in place of its own. Scaling is replaced as a whole."""
-        new = {
-            field.name: value for field in fields(given) if (value := getattr(given, field.name))
-        }
-        if given.scaling or given.means:
-            new |= {name: getattr(given, name) for name in ("scaling", "means", "deviations")}
-        return replace(self, **new)
-
-    # -- differences in words
-    # ---------------------------------------------------------------------------------------------
+        new_values: dict[str, Any] = {}
+        for field in fields(stated):
+            value = getattr(stated, field.name)
+            if value:
+                new_values[field.name] = value
+        # Constants say nothing without the kind of scaling that they belong to.
+        if stated.scaling or stated.means:
+            for field_name in ("scaling", "means", "deviations"):
+                new_values[field_name] = getattr(stated, field_name)
+        return replace(self, **new_values)
 
     def difference(self, federation: Schema) -> str | None:
         """Return how this schema differs from that of a federation, in words; None if all that both know is equal."""
-        return in_words(
-            sentence for part in PARTS for sentence in self.differences(federation, part)
-        )
+        sentences: list[str] = []
+        for part in FIELDS_OF_PART:
+            sentences += self.differences(federation, part)
+        return in_words(sentences)
 
     def differences(self, federation: Schema, part: str) -> list[str]:
-        """Return the differences in one part, see :data:`PARTS`, in words. What one of the two does not know is equal."""
-        found: list[str] = []
-        if part == "columns":
-            found += _of_columns(self.columns, federation.columns)
-        elif part == "types":
-            found += _of_dtypes(self, federation)
-            same_count = len(self.columns) == len(
-                federation.columns
-            )  # otherwise the columns say it
-            if _differ(self.inputs, federation.inputs) and same_count:
-                found.append(
-                    f"its inputs are {shown(self.inputs)}, the federation's are {shown(federation.inputs)}"
-                )
-        elif part == "target":
-            if _differ(self.targets, federation.targets):
-                found.append(
-                    f"its targets are {listed(self.targets)}, the federation's are {listed(federation.targets)}"
-                )
-            if _differ(self.task, federation.task):
-                found.append(
-                    f"its targets are for {shown(self.task)}, the federation's for {shown(federation.task)}"
-                )
-        elif part == "classes":
-            found += _of_classes(self.classes, federation.classes)
-        elif part == "scaling":
-            found += _of_scaling(self, federation)
-        else:
-            if _differ(self.loss, federation.loss):
-                found.append(
-                    f"its loss is {shown(self.loss)}, the federation's is {shown(federation.loss)}"
-                )
-            if _differ(self.metrics, federation.metrics):
-                found.append(
-                    f"its metrics are {listed(self.metrics)}, the federation's are {listed(federation.metrics)}"
-                )
-        return found
+        """Return the differences in one part, see :data:`FIELDS_OF_PART`, in words.
+
+        What one of the two does not know is equal.
+        """
+        match part:
+            case "columns":
+                return _of_columns(self.columns, federation.columns)
+            case "types":
+                return _of_types(self, federation)
+            case "target":
+                return [
+                    *_of_lists("targets", self.targets, federation.targets),
+                    *_of_task(self.task, federation.task),
+                ]
+            case "classes":
+                return _of_classes(self.classes, federation.classes)
+            case "scaling":
+                return _of_scaling(self, federation)
+            case _:
+                return [
+                    *_of_loss(self.loss, federation.loss),
+                    *_of_lists("metrics", self.metrics, federation.metrics),
+                ]
 
 
-def in_words(differences: Any) -> str | None:
+def in_words(differences: Sequence[str]) -> str | None:
     """Return one sentence with the first of several differences; None if there are none."""
-    found = list(differences)
-    more = len(found) - SHOWN_DIFFERENCES
-    rest = (
-        [f"and {more} further differences" if more > 1 else "and one further difference"]
-        if more > 0
-        else []
-    )
-    return "; ".join([*found[:SHOWN_DIFFERENCES], *rest]) or None
+    # The first differences say enough: clients with other columns differ in everything after.
+    sentences = list(differences[:SHOWN_DIFFERENCES])
+    further_count = len(differences) - SHOWN_DIFFERENCES
+    if further_count > 1:
+        sentences.append(f"and {further_count} further differences")
+    elif further_count == 1:
+        sentences.append("and one further difference")
+    return "; ".join(sentences) or None
 
 
 def shown(text: str) -> str:
     """A text of an unknown sender for a sentence: printable and short."""
     line = printable(text)
-    return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN - 3]}..."
+    return line if len(line) <= MAX_SHOWN_LETTERS else f"{line[: MAX_SHOWN_LETTERS - 3]}..."
 
 
 def quoted(text: str) -> str:
@@ -327,8 +356,10 @@ def quoted(text: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Such texts as a list; of many, the first ones."""
-    some = ", ".join(map(quoted, names[:SHOWN_NAMES]))
-    return f"[{some}, ... {len(names)} in all]" if len(names) > SHOWN_NAMES else f"[{some}]"
+    first_names = ", ".join(map(quoted, names[:SHOWN_NAMES]))
+    if len(names) > SHOWN_NAMES:
+        return f"[{first_names}, ... {len(names)} in all]"
+    return f"[{first_names}]"
 
 
 def _is_finite(value: Any) -> bool:
@@ -337,157 +368,230 @@ def _is_finite(value: Any) -> bool:
     )
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _canonical(value: Any) -> Any:
     """The value of a field as its digest depends on it: equal constants may differ in their last digits."""
-    if isinstance(value, tuple):
-        return [f"{one + 0.0:.{SIGNIFICANT}g}" if isinstance(one, float) else one for one in value]
-    return value
+    if not isinstance(value, tuple):
+        return value
+    # Adding 0.0 makes -0.0 and 0.0 the same text.
+    return [
+        f"{entry + 0.0:.{DIGITS_IN_DIGEST}g}" if isinstance(entry, float) else entry
+        for entry in value
+    ]
 
 
-def _differ(own: Any, theirs: Any) -> bool:
+def _differ(ours: Any, federations: Any) -> bool:
     """Whether two fields are known and differ."""
-    return bool(own) and bool(theirs) and own != theirs
+    return bool(ours) and bool(federations) and ours != federations
 
 
-def _of_columns(own: Sequence[str], theirs: Sequence[str]) -> list[str]:
-    if not _differ(own, theirs):
+def _first_difference(names: Sequence[str], federation_names: Sequence[str]) -> int | None:
+    """The first place where two lists have other names; None if one begins with the other."""
+    pairs = zip(names, federation_names, strict=False)
+    for place, (name, federation_name) in enumerate(pairs):
+        if name != federation_name:
+            return place
+    return None
+
+
+def _of_columns(columns: Sequence[str], federation_columns: Sequence[str]) -> list[str]:
+    if not _differ(columns, federation_columns):
         return []
-    at = next(
-        (i for i, (one, other) in enumerate(zip(own, theirs, strict=False)) if one != other), None
-    )
-    place = (
-        ""
-        if at is None
-        else f"column {at + 1} is {quoted(own[at])}, the federation's is {quoted(theirs[at])}"
-    )
-    if sorted(own) == sorted(theirs):
-        return [f"it has the same columns in another order: {place}"]
-    lacks, has = _without(theirs, own), _without(own, theirs)
-    found = [place] if place else []
-    if len(own) != len(theirs):
-        found.append(f"it has {len(own)} columns, the federation has {len(theirs)}")
-    if lacks:
-        found.append(f"it lacks {listed(lacks)}")
-    if has:
-        found.append(f"the federation lacks {listed(has)}")
-    return [", ".join(found)]
+    # The first column that differs, then the numbers, then what each side has alone.
+    sentence_parts = []
+    place = _first_difference(columns, federation_columns)
+    if place is not None:
+        sentence_parts.append(
+            f"column {place + 1} is {quoted(columns[place])}, "
+            f"the federation's is {quoted(federation_columns[place])}"
+        )
+    # The same names cannot differ in their number, so that there is a first difference.
+    if sorted(columns) == sorted(federation_columns):
+        return [f"it has the same columns in another order: {sentence_parts[0]}"]
+    if len(columns) != len(federation_columns):
+        sentence_parts.append(
+            f"it has {len(columns)} columns, the federation has {len(federation_columns)}"
+        )
+    sentence_parts += _lacking(columns, federation_columns)
+    return [", ".join(sentence_parts)]
 
 
-def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
-    known = set(others)
-    return [name for name in names if name not in known]
+def _lacking(names: Sequence[str], federation_names: Sequence[str]) -> list[str]:
+    """Which names one of the two lists has alone."""
+    sentence_parts = []
+    federation_only = _without(federation_names, names)
+    if federation_only:
+        sentence_parts.append(f"it lacks {listed(federation_only)}")
+    client_only = _without(names, federation_names)
+    if client_only:
+        sentence_parts.append(f"the federation lacks {listed(client_only)}")
+    return sentence_parts
 
 
-def _of_dtypes(own: Schema, federation: Schema) -> list[str]:
-    theirs = dict(zip(federation.columns, federation.dtypes, strict=False))
-    found = []
-    for name, dtype in zip(own.columns, own.dtypes, strict=False):
-        if _differ(dtype, theirs.get(name, "")):
-            found.append(
-                f"column {quoted(name)} is of type {shown(dtype)}, the federation's of {shown(theirs[name])}"
+def _without(names: Sequence[str], removed_names: Sequence[str]) -> list[str]:
+    removed = set(removed_names)
+    return [name for name in names if name not in removed]
+
+
+def _of_types(schema: Schema, federation: Schema) -> list[str]:
+    """Differences of the types of columns with the same name, and of the inputs."""
+    sentences = []
+    federation_dtypes = dict(zip(federation.columns, federation.dtypes, strict=False))
+    for name, dtype in zip(schema.columns, schema.dtypes, strict=False):
+        if _differ(dtype, federation_dtypes.get(name, "")):
+            sentences.append(
+                f"column {quoted(name)} is of type {shown(dtype)}, "
+                f"the federation's of {shown(federation_dtypes[name])}"
             )
-    return found
+    # Another number of columns is a difference of the columns already.
+    has_same_count = len(schema.columns) == len(federation.columns)
+    if has_same_count and _differ(schema.inputs, federation.inputs):
+        sentences.append(
+            f"its inputs are {shown(schema.inputs)}, "
+            f"the federation's are {shown(federation.inputs)}"
+        )
+    return sentences
 
 
-def _of_classes(own: Sequence[str], theirs: Sequence[str]) -> list[str]:
-    if not _differ(own, theirs):
+def _of_lists(noun: str, names: Sequence[str], federation_names: Sequence[str]) -> list[str]:
+    if not _differ(names, federation_names):
         return []
-    lacks, has = _without(theirs, own), _without(own, theirs)
-    if max(len(own), len(theirs)) <= SHOWN_NAMES:
-        return [f"its classes are {listed(own)}, the federation's are {listed(theirs)}"]
-    if not lacks and not has:
-        at = next(i for i, (one, other) in enumerate(zip(own, theirs, strict=True)) if one != other)
-        first = f"class {at} is {quoted(own[at])}, the federation's is {quoted(theirs[at])}"
-        return [f"it has the same classes in another order: {first}"]
-    found = [f"it has {len(own)} classes, the federation has {len(theirs)}"]
-    found += [f"it lacks {listed(lacks)}"] if lacks else []
-    found += [f"the federation lacks {listed(has)}"] if has else []
-    return [", ".join(found)]
+    return [f"its {noun} are {listed(names)}, the federation's are {listed(federation_names)}"]
 
 
-def _of_scaling(own: Schema, federation: Schema) -> list[str]:
-    words = {
-        NONE: "are not standardized",
-        SHARED: "are, by shared constants",
-        OWN: "are, by each client's own constants",
-    }
-    if _differ(own.scaling, federation.scaling):
-        ours = words[own.scaling].replace("are, by", "are standardized by")
-        return [f"its inputs {ours}, the federation's {words[federation.scaling]}"]
-    inputs = "column", own.columns, federation.columns
-    targets = "target", own.targets, federation.targets
+def _of_task(task: str, federation_task: str) -> list[str]:
+    if not _differ(task, federation_task):
+        return []
+    return [f"its targets are for {shown(task)}, the federation's for {shown(federation_task)}"]
+
+
+def _of_loss(loss: str, federation_loss: str) -> list[str]:
+    if not _differ(loss, federation_loss):
+        return []
+    return [f"its loss is {shown(loss)}, the federation's is {shown(federation_loss)}"]
+
+
+def _of_classes(classes: Sequence[str], federation_classes: Sequence[str]) -> list[str]:
+    if not _differ(classes, federation_classes):
+        return []
+    # A reader can compare short lists; of long ones, only the difference is stated.
+    if max(len(classes), len(federation_classes)) <= SHOWN_NAMES:
+        return _of_lists("classes", classes, federation_classes)
+    sentence_parts = _lacking(classes, federation_classes)
+    if not sentence_parts:
+        place = _first_difference(classes, federation_classes)
+        assert place is not None
+        return [
+            f"it has the same classes in another order: class {place} is {quoted(classes[place])}, "
+            f"the federation's is {quoted(federation_classes[place])}"
+        ]
+    counts = f"it has {len(classes)} classes, the federation has {len(federation_classes)}"
+    return [", ".join([counts, *sentence_parts])]
+
+
+def _of_scaling(schema: Schema, federation: Schema) -> list[str]:
+    # Constants can be compared only if both sides scale in the same way.
+    if _differ(schema.scaling, federation.scaling):
+        return [
+            f"its inputs {CLIENT_SCALING_WORDS[schema.scaling]}, "
+            f"the federation's {FEDERATION_SCALING_WORDS[federation.scaling]}"
+        ]
     return [
         *_of_constants(
-            *inputs, (own.means, own.deviations), (federation.means, federation.deviations)
+            "column",
+            schema.columns,
+            federation.columns,
+            (schema.means, schema.deviations),
+            (federation.means, federation.deviations),
         ),
         *_of_constants(
-            *targets,
-            (own.target_means, own.target_deviations),
+            "target",
+            schema.targets,
+            federation.targets,
+            (schema.target_means, schema.target_deviations),
             (federation.target_means, federation.target_deviations),
         ),
     ]
 
 
-Constants = tuple[Sequence[float], Sequence[float]]
+MeansAndDeviations = tuple[Sequence[float], Sequence[float]]
 """Means and deviations; one number may stand for all columns."""
 
 
 def _of_constants(
-    what: str, names: Sequence[str], other_names: Sequence[str], own: Constants, theirs: Constants
+    noun: str,
+    names: Sequence[str],
+    federation_names: Sequence[str],
+    constants: MeansAndDeviations,
+    federation_constants: MeansAndDeviations,
 ) -> list[str]:
     """The differences of the constants of columns that both have: by name, whatever the order, or else by place."""
-    count = max(len(own[0]), len(theirs[0]))
-    if not own[0] or not theirs[0]:
+    count = len(constants[0])
+    federation_count = len(federation_constants[0])
+    if not count or not federation_count:
         return []
-    if names and other_names:
-        ours, others = (
-            _by_name(list(map(quoted, names)), own),
-            _by_name(list(map(quoted, other_names)), theirs),
+
+    # Columns with names are compared by name, whatever their order.
+    if names and federation_names:
+        return _of_each_column(
+            _by_name(list(map(quoted, names)), constants),
+            _by_name(list(map(quoted, federation_names)), federation_constants),
         )
-    elif {len(own[0]), len(theirs[0])} <= {1, count}:
-        places = [quoted(name) for name in names] or [f"{what} {i + 1}" for i in range(count)]
-        ours, others = _by_name(places, own), _by_name(places, theirs)
-    else:
-        return [f"it is standardized by {len(own[0])} means, the federation by {len(theirs[0])}"]
-    return _of_each(ours, others)
+
+    # Without names they are compared by their place; one number stands for all columns.
+    columns = max(count, federation_count)
+    if not {count, federation_count} <= {1, columns}:
+        return [f"it is standardized by {count} means, the federation by {federation_count}"]
+    places = [quoted(name) for name in names]
+    places = places or [f"{noun} {place + 1}" for place in range(columns)]
+    return _of_each_column(_by_name(places, constants), _by_name(places, federation_constants))
 
 
-def _by_name(names: Sequence[str], constants: Constants) -> dict[str, tuple[float, float]]:
+def _by_name(names: Sequence[str], constants: MeansAndDeviations) -> dict[str, tuple[float, float]]:
     """Name of a column -> its mean and deviation."""
     means, deviations = constants
-    return {
-        name: (means[i % len(means)], deviations[i % len(means)]) for i, name in enumerate(names)
-    }
+    constants_of_name = {}
+    for place, name in enumerate(names):
+        # One mean may stand for all columns.
+        index = place % len(means)
+        constants_of_name[name] = (means[index], deviations[index])
+    return constants_of_name
 
 
-def _of_each(
-    own: Mapping[str, tuple[float, float]], theirs: Mapping[str, tuple[float, float]]
+def _of_each_column(
+    constants: Mapping[str, tuple[float, float]],
+    federation_constants: Mapping[str, tuple[float, float]],
 ) -> list[str]:
     """The differences of the mean and deviation of each column that both have."""
-    found = []
-    for name, (mean, deviation) in own.items():
-        if name not in theirs:
+    sentences = []
+    for name, (mean, deviation) in constants.items():
+        if name not in federation_constants:
             continue
-        other_mean, other_deviation = theirs[name]
-        if not math.isclose(
-            mean, other_mean, rel_tol=CLOSE, abs_tol=CLOSE * min(deviation, other_deviation)
-        ):
-            found.append(
-                f"{name} is standardized with mean {mean:.6g}, the federation's with {other_mean:.6g}"
+        federation_mean, federation_deviation = federation_constants[name]
+        # A mean near 0 cannot be compared by its own size, so the deviation counts, too.
+        mean_tolerance = EQUAL_CONSTANTS * min(deviation, federation_deviation)
+        if not math.isclose(mean, federation_mean, rel_tol=EQUAL_CONSTANTS, abs_tol=mean_tolerance):
+            sentences.append(
+                f"{name} is standardized with mean {mean:.6g}, "
+                f"the federation's with {federation_mean:.6g}"
             )
-        if not math.isclose(deviation, other_deviation, rel_tol=CLOSE):
-            found.append(
-                f"{name} is standardized with deviation {deviation:.6g}, the federation's with {other_deviation:.6g}"
+        if not math.isclose(deviation, federation_deviation, rel_tol=EQUAL_CONSTANTS):
+            sentences.append(
+                f"{name} is standardized with deviation {deviation:.6g}, "
+                f"the federation's with {federation_deviation:.6g}"
             )
-    return found
+    return sentences
 
 
-def checked(given: Any, where: str) -> Schema:
+def checked(schema_or_path: Any, context: str) -> Schema:
     """Return a schema that was given as such, as a mapping, or as the path of a TOML file.
 
     Args:
-        given: What was given.
-        where: Where, for the message.
+        schema_or_path: What was given.
+        context: Where, for the message.
 
     Returns:
         The schema.
@@ -495,9 +599,9 @@ def checked(given: Any, where: str) -> Schema:
     Raises:
         UserError: It is none of these, or not valid.
     """
-    if isinstance(given, str | Path):
-        return Schema.from_file(given)
+    if isinstance(schema_or_path, str | Path):
+        return Schema.from_file(schema_or_path)
     try:
-        return Schema.of(given)
+        return Schema.of(schema_or_path)
     except UserError as error:
-        raise SettingError(f"{where}: {error}") from None
+        raise SettingError(f"{context}: {error}") from None

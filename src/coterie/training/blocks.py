@@ -281,7 +281,7 @@ class Block:
         all_examples = replace(
             self.torch_loss, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)
         )
-        examples = all_examples.each(present.numel())
+        examples = all_examples.example_losses(present.numel())
         if examples is None:
             return None
         shares = present

@@ -18,7 +18,7 @@ from typing import Any
 from flwr.app import ConfigRecord, RecordDict
 
 from coterie.core import Client
-from coterie.data.schema import PARTS, Schema, in_words, quoted, shown
+from coterie.data.schema import FIELDS_OF_PART, Schema, in_words, quoted, shown
 from coterie.engines.flower.messages import SCHEMA, Unfit
 from coterie.settings import SettingError, nearest
 
@@ -86,12 +86,12 @@ class Stated:
     @property
     def key(self) -> tuple[str, ...]:
         """The digests in order: equal for nodes with equal schemas."""
-        return tuple(self.digests[part] for part in PARTS)
+        return tuple(self.digests[part] for part in FIELDS_OF_PART)
 
     def difference(self, federation: Stated) -> str | None:
         """Return how the node differs from the federation, in words; None if all that both know is equal."""
         differences = [self.model] if self.model else []
-        for part in PARTS:
+        for part in FIELDS_OF_PART:
             own_digest = self.digests[part]
             federation_digest = federation.digests[part]
             # An empty digest means that this side does not know the part.
@@ -135,10 +135,10 @@ class Stated:
         model = value.get("model", "")
         if (
             not isinstance(digests, Mapping)
-            or set(digests) != set(PARTS)
+            or set(digests) != set(FIELDS_OF_PART)
             or not all(map(_is_digest, digests.values()))
         ):
-            raise Unfit(f"its schema must have a digest of each part ({', '.join(PARTS)})")
+            raise Unfit(f"its schema must have a digest of each part ({', '.join(FIELDS_OF_PART)})")
         if (
             not isinstance(versions, Mapping)
             or len(versions) > MOST_VERSIONS
