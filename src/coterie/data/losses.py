@@ -430,8 +430,11 @@ def for_several_models(loss: Loss, outputs: torch.Tensor, targets: torch.Tensor)
         targets: Their targets.
     """
     # A module of the user's own may change its parameters and buffers.
-    is_own_module = isinstance(loss, torch.nn.Module) and not is_torchs(loss)
-    if is_own_module and [*loss.parameters(), *loss.buffers()]:
+    if (
+        isinstance(loss, torch.nn.Module)
+        and not is_torchs(loss)
+        and [*loss.parameters(), *loss.buffers()]
+    ):
         return False
     model_outputs = torch.stack([outputs, outputs.roll(1, 0), -outputs]).float().requires_grad_()
     model_targets = targets.expand(3, *targets.shape)
