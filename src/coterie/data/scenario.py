@@ -137,7 +137,7 @@ class Scenario:
         for name, value in {**unchanged, **other_settings, **parts}.items():
             if name in unchanged:
                 object.__setattr__(self, name, value)
-            elif not _is_unused_option(name, value):
+            else:
                 raise self._unknown(name, value, parts, settings)
         self._check()
 
@@ -468,14 +468,6 @@ def _class_of(part: str, main_value: Any) -> type[ScenarioPart]:
     if part == "dataset" and isinstance(main_value, str):
         return settings_class(main_value)
     return SCENARIO_PARTS[part]
-
-
-def _is_unused_option(name: str, value: Any) -> bool:
-    """Whether a setting is a default of another data set, as runs recorded all of them at first."""
-    if not datasets_with(name):
-        return False
-    default = Scenario.default_of(name)
-    return value == default or (value in ("none", []) and not default)
 
 
 def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
