@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.engines.flower.masking import Form
-from coterie.masks import MaskedSum, Masker
+from coterie.contrib.private.flower.sum_layout import SumLayout
+from coterie.contrib.private.masks import MaskedSum, Masker
 from coterie.randomness import seeded
 
 NUMBER = 4
@@ -38,8 +38,8 @@ class Costs:
     """Seconds and bytes of one masked sum."""
 
     def __init__(self, clients: int, parameters: int) -> None:
-        self.ids, self.form = range(clients), Form(parameters, 0, clients, 1.0)
-        self.server = MaskedSum(b"benchmark", self.form.size)
+        self.ids, self.layout = range(clients), SumLayout(parameters, 0, clients, 1.0)
+        self.server = MaskedSum(b"benchmark", self.layout.size)
         self.maskers = {c: Masker(c, b"benchmark") for c in self.ids}
         self.bytes = 0
         self.client: list[float] = []
@@ -65,13 +65,13 @@ class Costs:
         out = {c: self.maskers[c].unmask(arrived) for c in there}
         self.bytes += sum(hexed([each.seeds, each.keys]) + hexed(arrived) for each in out.values())
         total = self._server(lambda: self.server.unmasked(out))
-        rows, (weight,), _, _ = self.form.decode(total)
+        rows, (weight,), _, _ = self.layout.decode(total)
         assert abs(rows[0] / weight - expected).max() < 1e-4, "the sum is wrong"
-        plain = 2 * NUMBER * self.form.d * len(self.ids)
+        plain = 2 * NUMBER * self.layout.d * len(self.ids)
         masked = plain + NUMBER * 2 * len(there) + self.bytes
         return {
             "clients": len(self.ids),
-            "parameters": self.form.d,
+            "parameters": self.layout.d,
             "neighbours": len(self.server.graph.neighbours[0]),
             "bytes": masked / plain,
             "more": (masked - plain) / len(self.ids),
@@ -82,11 +82,11 @@ class Costs:
     @seeded(0)
     def _masked(self, ready: Any, there: Sequence[int]) -> np.ndarray:
         """Step 3: every client sends the same update, so that the mean is known; masks of all are different."""
-        update = 0.01 * torch.randn(self.form.d)
+        update = 0.01 * torch.randn(self.layout.d)
         for i, client in enumerate(there):
             began = time.perf_counter()
             numbers = self.maskers[client].masked(
-                ready[client], self.form.encode(update, 0.5, None)
+                ready[client], self.layout.encode(update, 0.5, None)
             )
             if i < TIMED:
                 self.client.append(time.perf_counter() - began)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
 from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift
 from coterie.core import Assignment, as_groups
 from coterie.methods import (
@@ -30,8 +31,6 @@ from coterie.methods import (
     KNNPer,
     Race,
     SplitHalf,
-    SplitHalfPrivate,
-    SplitHalfSums,
     Tuned,
 )
 

@@ -18,7 +18,6 @@ ORDER = [
     "notebook",
     "files",
     "randomness",
-    "masks",
     "clustering",
     "core",
     "models",
@@ -35,6 +34,7 @@ ORDER = [
     "report",
     "cli",
     "contrib",
+    "contrib.private",
     "contrib.ray",
     "contrib.rivals",
     "contrib.suggest",
@@ -60,6 +60,9 @@ NEVER |= {
 """An extension that comes with Coterie stands alone, as one of another package does."""
 
 PURE = ("core", "clustering", "methods", "contrib.rivals")
+
+PURE_IN_PRIVATE = ("cells", "masks", "moments", "split_half_private", "split_half_sums")
+"""The modules of ``contrib.private`` that are arithmetic. The others belong to engines."""
 
 
 def part_of(path: Path) -> str:
@@ -175,6 +178,22 @@ def test_the_core_imports_no_extension() -> None:
     assert importing <= {"__init__.py"}
 
 
+def is_pure(path: Path) -> bool:
+    if part_of(path) == "contrib.private":
+        return path.relative_to(SOURCE).with_suffix("").parts[2] in PURE_IN_PRIVATE
+    return part_of(path) in PURE
+
+
+def test_private_methods_know_no_engine() -> None:
+    faults = []
+    for name, path in BY_NAME.items():
+        if part_of(path) == "contrib.private" and is_pure(path):
+            for part, _ in parts_imported(path):
+                if part.startswith("engines") or ("methods", part) in NEVER:
+                    faults.append((name, part))
+    assert not faults
+
+
 def test_the_root_has_few_modules() -> None:
     assert len(list(SOURCE.glob("*.py"))) <= 9
 
@@ -197,7 +216,7 @@ INPUT_AND_OUTPUT = {"open", "print", "input", "exec", "eval", "warnings.warn"}
 def test_methods_and_clustering_are_arithmetic() -> None:
     faults = []
     for name, path in BY_NAME.items():
-        if part_of(path) not in PURE:
+        if not is_pure(path):
             continue
         for imported, _ in imports(path):
             if imported.startswith(tuple(f"{module}." for module in NOT_ARITHMETIC)):
@@ -250,11 +269,14 @@ def test_all_that_is_printed_is_printable_and_by_the_command_line() -> None:
     assert not faults
 
 
+FLOWER_FOLDERS = ("engines/flower/", "contrib/private/flower/")
+
+
 def test_flower_and_the_data_hub_stay_in_one_place_each() -> None:
     faults = []
     for name, path in BY_NAME.items():
         packages = {imported.partition(".")[0] for imported, _ in imports(path)}
-        if "flwr" in packages and not name.startswith("engines/flower"):
+        if "flwr" in packages and not name.startswith(FLOWER_FOLDERS):
             faults.append((name, "flwr"))
         if packages & {"flwr_datasets", "datasets"} and name != "data/datasets/hub.py":
             faults.append((name, "datasets"))

@@ -14,6 +14,9 @@ group                        what the entry point names
 ``coterie.engines``          a :class:`coterie.runs.experiment.Engine`, or a module with its functions
 ``coterie.trackers``         a subclass of :class:`coterie.contrib.tracking.Tracker`
 ``coterie.hooks``            what the command line calls for an option: ``tracking``, for ``--track``
+``coterie.exchanges``        who carries out plans with ``need="sums"``: ``sums``, in one process,
+                             is a :class:`coterie.engines.exchange.SumsExchange`; ``flower-sums``,
+                             over Flower, is a :class:`coterie.engines.flower.sums.FlowerSums`
 ============================ =====================================================================
 
 Nothing is imported before it is used. If an extension cannot be imported, or is not what its group
@@ -159,16 +162,17 @@ def _points(folder: str, package: str) -> Iterator[EntryPoint]:
             yield EntryPoint(group, name.strip(), target.strip(), package)
 
 
-def hook(name: str) -> Any:
-    """Return what is registered for an option of the command line.
+def provided(group: str, name: str) -> Any:
+    """Return what an extension must register, because another part of Coterie calls it by name.
 
     Args:
-        name: The name in the group ``coterie.hooks``.
+        group: The group, such as ``coterie.hooks``.
+        name: The name in the group.
 
     Raises:
         UserError: No installed package registers it, or it cannot be imported.
     """
-    points = entry_points("coterie.hooks")
+    points = entry_points(group)
     if name not in points:
         raise UserError(f"no installed package provides {name}; install coterie again with pip")
     return points[name].load()

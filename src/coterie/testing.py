@@ -37,8 +37,7 @@ from coterie.core import (
     as_groups,
     check_declared,
 )
-from coterie.engines.exchange import needed, products, together
-from coterie.engines.sums import as_taken
+from coterie.engines.exchange import needed, products, sums_extension, together
 from coterie.records.codec import decode, encode
 
 
@@ -118,8 +117,9 @@ class Pull:
         return (((model - around) ** 2).sum(1) / 2).numpy()
 
     def _to_part(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
-        sketches = {client: torch.from_numpy(own) for client, own in self.sketches.items()}
-        plan = as_taken(plan, sketches)
+        if plan.need == "sums":
+            sketches = {client: torch.from_numpy(own) for client, own in self.sketches.items()}
+            plan = sums_extension().as_taken(plan, sketches)
         rows, clients, losses, accuracies, chosen = [], [], [], [], []
         halves: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):
@@ -180,7 +180,7 @@ class Pull:
             if client in halves:
                 self.sketches[client] = torch.stack(halves[client])[:, plan.columns].numpy()
             question = task.private.question
-            if question is not None and question.ask == "cell":
+            if question is not None and question.asks_cell:
                 cells |= (
                     {client: question.cell(self.sketches[client])}
                     if client in self.sketches

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
 from coterie.contrib.rivals import CFLGP, CLoVE, FedDrift
 from coterie.methods import (
     ACFL,
@@ -31,8 +32,6 @@ from coterie.methods import (
     KNNPer,
     Race,
     SplitHalf,
-    SplitHalfPrivate,
-    SplitHalfSums,
     Tuned,
 )
 

@@ -21,9 +21,10 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import Message
 
 import coterie
+from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
 from coterie.core import Round, Training
 from coterie.engines.flower import MethodStrategy, client_app
-from coterie.methods import CFL, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
+from coterie.methods import CFL, FedAvg, FedPer
 from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from federation import ROOT, Federation, accuracies, federation, rounds_of, until

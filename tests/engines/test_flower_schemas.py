@@ -22,6 +22,7 @@ from torch import nn
 
 import coterie
 from coterie.boundary import Boundary
+from coterie.contrib.private.split_half_sums import SplitHalfSums
 from coterie.data.described import described
 from coterie.data.schema import Schema
 from coterie.data.world import ClientData
@@ -31,7 +32,6 @@ from coterie.engines.flower.run_directory import read_memory
 from coterie.engines.flower.schemas import LONGEST_SCHEMA, Stated, record_of
 from coterie.engines.workers import EngineError
 from coterie.methods import IFCA, FedAvg, SplitHalf
-from coterie.methods.split_half_sums import SplitHalfSums
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
 from coterie.records.record import NODES, Record

@@ -20,13 +20,14 @@ import coterie
 from alone import alone
 from coterie.boundary import Boundary
 from coterie.cli import main
+from coterie.contrib.private import SplitHalfSums
 from coterie.core import Training
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.engines import rounds
 from coterie.engines.flower import simulation
 from coterie.engines.workers import EngineError
-from coterie.methods import CFL, METHODS, FedPer, Race, SplitHalf, SplitHalfSums, Tuned
+from coterie.methods import CFL, METHODS, FedPer, Race, SplitHalf, Tuned
 from coterie.runs.experiment import make
 from coterie.settings import SettingError
 

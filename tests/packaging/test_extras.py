@@ -71,7 +71,7 @@ def imported() -> frozenset[tuple[str, str]]:
 
 
 HOME = {
-    "engines/flower/": "flower", "masks/": "masks",
+    "engines/flower/": "flower", "contrib/private/flower/": "flower", "contrib/private/masks/": "masks",
     "contrib/tracking/": "track", "report/figures/": "report", "notebook/": "notebook",
     "contrib/ray/": "ray",
     "data/datasets/hub.py": "hub", "data/datasets/table.py": "tables", "data/datasets/images.py": "images",

@@ -162,7 +162,8 @@ print(json.dumps(out))
 NEED = {
     "coterie.engines.flower": ("flwr", "cryptography", "google"),
     "coterie.contrib.ray.cluster": ("ray",),
-    "coterie.masks": ("cryptography",),
+    "coterie.contrib.private.flower": ("flwr", "cryptography", "google"),
+    "coterie.contrib.private.masks": ("cryptography",),
     "coterie.report.figures.drawings": ("matplotlib",),
     "coterie.report.figures.several": ("matplotlib",),
 }

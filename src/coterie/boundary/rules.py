@@ -12,7 +12,6 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from coterie.clustering.cells import COVERED
 from coterie.core import Plan, Task, needs_of
 from coterie.files import read_regular, reason
 from coterie.models.layout import Layout
@@ -200,13 +199,14 @@ class Boundary:
             task: The task.
             hidden: Whether its plan is hidden.
         """
-        asked = None if task.private.question is None else task.private.question.ask
-        chooses = bool(task.measure) or asked == "cell"
-        return (
-            not task.holdout.report_losses
-            and asked in (None, "cell", *COVERED)
-            and (not chooses or (hidden and self.masks))
-        )
+        if task.holdout.report_losses:
+            return False
+        question = task.private.question
+        asks_cell = question is not None and question.asks_cell
+        if question is not None and not (asks_cell or question.is_bounded):
+            return False
+        chooses = bool(task.measure) or asks_cell
+        return not chooses or (hidden and self.masks)
 
     def _measured(self, name: str) -> SettingError:
         return SettingError(

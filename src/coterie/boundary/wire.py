@@ -406,6 +406,6 @@ class Wire:
         sends_update = task.trains and (hidden or bool(self.columns(task)[0]))
         if self.boundary.masks:
             question = task.private.question
-            cost = 0 if question is None or question.ask == "cell" else question.cost
+            cost = 0 if question is None or question.asks_cell else question.cost
             return int(sends_update and task.private.sends_update) + cost
         return sends_update * (2 if task.halves else 1)

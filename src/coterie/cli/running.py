@@ -184,9 +184,9 @@ def _tracking(
     """The context in which trackers follow runs; trackers that cannot be used are refused at once."""
     if not names:
         return _NoTracking()
-    from coterie.extensions import hook
+    from coterie.extensions import provided
 
-    return hook("tracking")(names, tell, wait)
+    return provided("coterie.hooks", "tracking")(names, tell, wait)
 
 
 def _track(runs: Sequence[Run], names: Sequence[str]) -> None:

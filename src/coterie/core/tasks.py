@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
-from coterie.clustering.cells import Question
 from coterie.core.clients import Client
 from coterie.settings import check, setting
 from coterie.settings.calls import public
@@ -149,6 +148,53 @@ class Holdout:
             raise ValueError(
                 f"Holdout.report_losses must be true or false, got {self.report_losses!r}"
             )
+
+
+class Question(Protocol):
+    """A question to a client whose answer is only added up: no server reads a single answer.
+
+    An extension defines the questions; :mod:`coterie.contrib.private` has those of its methods.
+    """
+
+    @property
+    def cost(self) -> int:
+        """The number of updates as which the answer counts for differential privacy."""
+        ...
+
+    @property
+    def asks_cell(self) -> bool:
+        """Whether the client names its cell. It adds no numbers to a sum."""
+        ...
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether an answer has norm 1 at most, so that noise on the sum covers it."""
+        ...
+
+    @property
+    def sent(self) -> int:
+        """How many numbers a client receives with the question."""
+        ...
+
+    def length(self, k: int) -> int:
+        """Return how many numbers a client answers that has sketches of k numbers."""
+        ...
+
+    def cell(self, halves: np.ndarray) -> int:
+        """Return the cell of a client with these sketches ``(2, k)`` of its halves."""
+        ...
+
+    def answer(
+        self, halves: np.ndarray | None, norm: float | None = None, examples: int = 0
+    ) -> np.ndarray | None:
+        """Return a client's answer; None if the client does not know what is asked for.
+
+        Args:
+            halves: Shape ``(2, k)``, the sketches of its halves; None if it has none.
+            norm: The norm of its update; None if it has none.
+            examples: Its number of training examples.
+        """
+        ...
 
 
 @public
@@ -311,8 +357,7 @@ class Plan:
             and the Gram matrix of the updates over ``columns``. ``"rows"``: every update.
             ``"sums"``: these means, and the sums of answers to questions; nothing of a single
             client but which rows it was offered, whether it answered, and its cell if it was asked
-            for that. Clients keep the sketches of their halves, see
-            :class:`~coterie.clustering.cells.Question`.
+            for that. Clients keep the sketches of their halves, see :class:`Question`.
         columns: The columns for the Gram matrix, or for the sketches; ``None`` for all.
         sketch: If given, rows and Gram matrix are those of sketches
             (:func:`coterie.clustering.sketch`) of that many numbers, made of these columns as

@@ -2,13 +2,14 @@
 
 A plan says what a method needs of the replies, and the server gets no more than that:
 :func:`rows_exchange` keeps every update, :func:`means_exchange` adds updates to means as they
-arrive, and :func:`sums_exchange` has nothing of a single client.
+arrive, and a :class:`SumsExchange` has nothing of a single client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from coterie.core import (
 )
 from coterie.engines.clock import Clock
 from coterie.engines.pool import ClientPool
-from coterie.engines.sums import Answers
+from coterie.extensions import provided
 from coterie.robust import Usual
 from coterie.training import ClientResult
 
@@ -70,11 +71,13 @@ def exchange(
     for number, (name, part) in enumerate(plan.leaves()):
         own_values = kept.get(name, {})
         if part.need == "sums" or pool.wire.boundary.masks:
-            answers = Answers(pool, part, kept.get(name + HALVES, {}), position.round + 1)
-            # The plan of the answers has the tasks as clients take them.
-            collected = Collected(pool, answers.plan, own_values, key, number, clock, screens=False)
-            replies[name] = sums_exchange(collected, answers)
-            kept[name + HALVES] = answers.halves
+            sums = sums_extension()
+            half_sketches = kept.get(name + HALVES, {})
+            part_as_taken = sums.as_taken(part, half_sketches)
+            collected = Collected(
+                pool, part_as_taken, own_values, key, number, clock, screens=False
+            )
+            replies[name], kept[name + HALVES] = sums.carry_out(collected, half_sketches)
         else:
             collected = Collected(pool, part, own_values, key, number, clock, screens=True)
             at_once = collected.window >= len(part.tasks)
@@ -145,29 +148,45 @@ def means_exchange(collected: Collected) -> Replies:
         return _with_sketches(plan, replies, torch.cat(sketches)) if sketches else replies
 
 
-def sums_exchange(collected: Collected, answers: Answers) -> Replies:
-    """Carry out a plan that needs only sums: of a single client, nothing is in the replies.
+class SumsExchange(Protocol):
+    """Carries out plans that need only sums, and all plans under masks.
 
-    Args:
-        collected: Collects the results.
-        answers: Adds up the clients' answers to questions.
-
-    Returns:
-        The replies with means and sums.
+    It is an extension, the module that the entry point ``sums`` in ``coterie.exchanges`` names.
     """
-    pool, plan = collected.pool, collected.plan
-    means = Means(len(plan.models), pool.layout.size, pool.robust)
-    for results in collected.waves():
-        with collected.clock("server"):
-            answers.take(results)  # while the updates of both halves are still apart
-            collected.average_halves(results)
-            answers.limit(results)
-            collected.keep_own_values(results)
-            collected.add_to_means(results, means)
-    with collected.clock("server"):
-        replies = replace(collected.replies(), means=means.means, mean_counts=means.counts)
-        seed, exchange_number, _ = collected.key
-        return answers.only(replies, (seed, exchange_number, collected.number))
+
+    def as_taken(self, plan: Plan, half_sketches: Mapping[Client, Tensor]) -> Plan:
+        """Return a plan in which a client that takes the model of its cell is offered only that one.
+
+        Args:
+            plan: The plan.
+            half_sketches: Client -> the sketches ``(2, k)`` of its halves.
+        """
+        ...
+
+    def carry_out(
+        self, collected: Collected, half_sketches: Mapping[Client, Tensor]
+    ) -> tuple[Replies, dict[Client, Tensor]]:
+        """Carry out a plan: of a single client, nothing is in the replies.
+
+        Args:
+            collected: Collects the results of the plan as the clients take it.
+            half_sketches: Client -> the sketches ``(2, k)`` of its halves, before the exchange.
+
+        Returns:
+            The replies with means and sums, and the sketches after the exchange. They stay at the
+            clients.
+        """
+        ...
+
+
+def sums_extension() -> SumsExchange:
+    """Return what carries out plans that need only sums.
+
+    Raises:
+        UserError: No installed package registers it.
+    """
+    extension: SumsExchange = provided("coterie.exchanges", "sums")
+    return extension
 
 
 # -- the results of a plan without parts

@@ -35,7 +35,7 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         row_numbers = parameters + others
         question = task.private.question
         if question is not None:
-            states_cell = question.ask == "cell" and not model_slots
+            states_cell = question.asks_cell and not model_slots
             bytes_up += (states_cell or question.length(sketch)) * NUMBER
             bytes_down += question.sent * NUMBER
         if need == "sums" and not (task.trains or task.measure):  # no model is sent

@@ -29,8 +29,6 @@ from coterie.methods.knnper import KNNPer as KNNPer
 from coterie.methods.maxfl import MAXFL as MAXFL
 from coterie.methods.race import Race as Race
 from coterie.methods.split_half import SplitHalf as SplitHalf
-from coterie.methods.split_half_private import SplitHalfPrivate as SplitHalfPrivate
-from coterie.methods.split_half_sums import SplitHalfSums as SplitHalfSums
 from coterie.methods.tuned import Tuned as Tuned
 from coterie.settings.calls import public
 
@@ -58,8 +56,6 @@ for method in (
     IFCA,
     FLSC,
     SplitHalf,
-    SplitHalfSums,
-    SplitHalfPrivate,
     Tuned,
     Race,
 ):

@@ -4,7 +4,6 @@ from coterie.training.client import PERSONAL_NOT_FINITE as PERSONAL_NOT_FINITE
 from coterie.training.client import UPDATE_NOT_FINITE as UPDATE_NOT_FINITE
 from coterie.training.client import all_finite as all_finite
 from coterie.training.client import answer as answer
-from coterie.training.client import answer_to as answer_to
 from coterie.training.client import answer_together as answer_together
 from coterie.training.client import carry_out as carry_out
 from coterie.training.client import combined as combined

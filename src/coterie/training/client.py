@@ -13,11 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering.cells import Question
 from coterie.core import Personal, Stage, Task, Training
 from coterie.models.layout import Layout
 from coterie.randomness import generator
@@ -146,33 +144,6 @@ def sent_update(
         update, sent_columns, order.seed, order.exchange, order.client
     )
     return tampered
-
-
-def answer_to(
-    question: Question,
-    sketches: np.ndarray | None,
-    update: Tensor | None,
-    examples: int,
-    layout: Layout,
-) -> np.ndarray | None:
-    """Answer a question of a plan whose server gets nothing but sums.
-
-    Args:
-        question: Any question but for a cell, whose answer is no part of a sum.
-        sketches: Shape ``(2, k)``, the sketches of the halves; None if the client has none.
-        update: The update ``(d,)``, or None.
-        examples: The client's number of training examples.
-        layout: Its first columns, the parameters, count for the norm.
-
-    Returns:
-        The numbers that the client adds to the sum; None if it does not know what is asked for.
-    """
-    norm = None
-    if question.ask in ("sizes", "norms") and update is not None:
-        norm = float(update[: layout.trainable].norm())
-        if not math.isfinite(norm):
-            norm = None
-    return question.answer(sketches, norm, examples)
 
 
 def all_finite(rows: Iterable[Tensor]) -> bool:

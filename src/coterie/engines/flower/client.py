@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -33,7 +34,6 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie import training
-from coterie.clustering.sketch import unchecked_sketch
 from coterie.core import HALVES, Client
 from coterie.data.described import described
 from coterie.data.objective import Objective
@@ -56,7 +56,7 @@ from coterie.engines.flower.messages import (
     Order,
 )
 from coterie.engines.flower.names import Claim, claim_in_config, claim_of, id_reply
-from coterie.engines.sums import in_cell
+from coterie.engines.flower.sums import flower_sums
 from coterie.files import read_within, within
 from coterie.models.layout import Layout, own_layers, without_weight
 from coterie.printable import printable
@@ -337,8 +337,9 @@ def _carried_out(
 ) -> training.ClientResult:
     """Carry out the task of one part of a plan."""
     layout, asked = learner.layout, order.task
+    stored_sketches = partial(memory.half_sketches_before, order.exchange)
     if order.hidden:
-        order = replace(order, task=in_cell(asked, memory.half_sketches_before(order.exchange)))
+        order = replace(order, task=flower_sums().task_as_taken(asked, stored_sketches()))
     task = order.task
     own_values = None
     if task.local_layers or task.personal is not None:
@@ -357,7 +358,9 @@ def _carried_out(
     # A model of a cell was one of those that the plan offers.
     places = tuple(asked.offered.index(row) for row in result.chosen)
     result = replace(result, chosen=places)
-    return _in_sums(result, order, memory, layout, len(me.data.train)) if order.sums else result
+    if not order.sums:
+        return result
+    return flower_sums().client_result(result, order, stored_sketches, layout, len(me.data.train))
 
 
 def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
@@ -373,47 +376,6 @@ def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
     if result.cell is not None:
         metrics[CELL] = result.cell
     return metrics
-
-
-def _in_sums(
-    result: training.ClientResult, order: Order, memory: ClientMemory, layout: Layout, examples: int
-) -> training.ClientResult:
-    """The result of a task of which only sums are needed: one update, and the answer to its question."""
-    task, question = order.task, order.task.private.question
-    stored_sketches: np.ndarray | None = None
-    sketches = None  # of the halves about which the question asks
-    if task.halves:
-        stored_sketches = sketches = _half_sketches(result.updates, order)
-    elif question is not None and question.ask not in ("sizes", "norms"):
-        sketches = memory.half_sketches_before(order.exchange)
-    if sketches is not None and not len(sketches):
-        sketches = None
-    update = None
-    if result.updates:
-        update = torch.stack(result.updates).sum(0) / len(result.updates)
-    cell: int | None = None
-    answer: np.ndarray | None = None
-    if question is not None and question.ask == "cell":
-        cell = None if sketches is None else question.cell(sketches)
-    elif question is not None:
-        answer = training.answer_to(question, sketches, update, examples, layout)
-    return replace(
-        result,
-        updates=() if update is None or not task.private.sends_update else (update,),
-        answer=answer,
-        cell=cell,
-        half_sketches=stored_sketches,
-    )
-
-
-def _half_sketches(updates: Sequence[Tensor], order: Order) -> np.ndarray:
-    """The sketches ``(2, k)`` of both halves; empty if the client could not make them."""
-    if len(updates) == 2 and order.sketch:
-        columns = torch.stack(tuple(updates))[:, slice(*order.columns)]
-        sketches = unchecked_sketch(columns, order.sketch).numpy()
-        if np.isfinite(sketches).all():
-            return sketches
-    return np.zeros((0, 0), dtype=np.float32)
 
 
 def _job(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,30 +21,23 @@ from coterie.core import (
     Client,
     HalvedUpdates,
     HeldOutLosses,
-    Means,
     Note,
     Plan,
     Position,
-    QuestionSums,
     Replies,
     Task,
     Training,
-    amounts,
 )
 from coterie.engines.clock import Clock
 from coterie.engines.exchange import needed, products, together
 from coterie.engines.flower import boundary_check, messages
-from coterie.engines.flower.masking import MASKS, MaskedExchange
 from coterie.engines.flower.messages import (
-    ANSWER,
     ARRAYS,
-    CELL,
     CONFIG,
     KEPT,
     LARGEST,
     METRICS,
     PERSONAL,
-    ROUNDED,
     Unfit,
 )
 from coterie.engines.flower.nodes import (
@@ -57,6 +49,7 @@ from coterie.engines.flower.nodes import (
     Waiting,
     gone,
 )
+from coterie.engines.flower.sums import MaskedExchange, flower_sums
 from coterie.engines.plausible import Plausible
 from coterie.pooling import flat
 from coterie.robust import Robust, lengths, steps_of
@@ -67,7 +60,6 @@ from coterie.training import (
     ClientResult,
     Order,
     all_finite,
-    sketch_size,
 )
 
 
@@ -190,11 +182,11 @@ class GridExchanges:
         records: dict[Any, ArrayRecord] = {}
         there = [client for client in asked if client not in self.unasked]
         if self.wire.boundary.masks:
-            self.masking = MaskedExchange(
+            self.masking = flower_sums().masked_exchange(
                 plan, there, self.run, position.exchange, self.wire, self._ask_each
             )
             self.masking.begin()
-            there = [client for client in there if not self.masking.silent(client)]
+            there = [client for client in there if not self.masking.is_silent(client)]
         return [self._tasks(plan, client, position, records) for client in there]
 
     def _ask_each(self, contents: Mapping[Client, RecordDict]) -> dict[Client, RecordDict]:
@@ -225,7 +217,7 @@ class GridExchanges:
                 orders.append(self._order(part, client, position, part_name=name, number=number))
         message = self._message("train", offered, orders)
         if self.masking is not None:
-            message.content.config_records[CONFIG][MASKS] = json.dumps(self.masking.config(client))
+            self.masking.add_config(client, message.content)
         return message
 
     def _offered(
@@ -297,9 +289,8 @@ class GridExchanges:
             The replies.
         """
         parsed, refused = self._parsed(plan, list(answers))
-        masked_sums: Mapping[str, Any] = {}
         if self.masking is not None:
-            masked_sums = self.masking.end()
+            self.masking.end()
             self.nodes.notes += self.masking.notes
         replies: dict[str, Replies] = {}
         for name, part in plan.leaves():
@@ -314,12 +305,10 @@ class GridExchanges:
                 if name in reply.refused
             }
             reasons |= {client: why for client, why in refused.items() if client in part.tasks}
-            if self.masking is not None and name in masked_sums:
-                deviation = self.masking.deviation(name)
-                means, counts, sums = masked_sums[name]
-                replies[name] = in_sums(results, reasons, means, counts, sums, deviation)
+            if self.masking is not None:
+                replies[name] = self.masking.replies(name, results, reasons)
             elif part.need == "sums":
-                replies[name] = added_up(part, results, reasons, self.wire)
+                replies[name] = flower_sums().added_up(part, results, reasons, self.wire)
             else:
                 replies[name] = gathered(
                     part, results, reasons, self.wire, self.robust, self.training
@@ -355,13 +344,14 @@ class GridExchanges:
                 continue  # another node, which was this client before
             most_examples = self.robust.most_examples
             try:
-                parsed[client] = read(
-                    answer, plan, client, self.wire, secret, most_examples, self.plausible
-                )
-                if self.masking is not None:
-                    self.masking.take(client, answer.content)
+                reply = read(answer, plan, client, self.wire, secret, most_examples, self.plausible)
             except Unfit as error:
                 refused[client] = messages.brief(error)
+                continue
+            if self.masking is not None:
+                # Masked numbers that cannot be used refuse one part, as all else in a reply does.
+                reply = reply.without(self.masking.take(client, answer.content, reply.results))
+            parsed[client] = reply
         return parsed, refused
 
     def _common_secret(self, replies: Iterable[Message]) -> str | None:
@@ -620,6 +610,15 @@ class ParsedReply:
     refused: Mapping[str, str]
     held: HeldOutLosses | None
 
+    def without(self, reasons: Mapping[str, str]) -> ParsedReply:
+        """Return the reply without the results of some parts.
+
+        Args:
+            reasons: Name of a part -> why the result of its task cannot be used.
+        """
+        usable = {name: result for name, result in self.results.items() if name not in reasons}
+        return replace(self, results=usable, refused={**self.refused, **reasons})
+
     def held_of(self, parts: Collection[str]) -> HeldOutLosses | None:
         """Return the sums over the models of some parts; None if there are none."""
         if self.held is None:
@@ -740,7 +739,12 @@ def _read_task(
     plain = task.trains and task.private.sends_update and not wire.boundary.masks
     updates = _updates(content, plan, task, places, wire, place) if plain else ()
     stored_at = messages.whole(metrics.get(messages.of_task(KEPT, place)))
-    answer, cell = _answer(content, metrics, plan, task, wire.layout.size, place)
+    answer: np.ndarray | None = None
+    cell: int | None = None
+    if task.private.question is not None:
+        answer, cell = flower_sums().read_answer(
+            content, metrics, plan, task, wire.layout.size, place
+        )
     return ClientResult(
         chosen=tuple(task.offered[position] for position in places),
         losses=losses,
@@ -752,32 +756,6 @@ def _read_task(
         answer=answer,
         cell=cell,
     )
-
-
-def _answer(
-    content: Any, metrics: Any, plan: Plan, task: Task, d: int, place: int
-) -> tuple[np.ndarray | None, int | None]:
-    """The answer to a task's question, or the cell; None if the client does not know them."""
-    question, name = task.private.question, messages.of_task(ANSWER, place)
-    if question is None:
-        return None, None
-    if question.ask == "cell" and plan.private.hides_choices:
-        return None, None
-    if question.ask == "cell":
-        stated = messages.of_task(CELL, place)
-        if stated not in metrics:
-            return None, None
-        cell = messages.count_of(metrics, stated, "cell", least=0)
-        if cell >= question.count:
-            raise Unfit(f"it says that it is in cell {cell} of {question.count}")
-        return None, cell
-    if name not in content.array_records:
-        return None, None
-    length = question.length(sketch_size(plan, d))
-    numbers = messages.array_of(content.array_records[name], ANSWER, (length,)).astype(np.float64)
-    if not (np.abs(numbers) <= 1 + ROUNDED).all():  # NaN fails, too
-        raise Unfit("its answer to a question has numbers that are not between -1 and 1")
-    return numbers, None
 
 
 def _places(metrics: Any, task: Task, place: int) -> list[int]:
@@ -920,79 +898,6 @@ def _halved(plan: Plan, pairs: Mapping[Client, Sequence[Tensor]]) -> HalvedUpdat
         return None
     second = torch.stack([rows[1] for rows in pairs.values()]) if plan.second_halves else None
     return HalvedUpdates(clients=tuple(pairs), gram=matrix, second=second)
-
-
-def added_up(
-    plan: Plan, heard: Mapping[Client, ClientResult], refused: Mapping[Client, str], wire: Wire
-) -> Replies:
-    """Combine the replies to a plan that needs only sums. They are kept as sums, and everything else is dropped.
-
-    Args:
-        plan: The plan.
-        heard: Client -> its reply after parsing.
-        refused: Client -> why its reply was refused.
-        wire: The wire between clients and server.
-
-    Returns:
-        The replies.
-    """
-    clients, means = tuple(sorted(heard)), Means(len(plan.models), wire.layout.size)
-    trained = [c for c in clients if heard[c].updates]
-    if trained:
-        weigh = amounts(np.array([heard[c].examples for c in trained]), plan.weighting)
-        means.add(
-            torch.stack([heard[c].updates[0] for c in trained]),
-            weigh,
-            [heard[c].chosen for c in trained],
-        )
-    sums: dict[int, np.ndarray] = {}
-    for client in clients:
-        if (answer := heard[client].answer) is not None:
-            row = plan.tasks[client].offered[0]
-            sums[row] = sums.get(row, 0.0) + answer
-    rows = means.means
-    if plan.private.hides_choices:
-        rows = rows * torch.from_numpy(means.counts / max(len(clients), 1)).float()[:, None]
-        heard = {client: replace(one, chosen=()) for client, one in heard.items()}
-    return in_sums(heard, refused, rows, means.counts, sums)
-
-
-def in_sums(
-    heard: Mapping[Client, ClientResult],
-    refused: Mapping[Client, str],
-    means: Tensor,
-    counts: np.ndarray,
-    sums: Mapping[int, np.ndarray],
-    deviation: float = 0.0,
-) -> Replies:
-    """Combine sums over clients with what single replies have besides.
-
-    Args:
-        heard: Client -> its reply after parsing.
-        refused: Client -> why its reply was refused.
-        means: Shape ``(k, d)``, the mean updates.
-        counts: Shape ``(k,)``, the numbers of clients in them.
-        sums: First offered row -> the sum of the answers.
-        deviation: Standard deviation of the noise on them.
-
-    Returns:
-        The replies.
-    """
-    clients = tuple(sorted(heard))
-    chosen = tuple(heard[c].chosen for c in clients)
-    return Replies(
-        clients=clients,
-        examples=np.ones(len(clients), dtype=np.int64),
-        chosen=chosen if any(chosen) else (),
-        refused=refused,
-        means=means,
-        mean_counts=counts,
-        sums=QuestionSums(
-            by_row=sums,
-            cells={c: cell for c in clients if (cell := heard[c].cell) is not None},
-            deviation=deviation,
-        ),
-    )
 
 
 def _mean(updates: Sequence[Tensor], size: int) -> Tensor:

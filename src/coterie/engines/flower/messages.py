@@ -17,10 +17,9 @@ import io
 import json
 import math
 import warnings
-from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +27,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from coterie.boundary import update_number
-from coterie.clustering.cells import Ask, Question
 from coterie.core import (
     FEATURES,
     WORST_LOSS,
@@ -48,6 +46,7 @@ from coterie.core import (
     needs_of,
 )
 from coterie.core.needs import IN_WORDS, features_of
+from coterie.engines.flower.sums import flower_sums
 from coterie.models.layout import Layout
 from coterie.pooling import SIGN, ErrorSums, parted, sound
 from coterie.settings import SettingError
@@ -131,8 +130,9 @@ def order_to_json(order: Order) -> dict[str, Any]:
     del values["half"], values["beside_halves"]
     task = asdict(replace(order.task, private=PrivateTask()))
     task["training"] = None  # the order's settings have the changes of the task
+    question = order.task.private.question
     task["private"] = {
-        "question": _question_to_json(order.task.private.question),
+        "question": None if question is None else flower_sums().question_to_json(question),
         "sends_update": order.task.private.sends_update,
     }
     neighbours = None if order.neighbours is None else asdict(order.neighbours)
@@ -194,63 +194,12 @@ def _task(found: Mapping[str, Any]) -> Task:
     values["personal"] = (
         None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
     )
+    question = private["question"]
     values["private"] = PrivateTask(
-        question=_question(private["question"]), sends_update=bool(private["sends_update"])
+        question=None if question is None else flower_sums().question_from_json(question),
+        sends_update=bool(private["sends_update"]),
     )
     return Task(**values)
-
-
-def _question_to_json(question: Question | None) -> dict[str, Any] | None:
-    """A question as a value for JSON; arrays are their bytes in single precision."""
-    if question is None:
-        return None
-    values = {f.name: getattr(question, f.name) for f in fields(question)}
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    coded = {
-        name: [list(a.shape), b64encode(a.astype("<f4").tobytes()).decode()]
-        for name, a in arrays.items()
-    }
-    return {**values, "cells": list(question.cells), **coded}
-
-
-def _question(found: Mapping[str, Any] | None) -> Question | None:
-    """Read a question from JSON. Raises :class:`ValueError` or :class:`TypeError` if a value is not allowed."""
-    if found is None:
-        return None
-    values = dict(found)
-    for name, dimensions in (("centres", (2,)), ("axis", (1, 2))):
-        if values[name] is not None:
-            shape, data = values[name]
-            array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
-            if array.ndim not in dimensions or not array.size or not np.isfinite(array).all():
-                raise ValueError(
-                    f"Question.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}"
-                )
-            values[name] = array
-    question = Question(**{**values, "cells": tuple(values["cells"])})
-    real = all(map(_real, (question.scale, question.low, question.high)))
-    cells = all(_count(cell) and cell < question.count for cell in question.cells)
-    of_axes = (
-        values["axis"] is None
-        or question.ask != "places"
-        or len(values["axis"]) == len(question.cells)
-    )
-    right = (
-        real
-        and 1e-30
-        <= question.scale
-        <= 1e30  # beyond, sketches divided by it overflow where their numbers are large
-        and question.high - question.low >= 1e-30
-        and cells
-        and of_axes
-        and _count(question.cost)
-        and 1 <= question.cost <= 10**6
-    )
-    if question.ask not in get_args(Ask) or not right:
-        raise ValueError(
-            f"Question needs something to ask, finite numbers and cells that exist, got {found!r:.200}"
-        )
-    return question
 
 
 def _stage(found: Mapping[str, Any]) -> Stage:

@@ -27,9 +27,8 @@ from flwr.app import (
 from torch import Tensor, nn
 
 from coterie.boundary import Boundary, Wire, spent, update_number
-from coterie.engines.flower import boundary_check, masking, messages, schemas
+from coterie.engines.flower import boundary_check, messages, schemas
 from coterie.engines.flower.client import FOLDER
-from coterie.engines.flower.masking import MASKS
 from coterie.engines.flower.messages import (
     ARRAYS,
     CONFIG,
@@ -42,6 +41,7 @@ from coterie.engines.flower.messages import (
     WHO,
 )
 from coterie.engines.flower.names import claim_in_config
+from coterie.engines.flower.sums import flower_sums
 from coterie.models.layout import Layout
 from coterie.randomness import Purpose, numpy_generator, seeded
 from coterie.records.store import write_whole
@@ -123,11 +123,11 @@ def boundary_mod(
         category = message.metadata.message_type.partition(".")[0]
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
-        if boundary.masks and (step := masking.step_of(message.content)) is not None:
-            return Message(
-                sent(dict(masking.answered(step, context, boundary, once=simulated is None))),
-                reply_to=message,
-            )
+        if boundary.masks:
+            once = simulated is None
+            step_reply = flower_sums().reply_to_step(message.content, context, boundary, once)
+            if step_reply is not None:
+                return Message(sent(dict(step_reply)), reply_to=message)
         asked = message.content.get(CONFIG)
         if isinstance(asked, ConfigRecord) and FIRST in asked:
             return first_model(asked, message)
@@ -191,7 +191,7 @@ def boundary_mod(
     ) -> Message:
         """The app's reply without the parts that the boundary does not let out."""
         try:
-            told = _masks_of(asked[0]) if boundary.masks else {}
+            masks = flower_sums().pop_config(asked[0].content) if boundary.masks else {}
             reply: Message = call_next(*asked)
             if reply.has_content() and boundary.masks:
                 updates = [
@@ -203,7 +203,9 @@ def boundary_mod(
                 rng = numpy_generator(noise, Purpose.NOISE, orders[0].key[1], orders[0].client)
                 once = simulated is None
                 reply.content = sent(
-                    masking.masked(reply.content, orders, rows, told, asked[1], here, rng, once)
+                    flower_sums().masked_reply(
+                        reply.content, orders, rows, masks, asked[1], here, rng, once
+                    )
                 )
             elif reply.has_content():
                 out = (
@@ -245,16 +247,6 @@ def boundary_mod(
         return RecordDict({**records, boundary_check.BOUNDARY: boundary_check.stated(boundary)})
 
     return mod
-
-
-def _masks_of(message: Message) -> dict[str, Any]:
-    """What a message with tasks says about masked sums; the app does not see it."""
-    config = message.content.config_records[CONFIG]
-    if MASKS not in config:
-        return {}
-    told: dict[str, Any] = json.loads(str(config[MASKS]))
-    del config[MASKS]
-    return told
 
 
 def _check_secret(boundary: Boundary) -> None:

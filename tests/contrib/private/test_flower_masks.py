@@ -22,15 +22,18 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from coterie.boundary import Boundary
-from coterie.clustering.cells import Question
+from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
+from coterie.contrib.private.cells import Question
+from coterie.contrib.private.flower.mod import MAX_MARK_SECONDS, reply_to_step
+from coterie.contrib.private.flower.questions import question_from_json, question_to_json
+from coterie.contrib.private.flower.steps import MASKED, MASKS, step_message
+from coterie.contrib.private.flower.sum_layout import SumLayout
+from coterie.contrib.private.masks import MaskedSum, Masker, ProtocolError
+from coterie.contrib.private.sums import COUNT_WEIGHT, NoiseShare
 from coterie.data.world import Split, World
 from coterie.engines.flower import boundary_mod
-from coterie.engines.flower.masking import DAY, MASKED, MASKS, Form, answered
-from coterie.engines.flower.messages import _question, _question_to_json
 from coterie.engines.refusals import RefusedError
-from coterie.engines.sums import COUNTED, Noise
-from coterie.masks import MaskedSum, Masker, ProtocolError
-from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer, SplitHalfPrivate, SplitHalfSums
+from coterie.methods import CFL, FLHC, IFCA, FedAvg, FedPer
 from coterie.settings import SettingError
 from flowered import Here, app_of, over_flower, strategy_of
 from scripted import play
@@ -116,7 +119,7 @@ def test_clients_add_as_much_noise_as_one_process_says(method: Any) -> None:
         over_flower(method, tried, 1, mods=mods(one), boundary=one)[0] for one in (NOISY, quiet)
     ]
     here = [play(method, tried, 1, boundary=one)[0] for one in (NOISY, quiet)]
-    slots = 1.0 if method.name == "fedavg" else (1 + COUNTED**2) ** 0.5
+    slots = 1.0 if method.name == "fedavg" else (1 + COUNT_WEIGHT**2) ** 0.5
     clip = here[0].position.state.clip if method is HIDDEN else 0.5
     expected = 2.0 * clip / (8 * 0.75) ** 0.5 * 8**0.5 / 8 * slots
     for noisy, plain in (over, here):
@@ -153,11 +156,12 @@ def test_noise_that_would_be_rounded_away_is_refused_before_the_first_message(
 
 
 def test_the_largest_bound_that_is_named_is_allowed_and_a_larger_one_is_not() -> None:
-    noise = Noise(update=1e-6, count=0.0, answer=0.0)
-    widest = Form(d=5, answer=0, clients=40, bound=1.0, noise=noise).widest
+    noise = NoiseShare(update=1e-6, count=0.0, answer=0.0)
+    widest = SumLayout(d=5, answer_size=0, max_clients=40, bound=1.0, noise=noise).max_bound
     bounds = (0.999 * widest, 1.001 * widest)
     assert [
-        Form(d=5, answer=0, clients=40, bound=bound, noise=noise).drowned for bound in bounds
+        SumLayout(d=5, answer_size=0, max_clients=40, bound=bound, noise=noise).drowned_by
+        for bound in bounds
     ] == ["", "bound"]
 
 
@@ -210,10 +214,10 @@ def test_a_client_does_not_unmask_a_sum_without_the_noise_of_its_neighbours() ->
     context = Context(
         0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {}
     )
-    step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3]}}
+    step = step_message("unmask", 0, {name: [0, 1, 2, 3]})
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
-        answered(step, context, NOISY, once=False)
-    assert answered(
+        reply_to_step(step, context, NOISY, once=False)
+    assert reply_to_step(
         step, context, MASKED_, once=False
     )  # four of six can unmask a sum without noise
 
@@ -227,10 +231,10 @@ def test_a_client_does_not_count_noise_of_neighbours_whose_shares_it_was_not_giv
     context = Context(
         0, 0, {}, RecordDict({f"{MASKS}-{name}": ConfigRecord({"masker": masker.saved()})}), {}
     )
-    step = {"step": "unmask", "client": 0, "sums": {name: [0, 1, 2, 3, 4]}}
+    step = step_message("unmask", 0, {name: [0, 1, 2, 3, 4]})
     with pytest.raises(ProtocolError, match="too few neighbours have added noise"):
-        answered(step, context, NOISY, once=False)
-    assert answered(step, context, MASKED_, once=False)
+        reply_to_step(step, context, NOISY, once=False)
+    assert reply_to_step(step, context, MASKED_, once=False)
 
 
 @pytest.mark.parametrize(
@@ -252,9 +256,7 @@ def test_a_step_of_a_sum_is_answered_once_even_by_copies_of_the_nodes_state(
         return Context(0, 0, dict(context.node_config), RecordDict(records), {})
 
     def said(c: int, step: str, told: Any, context: Context | None = None) -> Any:
-        content = answered(
-            {"step": step, "client": c, "sums": told}, context or contexts[c], MASKED_
-        )
+        content = reply_to_step(step_message(step, c, told), context or contexts[c], MASKED_)
         return json.loads(str(content[MASKS][MASKS]))[name]
 
     keys = {c: said(c, "keys", [name]) for c in members}
@@ -283,22 +285,22 @@ def test_a_client_that_cannot_save_that_it_answers_sends_nothing(tmp_path: Path)
         Context(0, 0, {"keep-dir": str(tmp_path / "file")}, RecordDict(), {}),
         b"sum".hex(),
     )
-    answered({"step": "keys", "client": 0, "sums": [name]}, context, MASKED_)
+    reply_to_step(step_message("keys", 0, [name]), context, MASKED_)
     with pytest.raises(
         ProtocolError, match="this client cannot save that it answers; a folder keep-dir"
     ) as found:
-        answered({"step": "shares", "client": 0, "sums": {name: [{}, 1]}}, context, MASKED_)
+        reply_to_step(step_message("shares", 0, {name: [{}, 1]}), context, MASKED_)
     assert str(tmp_path) not in str(found.value)
 
 
 def test_old_marks_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "masked-sums"
     folder.mkdir()
-    for mark, age in (("old", 2 * DAY), ("new", 60.0)):
+    for mark, age in (("old", 2 * MAX_MARK_SECONDS), ("new", 60.0)):
         (folder / mark).write_text("")
         os.utime(folder / mark, (time.time() - age,) * 2)
     context = Context(0, 0, {"keep-dir": str(tmp_path)}, RecordDict(), {})
-    answered({"step": "keys", "client": 0, "sums": [b"sum".hex()]}, context, MASKED_)
+    reply_to_step(step_message("keys", 0, [b"sum".hex()]), context, MASKED_)
     assert [path.name for path in folder.iterdir()] == ["new"]
 
 
@@ -375,9 +377,9 @@ def test_nothing_of_a_single_client_is_in_the_servers_memory(
 ) -> None:
     """Whatever the server holds, after each reply and each round, has no client's update, plain or encoded."""
     plain: list[np.ndarray] = []
-    encode, add, checked = Form.encode, MaskedSum.add, []
+    encode, add, checked = SumLayout.encode, MaskedSum.add, []
 
-    def noted(self: Form, update: Any, weight: float, *more: Any) -> np.ndarray:
+    def noted(self: SumLayout, update: Any, weight: float, *more: Any) -> np.ndarray:
         numbers = encode(self, update, weight, *more)
         plain.extend([numbers, numbers[: self.d], update.numpy().copy(), weight * update.numpy()])
         return numbers
@@ -395,7 +397,7 @@ def test_nothing_of_a_single_client_is_in_the_servers_memory(
         add(self, client, masked)
         look()
 
-    monkeypatch.setattr(Form, "encode", noted)
+    monkeypatch.setattr(SumLayout, "encode", noted)
     monkeypatch.setattr(MaskedSum, "add", added)
     tried = world(ids=range(5), model=mlp)
     strategy, grid = strategy_of(FedAvg(), tried, boundary=MASKED_), Here(app_of(tried, mods()), 5)
@@ -486,7 +488,7 @@ def test_a_client_sends_no_more_in_a_sum_than_it_has_counted(lie: str, tmp_path:
             (order,), told = json.loads(str(config["coterie"])), json.loads(str(config[MASKS]))
             (about,) = told.values()
             if lie == "no update":
-                order["task"]["sent"], order["sums"] = False, False
+                order["task"]["private"]["sends_update"] = order["sums"] = False
             elif lie == "no question":
                 about["form"][1] = 5
             elif lie == "more slots":
@@ -531,7 +533,7 @@ def test_masks_do_not_go_with_other_operations(settings: dict[str, Any]) -> None
 
 
 def test_weights_updates_and_answers_add_up() -> None:
-    form, rng = Form(d=5, answer=3, clients=4, bound=2.0), np.random.default_rng(0)
+    form, rng = SumLayout(d=5, answer_size=3, max_clients=4, bound=2.0), np.random.default_rng(0)
     updates, weights, answers = (
         rng.normal(size=(4, 5)),
         rng.random(4),
@@ -549,10 +551,10 @@ def test_weights_updates_and_answers_add_up() -> None:
 
 def test_slots_of_clients_add_up_and_noise_is_as_large_as_it_says() -> None:
     boundary, n, d = Boundary(masks=True, clip=1.0, noise=3.0, honest=1.0), 200, 40
-    noise = Noise.of(boundary, n, True, 1.0, 4)
+    noise = NoiseShare.of(boundary, n, True, 1.0, 4)
     assert noise is not None
     form, rng = (
-        Form(d=d, answer=50, clients=n, bound=1.0, slots=3, noise=noise),
+        SumLayout(d=d, answer_size=50, max_clients=n, bound=1.0, slots=3, noise=noise),
         np.random.default_rng(1),
     )
     total, slots = np.zeros(form.size, dtype=np.uint32), rng.integers(0, 3, n)
@@ -561,10 +563,10 @@ def test_slots_of_clients_add_up_and_noise_is_as_large_as_it_says() -> None:
         update[0] = 1.0
         total += form.encode(update, 1.0, np.zeros(50), int(slot), rng.standard_normal)
     rows, counts, _, answer = form.decode(total)
-    both = (1 + COUNTED**2) ** 0.5
+    both = (1 + COUNT_WEIGHT**2) ** 0.5
     expected = np.bincount(slots, minlength=3)
     assert abs(rows[:, 0] - expected).max() < 5 * 3 * both
-    assert abs(counts - expected).max() < 5 * 3 * both / COUNTED
+    assert abs(counts - expected).max() < 5 * 3 * both / COUNT_WEIGHT
     assert rows[:, 1:].std() == pytest.approx(3 * both, rel=0.3)
     assert answer.std() == pytest.approx(3 / 2, rel=0.5)  # a question that costs four updates
 
@@ -586,8 +588,8 @@ def test_layers_that_stay_at_a_client_have_no_noise() -> None:
 )
 def test_a_question_whose_answer_may_overflow_is_refused(change: dict[str, float]) -> None:
     """An overflow at some clients alone would say something of each."""
-    stated = _question_to_json(Question(ask="norms"))
+    stated = question_to_json(Question(ask="norms"))
     assert stated
-    assert _question(stated) is not None
+    assert question_from_json(stated) is not None
     with pytest.raises(ValueError, match="Question needs something to ask, finite numbers"):
-        _question({**stated, **change})
+        question_from_json({**stated, **change})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering.cells import (
+from coterie.contrib.private.cells import (
     BINS,
     COVERED,
     Question,
@@ -21,7 +21,7 @@ from coterie.clustering.cells import (
     sizes_of,
     two_centres,
 )
-from coterie.clustering.moments import Crossed, Moments
+from coterie.contrib.private.moments import Crossed, Moments
 
 ASKS: dict[str, Any] = {
     "sizes": Question(ask="sizes"),

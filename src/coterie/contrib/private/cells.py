@@ -8,7 +8,7 @@ clusters as Lloyd's algorithm does:
 
 - ``"sizes"``: histograms of the norm of the client's update, and of its number of examples
   (:func:`sizes_of`).
-- ``"moments"``: the :class:`~coterie.clustering.moments.Moments` of some cells, which test whether
+- ``"moments"``: the :class:`~coterie.contrib.private.moments.Moments` of some cells, which test whether
   a cell is one group.
 - ``"coordinates"``: a histogram of the coordinates of a cell's clients on an axis; it gives a cut
   (:func:`two_centres`).
@@ -28,7 +28,7 @@ beforehand:
   (:func:`norms_of`).
 - ``"distances"``: a histogram of the distances from the centre, which gives their median
   (:func:`median_of`).
-- ``"crossed"``: the :class:`~coterie.clustering.moments.Crossed` of some cells, which test whether
+- ``"crossed"``: the :class:`~coterie.contrib.private.moments.Crossed` of some cells, which test whether
   a cell is one group.
 - ``"places"``: histograms of the coordinates of several cells' clients, each on an axis of its own.
 """
@@ -40,7 +40,15 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.clustering.moments import Crossed, Moments, axis, crossed_length, histogram_cut, length
+from coterie.contrib.private.moments import (
+    Crossed,
+    Moments,
+    axis,
+    crossed_length,
+    histogram_cut,
+    length,
+)
+from coterie.core import Task
 
 Ask = Literal[
     "sizes", "moments", "coordinates", "means", "cell", "norms", "distances", "crossed", "places"
@@ -71,7 +79,7 @@ class Question:
     """A question that clients answer about the sketches ``(2, k)`` of their halves, or about their update.
 
     Attributes:
-        ask: What is asked, see :mod:`~coterie.clustering.cells`.
+        ask: What is asked, see :mod:`~coterie.contrib.private.cells`.
         scale: Sketches are divided by this; longer ones are shortened to it.
         centres: Shape ``(m, k)``, in units of ``scale``. None for a single cell.
         cells: The cells that are asked about, for ``"moments"``, ``"crossed"``, ``"places"`` and
@@ -125,6 +133,21 @@ class Question:
                 "places": c * BINS,
             }
         )[self.ask]
+
+    @property
+    def asks_cell(self) -> bool:
+        """Whether the client names its cell. It adds no numbers to a sum."""
+        return self.ask == "cell"
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether the question is about the norm of the client's update."""
+        return self.ask in ("sizes", "norms")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether an answer has norm 1 at most, so that noise on the sum covers it."""
+        return self.ask in COVERED
 
     @property
     def sent(self) -> int:
@@ -229,6 +252,13 @@ class Question:
             place = (float(self.axis @ mean) - self.low) / (self.high - self.low)
             out[int(np.clip(place * BINS, 0, BINS - 1))] = 1.0
         return out
+
+
+def question_of(task: Task) -> Question | None:
+    """Return the question of a task; None if it has none."""
+    question = task.private.question
+    assert question is None or isinstance(question, Question)
+    return question
 
 
 def _size_bin(value: float) -> int:

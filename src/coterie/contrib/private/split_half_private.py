@@ -1,6 +1,6 @@
 """Private split-half: groups from sums alone, of which the server does not learn who is in them.
 
-Coterie's own. As :mod:`~coterie.methods.split_half_sums`, and every number that leaves a client is
+Coterie's own. As :mod:`~coterie.contrib.private.split_half_sums`, and every number that leaves a client is
 a part of a sum whose norm is bounded, so that noise on it makes all of a run differentially private
 (``boundary.noise`` behind ``boundary.masks``). The server sends all models to all clients. Each
 client takes one of them, by itself, and sends a vector with a slot for every model, in which all
@@ -14,7 +14,7 @@ what their models are.
 3. **Probe.** All clients train on two disjoint halves of their data. The mean update is a sum as in
    every round, and the common centre: clients say how far from it they are in a histogram, and take
    the median as the unit.
-4. **Search.** For each cell, at first one, the sums of :class:`~coterie.clustering.moments.Crossed`
+4. **Search.** For each cell, at first one, the sums of :class:`~coterie.contrib.private.moments.Crossed`
    test whether its clients have the same signal. If not, a histogram of their coordinates on the
    axis along which they differ most gives a cut. All cells of a level are tested and cut in the
    same exchange, because a client is in one of them only. At most ``levels`` cuts follow each
@@ -40,8 +40,13 @@ import numpy as np
 import torch
 
 from coterie.clustering import sketch
-from coterie.clustering.cells import WIDTH, Question, cuts, median_of, norms_of
-from coterie.clustering.moments import Crossed, crossed_axis, crossed_congruence, crossed_length
+from coterie.contrib.private.cells import WIDTH, Question, cuts, median_of, norms_of
+from coterie.contrib.private.moments import (
+    Crossed,
+    crossed_axis,
+    crossed_congruence,
+    crossed_length,
+)
 from coterie.core import (
     Assignment,
     Client,

@@ -11,7 +11,8 @@ import torch
 
 from coterie.boundary import Boundary
 from coterie.clustering import sketch
-from coterie.clustering.cells import Question, sizes_of
+from coterie.contrib.private import SplitHalfSums
+from coterie.contrib.private.cells import Question, sizes_of
 from coterie.core import HALVES, Cohort, Plan, Position, PrivateTask, Replies, Task
 from coterie.engines import rounds as inprocess
 from coterie.engines.clock import Clock
@@ -19,7 +20,7 @@ from coterie.engines.exchange import exchange
 from coterie.engines.pool import ClientPool
 from coterie.engines.traffic import traffic
 from coterie.engines.workers import Hardware
-from coterie.methods import FedAvg, SplitHalf, SplitHalfSums
+from coterie.methods import FedAvg, SplitHalf
 from coterie.robust import Robust
 from coterie.settings import SettingError
 from scripted import play

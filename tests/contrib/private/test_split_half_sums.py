@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.contrib.private import SplitHalfSums
 from coterie.core import Assignment, Groups, as_groups
-from coterie.methods import FedAvg, SplitHalfSums
+from coterie.methods import FedAvg
 from coterie.settings import SettingError
 from worlds import THREE, TRUTH, Played, Pull, grouped, last, play
 

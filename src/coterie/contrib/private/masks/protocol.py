@@ -29,10 +29,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.masks.fixed import WORD
-from coterie.masks.graph import LEAST, Graph
-from coterie.masks.shamir import SHARE, join, split
-from coterie.masks.streams import KEY, KeyPair, mask, opened, sealed
+from coterie.contrib.private.masks.fixed import WORD
+from coterie.contrib.private.masks.graph import LEAST, Graph
+from coterie.contrib.private.masks.shamir import SHARE, join, split
+from coterie.contrib.private.masks.streams import KEY, KeyPair, mask, opened, sealed
 
 
 class ProtocolError(ValueError):
@@ -157,7 +157,7 @@ class Masker:
 
         Args:
             neighbours: Neighbour -> its public keys.
-            threshold: Shares that give back a secret, from :class:`~coterie.masks.graph.Graph`.
+            threshold: Shares that give back a secret, from :class:`~coterie.contrib.private.masks.graph.Graph`.
 
         Raises:
             ProtocolError: A threshold of the shares would not be a majority of them, or a key is

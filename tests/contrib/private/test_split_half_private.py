@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from coterie.boundary import Boundary, spent
-from coterie.clustering.cells import COVERED
+from coterie.contrib.private import SplitHalfPrivate
+from coterie.contrib.private.cells import COVERED
+from coterie.contrib.private.split_half_private import CROSSED, PLACES
+from coterie.contrib.private.sums import COUNT_WEIGHT
 from coterie.core import Cohort, Round, Training
 from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.engines import rounds as inprocess
-from coterie.engines.sums import COUNTED
-from coterie.methods import FedAvg, SplitHalfPrivate
-from coterie.methods.split_half_private import CROSSED, PLACES
+from coterie.methods import FedAvg
 from coterie.report.summary import agreement
 from coterie.settings import SettingError
 from scripted import play
@@ -107,7 +108,7 @@ def test_noise_is_as_large_as_the_accountant_takes_it() -> None:
     ].position.state
     assert noisy.clip == plain.clip
     apart = (noisy.models - plain.models)[0, :75]
-    expected = 1e-3 * plain.clip * (1 + COUNTED**2) ** 0.5 / n
+    expected = 1e-3 * plain.clip * (1 + COUNT_WEIGHT**2) ** 0.5 / n
     assert 0.75 * expected < float(apart.std()) < 1.3 * expected
 
 

@@ -1,16 +1,16 @@
 """Split-half from sums: the groups of split-half, found by a server that sees sums over clients and never one of them.
 
 Coterie's own, the method of :mod:`~coterie.methods.split_half` for secure aggregation
-(:mod:`coterie.masks`). Every exchange asks for sums only: mean updates of groups, and answers to
-questions about sketches of k numbers that stay at the clients (:mod:`~coterie.clustering.cells`).
+(:mod:`coterie.contrib.private.masks`). Every exchange asks for sums only: mean updates of groups, and answers to
+questions about sketches of k numbers that stay at the clients (:mod:`~coterie.contrib.private.cells`).
 The server learns which group's model a client takes, and nothing else about it.
 
 1. **Training.** Each group's mean update is a sum. So are histograms of the norms of updates, and
    of the numbers of examples: they give the scale of the sketches, and the steps of a probe.
 2. **Probe.** Every ``probe_every`` rounds the members of a group train on two disjoint halves of
    their data, and keep sketches of both updates. The sums of their
-   :class:`~coterie.clustering.moments.Moments` are enough for the spread test
-   (:func:`~coterie.clustering.moments.congruence_from_sums`). A second probe, in the next round,
+   :class:`~coterie.contrib.private.moments.Moments` are enough for the spread test
+   (:func:`~coterie.contrib.private.moments.congruence_from_sums`). A second probe, in the next round,
    has to confirm a difference. If few clients answer in a round, a probe lasts several rounds, as
    in split-half.
 3. **Search.** At the beginning of the next round, without training, the group is cut along the axis
@@ -43,7 +43,8 @@ import numpy as np
 import torch
 
 from coterie.clustering import repeated_p
-from coterie.clustering.cells import (
+from coterie.clustering.congruence import Congruence, Contrast
+from coterie.contrib.private.cells import (
     Question,
     centres_of,
     coordinates,
@@ -51,8 +52,7 @@ from coterie.clustering.cells import (
     sizes_of,
     two_centres,
 )
-from coterie.clustering.congruence import Congruence, Contrast
-from coterie.clustering.moments import Moments, congruence_from_sums, contrast_from_sums
+from coterie.contrib.private.moments import Moments, congruence_from_sums, contrast_from_sums
 from coterie.core import (
     Assignment,
     Client,
@@ -133,7 +133,7 @@ class Probe:
         round: number of rounds completed when it began.
         scale: the scale of the sketches.
         heard: clients that have answered.
-        sums: the vector of their :class:`~coterie.clustering.moments.Moments`; empty before the
+        sums: the vector of their :class:`~coterie.contrib.private.moments.Moments`; empty before the
             first answer.
     """
 

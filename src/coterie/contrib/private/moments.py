@@ -5,7 +5,7 @@ updates to k numbers, by the same random map (:func:`~coterie.clustering.sketch`
 linear, so clients with the same signal have the same one after it, and the test keeps its level. Of
 the sketches of whole updates ``M_i`` and noise ``D_i`` only these sums over the clients of a group
 are needed (:class:`Moments`): their number, ``Σ M_i``, ``Σ M_i M_iᵀ``, ``N = Σ D_i D_iᵀ``, and ``Σ
-‖D_i‖⁴``. They can be computed under masks (``coterie.masks``).
+‖D_i‖⁴``. They can be computed under masks (``coterie.contrib.private.masks``).
 
 - The *spread* is a trace, ``X = tr S`` with the centred scatter S of the whole updates, and ``Y =
   (1 - 1/n) tr N``. The effective dimension is ``r = tr S tr N / tr(S N)``, the second mean of

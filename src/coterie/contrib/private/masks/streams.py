@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from coterie.masks.fixed import WORD
+from coterie.contrib.private.masks.fixed import WORD
 
 KEY = 32
 """Bytes of a key, private or public, and of the seed of a mask."""

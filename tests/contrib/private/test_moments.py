@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering import congruence, contrast, halves_gram
-from coterie.clustering.moments import (
+from coterie.contrib.private.moments import (
     Crossed,
     Moments,
     axis,

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.masks import FixedPoint, Graph, MaskedSum, Masker, ProtocolError
-from coterie.masks import protocol as messages
-from coterie.masks.fixed import WORD
-from coterie.masks.graph import COMPLETE, degree, threshold
-from coterie.masks.shamir import PRIME, join, split
-from coterie.masks.streams import KeyPair, mask, opened, sealed
+from coterie.contrib.private.masks import FixedPoint, Graph, MaskedSum, Masker, ProtocolError
+from coterie.contrib.private.masks import protocol as messages
+from coterie.contrib.private.masks.fixed import WORD
+from coterie.contrib.private.masks.graph import COMPLETE, degree, threshold
+from coterie.contrib.private.masks.shamir import PRIME, join, split
+from coterie.contrib.private.masks.streams import KeyPair, mask, opened, sealed
 
 NAME = b"sum 1"
 

@@ -1,0 +1,354 @@
+"""Masked sums in a client's mod: the steps of the protocol, and the app's reply under masks. The app does not know of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from torch import Tensor
+
+from coterie.boundary import Boundary, Wire
+from coterie.contrib.private.cells import question_of
+from coterie.contrib.private.flower import steps
+from coterie.contrib.private.flower.server import sends_update
+from coterie.contrib.private.flower.steps import MASKED, MASKS
+from coterie.contrib.private.flower.sum_layout import SumLayout
+from coterie.contrib.private.masks import Masker, ProtocolError
+from coterie.contrib.private.sums import NoiseShare
+from coterie.engines.flower import messages
+from coterie.engines.flower.client import FOLDER
+from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS, Unfit
+from coterie.training import Order
+
+MAX_WEIGHED_EXAMPLES = 4096
+"""The number of training examples above which a client has no more weight: weights are fractions of
+it."""
+
+MAX_MARK_SECONDS = 24 * 3600.0
+"""Seconds after which the mark of a step is removed: the masked sum has long ended."""
+
+
+# -- the steps before and after the task
+# -----------------------------------------------------------------------------------
+
+
+def reply_to_step(
+    content: RecordDict, context: Context, boundary: Boundary, once: bool = True
+) -> RecordDict | None:
+    """Return the reply to a message of the protocol; None for another message.
+
+    Args:
+        content: The message.
+        context: Flower's context of the node, whose state has the secrets between steps.
+        boundary: The client's boundary: with noise, most neighbours must have added theirs.
+        once: Whether to make sure that no step is answered twice, see :func:`_mark`.
+
+    Raises:
+        ProtocolError: The step must not be carried out.
+        ValueError: It cannot be read.
+    """
+    step = steps.step_of(content)
+    if step is None:
+        return None
+    if step.name == "keys":
+        forget_secrets(context)
+        if once:
+            _remove_old_marks(context)
+    answers: dict[str, Any] = {}
+    for sum_name, about in step.sums.items():
+        if step.name == "keys":
+            masker = Masker(step.client, bytes.fromhex(sum_name))
+            answers[sum_name] = steps.keys_to_json(masker.keys())
+        else:
+            masker = _stored_masker(context, sum_name, once)
+            if step.name == "shares":
+                answers[sum_name] = _shares(masker, about)
+            else:
+                answers[sum_name] = _unmasking(masker, about, boundary)
+        _store_masker(context, sum_name, masker)
+    return steps.step_reply(answers)
+
+
+def _shares(masker: Masker, about: Any) -> Any:
+    """Step 2: encrypted shares for the neighbours, from their keys and the threshold."""
+    values, threshold = about
+    keys = {}
+    for client, value in values.items():
+        keys_of_client = steps.keys_from_json(value)
+        if keys_of_client is None:
+            raise ProtocolError(f"the public keys of client {client} cannot be read")
+        keys[int(client)] = keys_of_client
+    return steps.shares_to_json(masker.shares(keys, int(threshold)))
+
+
+def _unmasking(masker: Masker, about: Any, boundary: Boundary) -> Any:
+    """Step 4: the shares that unmask the sum, from the clients whose numbers have arrived."""
+    arrived = [int(client) for client in about]
+    num_noisy = len(masker.holding.intersection(arrived))
+    if boundary.noise and num_noisy < boundary.honest * len(masker.neighbours):
+        raise ProtocolError("too few neighbours have added noise to this masked sum")
+    return steps.unmasking_to_json(masker.unmask(arrived))
+
+
+# -- the reply to a task
+# ---------------------------------------------------------------------------------------------------
+
+
+def pop_config(content: RecordDict) -> Mapping[str, Any]:
+    """Remove from a message with tasks what it says about masked sums, and return it: the app does not see it."""
+    config = content.config_records[CONFIG]
+    if MASKS not in config:
+        return {}
+    about: dict[str, Any] = json.loads(str(config[MASKS]))
+    del config[MASKS]
+    return about
+
+
+def masked_reply(
+    reply: RecordDict,
+    orders: Sequence[Order],
+    updates: Sequence[Tensor | None],
+    config: Mapping[str, Any],
+    context: Context,
+    wire: Wire,
+    rng: np.random.Generator,
+    once: bool = True,
+) -> dict[str, Any]:
+    """Return an app's reply to its tasks with everything under masks.
+
+    Args:
+        reply: The app's reply.
+        orders: The tasks.
+        updates: The update of each task, if it has one.
+        config: What :func:`pop_config` has returned.
+        context: Flower's context of the node.
+        wire: The client's wire, whose boundary has the bound and the noise.
+        rng: Draws the noise.
+        once: Whether to make sure that no sum is answered twice, see :func:`_mark`.
+
+    Returns:
+        The records of the reply.
+
+    Raises:
+        ProtocolError: A neighbour's shares were changed on their way, or too few neighbours are
+            left. Or the sum is not that of the task.
+        Unfit: The app's reply has no update, or one that is not finite.
+    """
+    metrics = messages.only(reply.metric_records, METRICS, "metric records")
+    records: dict[str, Any] = {}
+    sent_metrics: dict[str, Any] = {"num-examples": 1}
+    for place, order in enumerate(orders):
+        for name in _plain_metrics(order, place, wire.boundary):
+            if name in metrics:
+                sent_metrics[name] = metrics[name]
+        if order.part not in config:
+            if _is_summed(order):
+                raise ProtocolError(
+                    "this client sends masked numbers only, and was asked for plain ones"
+                )
+            continue
+        about = config[order.part]
+        numbers = _numbers(reply, metrics, place, order, updates[place], about, wire, rng)
+        masker = _stored_masker(context, about["name"], once)
+        shares = steps.shares_from_json(about["shares"])
+        if shares is None:
+            raise ProtocolError("the shares of the neighbours cannot be read")
+        masked_numbers = masker.masked(shares, numbers)
+        _store_masker(context, about["name"], masker)
+        records[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(masked_numbers)})
+    return {**records, METRICS: MetricRecord(sent_metrics)}
+
+
+def _plain_metrics(order: Order, place: int, boundary: Boundary) -> list[str]:
+    """The metrics of a reply to a task that are sent without masks."""
+    names: list[str] = []
+    if not order.hidden:
+        names += [CELL, "chosen"]
+    if not boundary.noise:
+        names += [messages.PERSONAL, messages.KEPT]
+    return [messages.of_task(name, place) for name in names]
+
+
+def _is_summed(order: Order) -> bool:
+    """Whether a task asks for numbers that count in a sum."""
+    question = question_of(order.task)
+    return sends_update(order.task) or (question is not None and not question.asks_cell)
+
+
+def _numbers(
+    reply: RecordDict,
+    metrics: MetricRecord,
+    place: int,
+    order: Order,
+    update: Tensor | None,
+    about: Mapping[str, Any],
+    wire: Wire,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """What a client adds to the sum of a task, as integers without masks."""
+    task = order.task
+    boundary = wire.boundary
+    max_norm = wire.limit(order.clip)
+    sizes = tuple(int(number) for number in about["form"])
+    layout = _checked_layout(order, sizes, wire, max_norm)
+    keep_mask = wire.layout.mask(task.local_layers) if task.local_layers else None
+    if not sends_update(task):
+        update = None
+    elif update is None:
+        raise Unfit("the app's reply has no update")
+    else:
+        if keep_mask is not None:
+            update = update.masked_fill(keep_mask, 0.0)
+        update = limited_update(update, max_norm, wire)
+    slot = 0
+    if layout.slots > 1:
+        slot = int(metrics[messages.of_task("chosen", place)][0])  # type: ignore[index]
+    weight = 1.0
+    if not (about["uniform"] or boundary.noise):
+        examples = int(metrics["num-examples"])  # type: ignore[arg-type]
+        weight = min(examples, MAX_WEIGHED_EXAMPLES) / MAX_WEIGHED_EXAMPLES
+    return layout.encode(
+        update,
+        weight,
+        _answer(reply, place, layout.answer_size),
+        slot,
+        rng.standard_normal,
+        keep_mask.numpy() if keep_mask is not None and layout.d else None,
+    )
+
+
+def _answer(reply: RecordDict, place: int, size: int) -> np.ndarray | None:
+    """The answer in an app's reply; None if it has none, or one that cannot be used.
+
+    A failure would say that this client's numbers are odd.
+    """
+    name = messages.of_task(ANSWER, place)
+    if not size or name not in reply:
+        return None
+    answer = messages.array_of(reply[name], ANSWER)
+    return answer if answer.shape == (size,) and np.isfinite(answer).all() else None
+
+
+def limited_update(update: Tensor, max_norm: float | None, wire: Wire) -> Tensor:
+    """Return an update as it enters a sum: of no more than a norm, and zero if it is not finite and noise is added.
+
+    Args:
+        update: The update ``(d,)``.
+        max_norm: The maximum norm; None without one.
+        wire: The client's wire.
+
+    Raises:
+        Unfit: It is not finite, and no noise is added.
+    """
+    if not torch.isfinite(update.dot(update)):
+        if not wire.boundary.noise:
+            raise Unfit("its update has a NaN or infinite entry (a smaller lr may help)")
+        return torch.zeros_like(update)
+    return update if max_norm is None else wire.clipped(update, max_norm)
+
+
+def _checked_layout(
+    order: Order, sizes: tuple[int, ...], wire: Wire, max_norm: float | None
+) -> SumLayout:
+    """The layout of a sum, which must be that of its task.
+
+    Of another one, numbers would leave that this client did not count.
+
+    Raises:
+        ProtocolError: They differ, or the noise would be rounded away.
+    """
+    d, answer_size, max_clients, slots = sizes
+    task = order.task
+    question = question_of(task)
+    expected_answer_size = 0 if question is None else question.length(order.sketch_numbers)
+    expected_d = wire.layout.size if sends_update(task) else 0
+    expected_slots = len(task.offered) if order.hidden and sends_update(task) else 1
+    if (d, answer_size, slots) != (expected_d, expected_answer_size, expected_slots):
+        raise ProtocolError("the masked sum is not that of the task")
+    cost = 1 if question is None else question.cost
+    noise = NoiseShare.of(wire.boundary, max_clients, order.hidden, max_norm, cost)
+    layout = SumLayout(d, answer_size, max_clients, wire.boundary.bound, slots, noise)
+    if layout.drowned_by:
+        raise ProtocolError(
+            f"boundary.{layout.drowned_by}: the noise is less than the steps of the masked numbers"
+        )
+    return layout
+
+
+# -- the client's secrets between steps, in the node's state
+# -------------------------------------------------------------------
+
+
+def forget_secrets(context: Context) -> None:
+    """Delete the secrets of earlier exchanges."""
+    for name in [name for name in context.state if name.startswith(f"{MASKS}-")]:
+        del context.state[name]
+
+
+def _store_masker(context: Context, sum_name: str, masker: Masker) -> None:
+    context.state[f"{MASKS}-{sum_name}"] = ConfigRecord({"masker": masker.saved()})
+
+
+def _stored_masker(context: Context, sum_name: str, once: bool) -> Masker:
+    """The client's secrets of a sum before its next step, which is answered once."""
+    try:
+        record = context.state[f"{MASKS}-{sum_name}"]
+        masker = Masker.restored(record["masker"])  # type: ignore[arg-type]
+    except KeyError:
+        raise ProtocolError("this client has not begun this masked sum") from None
+    if once:
+        _mark(context, masker)
+    return masker
+
+
+def _mark(context: Context, masker: Masker) -> None:
+    """Mark the next step of a sum as answered.
+
+    Flower hands messages that arrive at the same time a copy of the node's state each, so the state
+    does not tell that a step was answered. Two answers differ by what no mask hides. The mark is a
+    file that only one process can create.
+
+    Raises:
+        ProtocolError: The step was answered before, or the mark cannot be saved.
+    """
+    try:
+        folder = _mark_folder(context)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Another user may have made the folder, or a link, in the system's folder for temporary
+        # files. Marks in it would not be this client's.
+        folder_status = folder.lstat()
+        if not stat.S_ISDIR(folder_status.st_mode) or folder_status.st_uid != os.getuid():
+            raise OSError
+        os.close(os.open(folder / masker.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        raise ProtocolError("this client has answered this step of the masked sum") from None
+    except OSError:  # its text would reveal this machine's folders to the server
+        raise ProtocolError(
+            f"this client cannot save that it answers; a folder {FOLDER} in its node config is needed"
+        ) from None
+
+
+def _mark_folder(context: Context) -> Path:
+    """The folder of the marks: in the node's folder, or in the system's folder for temporary files."""
+    node_folder = str(context.node_config.get(FOLDER, ""))
+    if node_folder:
+        return Path(node_folder) / "masked-sums"
+    return Path(tempfile.gettempdir()) / f"coterie-masked-sums-{os.getuid()}"
+
+
+def _remove_old_marks(context: Context) -> None:
+    now = time.time()
+    with suppress(OSError):
+        for path in _mark_folder(context).iterdir():
+            if now - path.stat().st_mtime > MAX_MARK_SECONDS:
+                path.unlink()

@@ -1,0 +1,101 @@
+"""Questions as JSON. What is read comes from a server, and is checked: a wrong number would overflow at some clients."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_args
+
+import numpy as np
+
+from coterie.contrib.private.cells import Ask, Question
+
+ARRAY_DIMENSIONS = {"centres": (2,), "axis": (1, 2)}
+"""Field with an array -> how many dimensions it may have."""
+
+SCALE_LIMITS = (1e-30, 1e30)
+"""Sketches divided by a scale beyond these overflow where their numbers are large."""
+
+MIN_WIDTH = 1e-30
+"""Least width of a histogram."""
+
+MAX_COST = 10**6
+"""Greatest number of updates as which an answer counts."""
+
+
+def question_to_json(question: Any) -> dict[str, Any]:
+    """Return a question as a value for JSON; arrays are their bytes in single precision.
+
+    Args:
+        question: The question.
+    """
+    values: dict[str, Any] = {
+        field.name: getattr(question, field.name) for field in fields(question)
+    }
+    for name in ARRAY_DIMENSIONS:
+        array = values[name]
+        if array is not None:
+            values[name] = [list(array.shape), b64encode(array.astype("<f4").tobytes()).decode()]
+    values["cells"] = list(question.cells)
+    return values
+
+
+def question_from_json(values: Mapping[str, Any]) -> Question:
+    """Read a question from JSON.
+
+    Args:
+        values: What :func:`question_to_json` has returned.
+
+    Raises:
+        ValueError: A value is not allowed.
+        TypeError: A value has the wrong type.
+    """
+    arrays = {
+        name: None if values[name] is None else _array(name, values[name])
+        for name in ARRAY_DIMENSIONS
+    }
+    question = Question(**{**values, **arrays, "cells": tuple(values["cells"])})
+    if question.ask not in get_args(Ask) or not _is_sound(question):
+        raise ValueError(
+            f"Question needs something to ask, finite numbers and cells that exist, got {values!r:.200}"
+        )
+    return question
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    """Read an array of a question. Raises :class:`ValueError` if it is not finite, or has other dimensions."""
+    shape, data = value
+    dimensions = ARRAY_DIMENSIONS[name]
+    array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
+    if array.ndim not in dimensions or not array.size or not np.isfinite(array).all():
+        raise ValueError(
+            f"Question.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}"
+        )
+    return array
+
+
+def _is_sound(question: Question) -> bool:
+    """Whether the numbers of a question are finite and in range, and its cells exist."""
+    if not all(_is_number(value) for value in (question.scale, question.low, question.high)):
+        return False
+    if not SCALE_LIMITS[0] <= question.scale <= SCALE_LIMITS[1]:
+        return False
+    if not question.high - question.low >= MIN_WIDTH:
+        return False
+    if not all(_is_count(cell) and cell < question.count for cell in question.cells):
+        return False
+    if question.ask == "places" and question.axis is not None:
+        # Each of the cells has an axis.
+        has_axes = len(question.axis) == len(question.cells)
+    else:
+        has_axes = True
+    return has_axes and _is_count(question.cost) and 1 <= question.cost <= MAX_COST
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,496 @@
+"""The server's side of sums over Flower: masked sums, of which no single update can be read, and plain ones.
+
+Clients whose tasks offer the same model form one sum. The reply to a task has one array of integers
+modulo 2³²: the update times the client's weight, the weight, a 1 if the update was cut to the
+bound, and the answer to the task's question, all under masks. If the plan hides choices, all
+clients form one sum, and the update and a 1 are in the slot of the model that the client took. With
+noise, each client adds its share of it to its numbers before they are rounded and masked.
+
+What a reply has besides: the client's cell, or the model that it chose, if the task asks for that
+and the plan does not hide it; and whether the client has stored its own values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+
+from coterie.boundary import Wire
+from coterie.contrib.private.cells import question_of
+from coterie.contrib.private.flower import steps
+from coterie.contrib.private.flower.steps import MASKED, MASKS, step_message
+from coterie.contrib.private.flower.sum_layout import Decoded, SumLayout
+from coterie.contrib.private.masks import MaskedSum, ProtocolError
+from coterie.contrib.private.sums import NoiseShare, min_answers
+from coterie.core import Client, Means, Note, Plan, QuestionSums, Replies, Task, amounts
+from coterie.engines.flower import messages
+from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, ROUNDED, Unfit
+from coterie.engines.flower.sums import Ask
+from coterie.settings import SettingError
+from coterie.training import ClientResult, sketch_size
+
+
+@dataclass
+class SumOfClients:
+    """One masked sum of an exchange.
+
+    Attributes:
+        part: Name of the part of the plan.
+        row: The offered row.
+        clients: The clients that have a task in it.
+        layout: What the numbers of a client are.
+        name: Its name, never used again.
+        server: The server's state; it never holds numbers of a single client.
+        shares_for: Client -> the shares that its neighbours have encrypted for it.
+    """
+
+    part: str
+    row: int
+    clients: tuple[Client, ...]
+    layout: SumLayout
+    name: bytes
+    server: MaskedSum = field(init=False)
+    shares_for: Mapping[Client, Mapping[Client, bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.server = MaskedSum(name=self.name, size=self.layout.size)
+
+    @property
+    def key(self) -> str:
+        """The name in messages."""
+        return self.name.hex()
+
+
+@dataclass
+class PartSums:
+    """The sums of a part of a plan, after unmasking.
+
+    Attributes:
+        means: Shape ``(k, d)``: the mean updates.
+        mean_counts: Shape ``(k,)``: the numbers of clients in them.
+        answers: First offered row -> the sum of the answers.
+    """
+
+    means: Tensor
+    mean_counts: np.ndarray
+    answers: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+class MaskedGridExchange:
+    """The masked sums of one exchange over a grid, see :class:`~coterie.engines.flower.sums.MaskedExchange`.
+
+    Args:
+        plan: The plan.
+        clients: The clients that take part, of those that have tasks.
+        run: Name of the run.
+        exchange: Number of the exchange.
+        wire: The wire between clients and server.
+        ask: Sends messages.
+
+    Attributes:
+        notes: What went wrong, for the record of the round.
+
+    Raises:
+        SettingError: The noise would be rounded away.
+    """
+
+    def __init__(
+        self, plan: Plan, clients: Collection[Client], run: str, exchange: int, wire: Wire, ask: Ask
+    ) -> None:
+        self.parts = dict(plan.leaves())
+        self.wire = wire
+        self.ask = ask
+        self.notes: list[Note] = []
+        self.sums: list[SumOfClients] = []
+        groups = _clients_of_sums(self.parts, clients, wire.layout.size)
+        for i, ((part, row, sends, answer_size, cost), members) in enumerate(groups.items()):
+            layout = self._layout(self.parts[part], sends, answer_size, cost, len(members))
+            name = f"{run}|{exchange}|{i}".encode()
+            self.sums.append(SumOfClients(part, row, tuple(members), layout, name))
+        self._clients_of_part = [(masked_sum.part, masked_sum.clients) for masked_sum in self.sums]
+        self._part_sums: dict[str, PartSums] = {}
+
+    def _layout(
+        self, plan: Plan, sends_update: bool, answer_size: int, cost: int, num_clients: int
+    ) -> SumLayout:
+        """What each client adds to a sum. Raises :class:`SettingError` if the noise would be rounded away."""
+        boundary = self.wire.boundary
+        hidden = plan.private.hides_choices
+        max_norm = self.wire.limit(plan.private.clip)
+        layout = SumLayout(
+            d=self.wire.layout.size if sends_update else 0,
+            answer_size=answer_size,
+            max_clients=num_clients,
+            bound=boundary.bound,
+            slots=len(plan.models) if hidden and sends_update else 1,
+            noise=NoiseShare.of(boundary, num_clients, hidden, max_norm, cost),
+        )
+        if layout.drowned_by == "bound":
+            raise SettingError(
+                f"boundary.bound is {boundary.bound:g}, and must be at most {layout.max_bound:.2g} with boundary.noise "
+                f"{boundary.noise:g}, updates of norm {max_norm:g} or less and {num_clients} clients in a masked "
+                "sum: the noise would be rounded away"
+            )
+        if layout.drowned_by:
+            raise SettingError(
+                f"boundary.noise is {boundary.noise:g}, too small for {num_clients} clients in a masked sum: "
+                "it would be rounded away"
+            )
+        return layout
+
+    def sums_of(self, client: Client) -> list[SumOfClients]:
+        """Return the sums in which a client takes part, one per part of the plan at most."""
+        return [masked_sum for masked_sum in self.sums if client in masked_sum.clients]
+
+    def is_silent(self, client: Client) -> bool:
+        """Return whether a client has a task in a sum that is not formed, or has not answered the steps so far."""
+        ready_parts = {
+            masked_sum.part
+            for masked_sum in self.sums_of(client)
+            if client in masked_sum.shares_for
+        }
+        return any(
+            client in clients and part not in ready_parts for part, clients in self._clients_of_part
+        )
+
+    # -- the steps before the tasks
+    # --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Carry out the first two steps: keys, and encrypted shares."""
+        offered_keys = self._exchange_keys()
+        replies = self._ask_step("shares", offered_keys)
+        for masked_sum in self.sums:
+            shares = {}
+            for client in masked_sum.clients:
+                answer = steps.answer_about(replies.get(client), masked_sum.name)
+                shares_of_client = steps.shares_from_json(answer)
+                if shares_of_client is not None:
+                    shares[client] = shares_of_client
+            masked_sum.shares_for = masked_sum.server.shares(shares)
+
+    def _exchange_keys(self) -> dict[Client, dict[str, Any]]:
+        """Ask all clients for public keys. Return client -> sum -> the keys of its neighbours, and the threshold.
+
+        A sum with too few clients is given up.
+        """
+        names: dict[Client, list[str]] = {}
+        for masked_sum in self.sums:
+            for client in masked_sum.clients:
+                names.setdefault(client, []).append(masked_sum.key)
+        replies = self._ask_step("keys", names)
+        offered_keys: dict[Client, dict[str, Any]] = {}
+        for masked_sum in list(self.sums):
+            keys = {}
+            for client in masked_sum.clients:
+                answer = steps.answer_about(replies.get(client), masked_sum.name)
+                keys_of_client = steps.keys_from_json(answer)
+                if keys_of_client is not None:
+                    keys[client] = keys_of_client
+            try:
+                keys_of_neighbours = masked_sum.server.keys(keys)
+            except ProtocolError as error:
+                self._give_up(masked_sum, str(error))
+                continue
+            threshold = masked_sum.server.graph.threshold
+            for client, neighbours in keys_of_neighbours.items():
+                values = {other: steps.keys_to_json(each) for other, each in neighbours.items()}
+                offered_keys.setdefault(client, {})[masked_sum.key] = [values, threshold]
+        return offered_keys
+
+    def _ask_step(self, step: str, sums: Mapping[Client, Any]) -> Mapping[Client, RecordDict]:
+        """Ask clients for a step of some sums each, and return the contents of their replies."""
+        return self.ask(
+            {client: step_message(step, client, about) for client, about in sums.items()}
+        )
+
+    # -- the tasks
+    # -------------------------------------------------------------------------------------------------
+
+    def add_config(self, client: Client, content: RecordDict) -> None:
+        """Add what a client must know for its masked reply: part -> name, sizes and shares."""
+        about = {}
+        for masked_sum in self.sums_of(client):
+            if client not in masked_sum.shares_for:
+                continue
+            layout = masked_sum.layout
+            about[masked_sum.part] = {
+                "name": masked_sum.key,
+                "form": [layout.d, layout.answer_size, layout.max_clients, layout.slots],
+                "uniform": self.parts[masked_sum.part].weighting == "uniform",
+                "shares": steps.shares_to_json(masked_sum.shares_for[client]),
+            }
+        content.config_records[CONFIG][MASKS] = json.dumps(about)
+
+    def take(self, client: Client, content: RecordDict, parts: Collection[str]) -> dict[str, str]:
+        """Add a client's masked numbers to the totals.
+
+        Args:
+            client: The client.
+            content: Its reply.
+            parts: Names of the parts of the plan in which the rest of the reply is usable. In the
+                others the client counts as one that fell silent.
+
+        Returns:
+            Name of a part -> why its numbers are not added.
+        """
+        reasons: dict[str, str] = {}
+        for masked_sum in self.sums_of(client):
+            if client not in masked_sum.shares_for or masked_sum.part not in parts:
+                continue
+            try:
+                masked_sum.server.add(client, _masked_numbers(content, masked_sum.part))
+            except (Unfit, ProtocolError) as error:
+                reasons[masked_sum.part] = messages.brief(error)
+        return reasons
+
+    # -- the step after the replies
+    # ------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Carry out the last step: the sums are unmasked."""
+        arrived: dict[Client, dict[str, list[Client]]] = {}
+        for masked_sum in list(self.sums):
+            server = masked_sum.server
+            # Without enough shares of noise, the sum is never unmasked.
+            if 0 < len(server.arrived) < min_answers(self.wire.boundary, len(masked_sum.clients)):
+                self._give_up(
+                    masked_sum,
+                    f"{len(server.arrived)} of {len(masked_sum.clients)} clients have added noise, which is too few",
+                )
+                server.arrived.clear()
+            clients = sorted(server.arrived)
+            for client in clients:
+                arrived.setdefault(client, {})[masked_sum.key] = clients
+        replies = self._ask_step("unmask", arrived)
+        for name, plan in self.parts.items():
+            self._part_sums[name] = PartSums(
+                means=torch.zeros(len(plan.models), self.wire.layout.size),
+                mean_counts=np.zeros(len(plan.models), dtype=np.int64),
+            )
+        for masked_sum in list(self.sums):
+            if masked_sum.server.arrived:
+                self._unmask(masked_sum, replies)
+
+    def _unmask(self, masked_sum: SumOfClients, replies: Mapping[Client, RecordDict]) -> None:
+        """Unmask a sum with the shares in the clients' replies, and store it with those of its part."""
+        unmaskings = {}
+        for client in masked_sum.clients:
+            answer = steps.answer_about(replies.get(client), masked_sum.name)
+            unmasking = steps.unmasking_from_json(answer)
+            if unmasking is not None:
+                unmaskings[client] = unmasking
+        try:
+            decoded = masked_sum.layout.decode(masked_sum.server.unmasked(unmaskings))
+        except ProtocolError as error:
+            self._give_up(masked_sum, str(error))
+            return
+        self._store(masked_sum, decoded)
+        if decoded.num_cut:
+            clients = tuple(sorted(masked_sum.server.arrived))
+            text = (
+                f"{decoded.num_cut} of {len(clients)} updates had changes beyond "
+                f"boundary.bound {masked_sum.layout.bound:g}"
+            )
+            self.notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
+
+    def _store(self, masked_sum: SumOfClients, decoded: Decoded) -> None:
+        """Store the means of a sum and its answers with those of its part."""
+        layout = masked_sum.layout
+        part_sums = self._part_sums[masked_sum.part]
+        num_clients = len(masked_sum.server.arrived)
+        noisy = layout.noise is not None
+        if layout.d and self.parts[masked_sum.part].private.hides_choices:
+            # All clients are in this sum, and each model has a slot.
+            part_sums.means[:] = torch.from_numpy(decoded.updates / num_clients).float()
+            weights = decoded.weights
+            part_sums.mean_counts = weights if noisy else weights.round().astype(np.int64)
+        elif layout.d and decoded.weights[0] > 0:
+            # With noise every client has the weight 1, and the sum of the weights is noisy.
+            total_weight = num_clients if noisy else decoded.weights[0]
+            mean = decoded.updates[0] / total_weight
+            part_sums.means[masked_sum.row] = torch.from_numpy(mean).float()
+            part_sums.mean_counts[masked_sum.row] = num_clients
+        if layout.answer_size:
+            earlier = part_sums.answers.get(masked_sum.row, 0.0)
+            part_sums.answers[masked_sum.row] = earlier + decoded.answers
+
+    def replies(
+        self, part: str, results: Mapping[Client, ClientResult], refused: Mapping[Client, str]
+    ) -> Replies:
+        """Return the replies to a part of the plan: its sums, and what single replies have besides."""
+        return _replies(results, refused, self._part_sums[part], self._deviation(part))
+
+    def _deviation(self, part: str) -> float:
+        """The standard deviation of the noise on each number of the answers in a part of the plan."""
+        deviations = [0.0]
+        for masked_sum in self.sums:
+            noise = masked_sum.layout.noise
+            if masked_sum.part == part and noise is not None:
+                deviations.append(noise.answer * math.sqrt(len(masked_sum.server.arrived)))
+        return max(deviations)
+
+    def _give_up(self, masked_sum: SumOfClients, reason: str) -> None:
+        """Remove a sum, with a note."""
+        self.sums.remove(masked_sum)
+        text = f"a masked sum was not formed: {reason}"
+        self.notes.append(Note(kind="node", effect="warns", clients=masked_sum.clients, text=text))
+
+
+SumKey = tuple[str, int, bool, int, int]
+"""What the clients of one sum have in common: the part of the plan, the offered row, whether an
+update is sent, the numbers of an answer, and the cost of the question."""
+
+
+def _clients_of_sums(
+    parts: Mapping[str, Plan], clients: Collection[Client], d: int
+) -> dict[SumKey, list[Client]]:
+    """The clients of each sum. A task without an update and an answer is in none."""
+    groups: dict[SumKey, list[Client]] = {}
+    for name, plan in parts.items():
+        for client, task in sorted(plan.tasks.items()):
+            question = question_of(task)
+            answer_size = 0 if question is None else question.length(sketch_size(plan, d))
+            cost = 1 if question is None else question.cost
+            sends = sends_update(task)
+            if client in clients and (sends or answer_size):
+                key = (name, task.offered[0], sends, answer_size, cost)
+                groups.setdefault(key, []).append(client)
+    return groups
+
+
+def sends_update(task: Task) -> bool:
+    """Whether a client sends an update in a task."""
+    return task.trains and task.private.sends_update
+
+
+def _masked_numbers(content: RecordDict, part: str) -> np.ndarray:
+    """The masked numbers of a reply to a part of the plan. Raises :class:`Unfit` if it has none."""
+    name = f"{MASKED}.{part}"
+    if name not in content.array_records:
+        raise Unfit("its reply has no masked numbers")
+    numbers = messages.array_of(content.array_records[name], MASKED)
+    if numbers.dtype != np.uint32:
+        raise Unfit("its masked numbers are not integers of 32 bits")
+    return numbers
+
+
+# -- replies
+# --------------------------------------------------------------------------------------------------------------
+
+
+def read_answer(
+    content: RecordDict, metrics: Any, plan: Plan, task: Task, d: int, place: int
+) -> tuple[np.ndarray | None, int | None]:
+    """Read the answer to a task's question from a reply without masks, or the client's cell.
+
+    Args:
+        content: The reply, from an unknown sender.
+        metrics: Its metrics.
+        plan: The plan.
+        task: The task, which has a question.
+        d: The number of parameters.
+        place: The place of the task among the client's tasks.
+
+    Returns:
+        The numbers of the answer, and the client's cell: None for what the client was not asked, or
+        does not know.
+
+    Raises:
+        Unfit: The answer cannot be used.
+    """
+    question = question_of(task)
+    assert question is not None
+    if question.asks_cell:
+        cell_name = messages.of_task(CELL, place)
+        if plan.private.hides_choices or cell_name not in metrics:
+            return None, None
+        cell = messages.count_of(metrics, cell_name, "cell", least=0)
+        if cell >= question.count:
+            raise Unfit(f"it says that it is in cell {cell} of {question.count}")
+        return None, cell
+    answer_name = messages.of_task(ANSWER, place)
+    if answer_name not in content.array_records:
+        return None, None
+    shape = (question.length(sketch_size(plan, d)),)
+    record = content.array_records[answer_name]
+    answer = messages.array_of(record, ANSWER, shape).astype(np.float64)
+    if not (np.abs(answer) <= 1 + ROUNDED).all():  # NaN fails, too
+        raise Unfit("its answer to a question has numbers that are not between -1 and 1")
+    return answer, None
+
+
+def added_up(
+    plan: Plan, results: Mapping[Client, ClientResult], refused: Mapping[Client, str], wire: Wire
+) -> Replies:
+    """Combine the replies to a plan that needs only sums, without masks. Everything but the sums is dropped.
+
+    Args:
+        plan: The plan.
+        results: Client -> its result after parsing.
+        refused: Client -> why its reply was refused.
+        wire: The wire between clients and server.
+    """
+    clients = sorted(results)
+    means = Means(len(plan.models), wire.layout.size)
+    trained = [client for client in clients if results[client].updates]
+    if trained:
+        examples = np.array([results[client].examples for client in trained])
+        means.add(
+            torch.stack([results[client].updates[0] for client in trained]),
+            amounts(examples, plan.weighting),
+            [results[client].chosen for client in trained],
+        )
+    answers: dict[int, np.ndarray] = {}
+    for client in clients:
+        answer = results[client].answer
+        if answer is not None:
+            row = plan.tasks[client].offered[0]
+            answers[row] = answers.get(row, 0.0) + answer
+    mean_updates = means.means
+    if plan.private.hides_choices:
+        # The server divides by all clients that answered: it does not know who chose a model.
+        shares = torch.from_numpy(means.counts / max(len(clients), 1)).float()
+        mean_updates = mean_updates * shares[:, None]
+        results = {client: replace(result, chosen=()) for client, result in results.items()}
+    return _replies(results, refused, PartSums(mean_updates, means.counts, answers))
+
+
+def _replies(
+    results: Mapping[Client, ClientResult],
+    refused: Mapping[Client, str],
+    part_sums: PartSums,
+    deviation: float = 0.0,
+) -> Replies:
+    """The replies with sums over clients, and what single replies have besides.
+
+    Args:
+        results: Client -> its result after parsing.
+        refused: Client -> why its reply was refused.
+        part_sums: The sums.
+        deviation: Standard deviation of the noise on the answers.
+    """
+    clients = tuple(sorted(results))
+    chosen = tuple(results[client].chosen for client in clients)
+    cells = {}
+    for client in clients:
+        cell = results[client].cell
+        if cell is not None:
+            cells[client] = cell
+    return Replies(
+        clients=clients,
+        examples=np.ones(len(clients), dtype=np.int64),
+        chosen=chosen if any(chosen) else (),
+        refused=refused,
+        means=part_sums.means,
+        mean_counts=part_sums.mean_counts,
+        sums=QuestionSums(by_row=part_sums.answers, cells=cells, deviation=deviation),
+    )

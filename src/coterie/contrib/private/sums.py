@@ -1,0 +1,344 @@
+"""Sums over clients, without masks: what a server learns of a plan with ``need="sums"``, computed in one process.
+
+With noise (``boundary.noise``) a sum gets what the clients' shares of it add up to. Of n clients
+that are asked, each adds Gaussian noise with 1 / sqrt(honest n) of the standard deviation, so that
+it is enough as soon as that share of them answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.boundary import Boundary, Wire
+from coterie.contrib.private.cells import Question, question_of
+from coterie.core import Client, Means, Plan, QuestionSums, Replies, Task
+from coterie.engines.exchange import Collected
+from coterie.models.layout import Layout
+from coterie.randomness import Purpose, numpy_generator
+from coterie.training import ClientResult
+
+COUNT_WEIGHT = 0.4
+"""Weight of the number of clients compared with an update of norm 1, in the slots of a hidden plan."""
+
+
+@dataclass(frozen=True)
+class NoiseShare:
+    """Standard deviations of one client's share of the noise on a sum.
+
+    Attributes:
+        update: On each number of an update.
+        count: On each slot's number of clients.
+        answer: On each number of the answer.
+    """
+
+    update: float
+    count: float
+    answer: float
+
+    @classmethod
+    def of(
+        cls, boundary: Boundary, clients: int, hidden: bool, limit: float | None, cost: int
+    ) -> NoiseShare | None:
+        """Return the noise of a sum; None if the boundary has none.
+
+        Args:
+            boundary: The boundary.
+            clients: How many clients are asked.
+            hidden: Whether the plan hides the clients' choices.
+            limit: The maximum norm of an update.
+            cost: The number of updates as which the answer counts.
+        """
+        if not boundary.noise or limit is None:
+            return None
+        share = boundary.noise / math.sqrt(boundary.honest * clients)
+        if not hidden:
+            return cls(update=share * limit, count=0.0, answer=share / math.sqrt(cost))
+        # The update and the weighted count are one vector, whose norm the noise must cover.
+        slot_share = share * math.sqrt(1 + COUNT_WEIGHT**2)
+        return cls(
+            update=slot_share * limit,
+            count=slot_share / COUNT_WEIGHT,
+            answer=share / math.sqrt(cost),
+        )
+
+
+def min_answers(boundary: Boundary, asked: int) -> int:
+    """Return how many of the clients that were asked must answer, so that their noise is enough."""
+    return math.ceil(boundary.honest * asked - 1e-9) if boundary.noise else 1
+
+
+# -- plans and questions at a client
+# ------------------------------------------------------------------------------------
+
+
+def as_taken(plan: Plan, half_sketches: Mapping[Client, Tensor | np.ndarray]) -> Plan:
+    """Return a plan in which clients that take the model of their cell are offered only that one.
+
+    Args:
+        plan: The plan.
+        half_sketches: Client -> the sketches ``(2, k)`` of its halves; a client without takes the
+            model of lowest loss.
+    """
+    questions = [question_of(task) for task in plan.tasks.values()]
+    asks_cells = any(question is not None and question.asks_cell for question in questions)
+    if not plan.private.hides_choices or not asks_cells:
+        return plan
+    tasks = {
+        client: task_as_taken(task, half_sketches.get(client))
+        for client, task in plan.tasks.items()
+    }
+    return replace(plan, tasks=tasks)
+
+
+def task_as_taken(task: Task, half_sketches: Tensor | np.ndarray | None) -> Task:
+    """Return the task of a hidden plan as a client with these sketches ``(2, k)`` takes it."""
+    question = question_of(task)
+    if question is None or not question.asks_cell:
+        return task
+    private = replace(task.private, question=None)
+    if half_sketches is None:
+        return replace(task, private=private)
+    row_of_cell = task.offered[question.cell(np.asarray(half_sketches))]
+    return replace(task, private=private, offered=(row_of_cell,), measure=None)
+
+
+def answer_to(
+    question: Question,
+    half_sketches: np.ndarray | None,
+    update: Tensor | None,
+    examples: int,
+    layout: Layout,
+) -> np.ndarray | None:
+    """Return the numbers that a client adds to the sum; None if it does not know what is asked for.
+
+    Args:
+        question: Any question but for a cell, whose answer is no part of a sum.
+        half_sketches: Shape ``(2, k)``, the sketches of the halves; None if the client has none.
+        update: The update ``(d,)``, or None.
+        examples: The client's number of training examples.
+        layout: Its first columns, the parameters, count for the norm.
+    """
+    update_norm = None
+    if question.needs_norm and update is not None:
+        update_norm = float(update[: layout.trainable].norm())
+        if not math.isfinite(update_norm):
+            update_norm = None
+    return question.answer(half_sketches, update_norm, examples)
+
+
+# -- an exchange
+# ----------------------------------------------------------------------------------------------------------
+
+
+def carry_out(
+    collected: Collected, half_sketches: Mapping[Client, Tensor]
+) -> tuple[Replies, dict[Client, Tensor]]:
+    """Carry out a plan: of a single client, nothing is in the replies.
+
+    Args:
+        collected: Collects the results of the plan, whose tasks are as the clients take them.
+        half_sketches: Client -> the sketches ``(2, k)`` of its halves, before the exchange.
+
+    Returns:
+        The replies with means and sums, and the sketches after the exchange. They stay at the
+        clients.
+    """
+    pool = collected.pool
+    plan = collected.plan
+    wire = pool.wire
+    means = Means(len(plan.models), pool.layout.size, pool.robust)
+    answers = AnswerSums(collected, half_sketches)
+    for results in collected.waves():
+        with collected.clock("server"):
+            # The sketches are those of both halves, so they are taken before these are averaged.
+            answers.take(results)
+            collected.average_halves(results)
+            if wire.boundary.masks:
+                limit_updates(results.values(), wire, plan)
+            collected.keep_own_values(results)
+            collected.add_to_means(results, means)
+    with collected.clock("server"):
+        replies = replace(collected.replies(), means=means.means, mean_counts=means.counts)
+        replies = summed(plan, replies, answers)
+        if wire.boundary.noise:
+            seed, exchange, _ = collected.key
+            rng = numpy_generator(seed, Purpose.NOISE, exchange, collected.number)
+            replies = noised(collected, replies, rng)
+    return replies, answers.half_sketches
+
+
+class AnswerSums:
+    """The clients' answers to the questions of a plan, added up as they arrive.
+
+    Args:
+        collected: Collects the results of the plan.
+        half_sketches: Client -> the sketches ``(2, k)`` of its halves.
+
+    Attributes:
+        half_sketches: The same, with those of the halves of this exchange.
+        by_row: First offered row -> the sum of the answers.
+        cells: Client -> its cell, if it was asked for that.
+    """
+
+    def __init__(self, collected: Collected, half_sketches: Mapping[Client, Tensor]) -> None:
+        self.pool = collected.pool
+        self.plan = collected.plan
+        self.half_sketches = dict(half_sketches)
+        self.by_row: dict[int, np.ndarray] = {}
+        self.cells: dict[Client, int] = {}
+        world = collected.pool.world
+        round_number = collected.key[2] + 1
+        self._data = world.steps[world.step(round_number)]
+
+    def take(self, results: Mapping[Client, ClientResult]) -> None:
+        """Store the sketches of clients that trained on both halves, and add the answers of all.
+
+        Args:
+            results: Client -> its result, in which the updates of both halves are still apart.
+        """
+        for client, result in results.items():
+            task = self.plan.tasks[client]
+            if task.halves:
+                self.half_sketches.pop(client, None)  # those of an earlier model
+            if len(result.slots) == 2:
+                sketches = self.pool.rows.sketches(result.slots)
+                self.half_sketches[client] = sketches.view(2, -1)
+            question = question_of(task)
+            if question is not None:
+                self._add_answer(client, question, task, result)
+
+    def _add_answer(
+        self, client: Client, question: Question, task: Task, result: ClientResult
+    ) -> None:
+        stored = self.half_sketches.get(client)
+        half_sketches = None if stored is None else stored.numpy()
+        if question.asks_cell:
+            if half_sketches is not None:
+                self.cells[client] = question.cell(half_sketches)
+            return
+        examples = len(self._data[client].train)
+        answer = answer_to(question, half_sketches, result.update, examples, self.pool.layout)
+        if answer is not None:
+            row = task.offered[0]
+            self.by_row[row] = self.by_row.get(row, 0.0) + answer.astype(np.float64)
+
+
+def limit_updates(results: Iterable[ClientResult], wire: Wire, plan: Plan) -> None:
+    """Shorten updates to the maximum norm, and cut them to what masked numbers can express."""
+    max_norm = wire.limit(plan.private.clip)
+    for result in results:
+        if result.update is None:
+            continue
+        if max_norm is not None:
+            result.update.copy_(wire.clipped(result.update, max_norm))
+        result.update.clamp_(-wire.boundary.bound, wire.boundary.bound)
+
+
+def summed(plan: Plan, replies: Replies, answers: AnswerSums) -> Replies:
+    """Return the replies with the sums, and without anything of a single client.
+
+    Every client counts as one example.
+
+    Args:
+        plan: The plan.
+        replies: The replies, with means.
+        answers: The sums of the answers.
+    """
+    hidden = plan.private.hides_choices
+    num_clients = len(replies.clients)
+    replies = replace(
+        replies,
+        examples=np.ones(num_clients, dtype=np.int64),
+        losses=(),
+        accuracies=(),
+        limits=replace(replies.limits, claimed={}),
+        halves=None,
+        sums=QuestionSums(by_row=answers.by_row, cells=answers.cells),
+        chosen=() if hidden else replies.chosen,
+    )
+    if hidden and replies.means is not None and replies.mean_counts is not None:
+        # The server divides by all clients that answered: it does not know who chose a model.
+        shares = torch.from_numpy(replies.mean_counts / max(num_clients, 1)).float()
+        replies = replace(replies, means=replies.means * shares[:, None])
+    return replies
+
+
+# -- noise
+# ----------------------------------------------------------------------------------------------------------------
+
+
+def noised(collected: Collected, replies: Replies, rng: np.random.Generator) -> Replies:
+    """Return the replies with noise on every sum; sums in which too few clients have answered are left out.
+
+    Args:
+        collected: What has collected the results.
+        replies: The replies, with means and sums.
+        rng: Draws the noise.
+    """
+    plan = collected.plan
+    wire = collected.pool.wire
+    hidden = plan.private.hides_choices
+    max_norm = wire.limit(plan.private.clip)
+    assert replies.means is not None
+    assert replies.mean_counts is not None
+    means = replies.means.clone()
+    mean_counts = replies.mean_counts.astype(np.float64)
+    sums = dict(replies.sums.by_row)
+    deviation = 0.0
+    for row, asked_clients in enumerate(_clients_of_sums(plan, len(means))):
+        tasks = [plan.tasks[client] for client in asked_clients]
+        num_answered = len(set(replies.clients).intersection(asked_clients))
+        # A hidden plan has a single sum, of which each model is a slot.
+        rows_of_sum = slice(None) if hidden else slice(row, row + 1)
+        if num_answered < min_answers(wire.boundary, len(tasks)) or not num_answered:
+            means[rows_of_sum] = 0.0
+            mean_counts[rows_of_sum] = 0.0
+            sums.pop(row, None)
+            continue
+        noise = NoiseShare.of(wire.boundary, len(tasks), hidden, max_norm, _cost(tasks))
+        assert noise is not None
+        # The shares of all clients that answered add up by their variances.
+        num_shares = math.sqrt(num_answered)
+        if any(task.trains and task.private.sends_update for task in tasks):
+            drawn = _drawn(means[rows_of_sum], tasks[0], collected, rng)
+            means[rows_of_sum] += drawn * (noise.update * num_shares / num_answered)
+            if hidden:
+                drawn_counts = rng.standard_normal(len(mean_counts))
+                mean_counts = mean_counts + drawn_counts * noise.count * num_shares
+        if row in sums:
+            deviation = noise.answer * num_shares
+            sums[row] = sums[row] + rng.standard_normal(len(sums[row])) * deviation
+    noisy_sums = replace(replies.sums, by_row=sums, deviation=deviation)
+    return replace(replies, means=means, mean_counts=mean_counts, sums=noisy_sums)
+
+
+def _clients_of_sums(plan: Plan, num_models: int) -> list[list[Client]]:
+    """The clients of each sum: one sum per offered model, or a single one if the plan is hidden."""
+    if plan.private.hides_choices:
+        return [list(plan.tasks)]
+    clients: list[list[Client]] = [[] for _ in range(num_models)]
+    for client, task in plan.tasks.items():
+        clients[task.offered[0]].append(client)
+    return clients
+
+
+def _cost(tasks: Iterable[Task]) -> int:
+    """The number of updates as which an answer counts: that of the first question; 1 without one."""
+    for task in tasks:
+        if task.private.question is not None:
+            return task.private.question.cost
+    return 1
+
+
+def _drawn(means: Tensor, task: Task, collected: Collected, rng: np.random.Generator) -> Tensor:
+    """Standard normal numbers for some means; zero for running statistics, and for layers that stay at the clients."""
+    noise = torch.from_numpy(rng.standard_normal(means.shape, dtype=np.float32))
+    noise[:, collected.pool.layout.trainable :] = 0.0
+    keep_mask = collected.pool.keep_mask(task)
+    return noise if keep_mask is None else noise.masked_fill(keep_mask, 0.0)
