@@ -49,6 +49,7 @@ from coterie.contrib.private.cells import (
     centres_of,
     coordinates,
     halved,
+    question_of,
     sizes_of,
     two_centres,
 )
@@ -377,16 +378,17 @@ class SplitHalfSums(Probing):
         tasks: Mapping[Client, Task],
         ends_round: bool,
     ) -> Plan:
-        sketches = any(
-            task.halves or (task.private.question and task.private.question.ask != "sizes")
-            for task in tasks.values()
-        )
+        needs_sketches = False
+        for task in tasks.values():
+            question = question_of(task)
+            if task.halves or (question is not None and question.ask != "sizes"):
+                needs_sketches = True
         return Plan(
             models=torch.stack(list(models)),
             tasks=tasks,
             need="sums",
             columns=slice(0, state.parameters),
-            sketch=self.sketch if sketches else None,
+            sketch=self.sketch if needs_sketches else None,
             weighting=self.weighting,
             ends_round=ends_round,
         )

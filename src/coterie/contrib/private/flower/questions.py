@@ -85,12 +85,10 @@ def _is_sound(question: Question) -> bool:
         return False
     if not all(_is_count(cell) and cell < question.count for cell in question.cells):
         return False
-    if question.ask == "places" and question.axis is not None:
-        # Each of the cells has an axis.
-        has_axes = len(question.axis) == len(question.cells)
-    else:
-        has_axes = True
-    return has_axes and _is_count(question.cost) and 1 <= question.cost <= MAX_COST
+    axes = question.axis if question.ask == "places" else None
+    if axes is not None and len(axes) != len(question.cells):
+        return False
+    return _is_count(question.cost) and 1 <= question.cost <= MAX_COST
 
 
 def _is_number(value: Any) -> bool:
