@@ -14,13 +14,13 @@ from coterie.data.arrays import ordinary
 from coterie.data.spelling import check_unlike
 from coterie.settings import UserError, nearest
 
-NUMBERS = "list the columns to use as features, or make numbers of it"
+MAKE_NUMBERS = "list the columns to use as features, or make numbers of it"
 """What to do with a column that has none."""
 
 
 def of_dates(name: Any) -> str:
     """What to do with a column of dates where numbers are needed."""
-    return f"{NUMBERS}; order={str(name)!r} would test on later rows, and is no feature"
+    return f"{MAKE_NUMBERS}; order={str(name)!r} would test on later rows, and is no feature"
 
 
 def names_of(frame: Any, where: str) -> list[Any]:
@@ -118,7 +118,7 @@ def values(frame: Any, name: Any, where: str) -> np.ndarray:
     if array.dtype.kind not in "biufOUST":
         if array.dtype.kind in "Mm":
             raise UserError(f"{where} holds dates or times: {of_dates(name)}")
-        raise UserError(f"{where} holds values of type {array.dtype}: {NUMBERS}")
+        raise UserError(f"{where} holds values of type {array.dtype}: {MAKE_NUMBERS}")
     if not len(array):
         raise UserError(f"{where} has no rows")
     if array.dtype.kind in "UST":

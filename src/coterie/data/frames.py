@@ -1,17 +1,23 @@
-"""Clients from the columns of a table: one names the client, one or several are the target, the others are features."""
+"""Clients from the columns of a table: one names the client, one or several are the target, the others are features.
+
+:func:`from_frame` reads a data frame in memory, and ``datasets.table`` a csv or parquet file; both
+divide the rows among clients by :func:`clients_of`. Refused are columns that are missing, named twice
+or used twice, missing values, features of text or dates, numbers that float32 cannot tell apart, and
+classes or clients with names that look alike.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from coterie.data.arrays import as_array
-from coterie.data.columns import NUMBERS, check_columns, listed, names_of, of_dates, values
+from coterie.data.columns import MAKE_NUMBERS, check_columns, listed, names_of, of_dates, values
 from coterie.data.examples import Pool, check_distinct
 from coterie.data.matching import Matching, check_rows
 from coterie.data.objective import Objective
@@ -20,14 +26,14 @@ from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
-from coterie.data.tasks import as_before, encoded, hint, objective_for, targets
-from coterie.data.times import check_gap, gap_of, is_date_column, is_time_column, times_of
+from coterie.data.tasks import Task, as_before, encoded, hint, objective_for, targets
+from coterie.data.times import Times, check_gap, gap_of, is_date_column, is_time_column, times_of
 from coterie.data.world import OF_A_WORLD, World, check_name
 from coterie.settings import UserError
 from coterie.settings.calls import public
 
-NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-"""A number in text."""
+NUMBER_PATTERN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+"""A number that is written as text."""
 
 
 @public(more=OF_A_WORLD)
@@ -107,19 +113,19 @@ def from_frame(
         (['north', 'south'], ['False', 'True'])
     """
     check_shares(train, validation, "share")
-    earlier = None if after is None else after.about
-    data = clients_of(
-        frame, client, target, features, task, "the data frame", subject, order, gap, earlier
+    earlier_facts = None if after is None else after.about
+    own_data = clients_of(
+        frame, client, target, features, task, "the data frame", subject, order, gap, earlier_facts
     )
-    world = {"objective": objective or data.objective, **world}
-    return data.world(
+    world_fields = {"objective": objective or own_data.objective, **world}
+    return own_data.world(
         model,
         (train, validation),
         seed,
         standardize=standardize,
         standardize_target=standardize_target,
         after=after,
-        **world,
+        **world_fields,
     )
 
 
@@ -129,11 +135,11 @@ def clients_of(
     target: Any,
     features: Sequence[Any] | None,
     task: str,
-    where: str,
+    context: str,
     subject: Any = None,
     order: Any = None,
     gap: Any = None,
-    earlier: Mapping[str, Any] | None = None,
+    earlier_facts: Mapping[str, Any] | None = None,
 ) -> OwnData:
     """Divide the rows of a table among clients.
 
@@ -143,11 +149,11 @@ def clients_of(
         target: As for :func:`from_frame`.
         features: As for :func:`from_frame`.
         task: As for :func:`from_frame`.
-        where: The table, for messages.
+        context: The table, for messages.
         subject: As for :func:`from_frame`.
         order: As for :func:`from_frame`.
         gap: As for :func:`from_frame`.
-        earlier: The facts of an earlier world, whose features, targets and classes keep their
+        earlier_facts: The facts of an earlier world, whose features, targets and classes keep their
             order; None if there is none.
 
     Returns:
@@ -156,106 +162,178 @@ def clients_of(
     Raises:
         UserError: As for :func:`from_frame`.
     """
-    names = names_of(frame, where)
-    several = list(target) if isinstance(target, list | tuple) else [target]
-    if features is not None and (isinstance(features, str) or not isinstance(features, Iterable)):
-        raise UserError(f"features must be a list of columns, got {features!r}")
-    if not several:
-        raise UserError("target must be a column or several, got none")
-    taken = [client, *several, *(() if subject is None else (subject,))]
-    for name in (*taken, *(features or ())):
-        if not isinstance(name, Hashable):
-            what, have = type(name).__name__, listed(names)
-            raise UserError(
-                f"client, target, features and subject must be names of columns, got a {what} (columns: {have})"
-            )
-    ordering = [order] if order is not None and _is_name(order, names) else []
-    chosen = (
-        [name for name in names if name not in [*taken, *ordering]]
-        if features is None
-        else list(features)
-    )
-    check_columns(names, taken, chosen, where)
-    check_order(names, taken, ordering, gap if order is None else None, where)
-    if isinstance(frame, Mapping):
-        check_rows({str(name): frame[name] for name in (*taken, *chosen, *ordering)}, where)
-    if order is not None and not ordering:
-        check_rows({str(client): frame[client], "order": order}, where)
-    matching = Matching(earlier)
-    chosen = matching.order("x", chosen, where)
-    several = matching.order("y", several, where, "targets")
-    _check_no_mixture(frame[client], f"{where}: the column {client}")
-    owners, clients = _owners(values(frame, client, where), client, where)
+    uses = _column_uses(frame, client, target, features, subject, order, gap, context)
+    matching = Matching(earlier_facts)
+    feature_names = matching.order("x", uses.features, context)
+    target_names = matching.order("y", uses.targets, context, "targets")
+    _check_no_mixture(frame[client], f"{context}: the column {client}")
+    owners, client_names = _owners(values(frame, client, context), client, context)
 
-    def get(name: Any) -> np.ndarray:
-        column = values(frame, name, where)
+    def column_of(name: Any) -> np.ndarray:
+        """A column, which must have as many rows as that of the clients."""
+        column = values(frame, name, context)
         if len(column) != len(owners):
             raise UserError(
-                f"{where}: the column {name} has {len(column)} rows, and the column {client} has {len(owners)}"
+                f"{context}: the column {name} has {len(column)} rows, and the column {client} has {len(owners)}"
             )
         return column
 
-    outputs, found = targets({str(name): get(name) for name in several}, task, where)
-    for name in found.classes:
-        check_name(name, f"{where}: the column {several[0]}")
-    check_unlike(found.classes, f"classes in the column {several[0]} of {where}")
-    if earlier is not None:
-        outputs, found = as_before(outputs, found, earlier, f"{where}: the target {several[0]}")
-    dtypes: list[str] = []
-
-    def feature(name: Any) -> np.ndarray:
-        column = get(name)
-        dtypes.append(
-            "boolean" if column.dtype.kind == "b" else "number"
-        )  # whole numbers and fractions may be one column
-        return column
-
-    inputs = _matrix(((name, feature(name)) for name in chosen), len(owners), len(chosen), where)
-    subjects: dict[str, torch.Tensor] = {}
+    # What each row says: its target, its inputs, and, where they are given, its subject and time.
+    target_columns = {str(name): column_of(name) for name in target_names}
+    outputs, predicted = _outputs(target_columns, task, earlier_facts, context)
+    inputs, dtypes = _inputs(feature_names, column_of, len(owners), context)
+    meta: dict[str, torch.Tensor] = {}
     if subject is not None:
-        ids = _ids(get(subject), f"{where}: the column {subject} must name the subjects")
-        distinct, numbers = np.unique(ids, return_inverse=True)
-        check_unlike(distinct, f"subjects of {where}")
-        subjects[SUBJECT] = torch.from_numpy(numbers)
+        meta[SUBJECT] = _subjects(column_of(subject), subject, context)
     times = None
     if order is not None:
-        what = f"{where}: the column {order}" if ordering else f"{where}: order"
-        times = times_of(frame[order] if ordering else order, what)
-        if len(times.values) != len(owners):
-            raise UserError(
-                f"{what} must have a time for each of {len(owners):,} rows, got {len(times.values):,}"
-            )
-    pools = {}
-    for number, name in enumerate(clients):
-        mine = np.flatnonzero(owners == number)
-        rows = torch.from_numpy(mine)
-        meta = {key: of_rows[rows] for key, of_rows in subjects.items()}
+        times = _times(frame, order, bool(uses.order), len(owners), context)
+
+    # The rows of each client are its training pool. Spans are ranks among a client's own times.
+    pools: dict[str, tuple[Pool | None, ...]] = {}
+    for number, name in enumerate(client_names):
+        client_rows = np.flatnonzero(owners == number)
+        rows = torch.from_numpy(client_rows)
+        client_meta = {key: row_values[rows] for key, row_values in meta.items()}
         if times is not None:
-            meta |= spans(replace(times, values=times.values[mine]), gap_of(gap, times.dates))
-        pools[name] = (Pool(inputs[rows], outputs[rows], meta), None, None)
+            client_times = replace(times, values=times.values[client_rows])
+            client_meta |= spans(client_times, gap_of(gap, times.dates))
+        pools[name] = (Pool(inputs[rows], outputs[rows], client_meta), None, None)
+
     about = {
-        "features": [str(name) for name in chosen],
-        "targets": [str(name) for name in several],
-        **found.about,
+        "features": [str(name) for name in feature_names],
+        "targets": [str(name) for name in target_names],
+        **predicted.about,
     }
-    about |= {} if subject is None else {SUBJECT: str(subject)}
-    about |= about_order(str(order) if ordering else "", gap, pools)
-    unused = [name for name in names if name not in (*taken, *chosen)]
-    hints = time_hints(frame, chosen, unused, owners) if order is None else []
-    if task == "auto" and len(several) == 1:  # the type of the target decided
-        choices = 'task = "classification" makes classes of them', 'task = "regression"'
-        hints += filter(
-            None, [hint(get(several[0]), found, f"target {str(several[0])!r}", *choices)]
-        )
+    if subject is not None:
+        about[SUBJECT] = str(subject)
+    about |= about_order(str(order) if uses.order else "", gap, pools)
+
+    hints: list[str] = []
+    if order is None:
+        hints += time_hints(frame, feature_names, uses.unused, owners)
+    if task == "auto" and len(target_columns) == 1:
+        hints += _type_hints(target_columns, predicted)
     return OwnData(
         pools=pools,
-        shape=(len(chosen),),
-        outputs=found.outputs,
-        objective=objective_for(found),
+        shape=(len(feature_names),),
+        outputs=predicted.outputs,
+        objective=objective_for(predicted),
         about=about,
         dtypes=dtypes,
         hints=hints,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ColumnUses:
+    """What the columns of a table are for.
+
+    Attributes:
+        targets: The columns to predict.
+        features: The columns of the inputs.
+        order: The column of the times, in a list; empty if there is none, or the times are an array.
+        unused: The columns that are not the client, a target, the subject or a feature.
+    """
+
+    targets: list[Any]
+    features: list[Any]
+    order: list[Any]
+    unused: list[Any]
+
+
+def _column_uses(
+    frame: Any,
+    client: Any,
+    target: Any,
+    features: Sequence[Any] | None,
+    subject: Any,
+    order: Any,
+    gap: Any,
+    context: str,
+) -> _ColumnUses:
+    """Check which columns the user names, and give the others their use; arguments as for :func:`clients_of`."""
+    names = names_of(frame, context)
+    target_names = list(target) if isinstance(target, list | tuple) else [target]
+    if features is not None and (isinstance(features, str) or not isinstance(features, Iterable)):
+        raise UserError(f"features must be a list of columns, got {features!r}")
+    if not target_names:
+        raise UserError("target must be a column or several, got none")
+    taken_names = [client, *target_names]
+    if subject is not None:
+        taken_names.append(subject)
+    for name in (*taken_names, *(features or ())):
+        if not isinstance(name, Hashable):
+            raise UserError(
+                f"client, target, features and subject must be names of columns, "
+                f"got a {type(name).__name__} (columns: {listed(names)})"
+            )
+
+    # Without a choice, every column that has no other use is a feature.
+    order_names = [order] if order is not None and _is_name(order, names) else []
+    feature_names = list(features or ())
+    if features is None:
+        feature_names = [name for name in names if name not in [*taken_names, *order_names]]
+    check_columns(names, taken_names, feature_names, context)
+    check_order(names, taken_names, order_names, gap if order is None else None, context)
+
+    # Columns of pandas that are not of one frame must have the same rows.
+    if isinstance(frame, Mapping):
+        used_names = (*taken_names, *feature_names, *order_names)
+        check_rows({str(name): frame[name] for name in used_names}, context)
+    if order is not None and not order_names:
+        check_rows({str(client): frame[client], "order": order}, context)
+    return _ColumnUses(
+        targets=target_names,
+        features=feature_names,
+        order=order_names,
+        unused=[name for name in names if name not in (*taken_names, *feature_names)],
+    )
+
+
+def _outputs(
+    target_columns: Mapping[str, np.ndarray],
+    task: str,
+    earlier_facts: Mapping[str, Any] | None,
+    context: str,
+) -> tuple[torch.Tensor, Task]:
+    """The targets of all rows, and what is predicted; classes have the numbers of an earlier world, if there is one."""
+    outputs, predicted = targets(target_columns, task, context)
+    first_target = next(iter(target_columns))
+    for class_name in predicted.classes:
+        check_name(class_name, f"{context}: the column {first_target}")
+    check_unlike(predicted.classes, f"classes in the column {first_target} of {context}")
+    if earlier_facts is None:
+        return outputs, predicted
+    return as_before(outputs, predicted, earlier_facts, f"{context}: the target {first_target}")
+
+
+def _subjects(column: np.ndarray, name: Any, context: str) -> torch.Tensor:
+    """The number of each row's subject ``(N,)``."""
+    ids = _ids(column, f"{context}: the column {name} must name the subjects")
+    distinct_ids, subject_numbers = np.unique(ids, return_inverse=True)
+    check_unlike(distinct_ids, f"subjects of {context}")
+    return torch.from_numpy(subject_numbers)
+
+
+def _times(frame: Any, order: Any, is_column: bool, rows: int, context: str) -> Times:
+    """The times of all rows, from a column or an array."""
+    what = f"{context}: the column {order}" if is_column else f"{context}: order"
+    times = times_of(frame[order] if is_column else order, what)
+    if len(times.values) != rows:
+        raise UserError(
+            f"{what} must have a time for each of {rows:,} rows, got {len(times.values):,}"
+        )
+    return times
+
+
+def _type_hints(target_columns: Mapping[str, np.ndarray], predicted: Task) -> list[str]:
+    """A hint if the type of the only target decided on the task, and its values suggest another."""
+    ((name, column),) = target_columns.items()
+    for_classes = 'task = "classification" makes classes of them'
+    for_numbers = 'task = "regression"'
+    text = hint(column, predicted, f"target {name!r}", for_classes, for_numbers)
+    return [text] if text else []
 
 
 def _is_name(order: Any, names: Sequence[Any]) -> bool:
@@ -264,16 +342,20 @@ def _is_name(order: Any, names: Sequence[Any]) -> bool:
 
 
 def check_order(
-    names: Sequence[Any], taken: Sequence[Any], ordering: Sequence[Any], gap: Any, where: str
+    names: Sequence[Any],
+    taken_names: Sequence[Any],
+    order_names: Sequence[Any],
+    gap: Any,
+    context: str,
 ) -> None:
     """Check the use of the column that orders the rows.
 
     Args:
         names: All columns.
-        taken: The columns of the client, the targets and the subject.
-        ordering: The column, if there is one.
+        taken_names: The columns of the client, the targets and the subject.
+        order_names: The column, if there is one.
         gap: The gap, if there is no order.
-        where: The table, for messages.
+        context: The table, for messages.
 
     Raises:
         UserError: It is missing, occurs twice, or has another use; or there is a gap without an
@@ -282,30 +364,31 @@ def check_order(
     check_gap(gap)
     if gap is not None:
         raise UserError(f"gap {gap!r} needs order, a column by which rows are early or late")
-    for name in ordering:
-        check_columns(names, [name], [other for other in names if other != name][:1], where)
-        if name in taken:
+    for name in order_names:
+        # Any other column stands for the features, which are not checked here.
+        check_columns(names, [name], [other for other in names if other != name][:1], context)
+        if name in taken_names:
             raise UserError(
-                f"{where}: the order {name!r} is the client, a target or the subject, and must be another column"
+                f"{context}: the order {name!r} is the client, a target or the subject, and must be another column"
             )
 
 
-HINT = "rows are divided at random, so tests may know the future"
+TIME_HINT_END = "rows are divided at random, so tests may know the future"
 """The end of a hint of time."""
 
 
 def time_hints(
-    frame: Any, chosen: Sequence[Any], unused: Sequence[Any], owners: np.ndarray
+    frame: Any, features: Sequence[Any], unused: Sequence[Any], owners: np.ndarray
 ) -> list[str]:
     """Return a hint if no order is given and a column looks like time.
 
     Args:
         frame: As for :func:`from_frame`.
-        chosen: The features.
+        features: The features.
         unused: Columns that are not used.
         owners: The client's number of each row ``(N,)``.
     """
-    for name in (*unused, *chosen):
+    for name in (*unused, *features):
         column = frame[name]
         array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(as_array(column))
         if len(array) == len(owners) and (
@@ -318,27 +401,29 @@ def time_hints(
 def looks_like_time(name: Any) -> str:
     """The hint about a column."""
     return (
-        f"column {str(name)!r} looks like time: order={str(name)!r} tests on later rows; now {HINT}"
+        f"column {str(name)!r} looks like time: order={str(name)!r} tests on later rows; "
+        f"now {TIME_HINT_END}"
     )
 
 
-def _check_no_mixture(column: Any, where: str) -> None:
+def _check_no_mixture(column: Any, context: str) -> None:
     """Raise :class:`~coterie.settings.UserError` if names are booleans and numbers, of which ``True`` and 1 would be one."""
     array = np.asarray(as_array(column))
-    if array.dtype.kind == "O" and {True, False} == {
-        isinstance(value, bool | np.bool_) for value in array
-    }:
+    if array.dtype.kind != "O":
+        return
+    if len({isinstance(value, bool | np.bool_) for value in array}) == 2:
         raise UserError(
-            f"{where} has booleans and other values, of which True and 1 would be one name: make text of them"
+            f"{context} has booleans and other values, of which True and 1 would be one name: make text of them"
         )
 
 
-def _owners(column: np.ndarray, name: Any, where: str) -> tuple[np.ndarray, list[str]]:
+def _owners(column: np.ndarray, name: Any, context: str) -> tuple[np.ndarray, list[str]]:
     """The client's number of each row ``(N,)``, and the names of the clients."""
-    owners, names = encoded(_ids(column, f"{where}: the column {name} must name the clients"))
-    for one in names:
-        check_name(one, f"{where}: the column {name}")
-    return owners, names
+    ids = _ids(column, f"{context}: the column {name} must name the clients")
+    owners, client_names = encoded(ids)
+    for client_name in client_names:
+        check_name(client_name, f"{context}: the column {name}")
+    return owners, client_names
 
 
 def _ids(column: np.ndarray, rule: str) -> np.ndarray:
@@ -363,27 +448,38 @@ def _instead(text: str) -> str:
         return "numbers must be finite"
     if word in ("na", "n/a", "nan", "null", "none", "-", "?"):
         return "an empty field is a missing value, and features must have none: fill it in or leave the row out"
-    return f"{NUMBERS}, such as a column of 0 and 1 for each of its values (pandas.get_dummies)"
+    return (
+        f"{MAKE_NUMBERS}, such as a column of 0 and 1 for each of its values (pandas.get_dummies)"
+    )
 
 
-def _matrix(
-    columns: Iterator[tuple[Any, np.ndarray]], rows: int, features: int, where: str
-) -> torch.Tensor:
-    """The inputs ``(N, features)`` float32."""
-    matrix = np.empty((rows, features), np.float32)
-    for number, (name, column) in enumerate(columns):
+def _inputs(
+    names: Sequence[Any], column_of: Callable[[Any], np.ndarray], rows: int, context: str
+) -> tuple[torch.Tensor, list[str]]:
+    """The inputs ``(N, features)`` float32, and the type of each column."""
+    matrix = np.empty((rows, len(names)), np.float32)
+    dtypes = []
+    for place, name in enumerate(names):
+        column = column_of(name)
+        # Whole numbers and fractions may be one column, at different clients.
+        dtypes.append("boolean" if column.dtype.kind == "b" else "number")
         if column.dtype.kind == "O":
-            row, odd = next(
-                ((n, one) for n, one in enumerate(column, 1) if not NUMBER.fullmatch(one)),
-                (1, column[0]),
-            )
-            instead = of_dates(name) if is_date_column(column) else _instead(odd)
+            row, text = _first_text(column)
+            instead = of_dates(name) if is_date_column(column) else _instead(text)
             raise UserError(
-                f"{where}: the column {name} is text ({odd!r} in row {row:,}): {instead}"
+                f"{context}: the column {name} is text ({text!r} in row {row:,}): {instead}"
             )
         with np.errstate(over="ignore"):
-            matrix[:, number] = column
-        if not np.isfinite(matrix[:, number]).all():
-            raise UserError(f"{where}: the column {name} must hold finite numbers in float32")
-        check_distinct(column[:, None], f"{where}: the column", [name])
-    return torch.from_numpy(matrix)
+            matrix[:, place] = column
+        if not np.isfinite(matrix[:, place]).all():
+            raise UserError(f"{context}: the column {name} must hold finite numbers in float32")
+        check_distinct(column[:, None], f"{context}: the column", [name])
+    return torch.from_numpy(matrix), dtypes
+
+
+def _first_text(column: np.ndarray) -> tuple[int, str]:
+    """The first text of a column that is no number, and its row from 1; the first row if all are numbers."""
+    for row, text in enumerate(column, 1):
+        if not NUMBER_PATTERN.fullmatch(text):
+            return row, text
+    return 1, column[0]

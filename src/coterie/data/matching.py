@@ -3,6 +3,12 @@
 Two clients whose columns are in another order, or whose classes have other numbers, train one model
 on different things. The loss does not show it, and methods then find the order of the columns as
 groups of clients.
+
+:func:`coterie.from_lists` and the folder of .npz files pass each client through
+:meth:`Matching.client`; :func:`coterie.from_frame` and table files have one table for all clients,
+and match only an earlier world's names. Refused are clients whose columns, keys or classes differ or
+look alike, names at one client and none at another, and tables of pandas whose rows are in another
+order. Flower's clients are compared by their ``schema`` instead.
 """
 
 from __future__ import annotations
@@ -47,46 +53,56 @@ def column_names(table: Any) -> list[Any]:
     return list(table.column_names if hasattr(table, "column_names") else table.columns)
 
 
-def _matrix(table: Any, order: Sequence[Any], where: str) -> np.ndarray:
+def _matrix(table: Any, columns: Sequence[Any], context: str) -> np.ndarray:
     """The columns ``(N, columns)`` of a table, in an order."""
+    # A data frame of numbers without missing ones is read in one call.
     if hasattr(table, "to_numpy") and not hasattr(table, "column_names"):
-        whole = table[list(order)].to_numpy()
-        if whole.dtype.kind in "biu" or (whole.dtype.kind == "f" and not np.isnan(whole).any()):
-            return np.ascontiguousarray(whole)
-    columns = [values(table, name, where) for name in order]
-    for name, column in zip(order, columns, strict=True):
+        matrix = table[list(columns)].to_numpy()
+        kind = matrix.dtype.kind
+        if kind in "biu" or (kind == "f" and not np.isnan(matrix).any()):
+            return np.ascontiguousarray(matrix)
+
+    # Any other table column by column, so that a message can name the one that does not fit.
+    column_arrays = [values(table, name, context) for name in columns]
+    for name, column in zip(columns, column_arrays, strict=True):
         if column.dtype.kind == "O":
             raise UserError(
-                f"{where}: the column {name} is text ({column[0]!r:.40}): leave it out, or make numbers of it"
+                f"{context}: the column {name} is text ({column[0]!r:.40}): leave it out, or make numbers of it"
             )
-    return np.column_stack(columns)
+    return np.column_stack(column_arrays)
 
 
-def check_rows(parts: Mapping[str, Any], where: str) -> None:
+def check_rows(parts: Mapping[str, Any], context: str) -> None:
     """Check that columns and tables of pandas have the same rows in the same order.
 
     Args:
         parts: What each part is called -> the part; only those with an index of pandas are
             compared.
-        where: Whose parts they are, for the message.
+        context: Whose parts they are, for the message.
 
     Raises:
         UserError: The indexes of two of them differ.
     """
-    indexed = [
+    indexed_parts = [
         (name, part.index)
         for name, part in parts.items()
         if hasattr(getattr(part, "index", None), "equals")
     ]
-    for name, index in indexed[1:]:
-        first, rows = indexed[0]
-        if len(rows) == len(index) and not rows.equals(index):
-            begin = [", ".join(map(repr, some[:3].tolist())) for some in (rows, index)]
+    for name, index in indexed_parts[1:]:
+        first_name, first_index = indexed_parts[0]
+        # Another number of rows is refused elsewhere, with another message.
+        if len(first_index) == len(index) and not first_index.equals(index):
             raise UserError(
-                f"{where}: the indexes of {first} and {name} differ ({begin[0]}, ... and {begin[1]}, ...), so it is unclear "
-                f"which rows belong together: align them by {name}.loc[{first}.index], or pass {name}.to_numpy() if they "
+                f"{context}: the indexes of {first_name} and {name} differ "
+                f"({_beginning(first_index)}, ... and {_beginning(index)}, ...), so it is unclear "
+                f"which rows belong together: align them by {name}.loc[{first_name}.index], or pass {name}.to_numpy() if they "
                 "belong together by position"
             )
+
+
+def _beginning(index: Any) -> str:
+    """The first entries of an index of pandas, for a message."""
+    return ", ".join(map(repr, index[:3].tolist()))
 
 
 def classes_of(dataset: Any) -> dict[str, tuple[str, ...]]:
@@ -102,28 +118,34 @@ def classes_of(dataset: Any) -> dict[str, tuple[str, ...]]:
     Raises:
         UserError: The data sets inside a concatenation have different classes.
     """
+    # Hugging Face: a column of labels has the names of its classes.
     features = getattr(dataset, "features", None)
     if isinstance(features, Mapping):
-        labels = {
-            name: kind for name, kind in features.items() if type(kind).__name__ == "ClassLabel"
-        }
-        return {f"classes of {name}": tuple(kind.names) for name, kind in labels.items()}
-    numbers, names = getattr(dataset, "class_to_idx", None), getattr(dataset, "classes", None)
-    if isinstance(numbers, Mapping) and numbers:
-        return {
-            "classes": tuple(str(name) for name in sorted(numbers, key=lambda name: numbers[name]))
-        }
+        classes_of_column: dict[str, tuple[str, ...]] = {}
+        for column, feature in features.items():
+            if type(feature).__name__ == "ClassLabel":
+                classes_of_column[f"classes of {column}"] = tuple(feature.names)
+        return classes_of_column
+
+    # Torchvision: a mapping from names to numbers, or a list of names.
+    number_of_class = getattr(dataset, "class_to_idx", None)
+    if isinstance(number_of_class, Mapping) and number_of_class:
+        in_order = sorted(number_of_class, key=lambda name: number_of_class[name])
+        return {"classes": tuple(map(str, in_order))}
+    names = getattr(dataset, "classes", None)
     if isinstance(names, list | tuple) and names:
         return {"classes": tuple(map(str, names))}
-    inside = getattr(dataset, "datasets", None)
-    if isinstance(inside, list | tuple):
-        together = Matching()
-        for number, one in enumerate(inside):
-            together.dataset(one, f"data set {number} of a concatenation")
+
+    # A concatenation has several data sets inside, which must agree, and a subset has one.
+    inner_datasets = getattr(dataset, "datasets", None)
+    if isinstance(inner_datasets, list | tuple):
+        matching = Matching()
+        for number, inner_dataset in enumerate(inner_datasets):
+            matching.dataset(inner_dataset, f"data set {number} of a concatenation")
         return {
-            name: known
-            for name, (_, known) in together.first.items()
-            if known is not None and name != COLUMNS
+            part: names
+            for part, (_, names) in matching.first_names.items()
+            if names is not None and part != COLUMNS
         }
     return classes_of(dataset.dataset) if hasattr(dataset, "dataset") else {}
 
@@ -137,8 +159,11 @@ COLUMNS = "columns"
 CLASSES = ("classes", *(f"classes of {label}" for label in LABELS))
 """The names under which :class:`Matching` keeps the classes of the targets."""
 
-PARTS = ("x", "y", "x_test", "y_test")
+TUPLE_KEYS = ("x", "y", "x_test", "y_test")
 """What the elements of a client's tuple are."""
+
+KEY_ENDINGS = ("", "_train", "_validation", "_test")
+"""The ends of the keys of inputs (x) and targets (y)."""
 
 
 class Matching:
@@ -149,40 +174,38 @@ class Matching:
             world.
 
     Attributes:
-        first: Which names, such as those of the columns of x -> who has them first, and the names;
+        first_names: Which names, such as those of the columns of x -> who has them first, and the names;
             None if that client has data without names.
     """
 
     def __init__(self, about: Mapping[str, Any] | None = None) -> None:
-        self.first: dict[str, tuple[str, tuple[str, ...] | None]] = {}
+        self.first_names: dict[str, tuple[str, tuple[str, ...] | None]] = {}
         if about is not None:
             features = about.get("features")
-            self.first["x"] = EARLIER, None if features is None else tuple(features)
+            self.first_names["x"] = EARLIER, None if features is None else tuple(features)
             if "targets" in about:
-                self.first["y"] = EARLIER, tuple(about["targets"])
+                self.first_names["y"] = EARLIER, tuple(about["targets"])
             if "classes" in about:
-                self.first |= dict.fromkeys(CLASSES, (EARLIER, tuple(about["classes"])))
+                classes = EARLIER, tuple(about["classes"])
+                self.first_names |= dict.fromkeys(CLASSES, classes)
 
     @property
     def about(self) -> dict[str, list[str]]:
         """The names, as facts of a world: those of features, targets and classes, as far as they are known."""
         facts: dict[str, list[str]] = {}
-        for part, fact in (
-            ("x", "features"),
-            ("y", "targets"),
-            *((name, "classes") for name in CLASSES),
-        ):
-            _, names = self.first.get(part, ("", None))
+        fact_of_part = {"x": "features", "y": "targets", **dict.fromkeys(CLASSES, "classes")}
+        for part, fact in fact_of_part.items():
+            _, names = self.first_names.get(part, ("", None))
             if names is not None:
                 facts.setdefault(fact, list(names))
         return facts
 
-    def client(self, data: Any, where: str) -> Any:
+    def client(self, data: Any, context: str) -> Any:
         """Return a client's data with plain arrays in place of tables, in the order of the first client's names.
 
         Args:
             data: As for :func:`coterie.from_lists`.
-            where: The client, for messages.
+            context: The client, for messages.
 
         Returns:
             The data.
@@ -191,104 +214,117 @@ class Matching:
             UserError: Columns, keys or classes are not those of the first client, two of them look
                 alike, or the rows of x and y are not the same.
         """
+        # Data sets are only compared: their items are read when they are needed.
         if isinstance(data, Mapping) and "train" in data:
-            for name in ("train", "validation", "test"):
-                if data.get(name) is not None:
-                    self.dataset(data[name], where if name == "train" else f"{where}: {name}")
+            for part in ("train", "validation", "test"):
+                if data.get(part) is not None:
+                    part_context = context if part == "train" else f"{context}: {part}"
+                    self.dataset(data[part], part_context)
             return data
         if not isinstance(data, Mapping | Sequence):
-            self.dataset(data, where)
+            self.dataset(data, context)
             return data
+
+        # Arrays and tables. A tuple of another length is refused elsewhere.
         if not isinstance(data, Mapping):
             if len(data) not in (2, 4):
                 return data
-            data = dict(zip(PARTS, data, strict=False))
-        for ending in ("", "_train", "_validation", "_test"):
-            later = ending in ("_validation", "_test")
-            of_rows = [
-                f"x{ending}",
-                f"y{ending}",
-                *((f"order{ending}",) if later else ("order", "subject")),
-            ]
-            check_rows(_leaves({name: data[name] for name in of_rows if name in data}), where)
-        known = {
-            f"{part}{ending}": part
-            for part in "xy"
-            for ending in ("", "_train", "_validation", "_test")
-        }
-        return {
-            key: self.part(part, known[key], f"{where}: {key}") if key in known else part
-            for key, part in data.items()
-        }
+            data = dict(zip(TUPLE_KEYS, data, strict=False))
+        letter_of_key: dict[Any, str] = {}
+        for ending in KEY_ENDINGS:
+            letter_of_key |= {f"x{ending}": "x", f"y{ending}": "y"}
+            keys_of_rows = [f"x{ending}", f"y{ending}"]
+            if ending in ("_validation", "_test"):
+                keys_of_rows.append(f"order{ending}")
+            else:
+                keys_of_rows += ["order", "subject"]
+            arrays_of_rows = {key: data[key] for key in keys_of_rows if key in data}
+            check_rows(_leaves(arrays_of_rows), context)
 
-    def part(self, given: Any, what: str, where: str) -> Any:
+        matched_data: dict[str, Any] = {}
+        for key, array in data.items():
+            letter = letter_of_key.get(key)
+            matched_data[key] = (
+                array if letter is None else self.part(array, letter, f"{context}: {key}")
+            )
+        return matched_data
+
+    def part(self, table: Any, part_name: str, context: str) -> Any:
         """Return inputs or targets with plain arrays in place of tables, in the order of the first client's names.
 
         Args:
-            given: An array, a table, or a tuple or dict of them.
-            what: Which part of a client's data they are: x or y, or a part of these.
-            where: The client and the part, for messages.
+            table: An array, a table, or a tuple or dict of them.
+            part_name: Which part of a client's data they are: x or y, or a part of these.
+            context: The client and the part, for messages.
 
         Raises:
             UserError: See :meth:`client`.
         """
-        if isinstance(given, Mapping):
-            order = self.order(f"the keys of {what}", list(given), where, "keys")
-            return {name: self.part(given[name], f"{what}[{str(name)!r}]", where) for name in order}
-        if isinstance(given, tuple):
+        # Tuples and dicts: each entry is a part of its own, under its key or position.
+        if isinstance(table, Mapping):
+            keys = self.order(f"the keys of {part_name}", list(table), context, "keys")
+            return {
+                key: self.part(table[key], f"{part_name}[{str(key)!r}]", context) for key in keys
+            }
+        if isinstance(table, tuple):
             return tuple(
-                self.part(one, f"{what}[{number}]", where) for number, one in enumerate(given)
+                self.part(entry, f"{part_name}[{number}]", context)
+                for number, entry in enumerate(table)
             )
-        if hasattr(given, "dims") and hasattr(given, "coords"):
+        if hasattr(table, "dims") and hasattr(table, "coords"):
             raise UserError(
-                f"{where} has named dimensions: pass .to_pandas(), with the names of columns, or .to_numpy()"
+                f"{context} has named dimensions: pass .to_pandas(), with the names of columns, or .to_numpy()"
             )
-        if isinstance(given, list):
-            given = _rows(given, where)
-        if is_table(given):
-            return _matrix(given, self.order(what, column_names(given), where), where)
-        if _is_series(given):
-            name = getattr(given, "name", None)
+        if isinstance(table, list):
+            table = _rows(table, context)
+
+        # Columns with names are put in the first client's order; an array has none.
+        if is_table(table):
+            columns = self.order(part_name, column_names(table), context)
+            return _matrix(table, columns, context)
+        if _is_series(table):
+            name = getattr(table, "name", None)
             if name is not None and name != "":
-                self.order(what, [name], where)
-            array = np.asarray(ordinary(given, where))
-            return values({name: given}, name, where) if array.dtype.kind == "O" else array
-        self.unnamed(what, where)
-        return ordinary(given, where)
+                self.order(part_name, [name], context)
+            array = np.asarray(ordinary(table, context))
+            return values({name: table}, name, context) if array.dtype.kind == "O" else array
+        self.unnamed(part_name, context)
+        return ordinary(table, context)
 
     def order(
-        self, what: str, names: Sequence[Any], where: str, noun: str = "columns"
+        self, part_name: str, names: Sequence[Any], context: str, noun: str = "columns"
     ) -> list[Any]:
         """Return names in the order in which the first client has them.
 
         Args:
-            what: Which names they are; their first holder's are kept under it.
+            part_name: Which names they are; their first holder's are kept under it.
             names: This client's names.
-            where: The client and the part, for messages.
+            context: The client and the part, for messages.
             noun: What has the names, in the plural.
 
         Raises:
             UserError: They are not the same names, one occurs twice, or two look alike.
         """
-        for name, times in Counter(names).items():
-            if times > 1:
-                raise UserError(f"{where} has {times} {noun} with the name {name!r}")
-        check_unlike(names, f"{noun} of {where}")
-        by_text = {str(name): name for name in names}
-        holder, first = self.first.setdefault(what, (where, tuple(by_text)))
-        if first is None:
-            if len(names) > 1 or what == "x":
-                self._refuse_unnamed(where, list(by_text), holder)
+        for name, occurrences in Counter(names).items():
+            if occurrences > 1:
+                raise UserError(f"{context} has {occurrences} {noun} with the name {name!r}")
+        check_unlike(names, f"{noun} of {context}")
+        name_of_text = {str(name): name for name in names}
+        holder, first_names = self.first_names.setdefault(part_name, (context, tuple(name_of_text)))
+        # A target of one column needs no name, as nothing can be in another order.
+        if first_names is None:
+            if len(names) > 1 or part_name == "x":
+                self._refuse_unnamed(context, list(name_of_text), holder)
             return list(names)
-        if set(first) != set(by_text):
-            raise UserError(_difference(where, list(by_text), holder, first, noun))
-        return [by_text[name] for name in first]
+        if set(first_names) != set(name_of_text):
+            raise UserError(_difference(context, list(name_of_text), holder, first_names, noun))
+        return [name_of_text[text] for text in first_names]
 
-    def unnamed(self, what: str, where: str) -> None:
+    def unnamed(self, part_name: str, context: str) -> None:
         """Note that a client's inputs or targets have no names of columns, and refuse this where another's have them."""
-        holder, first = self.first.setdefault(what, (where, None))
-        if first is not None and (len(first) > 1 or what == "x"):
-            self._refuse_unnamed(holder, first, where)
+        holder, first_names = self.first_names.setdefault(part_name, (context, None))
+        if first_names is not None and (len(first_names) > 1 or part_name == "x"):
+            self._refuse_unnamed(holder, first_names, context)
 
     def _refuse_unnamed(self, named: str, names: Sequence[str], unnamed: str) -> None:
         raise UserError(
@@ -296,12 +332,12 @@ class Matching:
             "data frames for all clients, or arrays, as by frame.to_numpy(), for all"
         )
 
-    def dataset(self, dataset: Any, where: str) -> None:
+    def dataset(self, dataset: Any, context: str) -> None:
         """Compare the classes, and the columns, of a data set with those of the data sets before it.
 
         Args:
             dataset: A data set of PyTorch or Hugging Face.
-            where: The client, for messages.
+            context: The client, for messages.
 
         Raises:
             UserError: The classes are others or in another order, or the columns are others; or the
@@ -309,65 +345,71 @@ class Matching:
         """
         if is_table(dataset):
             raise UserError(
-                f"{where} is a table without its target: pass (frame[FEATURES], frame[TARGET]), or use coterie.from_frame"
+                f"{context} is a table without its target: pass (frame[FEATURES], frame[TARGET]), or use coterie.from_frame"
             )
-        if isinstance(getattr(dataset, "features", None), Mapping) and hasattr(
-            dataset, "column_names"
-        ):
-            self.order(COLUMNS, list(dataset.column_names), where)
+        # Hugging Face's data sets have features and columns.
+        has_features = isinstance(getattr(dataset, "features", None), Mapping)
+        if has_features and hasattr(dataset, "column_names"):
+            self.order(COLUMNS, list(dataset.column_names), context)
         for name, classes in classes_of(dataset).items():
-            holder, first = self.first.setdefault(name, (where, classes))
-            if first != classes:
+            holder, first_classes = self.first_names.setdefault(name, (context, classes))
+            if first_classes != classes:
                 raise UserError(
-                    f"the {name} of all clients must be the same, in the same order: {where} has {listed(classes)}, and "
-                    f"{holder} has {listed(first or ())}; number them alike, and give every client all of them"
+                    f"the {name} of all clients must be the same, in the same order: {context} has {listed(classes)}, and "
+                    f"{holder} has {listed(first_classes or ())}; number them alike, and give every client all of them"
                 )
 
 
-def _rows(rows: list[Any], where: str) -> np.ndarray:
+def _rows(rows: list[Any], context: str) -> np.ndarray:
     """A list of rows as an array."""
     if any(_is_series(row) for row in rows):
         raise UserError(
-            f"{where} is a list of rows with names, which would be lost: pass them as one data frame"
+            f"{context} is a list of rows with names, which would be lost: pass them as one data frame"
         )
     try:
         return np.asarray(rows)
     except ValueError:
         raise UserError(
-            f"{where} must be an array, or a list of rows of the same shape; its rows differ in shape"
+            f"{context} must be an array, or a list of rows of the same shape; its rows differ in shape"
         ) from None
 
 
 def _leaves(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays and tables in tuples and dicts, by what they are called."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, part in parts.items():
         if isinstance(part, Mapping):
-            found |= _leaves({f"{name}[{key!r}]": one for key, one in part.items()})
+            leaves |= _leaves({f"{name}[{key!r}]": entry for key, entry in part.items()})
         elif isinstance(part, tuple):
-            found |= _leaves({f"{name}[{number}]": one for number, one in enumerate(part)})
+            leaves |= _leaves({f"{name}[{number}]": entry for number, entry in enumerate(part)})
         else:
-            found[name] = part
-    return found
+            leaves[name] = part
+    return leaves
 
 
 def _difference(
-    where: str, names: Sequence[str], holder: str, first: Sequence[str], noun: str
+    context: str, names: Sequence[str], holder: str, first_names: Sequence[str], noun: str
 ) -> str:
     """How two sets of names differ, in one sentence."""
-    lacking = [name for name in first if name not in names]
-    more = [name for name in names if name not in first]
-    parts = [
-        f"{word} {listed(some)}" for word, some in (("lacks", lacking), ("also has", more)) if some
-    ]
-    looks = {likeness(name).casefold(): name for name in lacking}
-    alike = [
-        both(looks[look], name) for name in more if (look := likeness(name).casefold()) in looks
-    ]
-    hint = f"; {alike[0]} look alike: give both one spelling" if alike else ""
+    missing_names = [name for name in first_names if name not in names]
+    added_names = [name for name in names if name not in first_names]
+    differences = []
+    if missing_names:
+        differences.append(f"lacks {listed(missing_names)}")
+    if added_names:
+        differences.append(f"also has {listed(added_names)}")
+
+    # A missing name that looks like an added one is probably the same name in another spelling.
+    hint = ""
+    missing_by_look = {likeness(name).casefold(): name for name in missing_names}
+    for name in added_names:
+        similar_name = missing_by_look.get(likeness(name).casefold())
+        if similar_name is not None:
+            hint = f"; {both(similar_name, name)} look alike: give both one spelling"
+            break
     return (
-        f"{where} {' and '.join(parts)}: all clients must have the same {noun} (it has {listed(names)}, and {holder} has "
-        f"{listed(first)}){hint}"
+        f"{context} {' and '.join(differences)}: all clients must have the same {noun} "
+        f"(it has {listed(names)}, and {holder} has {listed(first_names)}){hint}"
     )
 
 
@@ -385,24 +427,29 @@ def check_scale(clients: Mapping[str, Any]) -> None:
     Raises:
         UserError: Some inputs would be divided by 255, and others are not of the same scale.
     """
-    scaled: dict[bool, tuple[str, Any]] = {}
-    others: dict[bool, list[tuple[str, Any]]] = {}
-    for where, data in clients.items():
-        for key, part in data.items() if isinstance(data, Mapping) else ():
-            if not key.startswith("x") or not isinstance(part, np.ndarray | torch.Tensor):
+    # Images are compared with images, and tables with tables: is it an image -> its first inputs
+    # that are divided by 255, and all inputs that are not.
+    first_scaled: dict[bool, tuple[str, Any]] = {}
+    unscaled: dict[bool, list[tuple[str, Any]]] = {}
+    for context, data in clients.items():
+        if not isinstance(data, Mapping):
+            continue
+        for key, array in data.items():
+            if not key.startswith("x") or not isinstance(array, np.ndarray | torch.Tensor):
                 continue
-            images = (
-                part.ndim > 2
-            )  # an image may have one dimension more or less, without its channels
-            kind = str(part.dtype).removeprefix("torch.")
-            if kind == "uint8" or (images and kind.startswith(("int", "uint", "bool"))):
-                scaled.setdefault(images, (f"{where}: {key}", part))
-            elif part.ndim > 1 and len(part):
-                others.setdefault(images, []).append((f"{where}: {key}", part))
-    for images, (where, part) in scaled.items():
-        for other, unscaled in others.get(images, ()):
-            if not images or float(unscaled.min()) < 0 or float(unscaled.max()) > 1:
+            # An image may have one dimension more or less, without its channels.
+            is_image = array.ndim > 2
+            dtype = str(array.dtype).removeprefix("torch.")
+            if dtype == "uint8" or (is_image and dtype.startswith(("int", "uint", "bool"))):
+                first_scaled.setdefault(is_image, (f"{context}: {key}", array))
+            elif array.ndim > 1 and len(array):
+                unscaled.setdefault(is_image, []).append((f"{context}: {key}", array))
+
+    # Images with values from 0 to 1 have the scale of pixels that are divided.
+    for is_image, (context, scaled_array) in first_scaled.items():
+        for other_context, array in unscaled.get(is_image, ()):
+            if not is_image or float(array.min()) < 0 or float(array.max()) > 1:
                 raise UserError(
-                    f"the inputs of all clients must have one type: {where} has {part.dtype}, which counts as pixels of 0 to "
-                    f"255 and is divided by 255, and {other} has {unscaled.dtype}, which is not"
+                    f"the inputs of all clients must have one type: {context} has {scaled_array.dtype}, which counts as pixels "
+                    f"of 0 to 255 and is divided by 255, and {other_context} has {array.dtype}, which is not"
                 )

@@ -20,9 +20,15 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from coterie.data import readers
-from coterie.data.columns import NUMBERS, Missing, check_columns, listed
+from coterie.data.columns import MAKE_NUMBERS, Missing, check_columns, listed
 from coterie.data.datasets.source import DatasetSettings, OwnSource, register
-from coterie.data.frames import HINT, NUMBER, check_order, clients_of, looks_like_time
+from coterie.data.frames import (
+    NUMBER_PATTERN,
+    TIME_HINT_END,
+    check_order,
+    clients_of,
+    looks_like_time,
+)
 from coterie.data.own import OwnData
 from coterie.data.tasks import TASKS
 from coterie.data.times import check_gap, is_date_column
@@ -144,7 +150,7 @@ def _clients(path: Path, stamp: tuple[int, int], options: TableSettings) -> OwnD
         order,
         options.gap,
     )
-    if order is not None or any(text.endswith(HINT) for text in data.hints):
+    if order is not None or any(text.endswith(TIME_HINT_END) for text in data.hints):
         return data
     # Rows without an order: say it if a column that is not used has dates.
     unused = [name for name in names if name not in (*taken, *features)]
@@ -271,7 +277,7 @@ def _read_csv(
 def _type(fields: Sequence[str]) -> str:
     """The kind of array that holds the fields, of which some may be empty: b, i, f, or O for text."""
     fields = [field for field in fields if field]
-    for kind, pattern in (("b", _BOOLEAN), ("i", _INTEGER), ("f", NUMBER)):
+    for kind, pattern in (("b", _BOOLEAN), ("i", _INTEGER), ("f", NUMBER_PATTERN)):
         if all(map(pattern.fullmatch, fields)):
             return kind
     return "O"
@@ -375,7 +381,7 @@ def _is_text(path: Path, name: str, kind: Any) -> bool:
         return True
     numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
     if not any(fits(kind) for fits in (*numeric, types.is_date, types.is_timestamp)):
-        raise UserError(f"{path}: the column {name} holds values of type {kind}: {NUMBERS}")
+        raise UserError(f"{path}: the column {name} holds values of type {kind}: {MAKE_NUMBERS}")
     return False
 
 
