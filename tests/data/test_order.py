@@ -19,8 +19,8 @@ from torch.utils.data import TensorDataset
 from coterie import from_frame, from_lists
 from coterie import training as local
 from coterie.cli import main
-from coterie.data.order import in_time, latest, spans
 from coterie.data.scenario import SCENARIOS
+from coterie.data.time_order import in_time, latest, spans
 from coterie.data.times import Times
 from coterie.data.windows import overlap
 from coterie.data.world import ClientData, whole

@@ -1,4 +1,9 @@
-"""Columns of a table in memory: their names, and their values as arrays of one kind."""
+"""Columns of a table in memory: their names, and their values as arrays of one kind.
+
+:func:`coterie.from_frame` and table files read their columns here, ``matching`` the tables of
+:func:`coterie.from_lists`. Refused are lazy frames, columns that are missing or have two uses, missing
+values, dates where numbers are needed, and values of mixed types.
+"""
 
 from __future__ import annotations
 
@@ -18,87 +23,97 @@ MAKE_NUMBERS = "list the columns to use as features, or make numbers of it"
 """What to do with a column that has none."""
 
 
+MAX_LISTED_NAMES = 20
+"""Most names that a message lists in full."""
+
+DTYPE_OF_TYPES: tuple[tuple[Any, Any], ...] = (
+    ((bool, np.bool_), bool),
+    (numbers.Integral, np.int64),
+    ((numbers.Real, Decimal), np.float64),
+)
+"""Types of Python's objects -> the type of an array of them; the first that fits."""
+
+
 def of_dates(name: Any) -> str:
     """What to do with a column of dates where numbers are needed."""
     return f"{MAKE_NUMBERS}; order={str(name)!r} would test on later rows, and is no feature"
 
 
-def names_of(frame: Any, where: str) -> list[Any]:
+def names_of(frame: Any, context: str) -> list[Any]:
     """Return the names of a table's columns.
 
     Args:
         frame: As for :func:`~coterie.data.frames.from_frame`.
-        where: The table, for messages.
+        context: The table, for messages.
 
     Raises:
         UserError: It is no table.
     """
     if hasattr(frame, "collect"):
-        raise UserError(f"{where} is lazy: pass frame.collect()")
-    if not isinstance(frame, Mapping) and not (
-        hasattr(frame, "columns") and hasattr(frame, "__getitem__")
-    ):
-        kind = type(frame).__name__
-        raise UserError(
-            f"{where} must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, got {kind}"
-        )
+        raise UserError(f"{context} is lazy: pass frame.collect()")
     if isinstance(frame, Mapping):
         return list(frame)
-    return list(
-        frame.column_names if hasattr(frame, "column_names") else frame.columns
-    )  # pyarrow has the first
+    if not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
+        raise UserError(
+            f"{context} must be a data frame of pandas, polars or pyarrow, or a mapping from names to arrays, "
+            f"got {type(frame).__name__}"
+        )
+    # The columns of pyarrow are arrays, and it has names besides.
+    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
 
 
 def check_columns(
-    names: Sequence[Any], taken: Sequence[Any], chosen: Sequence[Any], where: str
+    names: Sequence[Any], taken_names: Sequence[Any], features: Sequence[Any], context: str
 ) -> None:
     """Check the use of a table's columns.
 
     Args:
         names: All columns.
-        taken: The columns of the client, the targets and the subject.
-        chosen: The features.
-        where: The table, for messages.
+        taken_names: The columns of the client, the targets and the subject.
+        features: The features.
+        context: The table, for messages.
 
     Raises:
         UserError: A column is missing, occurs twice, or has two uses; or there are no features.
     """
-    for name in (*taken, *chosen):
+    for name in (*taken_names, *features):
         if name not in names:
             raise UserError(
-                f"{where} has no column {name!r}{nearest(name, map(str, names))} (columns: {listed(names)})"
+                f"{context} has no column {name!r}{nearest(name, map(str, names))} (columns: {listed(names)})"
             )
         if names.count(name) > 1:
-            raise UserError(f"{where} has {names.count(name)} columns with the name {name!r}")
-    for name in taken:
-        if taken.count(name) > 1:
+            raise UserError(f"{context} has {names.count(name)} columns with the name {name!r}")
+    for name in taken_names:
+        if taken_names.count(name) > 1:
             raise UserError(
-                f"{where}: the column {name!r} has two uses; client, targets and subject must be different columns"
+                f"{context}: the column {name!r} has two uses; client, targets and subject must be different columns"
             )
-        if name in chosen:
+        if name in features:
             raise UserError(
-                f"{where}: features must not contain {name!r}, which is the client, a target or the subject"
+                f"{context}: features must not contain {name!r}, which is the client, a target or the subject"
             )
-    check_unlike([name for name in names if name in {*taken, *chosen}], f"columns of {where}")
-    if not chosen or len(set(chosen)) < len(chosen):
+    used_names = {*taken_names, *features}
+    check_unlike([name for name in names if name in used_names], f"columns of {context}")
+    if not features or len(set(features)) < len(features):
         raise UserError(
-            f"{where} must have at least one feature, and each once, got {listed(chosen) or 'none'}"
+            f"{context} must have at least one feature, and each once, got {listed(features) or 'none'}"
         )
 
 
 def listed(names: Sequence[Any]) -> str:
     """Return the names for a message; of many, the first and the last ones."""
-    shown = [*names[:15], "...", *names[-5:]] if len(names) > 20 else names
-    return ", ".join(map(str, shown))
+    if len(names) > MAX_LISTED_NAMES:
+        names = [*names[:15], "...", *names[-5:]]
+    return ", ".join(map(str, names))
 
 
-def values(frame: Any, name: Any, where: str) -> np.ndarray:
+def values(frame: Any, name: Any, context: str) -> np.ndarray:
     """Return a column as an array of one kind.
 
     Args:
         frame: As for :func:`~coterie.data.frames.from_frame`.
         name: The column.
-        where: The table, for messages.
+        context: The table, for messages.
 
     Returns:
         Booleans, integers, float64, or text as objects, ``(N,)``, without missing values.
@@ -107,30 +122,31 @@ def values(frame: Any, name: Any, where: str) -> np.ndarray:
         UserError: The column has missing values, or values of another kind.
     """
     column = frame[name]
-    where = f"{where}: the column {name}"
-    array = (
-        column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(ordinary(column, where))
-    )
+    context = f"{context}: the column {name}"
+    has_to_numpy = hasattr(column, "to_numpy")
+    array = column.to_numpy() if has_to_numpy else np.asarray(ordinary(column, context))
     if array.ndim != 1:
         raise UserError(
-            f"{where} must have one value for each row, got an array of shape {array.shape}"
+            f"{context} must have one value for each row, got an array of shape {array.shape}"
         )
-    if array.dtype.kind not in "biufOUST":
-        if array.dtype.kind in "Mm":
-            raise UserError(f"{where} holds dates or times: {of_dates(name)}")
-        raise UserError(f"{where} holds values of type {array.dtype}: {MAKE_NUMBERS}")
+    # Kinds of NumPy: booleans, integers, floats, objects and three of text. M and m are times.
+    kind = array.dtype.kind
+    if kind in "Mm":
+        raise UserError(f"{context} holds dates or times: {of_dates(name)}")
+    if kind not in "biufOUST":
+        raise UserError(f"{context} holds values of type {array.dtype}: {MAKE_NUMBERS}")
     if not len(array):
-        raise UserError(f"{where} has no rows")
-    if array.dtype.kind in "UST":
+        raise UserError(f"{context} has no rows")
+
+    # All text becomes objects, because only these can be missing, or of mixed kinds.
+    if kind in "UST":
         array = array.astype(object)
-    if array.dtype.kind in "fO":
-        missing = (
-            np.isnan(array)
-            if array.dtype.kind == "f"
-            else np.array([is_missing(value) for value in array])
-        )
-        Missing().plus(missing).check(where)
-    return _of_one_kind(array, where) if array.dtype.kind == "O" else array
+    if kind == "f":
+        Missing().plus(np.isnan(array)).check(context)
+    elif array.dtype.kind == "O":
+        Missing().plus(np.array([is_missing(value) for value in array])).check(context)
+        return _of_one_kind(array, context)
+    return array
 
 
 @dataclass
@@ -147,25 +163,24 @@ class Missing:
     first: int = 0
     rows: int = 0
 
-    def plus(self, missing: np.ndarray) -> Missing:
-        """Count the next rows, of which ``missing`` ``(n,)`` lack a value, and return this object."""
-        if not self.count and missing.any():
-            self.first = self.rows + int(missing.argmax()) + 1
-        self.count += int(missing.sum())
-        self.rows += len(missing)
+    def plus(self, is_missing_row: np.ndarray) -> Missing:
+        """Count the next rows, of which those in the mask ``(n,)`` lack a value, and return this object."""
+        if not self.count and is_missing_row.any():
+            self.first = self.rows + int(is_missing_row.argmax()) + 1
+        self.count += int(is_missing_row.sum())
+        self.rows += len(is_missing_row)
         return self
 
-    def check(self, where: str) -> None:
+    def check(self, context: str) -> None:
         """Raise :class:`~coterie.settings.UserError` if there are any."""
-        if self.count:
-            many = (
-                "a missing value, in"
-                if self.count == 1
-                else f"{self.count:,} missing values, the first in"
-            )
-            raise UserError(
-                f"{where} has {many} row {self.first:,}: remove such rows, or fill them in"
-            )
+        if not self.count:
+            return
+        words = "a missing value, in"
+        if self.count > 1:
+            words = f"{self.count:,} missing values, the first in"
+        raise UserError(
+            f"{context} has {words} row {self.first:,}: remove such rows, or fill them in"
+        )
 
 
 def is_missing(value: Any) -> bool:
@@ -177,22 +192,19 @@ def is_missing(value: Any) -> bool:
     )
 
 
-def _of_one_kind(array: np.ndarray, where: str) -> np.ndarray:
+def _of_one_kind(array: np.ndarray, context: str) -> np.ndarray:
     """Objects as booleans, int64 or float64, or as objects if they are text."""
-    kinds = {type(value) for value in array}
-    if all(issubclass(kind, str) for kind in kinds):
+    types = {type(value) for value in array}
+    if all(issubclass(value_type, str) for value_type in types):
         return array
-    for accepted, dtype in (
-        ((bool, np.bool_), bool),
-        (numbers.Integral, np.int64),
-        ((numbers.Real, Decimal), np.float64),
-    ):
-        if all(issubclass(kind, accepted) for kind in kinds):
+    for accepted_types, dtype in DTYPE_OF_TYPES:
+        if all(issubclass(value_type, accepted_types) for value_type in types):
+            # Integers of more than 64 bits are of no kind.
             try:
                 return array.astype(dtype)
             except OverflowError:
                 break
-    got = ", ".join(sorted(kind.__name__ for kind in kinds))
+    type_names = ", ".join(sorted(value_type.__name__ for value_type in types))
     raise UserError(
-        f"{where} must hold numbers of at most 64 bits, booleans or text, all of one kind, got {got}"
+        f"{context} must hold numbers of at most 64 bits, booleans or text, all of one kind, got {type_names}"
     )

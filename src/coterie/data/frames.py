@@ -21,12 +21,12 @@ from coterie.data.columns import MAKE_NUMBERS, check_columns, listed, names_of, 
 from coterie.data.examples import Pool, check_distinct
 from coterie.data.matching import Matching, check_rows
 from coterie.data.objective import Objective
-from coterie.data.order import about_order, spans
 from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
 from coterie.data.tasks import Task, as_before, encoded, hint, objective_for, targets
+from coterie.data.time_order import about_order, spans
 from coterie.data.times import Times, check_gap, gap_of, is_date_column, is_time_column, times_of
 from coterie.data.world import OF_A_WORLD, World, check_name
 from coterie.settings import UserError

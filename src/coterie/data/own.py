@@ -42,7 +42,13 @@ from coterie.data.objective import (
     cross_entropy,
     squared_error,
 )
-from coterie.data.order import (
+from coterie.data.scaling import Constants, standardized, with_standardized_targets
+from coterie.data.schema import NOT_SCALED, Schema
+from coterie.data.spelling import check_unlike, name_of
+from coterie.data.splits import check_shares, hold_out
+from coterie.data.tasks import Task, hint
+from coterie.data.tensor_sets import PARTS, as_arrays
+from coterie.data.time_order import (
     ORDERS,
     about_order,
     in_time,
@@ -52,12 +58,6 @@ from coterie.data.order import (
     window_hints,
     with_spans,
 )
-from coterie.data.scaling import Constants, standardized, with_standardized_targets
-from coterie.data.schema import NOT_SCALED, Schema
-from coterie.data.spelling import check_unlike, name_of
-from coterie.data.splits import check_shares, hold_out
-from coterie.data.tasks import Task, hint
-from coterie.data.tensor_sets import PARTS, as_arrays
 from coterie.data.world import OF_A_WORLD, ClientData, World, by_names, whole
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -424,7 +424,7 @@ def client_data(
     provides test data trains on all examples that are not held out for validation. If the training
     pool has the subjects of its examples (:data:`SUBJECT` of its ``meta``), shares are shares of
     the subjects, and all examples of a subject are in the same split. If it has the times of its
-    examples, splits follow each other in time, see ``order``; examples that reach into a later
+    examples, splits follow each other in time, see ``time_order``; examples that reach into a later
     split are left out, and so are those of a subject that a later split has.
 
     Args:

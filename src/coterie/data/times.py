@@ -1,4 +1,9 @@
-"""Times of examples: numbers, dates, or text that is an ISO date, as one array of numbers that can be ordered."""
+"""Single times: numbers, dates and ISO dates in text as one array of numbers; gaps; columns that look like times.
+
+``time_order`` divides examples by these times. Every door that takes an order reads it here: an array
+of :func:`coterie.from_lists` or of a .npz file, a column of :func:`coterie.from_frame` or of a table
+file. Refused are missing, infinite and mixed times, and gaps of another unit than the times.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,10 @@ from coterie.settings import SettingError, UserError
 EPOCH = datetime(1970, 1, 1)
 """Dates are microseconds from here."""
 
-UNITS = {"W": 604800.0, "D": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+SECONDS_OF_UNIT = {"W": 604800.0, "D": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 """Unit of a duration -> its seconds. Months and years have none: they differ in length."""
 
-_DURATION = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(UNITS)})")
+_DURATION = re.compile(rf"([0-9]+(?:\.[0-9]+)?) ?({'|'.join(SECONDS_OF_UNIT)})")
 _MONTH = re.compile(r"[0-9]{4}-[0-9]{2}")
 _YEAR = re.compile(r"[0-9]{4}")
 
@@ -41,13 +46,13 @@ class Times:
     dates: bool
 
 
-def times_of(given: Any, where: str) -> Times:
+def times_of(times: Any, context: str) -> Times:
     """Make times of an array or a column.
 
     Args:
-        given: Numbers, dates (of NumPy, pandas, polars or Python), or text that is an ISO date such
+        times: Numbers, dates (of NumPy, pandas, polars or Python), or text that is an ISO date such
             as 2024-03-31, 2024-03-31T12:00 or 2024-03; all of one kind, ``(N,)`` or ``(N, 2)``.
-        where: The array or column, for messages.
+        context: The array or column, for messages.
 
     Returns:
         The times.
@@ -55,95 +60,107 @@ def times_of(given: Any, where: str) -> Times:
     Raises:
         UserError: A value is missing, infinite or not of these kinds, or kinds are mixed.
     """
-    array = given.to_numpy() if hasattr(given, "to_numpy") else np.asarray(ordinary(given, where))
+    array = times.to_numpy() if hasattr(times, "to_numpy") else np.asarray(ordinary(times, context))
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 2):
         raise UserError(
-            f"{where} must hold one time per example, or its first and last time (N, 2), got shape {array.shape}"
+            f"{context} must hold one time per example, or its first and last time (N, 2), got shape {array.shape}"
         )
     if not len(array):
-        raise UserError(f"{where} has no rows")
-    flat = array.reshape(-1)
-    missing = _missing(flat)
-    Missing().plus(missing.reshape(len(array), -1).max(1)).check(where)
-    found, dates = _ordered(flat, where)
-    if found.dtype.kind == "f" and not np.isfinite(found).all():
-        raise UserError(f"{where} must hold finite times, got {found[~np.isfinite(found)][0]}")
-    made = found.reshape(array.shape)
-    if made.ndim == 2 and (made[:, 0] > made[:, 1]).any():
-        row = int((made[:, 0] > made[:, 1]).argmax())
-        raise UserError(
-            f"{where} must hold the first and the last time of each example, and in row {row + 1:,} the last is first"
-        )
-    return Times(made, dates)
+        raise UserError(f"{context} has no rows")
+    flat_values = array.reshape(-1)
+    is_missing_row = _missing(flat_values).reshape(len(array), -1).max(1)
+    Missing().plus(is_missing_row).check(context)
+    flat_times, are_dates = _ordered(flat_values, context)
+    if flat_times.dtype.kind == "f" and not np.isfinite(flat_times).all():
+        infinite_time = flat_times[~np.isfinite(flat_times)][0]
+        raise UserError(f"{context} must hold finite times, got {infinite_time}")
+    values = flat_times.reshape(array.shape)
+    if values.ndim == 2:
+        is_reversed = values[:, 0] > values[:, 1]
+        if is_reversed.any():
+            raise UserError(
+                f"{context} must hold the first and the last time of each example, "
+                f"and in row {int(is_reversed.argmax()) + 1:,} the last is first"
+            )
+    return Times(values, are_dates)
 
 
-def _missing(flat: np.ndarray) -> np.ndarray:
+def _missing(flat_values: np.ndarray) -> np.ndarray:
     """Which values are missing, ``(N,)``."""
-    if flat.dtype.kind in "Mm":
-        return np.isnat(flat)
-    if flat.dtype.kind == "f":
-        return np.isnan(flat)
-    return (
-        np.array([is_missing(value) for value in flat], bool)
-        if flat.dtype.kind in "OUST"
-        else np.zeros(len(flat), bool)
-    )
-
-
-def _ordered(flat: np.ndarray, where: str) -> tuple[np.ndarray, bool]:
-    """Values ``(N,)`` without missing ones as numbers, and whether they are dates."""
-    kind = flat.dtype.kind
-    if kind == "M":
-        return flat.astype("datetime64[us]").astype(np.int64), True
-    if kind == "m":
-        return flat.astype("timedelta64[us]").astype(np.int64), True
-    if kind in "iu" and (kind == "i" or not len(flat) or int(flat.max()) < 2**63):
-        return flat.astype(np.int64), False
+    kind = flat_values.dtype.kind
+    if kind in "Mm":
+        return np.isnat(flat_values)
     if kind == "f":
-        return flat.astype(np.float64), False
+        return np.isnan(flat_values)
     if kind in "OUST":
-        return _of_objects(flat, where)
-    raise UserError(
-        f"{where} must hold numbers or dates to be the order, got {'true and false' if kind == 'b' else flat.dtype}"
+        return np.array([is_missing(value) for value in flat_values], bool)
+    return np.zeros(len(flat_values), bool)
+
+
+def _ordered(flat_values: np.ndarray, context: str) -> tuple[np.ndarray, bool]:
+    """Values ``(N,)`` without missing ones as numbers, and whether they are dates."""
+    kind = flat_values.dtype.kind
+    if kind == "M":
+        return flat_values.astype("datetime64[us]").astype(np.int64), True
+    if kind == "m":
+        return flat_values.astype("timedelta64[us]").astype(np.int64), True
+    fits_int64 = kind == "i" or (
+        kind == "u" and (not len(flat_values) or int(flat_values.max()) < 2**63)
     )
+    if fits_int64:
+        return flat_values.astype(np.int64), False
+    if kind == "f":
+        return flat_values.astype(np.float64), False
+    if kind in "OUST":
+        return _of_objects(flat_values, context)
+    type_words = "true and false" if kind == "b" else flat_values.dtype
+    raise UserError(f"{context} must hold numbers or dates to be the order, got {type_words}")
 
 
-def _of_objects(flat: np.ndarray, where: str) -> tuple[np.ndarray, bool]:
+def _of_objects(flat_values: np.ndarray, context: str) -> tuple[np.ndarray, bool]:
     """Objects of one kind as numbers, and whether they are dates."""
-    known: dict[Any, Any] = {}  # few dates, many rows
-    zoned: set[bool] = set()
+    # Many rows have few different dates, so each distinct value is read once.
+    time_of_value: dict[Any, Any] = {}
     kinds: set[str] = set()
-    for row, value in enumerate(flat, 1):
-        if value in known:
+    have_time_zone: set[bool] = set()
+    for row, value in enumerate(flat_values, 1):
+        if value in time_of_value:
             continue
         try:
-            known[value] = made = _of_object(value)
+            time = _of_object(value)
         except (ValueError, OverflowError):
-            odd = f"{str(value)!r:.40} in row {row:,} is no number and no date"
-            hint = "write dates as 2024-03-31 (ISO 8601), or make numbers of it"
-            raise UserError(f"{where} cannot be ordered in time: {odd}; {hint}") from None
-        kinds.add("dates" if isinstance(made, datetime) else "numbers")
-        if isinstance(made, datetime):
-            zoned.add(made.tzinfo is not None)
+            raise UserError(
+                f"{context} cannot be ordered in time: {str(value)!r:.40} in row {row:,} is no number and no date; "
+                "write dates as 2024-03-31 (ISO 8601), or make numbers of it"
+            ) from None
+        time_of_value[value] = time
+        kinds.add("dates" if isinstance(time, datetime) else "numbers")
+        if isinstance(time, datetime):
+            have_time_zone.add(time.tzinfo is not None)
+
+    # Times of two kinds have no order between them.
     if len(kinds) > 1:
-        raise UserError(f"{where} mixes numbers and dates: use one kind for all rows")
-    if len(zoned) > 1:
+        raise UserError(f"{context} mixes numbers and dates: use one kind for all rows")
+    if len(have_time_zone) > 1:
         raise UserError(
-            f"{where} mixes dates with a time zone and dates without: give all rows one, or none"
+            f"{context} mixes dates with a time zone and dates without: give all rows one, or none"
         )
-    if kinds == {"dates"}:
-        known = {value: _microseconds(made) for value, made in known.items()}
-        return np.array([known[value] for value in flat], np.int64), True
-    whole = all(isinstance(made, int) for made in known.values())
-    return np.array([known[value] for value in flat], np.int64 if whole else np.float64), False
+
+    are_dates = kinds == {"dates"}
+    if are_dates:
+        time_of_value = {value: _microseconds(time) for value, time in time_of_value.items()}
+    are_whole = all(isinstance(time, int) for time in time_of_value.values())
+    numbers_in_order = [time_of_value[value] for value in flat_values]
+    return np.array(numbers_in_order, np.int64 if are_whole else np.float64), are_dates
 
 
 def _of_object(value: Any) -> datetime | int | float:
     """A date or a number; raises ValueError for anything else."""
-    if hasattr(value, "to_pydatetime"):  # pandas's Timestamp
-        made: datetime = value.to_pydatetime(warn=False)
-        return made
-    if hasattr(value, "to_timestamp"):  # pandas's Period
+    # Timestamps and periods of pandas, which is not loaded here.
+    if hasattr(value, "to_pydatetime"):
+        timestamp: datetime = value.to_pydatetime(warn=False)
+        return timestamp
+    if hasattr(value, "to_timestamp"):
         return _of_object(value.to_timestamp())
     if isinstance(value, datetime):
         return value
@@ -177,13 +194,13 @@ def _microseconds(moment: datetime) -> int:
     return (naive - EPOCH) // timedelta(microseconds=1)
 
 
-def gap_of(gap: Any, dates: bool) -> float:
+def gap_of(gap: Any, are_dates: bool) -> float:
     """Return a gap in the unit of the times.
 
     Args:
         gap: A number in the unit of the times; of dates a duration such as "7D", "12h" or "30min",
             or a timedelta. None for no gap.
-        dates: Whether the times are dates, whose unit is a microsecond.
+        are_dates: Whether the times are dates, whose unit is a microsecond.
 
     Returns:
         The gap, >= 0.
@@ -195,12 +212,12 @@ def gap_of(gap: Any, dates: bool) -> float:
     if gap is None:
         return 0.0
     seconds = _seconds(gap)
-    if dates == (seconds is None) and gap != 0:
-        wanted = (
-            "a duration such as 7D, 12h or 30min, since the order holds dates"
-            if dates
-            else "a number, as the order holds"
-        )
+    is_duration = seconds is not None
+    # A gap of 0 has no unit.
+    if are_dates != is_duration and gap != 0:
+        wanted = "a number, as the order holds"
+        if are_dates:
+            wanted = "a duration such as 7D, 12h or 30min, since the order holds dates"
         raise SettingError(f"gap must be {wanted}, got {gap!r}")
     return float(gap) if seconds is None else 1e6 * seconds
 
@@ -213,11 +230,9 @@ def check_gap(gap: Any) -> None:
     elif isinstance(gap, float | int | np.number) and not isinstance(gap, bool):
         value = float(gap)
     else:
-        hint = (
-            "; months and years differ in length: use days"
-            if isinstance(gap, str) and gap[-1:] in "MYy"
-            else ""
-        )
+        hint = ""
+        if isinstance(gap, str) and gap[-1:] in "MYy":
+            hint = "; months and years differ in length: use days"
         raise SettingError(
             f"gap must be a number, or for dates a duration such as 7D, 12h or 30min, got {gap!r:.60}{hint}"
         )
@@ -231,8 +246,8 @@ def _seconds(gap: Any) -> float | None:
         return gap.total_seconds()
     if isinstance(gap, np.timedelta64):
         return float(gap / np.timedelta64(1, "s"))
-    found = _DURATION.fullmatch(gap.strip()) if isinstance(gap, str) else None
-    return None if found is None else float(found[1]) * UNITS[found[2]]
+    duration = _DURATION.fullmatch(gap.strip()) if isinstance(gap, str) else None
+    return None if duration is None else float(duration[1]) * SECONDS_OF_UNIT[duration[2]]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -258,18 +273,19 @@ def is_date_column(values: Sequence[Any] | np.ndarray) -> bool:
         return True
     if array.dtype.kind not in "OUST" or array.ndim != 1:
         return False
-    tried = (
-        array[np.linspace(0, len(array) - 1, min(MAX_TRIED_VALUES, len(array))).astype(int)]
-        if len(array)
-        else array
-    )
-    there = [value for value in tried if not is_missing(value)]
-    return bool(there) and sum(map(_is_date, there)) >= MIN_DATE_SHARE * len(there)
+    # Of a long column, values at equal distances are tried.
+    if len(array):
+        tried_count = min(MAX_TRIED_VALUES, len(array))
+        array = array[np.linspace(0, len(array) - 1, tried_count).astype(int)]
+    tried_values = [value for value in array if not is_missing(value)]
+    date_count = sum(map(_is_date, tried_values))
+    return bool(tried_values) and date_count >= MIN_DATE_SHARE * len(tried_values)
 
 
 def _is_date(value: Any) -> bool:
+    # Digits are a number in a file that is not read for its type, and a year only by chance.
     if isinstance(value, str) and value.strip().isdigit():
-        return False  # a number in a file that is not read for its type, and a year only by chance
+        return False
     try:
         return isinstance(_of_object(value), datetime)
     except (ValueError, OverflowError):
@@ -287,6 +303,8 @@ def is_time_column(name: Any, values: np.ndarray, owners: np.ndarray) -> bool:
     words = re.split(r"[\W_]+", str(name).lower())
     if not TIME_WORDS.intersection(words) or values.dtype.kind not in "iuf":
         return False
-    order = np.argsort(owners, kind="stable")
-    steps, same = np.diff(values[order].astype(np.float64)), np.diff(owners[order]) == 0
-    return bool(same.any()) and bool((steps[same] >= 0).all()) and bool((steps[same] > 0).any())
+    # Steps from one row to the next row of the same client.
+    by_owner = np.argsort(owners, kind="stable")
+    is_same_owner = np.diff(owners[by_owner]) == 0
+    steps = np.diff(values[by_owner].astype(np.float64))[is_same_owner]
+    return len(steps) > 0 and bool((steps >= 0).all()) and bool((steps > 0).any())

@@ -1,4 +1,8 @@
-"""Overlapping windows of a series, recognised by the values that they share."""
+"""Overlapping windows of a series, recognised by the values that they share.
+
+``time_order`` uses them for :func:`coterie.from_lists` and the folder of .npz files: with an order, no
+window is on both sides of a cut; without one, a hint says that tests know the future.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,14 @@ COMPARED_PAIRS = 32
 """Successive examples that are compared."""
 
 MIN_EXAMPLES = 8
-"""Examples of which fewer are not examined."""
+"""Least number of examples that are examined."""
 
 MIN_SHARED_PAIRS = 0.8
 """Share of these pairs that must share values: where a series has a break, one does not."""
+
+MAX_SHARED_BY_CHANCE = 0.5
+"""Share of pairs of distant examples that may share values, too: more of them show zeros or
+constants, and no overlap."""
 
 MAX_WINDOW_VALUES = 10_000_000
 """Steps times values of an example above which it is not examined: it is an image, or a search
@@ -40,66 +48,73 @@ def overlap(inputs: Any, targets: Any, order: np.ndarray | None = None) -> int:
     Returns:
         The number of examples.
     """
-    parts = [one for one in tensors(inputs) if isinstance(one, torch.Tensor)]
-    order = np.arange(len(parts[0]) if parts else 0) if order is None else order
+    input_tensors = [tensor for tensor in tensors(inputs) if isinstance(tensor, torch.Tensor)]
+    if order is None:
+        order = np.arange(len(input_tensors[0]) if input_tensors else 0)
     if len(order) < MIN_EXAMPLES:
         return 0
+
+    # Pairs of an example and the next one, at equal distances over all examples.
     pairs = np.unique(np.linspace(0, len(order) - 2, COMPARED_PAIRS).astype(int))
-    first, second = torch.from_numpy(order[pairs]), torch.from_numpy(order[pairs + 1])
-    after_first, after_second = _values(targets, first), _values(targets, second)
-    horizon = 0 if after_first is None else after_first.shape[1]
-    found = 0
-    for part in parts:
-        for axis in range(1, part.ndim):
-            steps = part.shape[axis]
-            if steps < 2 or steps * part[0].numel() > MAX_WINDOW_VALUES:
+    first_rows = torch.from_numpy(order[pairs])
+    next_rows = torch.from_numpy(order[pairs + 1])
+    first_targets = _following_values(targets, first_rows)
+    next_targets = _following_values(targets, next_rows)
+    horizon = 0 if first_targets is None else first_targets.shape[1]
+
+    # Any dimension of any input may be the time.
+    shared_windows = 0
+    for tensor in input_tensors:
+        for axis in range(1, tensor.ndim):
+            steps = tensor.shape[axis]
+            if steps < 2 or steps * tensor[0].numel() > MAX_WINDOW_VALUES:
                 continue
-            one, two = (_along(part[rows], axis) for rows in (first, second))
-            compared = [
-                (one, two),
-                (one[:, ::-1], two[:, ::-1]),
-            ]  # the newest value may be the first one
-            if part.ndim == 2 and after_first is not None and after_second is not None:
-                compared.append(
-                    (np.concatenate([one, after_first], 1), np.concatenate([two, after_second], 1))
-                )
-            found = max(found, *(_shared(a, b, steps + horizon) for a, b in compared))
-    return found
+            first = _by_step(tensor[first_rows], axis)
+            following = _by_step(tensor[next_rows], axis)
+            # The newest value may be the last one or the first one; targets may continue a window.
+            window_pairs = [(first, following), (first[:, ::-1], following[:, ::-1])]
+            if tensor.ndim == 2 and first_targets is not None and next_targets is not None:
+                longer_first = np.concatenate([first, first_targets], 1)
+                longer_following = np.concatenate([following, next_targets], 1)
+                window_pairs.append((longer_first, longer_following))
+            for earlier_windows, later_windows in window_pairs:
+                shared = _shared(earlier_windows, later_windows, steps + horizon)
+                shared_windows = max(shared_windows, shared)
+    return shared_windows
 
 
-def _values(targets: Any, at: torch.Tensor) -> np.ndarray | None:
+def _following_values(targets: Any, rows: torch.Tensor) -> np.ndarray | None:
     """The targets of some examples ``(n, h, 1)`` if they are floats."""
     if not isinstance(targets, torch.Tensor) or not targets.is_floating_point() or targets.ndim > 2:
         return None
-    chosen: np.ndarray = targets[at].reshape(len(at), -1, 1).numpy()
-    return chosen
+    values: np.ndarray = targets[rows].reshape(len(rows), -1, 1).numpy()
+    return values
 
 
-def _along(part: torch.Tensor, axis: int) -> np.ndarray:
-    """Inputs ``(n, steps, values)``."""
-    moved = part.movedim(axis, 1)
+def _by_step(inputs: torch.Tensor, axis: int) -> np.ndarray:
+    """Inputs ``(n, steps, values)``, with the steps along a dimension."""
+    moved = inputs.movedim(axis, 1)
     return moved.reshape(*moved.shape[:2], -1).numpy()
 
 
-def _shared(one: np.ndarray, two: np.ndarray, length: int) -> int:
+def _shared(windows: np.ndarray, next_windows: np.ndarray, length: int) -> int:
     """The number of next examples that share values with an example, of windows of ``length`` steps with their targets."""
-    steps = one.shape[1]
-    others = np.roll(
-        two, len(two) // 2, 0
-    )  # not the next example: what these share too, such as zeros, is no overlap
-    tried = slice(0, len(one), max(1, len(one) // 4))
-    for shift in range(1, steps):
-        if not _equal(one[tried], two[tried], shift).any():  # a few pairs exclude most shifts
+    # Windows that do not follow each other: what these share too, such as zeros, is no overlap.
+    distant_windows = np.roll(next_windows, len(next_windows) // 2, 0)
+    # A few pairs exclude most shifts.
+    few_pairs = slice(0, len(windows), max(1, len(windows) // 4))
+    for shift in range(1, windows.shape[1]):
+        if not _equal(windows[few_pairs], next_windows[few_pairs], shift).any():
             continue
-        if (
-            _equal(one, two, shift).mean() >= MIN_SHARED_PAIRS
-            and _equal(one, others, shift).mean() <= 0.5
-        ):
+        share_of_next = _equal(windows, next_windows, shift).mean()
+        share_of_distant = _equal(windows, distant_windows, shift).mean()
+        if share_of_next >= MIN_SHARED_PAIRS and share_of_distant <= MAX_SHARED_BY_CHANCE:
             return math.ceil(length / shift) - 1
     return 0
 
 
-def _equal(one: np.ndarray, two: np.ndarray, shift: int) -> np.ndarray:
-    """For each pair ``(n,)``, whether the values after the first ``shift`` of one are the first values of two."""
-    same: np.ndarray = (one[:, shift:] == two[:, :-shift]).reshape(len(one), -1).all(1)
-    return same
+def _equal(windows: np.ndarray, next_windows: np.ndarray, shift: int) -> np.ndarray:
+    """For each pair ``(n,)``, whether the values after the first ``shift`` of a window are the first ones of the next."""
+    is_equal = windows[:, shift:] == next_windows[:, :-shift]
+    is_equal_pair: np.ndarray = is_equal.reshape(len(windows), -1).all(1)
+    return is_equal_pair

@@ -47,7 +47,7 @@ class Split:
             of one subject are not independent, so they stay together where examples are divided.
             None if each example has its own.
         spans: First and last time that each example shows, ``(s, 2)`` int64 ranks; held-out
-            examples are then the latest, see ``order``. None if examples have no order in time.
+            examples are then the latest, see ``time_order``. None if examples have no order in time.
     """
 
     inputs: Batch

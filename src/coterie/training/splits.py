@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import Client
-from coterie.data.order import latest
+from coterie.data.time_order import latest
 from coterie.data.world import ClientData, Split
 from coterie.randomness import Purpose, generator
 

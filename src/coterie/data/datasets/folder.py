@@ -10,8 +10,8 @@ from coterie.data import readers
 from coterie.data.datasets.source import DatasetSettings, OwnSource, register
 from coterie.data.examples import Pool
 from coterie.data.matching import Matching, check_scale
-from coterie.data.order import about_order, window_hints
 from coterie.data.own import OwnData, of_pools, pools
+from coterie.data.time_order import about_order, window_hints
 from coterie.data.times import check_gap
 from coterie.settings import UserError, setting
 
