@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,63 @@ def test_scopes_nest() -> None:
         with seeded(2):
             torch.rand(7)
         assert torch.equal(torch.rand(1), alone)
+
+
+@pytest.mark.parametrize("drawn_before", [0, 1, 700])
+@pytest.mark.parametrize("drawn_within", [0, 3])
+def test_scopes_of_own_code_nest(drawn_before: int, drawn_within: int) -> None:
+    """The user's generators continue behind an inner scope, whether or not they had drawn before it."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+
+    def drawn() -> list[float]:
+        return [float(np.random.normal()), random.gauss(0.0, 1.0)]  # noqa: NPY002
+
+    def within(inner: bool) -> list[list[float]]:
+        with seeded(1) as outer:
+            numbers = [drawn() for _ in range(drawn_before)]
+            if inner:
+                with seeded(2) as scope:
+                    assert not scope.moved
+                    numbers_within = [drawn() for _ in range(drawn_within)]
+                    assert scope.moved == bool(drawn_within)
+                with seeded(2):
+                    assert [drawn() for _ in range(drawn_within)] == numbers_within
+            assert outer.moved == bool(drawn_before)
+            return [*numbers, drawn(), drawn()]
+
+    assert within(inner=True) == within(inner=False)
+    assert random.getstate() == python_state
+    assert str(np.random.get_state()) == str(numpy_state)  # noqa: NPY002
+
+
+def test_code_may_seed_a_generator_itself_around_a_scope() -> None:
+    with seeded(1):
+        np.random.seed(5)  # noqa: NPY002
+        alone = np.random.random()  # noqa: NPY002
+    with seeded(1):
+        np.random.seed(5)  # noqa: NPY002
+        with seeded(2):
+            np.random.random()  # noqa: NPY002
+        assert np.random.random() == alone  # noqa: NPY002
+
+
+def test_another_global_generator_of_numpy_stays() -> None:
+    twister = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    other = np.random.PCG64(3)
+    np.random.set_bit_generator(other)  # type: ignore[attr-defined]
+    try:
+        with seeded(1) as scope:
+            assert not scope.moved
+            assert np.random.random() == draw_of_numpy(1)  # noqa: NPY002
+            assert scope.moved
+        assert np.random.get_bit_generator() is other  # type: ignore[attr-defined]
+    finally:
+        np.random.set_bit_generator(twister)  # type: ignore[attr-defined]
+
+
+def draw_of_numpy(key: int) -> float:
+    with seeded(key):
+        return float(np.random.random())  # noqa: NPY002
 
 
 def test_a_negative_key_is_refused() -> None:

@@ -11,10 +11,12 @@ seeded: :class:`seeded`.
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import IntEnum, unique
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -64,7 +66,9 @@ def _sequence(key: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence((len(key), *key))
 
 
+@lru_cache(maxsize=256)
 def _word(key: tuple[int, ...]) -> int:
+    """The seed of 63 bits that a key gives."""
     return int(_sequence(key).generate_state(1, np.uint64)[0]) >> 1
 
 
@@ -97,15 +101,21 @@ class Scope:
         _, python_words, python_gauss = random.getstate()
         if python_gauss is not None or not _just_seeded(python_words[-1], python_words[0]):
             return True
-        numpy = _numpy_state()
-        twister = numpy["state"]
-        return bool(numpy["has_gauss"]) or not _just_seeded(twister["pos"], twister["key"][0])
+        twister = _Twister.in_use()
+        if twister is not None:  # to have a Gaussian number left, it must have drawn
+            return not _just_seeded(twister.memory[_TWISTER_WORDS], twister.memory[0])
+        state = _numpy_state()
+        words = state["state"]
+        return bool(state["has_gauss"]) or not _just_seeded(words["pos"], words["key"][0])
+
+
+_TWISTER_WORDS = 624
 
 
 def _just_seeded(position: int, word: int) -> bool:
     """Whether a Mersenne twister has not drawn since it was seeded, from its position and the first word of its state."""
     # Every seed leaves these two; the first draw changes both.
-    return position == 624 and word == 0x80000000
+    return position == _TWISTER_WORDS and word == 0x80000000
 
 
 @contextmanager
@@ -145,21 +155,92 @@ def seeded(*key: int, own_code: bool = True) -> Iterator[Scope]:
 def _own_code_seeded(word: int) -> Iterator[None]:
     """Fork and seed the global generators of ``random`` and ``numpy.random``."""
     python_state = random.getstate()
-    numpy_state = _numpy_state()
-    # A user may have set another generator; only a Mersenne twister can be seeded in place.
+    with _numpy_seeded(word):
+        try:
+            random.seed(word)
+            yield
+        finally:
+            random.setstate(python_state)
+
+
+@contextmanager
+def _numpy_seeded(word: int) -> Iterator[None]:
+    """Fork and seed the global generator of ``numpy.random``."""
+    global _numpy_seed
+    # To save and restore a state takes seven times the time of seeding. Most scopes are within
+    # another one that has not drawn yet: its state is that of its seed.
+    enclosing = _numpy_seed
+    saved_state = None
     replaced = None
-    if numpy_state["bit_generator"] != "MT19937":
-        replaced = np.random.get_bit_generator()  # type: ignore[attr-defined]
-        np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]
+    if enclosing is None or not enclosing.is_unmoved():
+        saved_state = _numpy_state()
+        # A user may have set another generator; only a Mersenne twister can be seeded in place.
+        if saved_state["bit_generator"] != "MT19937":
+            replaced = np.random.get_bit_generator()  # type: ignore[attr-defined]
+            np.random.set_bit_generator(np.random.MT19937())  # type: ignore[attr-defined]
     try:
-        random.seed(word)
-        np.random.seed(_halves(word))  # noqa: NPY002  (the global generator is what is seeded)
+        _numpy_seed = _NumpySeed(word)
         yield
     finally:
-        random.setstate(python_state)
+        _numpy_seed = enclosing
         if replaced is not None:
             np.random.set_bit_generator(replaced)  # type: ignore[attr-defined]
-        np.random.set_state(numpy_state)  # noqa: NPY002
+        if saved_state is not None:
+            np.random.set_state(saved_state)  # noqa: NPY002
+        elif enclosing is not None:
+            _seed_numpy(enclosing.word)
+
+
+class _NumpySeed:
+    """Seeds NumPy's global generator, and knows later whether it is still in this state."""
+
+    def __init__(self, word: int) -> None:
+        self.word = word
+        _seed_numpy(word)
+        self._twister = _Twister.in_use()
+        self._first_state = b"" if self._twister is None else bytes(self._twister.memory)
+
+    def is_unmoved(self) -> bool:
+        """Whether the global generator is in the state of this seed; False if this is not known."""
+        twister = _Twister.in_use()
+        if twister is None or twister is not self._twister:
+            return False
+        return bytes(twister.memory) == self._first_state
+
+
+_numpy_seed: _NumpySeed | None = None
+"""The seed of the innermost scope; None outside of scopes."""
+
+
+class _Twister:
+    """A Mersenne twister of NumPy, whose state is read from its memory.
+
+    ``get_state`` copies the state word by word in Python, which takes sixty times as long.
+    """
+
+    _last: _Twister | None = None
+
+    def __init__(self, bit_generator: Any) -> None:
+        self.bit_generator = bit_generator
+        # The words of the state, and then the position of the next one.
+        memory_type = ctypes.c_uint32 * (_TWISTER_WORDS + 1)
+        self.memory = memory_type.from_address(bit_generator.ctypes.state_address)
+        state = bit_generator.state["state"]
+        self.is_readable = list(self.memory) == [*state["key"].tolist(), state["pos"]]
+
+    @classmethod
+    def in_use(cls) -> _Twister | None:
+        """The twister that is NumPy's global generator; None for another generator, or another form of its memory."""
+        bit_generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if cls._last is None or cls._last.bit_generator is not bit_generator:
+            if type(bit_generator) is not np.random.MT19937:
+                return None
+            cls._last = cls(bit_generator)
+        return cls._last if cls._last.is_readable else None
+
+
+def _seed_numpy(word: int) -> None:
+    np.random.seed(_halves(word))  # noqa: NPY002  (the global generator is what is seeded)
 
 
 def _halves(word: int) -> list[int]:
