@@ -252,7 +252,7 @@ def test_noise_of_a_pooled_metric_is_that_of_its_pseudo_values(tmp_path: Path) -
     gain = contest.mean_gain(*contest.methods)
     assert gain
     assert contest.methods[0].name == "fedavg"
-    assert gain.by == pytest.approx(whole)
+    assert gain.improvement == pytest.approx(whole)
     assert (gain.noise, gain.sign) == (pytest.approx((high - low) / 2), 1)
 
 

@@ -86,7 +86,7 @@ def test_groups_that_are_there_have_colours_and_true_groups_theirs(run: Path) ->
     look = Looks(gather(run))
     assert look.area(0) == ENDED
     assert [look.area(node) for node in (1, 2)] == list(COLOURS[:2])
-    assert look.truth == {0: COLOURS[0], 1: COLOURS[1]}
+    assert look.colour_of_truth == {0: COLOURS[0], 1: COLOURS[1]}
     assert look.line(1) != look.line(2)
     assert look.line(1)["marker"] != look.line(2)["marker"]
 

@@ -87,7 +87,7 @@ def test_one_of_24_test_images_is_no_gain(right: int, sign: int, tmp_path: Path)
     gain = found.client_gain(mine, other, 0)
     assert gain
     p = (24 + right) / 48
-    assert gain.by == pytest.approx(right / 24)
+    assert gain.improvement == pytest.approx(right / 24)
     noise = 1.96 * math.sqrt(2 * min(p, 1 - p) / 24) + 1 / 24
     assert gain.noise == pytest.approx(noise)
     assert gain.sign == (0 if abs(right / 24) <= noise else sign)
@@ -143,7 +143,7 @@ def test_without_a_standard_error_seeds_are_the_noise(tmp_path: Path) -> None:
     gain = found.client_gain(found.methods[0], found.methods[1], 1)
     assert found.methods[0].name == "cfl"
     assert gain
-    assert gain.by == pytest.approx(0.32 / 3)
+    assert gain.improvement == pytest.approx(0.32 / 3)
     both = scipy.stats.sem(
         [0.12, 0.10, 0.10]
     )  # of two clients with the same values: two degrees of freedom each
@@ -273,7 +273,7 @@ def test_smaller_is_better_where_it_is(tmp_path: Path) -> None:
     assert found["table"]["methods"] == ["cfl", "fedavg"]
     gain = compared.mean_gain(*compared.methods)
     assert gain
-    assert (gain.score, gain.rival_score, gain.by, gain.noise) == (1.5, 2.0, 0.5, None)
+    assert (gain.score, gain.rival_score, gain.improvement, gain.noise) == (1.5, 2.0, 0.5, None)
     assert "0.500 lower (1.500 against 2.000)" in found["better"][0]
     assert recommend(compared).reason == "not known"
 

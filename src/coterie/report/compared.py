@@ -56,15 +56,16 @@ class Comparison(list[dict[str, Any]]):
     def __repr__(self) -> str:
         methods = []
         for entry in self:
-            mean = entry["score"]["mean"]
-            methods.append(entry["method"] if mean is None else f"{entry['method']} {mean:.3f}")
+            mean_score = entry["score"]["mean"]
+            score = "" if mean_score is None else f" {mean_score:.3f}"
+            methods.append(f"{entry['method']}{score}")
         return f"<Comparison of {count(len(self), 'method')}: {some(methods)}>"
 
     def _repr_html_(self) -> str:
         return table("Means over seeds", self._rows({"": "mean"}))
 
-    def _rows(self, parts: Mapping[str, str]) -> list[dict[str, Any]]:
-        """The rows; ``parts`` maps the end of a column's name to a part of the interval."""
+    def _rows(self, part_of_ending: Mapping[str, str]) -> list[dict[str, Any]]:
+        """The rows; ``part_of_ending`` maps the end of a column's name to a part of the interval."""
         rows = []
         for entry, settings in zip(self, differences(self), strict=True):
             row = {
@@ -74,9 +75,9 @@ class Comparison(list[dict[str, Any]]):
                 "seeds": len(entry["seeds"]),
             }
             for key in (*COMPARED, *entry["others"]):
-                name = entry["metric"] if key == "score" else key
-                for ending, part in parts.items():
-                    row[f"{name}{ending}"] = entry[key][part]
+                column = entry["metric"] if key == "score" else key
+                for ending, part in part_of_ending.items():
+                    row[f"{column}{ending}"] = entry[key][part]
             rows.append(row)
         return rows
 
@@ -112,20 +113,20 @@ def differences(
         compared: The entries.
         tables: The tables of settings to compare.
     """
-    texts = []
+    differences_of_entries = []
     for entry in compared:
         rivals = [
             rival
             for rival in compared
             if (rival["method"], rival["scenario"]) == (entry["method"], entry["scenario"])
         ]
-        words = []
-        for name in tables:
-            for key, value in entry.get(name, {}).items():
-                if any(rival.get(name, {}).get(key) != value for rival in rivals):
-                    words.append(f"{key} {value}")
-        texts.append(", ".join(words))
-    return texts
+        settings = []
+        for table_name in tables:
+            for key, value in entry.get(table_name, {}).items():
+                if any(rival.get(table_name, {}).get(key) != value for rival in rivals):
+                    settings.append(f"{key} {value}")
+        differences_of_entries.append(", ".join(settings))
+    return differences_of_entries
 
 
 def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
@@ -139,64 +140,72 @@ def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> lis
         For each such setting, its values and the rows that have them, such as ``lr 0.1 (cfl), 0.05
         (fedavg, ifca)``.
     """
-    texts = []
-    for name in AROUND:
-        tables = [entry.get(name, {}) for entry in compared]
-        keys = dict.fromkeys(key for settings in tables for key in settings)
+    differing_settings = []
+    for table_name in AROUND:
+        tables = [entry.get(table_name, {}) for entry in compared]
+        # The settings of all tables, in their order.
+        keys: dict[str, None] = {}
+        for settings in tables:
+            keys.update(dict.fromkeys(settings))
         for key in keys:
-            labels_by_value: dict[str, list[str]] = {}
+            labels_of_value: dict[str, list[str]] = {}
             for settings, label in zip(tables, labels, strict=True):
                 value = str(settings.get(key, "not set"))
-                labels_by_value.setdefault(value, []).append(label)
-            if len(labels_by_value) > 1:
-                values = [f"{value} ({', '.join(rows)})" for value, rows in labels_by_value.items()]
-                texts.append(f"{key} {', '.join(values)}")
-    return texts
+                labels_of_value.setdefault(value, []).append(label)
+            if len(labels_of_value) > 1:
+                values = []
+                for value, labels_with_value in labels_of_value.items():
+                    values.append(f"{value} ({', '.join(labels_with_value)})")
+                differing_settings.append(f"{key} {', '.join(values)}")
+    return differing_settings
 
 
 def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
     """Compare runs, as :func:`compare` does, from their summaries."""
     entries: list[tuple[list[Any], dict[int, Summary]]] = []
     for run in summaries:
-        settings = [run[name] for name in SAME_BUT_SEED]
+        settings = [run[key] for key in SAME_BUT_SEED]
         seed = run["seed"]
-        for entry_settings, members in entries:
-            if entry_settings == settings and seed not in members:
-                members[seed] = run
+        for entry_settings, run_of_seed in entries:
+            # A second run with the same settings and seed is an entry of its own.
+            if entry_settings == settings and seed not in run_of_seed:
+                run_of_seed[seed] = run
                 break
         else:
             entries.append((settings, {seed: run}))
-    return [_over_seeds(list(members.values())) for _, members in entries]
+    return [_over_seeds(list(run_of_seed.values())) for _, run_of_seed in entries]
 
 
-def _over_seeds(members: Sequence[Summary]) -> dict[str, Any]:
+def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
     """Return the entry of runs that differ in their seed alone."""
-    first = members[0]
-    rand_indices = [run["ari"] for run in members]
-    entry: dict[str, Any] = {name: first[name] for name in SAME_BUT_SEED}
-    seeds = [run["seed"] for run in members]
+    first_run = runs[0]
+    rand_indices = [run["ari"] for run in runs]
+    # In how many runs the groups are exactly the true ones.
+    num_exact = None if None in rand_indices else rand_indices.count(1.0)
+    entry: dict[str, Any] = {key: first_run[key] for key in SAME_BUT_SEED}
     entry |= {
-        "rounds": sorted({run["rounds"] for run in members}),
-        "seeds": seeds,
-        "run_dirs": [run["run_dir"] for run in members],
-        "exact": None if None in rand_indices else rand_indices.count(1.0),
+        "rounds": sorted({run["rounds"] for run in runs}),
+        "seeds": [run["seed"] for run in runs],
+        "run_dirs": [run["run_dir"] for run in runs],
+        "exact": num_exact,
     }
-    for name in (*COMPARED, *first["others"]):
-        entry[name] = interval([_number(run, name) for run in members])
-    entry["others"] = first["others"]
-    entry[first["metric"]] = entry["score"]
+    for key in (*COMPARED, *first_run["others"]):
+        entry[key] = interval([_number(run, key) for run in runs])
+    entry["others"] = first_run["others"]
+    # The main metric also has its own name.
+    entry[first_run["metric"]] = entry["score"]
     result: dict[str, Any] = finite(entry)
     return result
 
 
-def _number(run: Summary, name: str) -> float | None:
+def _number(run: Summary, key: str) -> float | None:
     """Return a number of a summary that is compared; None if it is not known."""
-    value: float | None
-    if name in SCORE_PARTS:
+    number: float | None
+    if key in SCORE_PARTS:
         score = run["score"]
-        value = None if score is None else score[SCORE_PARTS[name]]
-    elif name == "groups":
-        value = len(run["groups"])
+        number = None if score is None else score[SCORE_PARTS[key]]
+    elif key == "groups":
+        number = len(run["groups"])
     else:
-        value = run.get(name)
-    return value
+        number = run.get(key)
+    return number

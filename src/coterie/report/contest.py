@@ -6,7 +6,7 @@ What noise is, and when a difference is significant, says :mod:`coterie.report.n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,13 +39,13 @@ class Gain:
     Attributes:
         score: Its main metric.
         rival_score: The main metric of the other method.
-        by: The difference, positive if it is better, whether greater or smaller values are.
+        improvement: The difference, positive if it is better, whether greater or smaller values are.
         noise: Differences up to this are not significant; None if it is not known.
     """
 
     score: float
     rival_score: float
-    by: float
+    improvement: float
     noise: float | None
 
     @property
@@ -53,9 +53,9 @@ class Gain:
         """1 if it is significantly better, -1 if significantly worse, 0 if neither; None if not known."""
         if self.noise is None:
             return None
-        if abs(self.by) <= self.noise:
+        if abs(self.improvement) <= self.noise:
             return 0
-        return 1 if self.by > 0 else -1
+        return 1 if self.improvement > 0 else -1
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,8 @@ class Contest:
 
     def clients_better_with(self, method: MethodTrials, than: MethodTrials) -> list[ClientId]:
         """Return the clients for which a method is significantly better than another."""
-        gains = self.client_gains(method, than)
-        return [client for client, gain in gains.items() if gain.sign == 1]
+        gain_of_client = self.client_gains(method, than)
+        return [client for client, gain in gain_of_client.items() if gain.sign == 1]
 
     # ------------------------------------------------------------------------------------------------
     # Scores.
@@ -137,8 +137,12 @@ class Contest:
 
     def seed_scores(self, method: MethodTrials, client: ClientId) -> dict[int, float]:
         """Return seed -> a client's main metric with a method, with which it was tested."""
-        scores = {seed: self._scores(method, seed).get(client) for seed in self.seeds}
-        return {seed: score for seed, score in scores.items() if score is not None}
+        score_of_seed = {}
+        for seed in self.seeds:
+            score = self._scores(method, seed).get(client)
+            if score is not None:
+                score_of_seed[seed] = score
+        return score_of_seed
 
     def client_score(self, method: MethodTrials, client: ClientId) -> float | None:
         """Return a client's main metric with a method, the mean over seeds; None without a test."""
@@ -152,9 +156,9 @@ class Contest:
         """
         if self.is_pooled:
             return self._pooled_score(method, self.clients)
-        scores = [self.client_score(method, client) for client in self.clients]
-        tested = [score for score in scores if score is not None]
-        return mean_value(tested) if tested else None
+        client_scores = [self.client_score(method, client) for client in self.clients]
+        known_scores = [score for score in client_scores if score is not None]
+        return mean_value(known_scores) if known_scores else None
 
     @cached_property
     def is_pooled(self) -> bool:
@@ -165,13 +169,15 @@ class Contest:
         self, method: MethodTrials, clients: Sequence[ClientId], seeds: Sequence[int] = ()
     ) -> float | None:
         """The main metric of the clients' test rows together, in the mean over seeds; None if undefined."""
-        scores = []
+        pooled_scores = []
         for seed in seeds or self.seeds:
-            sums = self._sums(method, seed)
-            scores.append(pooled(sums[client] for client in clients if client in sums))
-        if not scores or any(map(math.isnan, scores)):
+            sums_of_client = self._sums(method, seed)
+            tested = [client for client in clients if client in sums_of_client]
+            pooled_scores.append(pooled(sums_of_client[client] for client in tested))
+        # A pooled metric such as R2 is undefined if the targets do not vary.
+        if not pooled_scores or any(map(math.isnan, pooled_scores)):
             return None
-        return mean_value(scores)
+        return mean_value(pooled_scores)
 
     # ------------------------------------------------------------------------------------------------
     # Test sets and constant predictions.
@@ -183,28 +189,29 @@ class Contest:
 
     def test_size(self, client: ClientId) -> float | None:
         """Return a client's number of test examples or subjects, the mean over seeds; None if not recorded."""
-        sizes = []
+        test_sizes = []
         for seed in self.seeds:
-            size = self.methods[0].trials[seed].test_sizes.get(client)
-            if not size:
+            test_size = self.methods[0].trials[seed].test_sizes.get(client)
+            if not test_size:
                 return None
-            sizes.append(size)
-        return mean_value(sizes) if sizes else None
+            test_sizes.append(test_size)
+        return mean_value(test_sizes) if test_sizes else None
 
     @cached_property
     def constant(self) -> MethodTrials | None:
         """Always predicting the same, as if it were a method; None if its scores are not recorded."""
-        trials = {seed: self.methods[0].trials[seed] for seed in self.seeds}
-        predictions = {trial.reference.predicts for trial in trials.values()}
+        # The data are those of any method: all methods have the same clients.
+        trial_of_seed = {seed: self.methods[0].trials[seed] for seed in self.seeds}
+        predictions = {trial.reference.predicts for trial in trial_of_seed.values()}
         if self.round is None or not all(predictions):
             return None
         label = "always predicting the same"
         if len(predictions) == 1:
             label = f"always predicting {predictions.pop()}"
-        return MethodTrials(
-            label,
-            {seed: _as_if_predicted(trial, self.round) for seed, trial in trials.items()},
-        )
+        constant_trials = {}
+        for seed, trial in trial_of_seed.items():
+            constant_trials[seed] = _as_if_predicted(trial, self.round)
+        return MethodTrials(label, constant_trials)
 
     def beats_constant(self, method: MethodTrials) -> bool | None:
         """Whether a method is significantly better than a constant prediction; None if not known."""
@@ -213,11 +220,12 @@ class Contest:
         gain = self.mean_gain(method, self.constant)
         if gain is None:
             return None
-        if gain.by <= 0:
+        if gain.improvement <= 0:
             return False
-        if gain.noise is None:
-            return False if self._is_within_interval(method, self.constant) else None
-        return gain.sign == 1
+        if gain.noise is not None:
+            return gain.sign == 1
+        # Without noise it is sometimes known that a method is not better, but never that it is.
+        return False if self._is_within_interval(method, self.constant) else None
 
     def constant_score(self, client: ClientId) -> float | None:
         """Return the score of the better constant prediction for a client; None if not known.
@@ -225,15 +233,15 @@ class Contest:
         One predicts the same for all clients' training data, the other for its own.
         """
         better = max if self.summary["better"] == "greater" else min
-        over_seeds = []
+        better_scores = []
         for seed in self.seeds:
             reference = self.methods[0].trials[seed].reference
-            tables = (reference.values, reference.own_values)
-            scores = [table[client] for table in tables if client in table]
+            predictions = (reference.values, reference.own_values)
+            scores = [prediction[client] for prediction in predictions if client in prediction]
             if not scores:
                 return None
-            over_seeds.append(better(scores))
-        return mean_value(over_seeds)
+            better_scores.append(better(scores))
+        return mean_value(better_scores)
 
     # ------------------------------------------------------------------------------------------------
     # Differences and their noise.
@@ -246,8 +254,12 @@ class Contest:
 
     def client_gains(self, method: MethodTrials, rival: MethodTrials) -> dict[ClientId, Gain]:
         """Return how much better a method is than another, for each client tested with both."""
-        gains = {client: self.client_gain(method, rival, client) for client in self.clients}
-        return {client: gain for client, gain in gains.items() if gain is not None}
+        gain_of_client = {}
+        for client in self.clients:
+            gain = self.client_gain(method, rival, client)
+            if gain is not None:
+                gain_of_client[client] = gain
+        return gain_of_client
 
     def mean_gain(self, method: MethodTrials, rival: MethodTrials) -> Gain | None:
         """Return how much better a method is than another in the mean over clients tested with both."""
@@ -258,21 +270,22 @@ class Contest:
     ) -> Gain | None:
         if self.is_pooled and len(clients) > 1:
             return self._pooled_gain(method, rival, clients)
-        pairs = self._score_pairs(method, rival, clients)
-        if not pairs:
+        score_pairs = self._score_pairs(method, rival, clients)
+        if not score_pairs:
             return None
-        client_means = _over_seeds(pairs)
-        score = mean_value(mine for mine, _ in client_means.values())
-        rival_score = mean_value(theirs for _, theirs in client_means.values())
-        by = self._improvement(score, rival_score)
+        client_means = _means_over_seeds(score_pairs)
+        mean_score = mean_value(score for score, _ in client_means.values())
+        mean_rival_score = mean_value(rival_score for _, rival_score in client_means.values())
+        improvement = self._improvement(mean_score, mean_rival_score)
+        # Noise follows from the sizes of the test sets, or else from the seeds or the clients.
         if self.noise_is_of_tests:
             noise: float | None = self.noise_of_shares(client_means)
         elif len(clients) > 1:
-            noise = self._noise_of_mean(by, pairs)
+            noise = self._noise_of_mean(improvement, score_pairs)
         else:
-            (client_pairs,) = pairs.values()
+            (client_pairs,) = score_pairs.values()
             noise = noise_of_seeds(self._seed_differences(method, rival), len(client_pairs))
-        return Gain(score, rival_score, by, noise)
+        return Gain(mean_score, mean_rival_score, improvement, noise)
 
     def _improvement(self, score: float, rival_score: float) -> float:
         return score - rival_score if self.summary["better"] == "greater" else rival_score - score
@@ -281,18 +294,23 @@ class Contest:
         self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> ScorePairs:
         """The scores of clients with both methods, with each seed; without clients that have none."""
-        pairs: dict[ClientId, list[tuple[float, float]]] = {}
+        score_pairs: dict[ClientId, list[tuple[float, float]]] = {}
         for client in clients:
-            scores = self.seed_scores(method, client)
-            rival_scores = self.seed_scores(rival, client)
-            common_seeds = [seed for seed in scores if seed in rival_scores]
-            if common_seeds:
-                pairs[client] = [(scores[seed], rival_scores[seed]) for seed in common_seeds]
-        return pairs
+            score_of_seed = self.seed_scores(method, client)
+            rival_score_of_seed = self.seed_scores(rival, client)
+            pairs_of_client = [
+                (score, rival_score_of_seed[seed])
+                for seed, score in score_of_seed.items()
+                if seed in rival_score_of_seed
+            ]
+            if pairs_of_client:
+                score_pairs[client] = pairs_of_client
+        return score_pairs
 
     def _seed_differences(self, method: MethodTrials, rival: MethodTrials) -> list[list[float]]:
-        pairs = self._score_pairs(method, rival, self.clients)
-        return [[mine - theirs for mine, theirs in both] for both in pairs.values()]
+        """The differences of both methods for each client, with each seed."""
+        score_pairs = self._score_pairs(method, rival, self.clients)
+        return [_differences(pairs_of_client) for pairs_of_client in score_pairs.values()]
 
     @property
     def averages_shares(self) -> bool:
@@ -312,16 +330,18 @@ class Contest:
         Args:
             scores: Client -> its scores with two methods.
         """
+        num_clients = len(scores)
         variance = 0.0
-        step = 0.0
+        correction = 0.0
         for client, (score, rival_score) in scores.items():
-            size = self._size_for_noise(client)
+            test_size = self._size_for_noise(client)
             # Clients that share test examples have the same errors: their variances add up as if
             # each example counted once.
-            testers = min(self._testers(client), len(scores))
-            variance += testers * two_shares((score + rival_score) / 2, size)
-            step += testers / size / len(scores)
-        return (NORMAL_95 * math.sqrt(variance) + step) / len(scores)
+            testers = min(self._testers(client), num_clients)
+            variance += testers * two_shares((score + rival_score) / 2, test_size)
+            correction += testers / test_size / num_clients
+        # The bound of the sign test in its normal approximation, corrected for steps of 1 / n.
+        return (NORMAL_95 * math.sqrt(variance) + correction) / num_clients
 
     def _size_for_noise(self, client: ClientId) -> float:
         """The harmonic mean of a client's test sizes over the seeds: its variance is the mean of theirs."""
@@ -339,19 +359,15 @@ class Contest:
         testers = mean_value(self._testers(client) for client in self.clients)
         return testers > MAX_INDEPENDENT_TESTERS
 
-    def _noise_of_mean(self, by: float, pairs: ScorePairs) -> float | None:
+    def _noise_of_mean(self, improvement: float, score_pairs: ScorePairs) -> float | None:
         """Noise of the mean over clients: over the seeds if there are enough, otherwise over the clients."""
-        seed_counts = {len(both) for both in pairs.values()}
+        seed_counts = {len(pairs_of_client) for pairs_of_client in score_pairs.values()}
         if len(seed_counts) == 1 and min(seed_counts) >= MIN_SAMPLE:
-            return half_interval(
-                [
-                    mean_value(mine - theirs for mine, theirs in pairs_of_seed)
-                    for pairs_of_seed in zip(*pairs.values(), strict=True)
-                ]
-            )
+            pairs_by_seed = zip(*score_pairs.values(), strict=True)
+            return half_interval([mean_value(_differences(pairs)) for pairs in pairs_by_seed])
         if self.shares_tests:
             return None
-        return noise_over_few(by, _interval_over_clients(pairs))
+        return noise_over_few(improvement, _interval_over_clients(score_pairs))
 
     def _is_within_interval(self, method: MethodTrials, rival: MethodTrials) -> bool:
         """Whether the mean difference of two methods is within its interval over the clients.
@@ -361,13 +377,13 @@ class Contest:
         """
         if self.is_pooled:
             clients = self._clients_with_sums(method, rival, self.clients)
-            half = self._jackknife_interval(method, rival, clients)
+            noise = self._jackknife_interval(method, rival, clients)
             difference = self._pooled_difference(method, rival, clients)
         else:
-            pairs = self._score_pairs(method, rival, self.clients)
-            half = _interval_over_clients(pairs)
-            difference = mean_value(mine - theirs for mine, theirs in _over_seeds(pairs).values())
-        return half is not None and difference is not None and abs(difference) <= half
+            score_pairs = self._score_pairs(method, rival, self.clients)
+            noise = _interval_over_clients(score_pairs)
+            difference = mean_value(_differences(_means_over_seeds(score_pairs).values()))
+        return noise is not None and difference is not None and abs(difference) <= noise
 
     # ------------------------------------------------------------------------------------------------
     # Differences of a metric that is pooled over clients.
@@ -385,23 +401,28 @@ class Contest:
         rival_score = self._pooled_score(rival, clients)
         if score is None or rival_score is None:
             return None
-        by = self._improvement(score, rival_score)
+        improvement = self._improvement(score, rival_score)
         noise = None
         if len(self.seeds) >= MIN_SAMPLE:
-            differences = [
-                self._pooled_difference(method, rival, clients, [seed]) for seed in self.seeds
-            ]
-            noise = half_interval([value for value in differences if value is not None])
+            seed_differences = []
+            for seed in self.seeds:
+                difference = self._pooled_difference(method, rival, clients, [seed])
+                if difference is not None:
+                    seed_differences.append(difference)
+            noise = half_interval(seed_differences)
         elif not self.shares_tests:
-            noise = noise_over_few(by, self._jackknife_interval(method, rival, clients))
-        return Gain(score, rival_score, by, noise)
+            noise = noise_over_few(improvement, self._jackknife_interval(method, rival, clients))
+        return Gain(score, rival_score, improvement, noise)
 
     def _clients_with_sums(
         self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> list[ClientId]:
         """The clients that have sums of the main metric with both methods and each seed."""
-        tables = [self._sums(each, seed) for each in (method, rival) for seed in self.seeds]
-        return [client for client in clients if all(client in table for table in tables)]
+        clients_with_sums = set(clients)
+        for seed in self.seeds:
+            clients_with_sums &= self._sums(method, seed).keys()
+            clients_with_sums &= self._sums(rival, seed).keys()
+        return [client for client in clients if client in clients_with_sums]
 
     def _pooled_difference(
         self,
@@ -425,17 +446,18 @@ class Contest:
         minus n - 1 times that without the client (J. Tukey, Annals of Mathematical Statistics 29,
         1958). Of a mean, this is the client's own difference.
         """
-        n = len(clients)
-        over_all = self._pooled_difference(method, rival, clients)
-        if n < MIN_SAMPLE or over_all is None:
+        num_clients = len(clients)
+        difference = self._pooled_difference(method, rival, clients)
+        if num_clients < MIN_SAMPLE or difference is None:
             return None
         pseudo_values = []
         for left_out in clients:
             remaining = [client for client in clients if client != left_out]
-            over_remaining = self._pooled_difference(method, rival, remaining)
-            if over_remaining is None:
+            difference_without = self._pooled_difference(method, rival, remaining)
+            # Without this client the metric is not defined.
+            if difference_without is None:
                 return None
-            pseudo_values.append(n * over_all - (n - 1) * over_remaining)
+            pseudo_values.append(num_clients * difference - (num_clients - 1) * difference_without)
         return half_interval(pseudo_values)
 
 
@@ -448,18 +470,23 @@ def _as_if_predicted(trial: Trial, number: int) -> Trial:
     )
 
 
-def _over_seeds(pairs: ScorePairs) -> dict[ClientId, tuple[float, float]]:
+def _means_over_seeds(score_pairs: ScorePairs) -> dict[ClientId, tuple[float, float]]:
     """Return client -> the means over seeds of its scores with two methods."""
     means: dict[ClientId, tuple[float, float]] = {}
-    for client, score_pairs in pairs.items():
-        score = mean_value(score for score, _ in score_pairs)
-        rival_score = mean_value(rival_score for _, rival_score in score_pairs)
-        means[client] = (score, rival_score)
+    for client, pairs_of_client in score_pairs.items():
+        mean_score = mean_value(score for score, _ in pairs_of_client)
+        mean_rival_score = mean_value(rival_score for _, rival_score in pairs_of_client)
+        means[client] = (mean_score, mean_rival_score)
     return means
 
 
-def _interval_over_clients(pairs: ScorePairs) -> float | None:
+def _differences(pairs: Iterable[tuple[float, float]]) -> list[float]:
+    """Return how much greater the first score of each pair is than the second."""
+    return [score - rival_score for score, rival_score in pairs]
+
+
+def _interval_over_clients(score_pairs: ScorePairs) -> float | None:
     """Return half the interval over clients of their differences; None for few clients."""
-    if len(pairs) < MIN_SAMPLE:
+    if len(score_pairs) < MIN_SAMPLE:
         return None
-    return half_interval([mine - theirs for mine, theirs in _over_seeds(pairs).values()])
+    return half_interval(_differences(_means_over_seeds(score_pairs).values()))

@@ -32,7 +32,10 @@ class Group:
         """Return the groups at the leaves of the tree below this group."""
         if not self.parts:
             return [self]
-        return [leaf for part in self.parts for leaf in part.leaves()]
+        leaves = []
+        for part in self.parts:
+            leaves += part.leaves()
+        return leaves
 
 
 def history(lines: Sequence[Line]) -> Group:
@@ -48,29 +51,39 @@ def history(lines: Sequence[Line]) -> Group:
     """
     root = Group(clients=_all_clients(lines[0]))
     for line in lines:
+        # 1. The splits and mergers of this round.
         for note in line["notes"]:
             parts = sorted(tuple(part) for part in note["parts"])
+            is_about_all = root.clients == tuple(note["clients"])
             if parts:
                 clients = tuple(sorted(note["clients"]))
                 _divide(root, clients, parts, line["round"], note["text"])
-            elif (
-                root.clients == tuple(note["clients"]) and not root.parts and examines_groups(note)
-            ):
+            elif is_about_all and not root.parts and examines_groups(note):
                 root.why = note["text"]
+        # 2. Clients that came, left or moved.
         _follow(root, [tuple(group) for group in line["groups"]])
-    last = lines[-1]
-    groups = sorted(tuple(group) for group in last["groups"])
-    if sorted(leaf.clients for leaf in root.leaves()) == groups:
+    last_line = lines[-1]
+    last_groups = sorted(tuple(group) for group in last_line["groups"])
+    if _leaf_members(root) == last_groups:
         return root
     return Group(
-        clients=_all_clients(last),
-        round=last["round"],
-        parts=[Group(clients=group) for group in groups],
+        clients=_all_clients(last_line),
+        round=last_line["round"],
+        parts=[Group(clients=group) for group in last_groups],
     )
 
 
 def _all_clients(line: Line) -> Members:
-    return tuple(sorted(client for group in line["groups"] for client in group))
+    """Return the clients of all groups of a round, sorted."""
+    clients: list[ClientId] = []
+    for group in line["groups"]:
+        clients += group
+    return tuple(sorted(clients))
+
+
+def _leaf_members(root: Group) -> list[Members]:
+    """Return the members of each leaf of a tree, sorted."""
+    return sorted(leaf.clients for leaf in root.leaves())
 
 
 def _divide(group: Group, clients: Members, parts: list[Members], round: int, why: str) -> None:
@@ -78,11 +91,14 @@ def _divide(group: Group, clients: Members, parts: list[Members], round: int, wh
     if group.clients != clients:
         for part in group.parts:
             _divide(part, clients, parts, round, why)
-    elif len(parts) == 1:  # a merger of all that was below
+        return
+    if len(parts) == 1:
+        # All groups below were merged.
         group.parts = []
         group.round = None
         group.why = why
-    elif sorted(part.clients for part in group.parts) != parts:  # or it confirms a division
+    elif sorted(part.clients for part in group.parts) != parts:
+        # A note with the present parts only confirms them.
         group.parts = [Group(clients=part) for part in parts]
         group.round = round
         group.why = why
@@ -90,17 +106,18 @@ def _divide(group: Group, clients: Members, parts: list[Members], round: int, wh
 
 def _follow(root: Group, groups: Sequence[Members]) -> None:
     """Set the leaves to ``groups`` if clients only came, left or moved; groups of new clients are added below the root."""
-    leaves = root.leaves()
-    if sorted(leaf.clients for leaf in leaves) == sorted(groups):
+    if _leaf_members(root) == sorted(groups):
         return
     # Each group continues the leaf with which it shares most clients, if no other group does.
-    continued = [_leaf_with_most(leaves, group) for group in groups]
-    indices = [index for index in continued if index is not None]
+    leaves = root.leaves()
+    continued_leaves = [_leaf_with_most(leaves, group) for group in groups]
+    indices = [index for index in continued_leaves if index is not None]
     if len(set(indices)) < len(indices):
         return
+    # A leaf that no group continues becomes empty, and is removed at the end.
     for leaf in leaves:
         leaf.clients = ()
-    for group, index in zip(groups, continued, strict=True):
+    for group, index in zip(groups, continued_leaves, strict=True):
         if index is not None:
             leaves[index].clients = group
         elif root.parts:
@@ -110,8 +127,8 @@ def _follow(root: Group, groups: Sequence[Members]) -> None:
 
 def _leaf_with_most(leaves: Sequence[Group], group: Members) -> int | None:
     """Return the index of the leaf that shares most clients with a group; None if none shares any."""
-    shared = [len(set(leaf.clients) & set(group)) for leaf in leaves]
-    return shared.index(max(shared)) if max(shared) else None
+    num_shared = [len(set(leaf.clients) & set(group)) for leaf in leaves]
+    return num_shared.index(max(num_shared)) if max(num_shared) else None
 
 
 def _set_members_from_parts(group: Group) -> None:
@@ -121,4 +138,7 @@ def _set_members_from_parts(group: Group) -> None:
     for part in group.parts:
         _set_members_from_parts(part)
     group.parts = [part for part in group.parts if part.clients]
-    group.clients = tuple(sorted(client for part in group.parts for client in part.clients))
+    clients: list[ClientId] = []
+    for part in group.parts:
+        clients += part.clients
+    group.clients = tuple(sorted(clients))

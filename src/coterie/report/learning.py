@@ -66,37 +66,43 @@ def still_falling(losses: Losses) -> Fall | None:
     rounds = sorted(losses)
     if len(rounds) < 2:
         return None
-    first = rounds[0]
-    late = rounds[math.floor(LAST_PART_BEGINS * (len(rounds) - 1))]
-    last = rounds[-1]
-    in_all_three = losses[first].keys() & losses[late].keys() & losses[last].keys()
+    first_round = rounds[0]
+    late_round = rounds[math.floor(LAST_PART_BEGINS * (len(rounds) - 1))]
+    last_round = rounds[-1]
+    first_losses = losses[first_round]
+    late_losses = losses[late_round]
+    last_losses = losses[last_round]
+    in_all_three = first_losses.keys() & late_losses.keys() & last_losses.keys()
     if not in_all_three:
         return None
     clients = sorted(in_all_three, key=str)
-    late_falls = [losses[late][client] - losses[last][client] for client in clients]
-    all_falls = [losses[first][client] - losses[last][client] for client in clients]
+    late_falls = [late_losses[client] - last_losses[client] for client in clients]
+    all_falls = [first_losses[client] - last_losses[client] for client in clients]
     # 1. The late fall, against a fall by the same amount in every round.
-    late_share = (last - late) / (last - first)
+    late_share = (last_round - late_round) / (last_round - first_round)
     if math.fsum(late_falls) < MIN_SHARE_OF_MEAN_FALL * late_share * math.fsum(all_falls):
         return None
     # 2. and 3. Both falls are significant.
-    last_part = [number for number in rounds if number >= late]
+    last_part = [round for round in rounds if round >= late_round]
     if not _is_significant(late_falls, losses, last_part):
         return None
-    if not _is_significant(all_falls, losses, [first, last]):
+    if not _is_significant(all_falls, losses, [first_round, last_round]):
         return None
     return Fall(
-        first=late,
-        last=last,
-        before=math.fsum(losses[late][client] for client in clients) / len(clients),
-        after=math.fsum(losses[last][client] for client in clients) / len(clients),
+        first=late_round,
+        last=last_round,
+        before=math.fsum(late_losses[client] for client in clients) / len(clients),
+        after=math.fsum(last_losses[client] for client in clients) / len(clients),
     )
 
 
 def _is_significant(falls: Sequence[float], losses: Losses, rounds: Sequence[int]) -> bool:
     """Whether the mean fall is above 0: by its interval over clients, or with few of them in each step."""
     if len(falls) >= MIN_SAMPLE:
-        low = interval(list(falls))["low"]
-        return low is not None and low > 0
-    means = [math.fsum(losses[number].values()) / len(losses[number]) for number in rounds]
-    return all(after < before for before, after in pairwise(means))
+        lower_end = interval(list(falls))["low"]
+        return lower_end is not None and lower_end > 0
+    mean_losses = []
+    for round in rounds:
+        client_losses = losses[round].values()
+        mean_losses.append(math.fsum(client_losses) / len(client_losses))
+    return all(loss_after < loss for loss, loss_after in pairwise(mean_losses))

@@ -79,10 +79,10 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
             # Older records do not say how many examples counted.
             counts.setdefault(client, []).append(line.get("counted", {}).get(key, claim))
         bound_rounds.update(_bound_clients(line))
-    limits = [
-        Limit(client, "robust.norms", "scaled", len(amounts), tuple(amounts))
-        for client, amounts in factors.items()
-    ]
+    limits = []
+    for client, factors_of_client in factors.items():
+        num_rounds = len(factors_of_client)
+        limits.append(Limit(client, "robust.norms", "scaled", num_rounds, tuple(factors_of_client)))
     for client, amounts_counted in counts.items():
         limits.append(
             Limit(
@@ -148,9 +148,9 @@ def refused_sentence(lines: Sequence[Line]) -> str:
     refusals = [refusal for line in lines for refusal in line["refused"].items()]
     if not refusals:
         return ""
-    client, why = refusals[-1]
+    client, reason = refusals[-1]
     replies = "1 reply was" if len(refusals) == 1 else f"{len(refusals):,} replies were"
-    return f"{replies} refused, for example of client {client}: {why}"
+    return f"{replies} refused, for example of client {client}: {reason}"
 
 
 def limited_clients(limits: Iterable[Limit], client: ClientId) -> list[str]:

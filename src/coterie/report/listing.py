@@ -34,21 +34,21 @@ def settings(
     cls = source if isinstance(source, type) else type(source)
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("setting", "value", "allowed", ""):
-        table.add_column(name, overflow="fold")
-    for name, words, _, about in documented(cls):
-        if name not in hidden:
-            value = plain(getattr(source, name))
-            table.add_row(
-                Text(called.get(name, name), style="bold"),
-                Text(value),
-                Text(allowed(words, limits[name])),
-                Text(about),
-            )
+    for heading in ("setting", "value", "allowed", ""):
+        table.add_column(heading, overflow="fold")
+    for name, type_in_words, _, about in documented(cls):
+        if name in hidden:
+            continue
+        table.add_row(
+            Text(called.get(name, name), style="bold"),
+            Text(plain(getattr(source, name))),
+            Text(allowed(type_in_words, limits[name])),
+            Text(about),
+        )
     return table
 
 
-def allowed(words: str, limits: Mapping[str, Any]) -> str:
+def allowed(type_in_words: str, limits: Mapping[str, Any]) -> str:
     """Return a setting's type and limits in words.
 
     Example:
@@ -58,7 +58,7 @@ def allowed(words: str, limits: Mapping[str, Any]) -> str:
     if "choices" in limits:
         return ", ".join(limits["choices"])
     bounds = ", ".join(f"{SYMBOLS[key]} {bound:g}" for key, bound in limits.items())
-    return f"{words} {bounds}" if bounds else words
+    return f"{type_in_words} {bounds}" if bounds else type_in_words
 
 
 def plain(value: Any) -> str:
@@ -69,7 +69,7 @@ def plain(value: Any) -> str:
         ('none', 'true', '[[1, 7]]')
     """
     if isinstance(value, tuple):
-        return f"[{', '.join(plain(v) for v in value)}]"
+        return f"[{', '.join(plain(element) for element in value)}]"
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)

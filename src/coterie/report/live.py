@@ -45,8 +45,8 @@ def watched(quiet: bool = False) -> Console | None:
     Args:
         quiet: Whether to return None in any case, as with ``--json``.
     """
-    looking = sys.stderr.isatty() and sys.stdout.isatty()
-    return terminal.console(sys.stderr) if looking and not quiet else None
+    is_watched = sys.stderr.isatty() and sys.stdout.isatty() and not quiet
+    return terminal.console(sys.stderr) if is_watched else None
 
 
 class Screen:
@@ -54,7 +54,7 @@ class Screen:
 
     def __init__(self, console: Console | None) -> None:
         self.display = console and Display(console=console, auto_refresh=False, transient=True)
-        self.shown = -MIN_UPDATE_SECONDS
+        self.last_update_time = -MIN_UPDATE_SECONDS
 
     def __enter__(self) -> Screen:
         if self.display:
@@ -78,12 +78,12 @@ class Screen:
             at_once: Whether to replace them even if less than :data:`MIN_UPDATE_SECONDS` seconds have passed
                 since the last update.
         """
-        now = time.monotonic()
-        if self.display and (at_once or now - self.shown >= MIN_UPDATE_SECONDS):
-            self.shown = now
-            self.display.update(
-                Constrain(Group(*lines()), self.display.console.width - FREE_COLUMNS), refresh=True
-            )
+        current_time = time.monotonic()
+        is_due = at_once or current_time - self.last_update_time >= MIN_UPDATE_SECONDS
+        if self.display and is_due:
+            self.last_update_time = current_time
+            width = self.display.console.width - FREE_COLUMNS
+            self.display.update(Constrain(Group(*lines()), width), refresh=True)
 
     def keep(self, line: Text) -> None:
         """Print a line that stays."""
@@ -91,23 +91,23 @@ class Screen:
             self.display.console.print(line, no_wrap=True, overflow="ellipsis")
 
 
-def bar(name: str, done: float, total: float, after: str) -> Table:
+def bar(name: str, done: float, total: float, suffix: str) -> Table:
     """Return one line of any width with a progress bar.
 
     Args:
         name: The text before the bar.
         done: The progress, in the unit of ``total``.
         total: The progress at the end.
-        after: The text after the bar.
+        suffix: The text after the bar.
     """
-    row = Table.grid(padding=(0, 1), expand=True)
-    row.add_column(no_wrap=True, max_width=28)
-    row.add_column(ratio=1, min_width=8)
-    row.add_column(no_wrap=True)
-    row.add_row(
-        Text(name), ProgressBar(total=max(total, 1), completed=done), Text(after, style="dim")
-    )
-    return row
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True, max_width=28)
+    # The bar takes all the width that the texts leave.
+    grid.add_column(ratio=1, min_width=8)
+    grid.add_column(no_wrap=True)
+    progress = ProgressBar(total=max(total, 1), completed=done)
+    grid.add_row(Text(name), progress, Text(suffix, style="dim"))
+    return grid
 
 
 def line_of(text: str) -> Text:
@@ -129,13 +129,14 @@ class Live:
         self.names = list(names)
         self.rounds = rounds
         self.pace = Pace([name.partition("-seed")[0] for name in self.names], rounds)
-        self.number = 0
-        self.finished = 0
-        self.last: Line | None = None
-        self.scored: Line | None = None
-        self.tested = ""
-        self.warned = False
-        self.limited = False
+        self.run_number = 0
+        self.num_finished = 0
+        # What is known of the present run.
+        self.last_line: Line | None = None
+        self.last_tested_line: Line | None = None
+        self.last_score = ""
+        self.has_warned_of_divergence = False
+        self.has_warned_of_limits = False
 
     def __enter__(self) -> Live:
         self.screen.__enter__()
@@ -151,53 +152,60 @@ class Live:
 
     def begin(self, number: int, done: int) -> None:
         """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
-        self.number = number
-        self.last = None
-        self.scored = None
-        self.tested = ""
-        self.warned = False
-        self.limited = False
+        self.run_number = number
+        self.last_line = None
+        self.last_tested_line = None
+        self.last_score = ""
+        self.has_warned_of_divergence = False
+        self.has_warned_of_limits = False
         self.pace.begin(number, done)
         self.screen.write(self._lines, at_once=True)
 
     def show(self, number: int, line: Line) -> None:
         """Show that a round of the run with this ``number`` has been recorded as ``line``."""
         self.pace.ended(line["round"])
-        self.last = line
-        if not self.warned and (problem := divergence(line, self.scored)):
-            self.warned = True
-            self.tell(f"{self.names[number]}: {problem}")
-        if not self.limited and (changed := limit_sentences(limited([line]), 1)):
-            self.limited = True
-            self.tell(f"{self.names[number]}: in round {line['round']}, {' '.join(changed)}")
+        self.last_line = line
+        self._warn(number, line)
         if line["tested"]:
-            self.scored = line
-            mean = spread(line)[
-                "mean"
-            ]  # not a number if it was not measured or the models diverged
-            self.tested = (
-                f"{shown_as(line).main} {terminal.number(mean if math.isfinite(mean) else None)}"
-            )
+            self.last_tested_line = line
+            # The mean is not a number if nothing was measured or the models diverged.
+            mean = spread(line)["mean"]
+            score = terminal.number(mean if math.isfinite(mean) else None)
+            self.last_score = f"{shown_as(line).main} {score}"
+        # Decisions that changed groups stay on the screen.
         for note in line["notes"]:
-            text = terminal.event(note, line["round"])
-            if text:
-                self.screen.keep(Text.assemble("  ", text))
+            event = terminal.event(note, line["round"])
+            if event:
+                self.screen.keep(Text.assemble("  ", event))
         self.screen.write(self._lines)
+
+    def _warn(self, number: int, line: Line) -> None:
+        """Warn of divergence and of limits on clients, of each once a run."""
+        name = self.names[number]
+        if not self.has_warned_of_divergence:
+            problem = divergence(line, self.last_tested_line)
+            if problem:
+                self.has_warned_of_divergence = True
+                self.tell(f"{name}: {problem}")
+        if not self.has_warned_of_limits:
+            changes = limit_sentences(limited([line]), 1)
+            if changes:
+                self.has_warned_of_limits = True
+                self.tell(f"{name}: in round {line['round']}, {' '.join(changes)}")
 
     def end(self, number: int) -> None:
         """Show that the run with this ``number`` has ended."""
-        self.finished += 1
+        self.num_finished += 1
         self.pace.finish()
-        if self.last is not None:
-            parts = (
-                f"{self.last['round']} rounds",
-                self.tested,
-                groups(self.last["groups"]),
+        if self.last_line is not None:
+            results = (
+                f"{self.last_line['round']} rounds",
+                self.last_score,
+                groups(self.last_line["groups"]),
                 self.pace.taken(),
             )
-            self.screen.keep(
-                Text.assemble((self.names[number], "bold"), f": {', '.join(filter(None, parts))}")
-            )
+            summary = f": {', '.join(filter(None, results))}"
+            self.screen.keep(Text.assemble((self.names[number], "bold"), summary))
 
     def tell(self, text: str) -> None:
         """Print a sentence that stays, on stderr even without a console."""
@@ -211,54 +219,49 @@ class Live:
         self.screen.write(lambda: [*self._lines(), line_of(text)], at_once=True)
 
     def _lines(self) -> Iterable[RenderableType]:
-        done = self.pace.done
-        yield bar(
-            self.names[self.number],
-            done,
-            self.rounds,
-            f"round {done} of {self.rounds}{self.pace.left()}",
-        )
-        if self.last is None:
+        rounds_done = self.pace.done
+        progress = f"round {rounds_done} of {self.rounds}{self.pace.left()}"
+        yield bar(self.names[self.run_number], rounds_done, self.rounds, progress)
+        if self.last_line is None:
             yield line_of("the first round is in progress")
         else:
-            replies = f"{self.last['answered']} of {self.last['asked']} replies"
-            yield line_of(
-                ", ".join(filter(None, (replies, self.tested, groups(self.last["groups"]))))
-            )
+            replies = f"{self.last_line['answered']} of {self.last_line['asked']} replies"
+            results = (replies, self.last_score, groups(self.last_line["groups"]))
+            yield line_of(", ".join(filter(None, results)))
         if len(self.names) > 1:
-            yield bar(
-                "all runs",
-                self.pace.share(),
-                1,
-                f"{self.finished} of {len(self.names)} done{self.pace.left_of_all()}",
-            )
+            progress = f"{self.num_finished} of {len(self.names)} done{self.pace.left_of_all()}"
+            yield bar("all runs", self.pace.share(), 1, progress)
 
 
-def divergence(line: Line, before: Line | None) -> str:
+def divergence(line: Line, tested_before: Line | None) -> str:
     """Return a sentence if training diverges in a round, else an empty text.
 
     Args:
         line: The record of the round.
-        before: The record of the last tested round before it, or None.
+        tested_before: The record of the last tested round before it, or None.
     """
+    # 1. At least half of the clients sent what the server had to refuse.
     refused = line["refused"]
     if refused and 2 * len(refused) >= line["asked"]:
-        client, why = next(iter(refused.items()))
-        return f"in round {line['round']}, {count(len(refused), 'client')} were refused, for example client {client}: {why}"
-    if before is None or not line["tested"]:
+        client, reason = next(iter(refused.items()))
+        return (
+            f"in round {line['round']}, {count(len(refused), 'client')} were refused, "
+            f"for example client {client}: {reason}"
+        )
+    # 2. Clients whose loss was a number in the last tested round, and is not finite now.
+    if tested_before is None or not line["tested"]:
         return ""
-    # Clients whose loss was a number in the last tested round, and is not finite now.
-    lost = [
-        client
-        for client, entry in before["clients"].items()
-        if entry["loss"] is not None
-        and client in line["clients"]
-        and line["clients"][client]["loss"] is None
-    ]
-    if not lost:
+    diverged = []
+    for client, entry_before in tested_before["clients"].items():
+        entry = line["clients"].get(client)
+        if entry is not None and entry_before["loss"] is not None and entry["loss"] is None:
+            diverged.append(client)
+    if not diverged:
         return ""
-    many = f"in round {line['round']}, training has diverged for {count(len(lost), 'client')}, for example client {lost[0]}"
-    return f"{many}: a smaller training.lr, or training.clip, may help"
+    return (
+        f"in round {line['round']}, training has diverged for {count(len(diverged), 'client')}, "
+        f"for example client {diverged[0]}: a smaller training.lr, or training.clip, may help"
+    )
 
 
 def groups(members: Sequence[Sequence[int]]) -> str:
@@ -268,10 +271,10 @@ def groups(members: Sequence[Sequence[int]]) -> str:
         >>> groups([[0, 1], [2]]), groups([[0, 1, 2]])
         ('2 groups of 2, 1', '1 group of 3')
     """
-    number = count(len(members), "group")
+    num_groups = count(len(members), "group")
     if len(members) > MAX_SIZES_SHOWN:
-        return number
-    return f"{number} of {', '.join(str(len(group)) for group in members)}"
+        return num_groups
+    return f"{num_groups} of {', '.join(str(len(group)) for group in members)}"
 
 
 class Steps:
@@ -320,11 +323,12 @@ class Steps:
 
     def _lines(self) -> Iterable[RenderableType]:
         steps_made = self.done - self.done_before
-        left = ""
+        remaining_time = ""
         if steps_made and self.done < self.total:
             seconds_per_step = (time.monotonic() - self.start_time) / steps_made
-            left = f", {duration(seconds_per_step * (self.total - self.done))} left"
-        yield bar(self.name, self.done, self.total, f"{self.done} of {self.total}{left}")
+            remaining_time = f", {duration(seconds_per_step * (self.total - self.done))} left"
+        progress = f"{self.done} of {self.total}{remaining_time}"
+        yield bar(self.name, self.done, self.total, progress)
         if self.activity:
             yield line_of(self.activity)
 
@@ -362,39 +366,40 @@ class Pace:
     def __init__(self, kinds: Sequence[str], rounds: int) -> None:
         self.kinds = kinds
         self.rounds = rounds
-        self.number = 0
+        self.run_number = 0
         self.done = 0
-        self.only_first_round = True
+        self.has_only_first_round = True
         self.ended_runs: set[int] = set()
-        self.recent: deque[float] = deque(maxlen=MAX_RECENT_ROUNDS)
-        self.seconds_of_kind: dict[str, float] = {}  # the median of its last rounds
+        self.recent_seconds: deque[float] = deque(maxlen=MAX_RECENT_ROUNDS)
+        # The median of the last rounds of each kind.
+        self.seconds_of_kind: dict[str, float] = {}
         self.begin_time = time.monotonic()
         self.round_end_time = self.begin_time
 
     def begin(self, number: int, done: int) -> None:
         """Start the run with this ``number``, after ``done`` rounds."""
-        self.number = number
+        self.run_number = number
         self.done = done
-        self.recent.clear()
+        self.recent_seconds.clear()
         # The first round includes the start of data and workers. It counts until there is another.
-        self.only_first_round = True
+        self.has_only_first_round = True
         self.begin_time = time.monotonic()
         self.round_end_time = self.begin_time
 
     def ended(self, round: int) -> None:
         """Record that a round of the present run has ended."""
-        now = time.monotonic()
-        if self.only_first_round and self.recent:
-            self.recent.clear()
-            self.only_first_round = False
-        self.recent.append(now - self.round_end_time)
-        self.seconds_of_kind[self.kinds[self.number]] = median(self.recent)
-        self.round_end_time = now
+        current_time = time.monotonic()
+        if self.has_only_first_round and self.recent_seconds:
+            self.recent_seconds.clear()
+            self.has_only_first_round = False
+        self.recent_seconds.append(current_time - self.round_end_time)
+        self.seconds_of_kind[self.kinds[self.run_number]] = median(self.recent_seconds)
+        self.round_end_time = current_time
         self.done = round
 
     def finish(self) -> None:
         """Record that the present run has ended."""
-        self.ended_runs.add(self.number)
+        self.ended_runs.add(self.run_number)
 
     def taken(self) -> str:
         """Return the time that the present run has taken so far, in words."""
@@ -402,8 +407,10 @@ class Pace:
 
     def left(self) -> str:
         """Return the remaining time of the present run, as a continuation of a sentence; empty if it is not known."""
-        rounds = self.rounds - self.done
-        return f", {duration(median(self.recent) * rounds)} left" if self.recent and rounds else ""
+        rounds_left = self.rounds - self.done
+        if not self.recent_seconds or not rounds_left:
+            return ""
+        return f", {duration(median(self.recent_seconds) * rounds_left)} left"
 
     def left_of_all(self) -> str:
         """Return the remaining time of all runs, as :meth:`left` does.
@@ -412,20 +419,23 @@ class Pace:
         """
         if not self.seconds_of_kind:
             return ""
-        waiting = [
+        mean_seconds = fmean(self.seconds_of_kind.values())
+        # The runs that have not begun.
+        waiting_kinds = [
             kind
-            for i, kind in enumerate(self.kinds)
-            if i != self.number and i not in self.ended_runs
+            for number, kind in enumerate(self.kinds)
+            if number != self.run_number and number not in self.ended_runs
         ]
-        mean = fmean(self.seconds_of_kind.values())
-        seconds = sum(self.seconds_of_kind.get(kind, mean) * self.rounds for kind in waiting)
-        if self.number not in self.ended_runs:
-            seconds += self.seconds_of_kind.get(self.kinds[self.number], mean) * (
-                self.rounds - self.done
-            )
+        seconds = sum(
+            self.seconds_of_kind.get(kind, mean_seconds) * self.rounds for kind in waiting_kinds
+        )
+        # The rest of the present run.
+        if self.run_number not in self.ended_runs:
+            seconds_per_round = self.seconds_of_kind.get(self.kinds[self.run_number], mean_seconds)
+            seconds += seconds_per_round * (self.rounds - self.done)
         return f", {duration(seconds)} left" if seconds else ""
 
     def share(self) -> float:
         """Return the share of all rounds that are done."""
-        here = 0 if self.number in self.ended_runs else self.done / self.rounds
-        return (len(self.ended_runs) + here) / len(self.kinds)
+        share_of_run = 0 if self.run_number in self.ended_runs else self.done / self.rounds
+        return (len(self.ended_runs) + share_of_run) / len(self.kinds)

@@ -46,10 +46,10 @@ def mean_value(values: Iterable[float]) -> float:
 
 def half_interval(values: Sequence[float]) -> float | None:
     """Return half the 95% interval of the mean of some values; None for fewer than two."""
-    mean = interval(list(values))
-    if mean["high"] is None or mean["mean"] is None:
+    mean_interval = interval(list(values))
+    if mean_interval["high"] is None or mean_interval["mean"] is None:
         return None
-    return mean["high"] - mean["mean"]
+    return mean_interval["high"] - mean_interval["mean"]
 
 
 def two_shares(p: float, n: float) -> float:
@@ -98,10 +98,9 @@ def noise_of_seeds(client_differences: Sequence[Sequence[float]], num_seeds: int
     degrees_of_freedom = sum(len(over_seeds) - 1 for over_seeds in client_differences if over_seeds)
     if not degrees_of_freedom:
         return None
-    squares = math.fsum(
-        (value - mean_value(over_seeds)) ** 2
-        for over_seeds in client_differences
-        for value in over_seeds
-    )
+    squares: list[float] = []
+    for over_seeds in client_differences:
+        squares += [(difference - mean_value(over_seeds)) ** 2 for difference in over_seeds]
+    pooled_variance = math.fsum(squares) / degrees_of_freedom
     quantile = float(scipy.special.stdtrit(degrees_of_freedom, 0.975))
-    return quantile * math.sqrt(squares / degrees_of_freedom / num_seeds)
+    return quantile * math.sqrt(pooled_variance / num_seeds)

@@ -32,33 +32,37 @@ def contests(trials: Iterable[Trial]) -> list[Contest]:
     """
     worlds: list[tuple[list[Any], list[Trial]]] = []
     for trial in trials:
-        world = [trial.summary[name] for name in SAME_WORLD]
-        members = next((members for known, members in worlds if known == world), None)
-        if members is None:
-            worlds.append((world, [trial]))
+        world = [trial.summary[key] for key in SAME_WORLD]
+        for earlier_world, trials_of_world in worlds:
+            if earlier_world == world:
+                trials_of_world.append(trial)
+                break
         else:
-            members.append(trial)
-    return [ranked(comparable(_methods(members))) for _, members in worlds]
+            worlds.append((world, [trial]))
+    return [ranked(comparable(_methods(trials_of_world))) for _, trials_of_world in worlds]
 
 
 def _methods(trials: Sequence[Trial]) -> list[MethodTrials]:
     """Return the methods of some runs. Runs that differ in their seed alone are of one method."""
     methods: list[tuple[list[Any], dict[int, Trial]]] = []
     for trial in trials:
-        settings = [trial.summary[name] for name in SAME_BUT_SEED]
+        settings = [trial.summary[key] for key in SAME_BUT_SEED]
         seed = trial.summary["seed"]
-        members = next(
-            (members for known, members in methods if known == settings and seed not in members),
-            None,
-        )
-        if members is None:
-            methods.append((settings, {seed: trial}))
+        for method_settings, trial_of_seed in methods:
+            # A second run with the same settings and seed is an entry of its own.
+            if method_settings == settings and seed not in trial_of_seed:
+                trial_of_seed[seed] = trial
+                break
         else:
-            members[seed] = trial
-    names = [next(iter(members.values())).summary["method"] for _, members in methods]
+            methods.append((settings, {seed: trial}))
+    method_names = []
+    for _, trial_of_seed in methods:
+        first_trial = next(iter(trial_of_seed.values()))
+        method_names.append(first_trial.summary["method"])
+    labels = numbered(method_names)
     return [
-        MethodTrials(label, members)
-        for label, (_, members) in zip(numbered(names), methods, strict=True)
+        MethodTrials(label, trial_of_seed)
+        for label, (_, trial_of_seed) in zip(labels, methods, strict=True)
     ]
 
 
@@ -68,13 +72,15 @@ def comparable(methods: Sequence[MethodTrials]) -> Contest:
     Methods over most seeds come first. Each further one joins if it has data, a seed and a tested
     round in common with those before it.
     """
-    by_seeds = sorted(methods, key=lambda method: (not _is_tested(method), -len(method.trials)))
-    joined = by_seeds[:1]
+    most_seeds_first = sorted(
+        methods, key=lambda method: (not _is_tested(method), -len(method.trials))
+    )
+    joined = most_seeds_first[:1]
     left_out = []
-    for method in by_seeds[1:]:
-        same_data = all(_same_data(member.trials, method.trials) for member in joined)
+    for method in most_seeds_first[1:]:
+        has_same_data = all(_same_data(member.trials, method.trials) for member in joined)
         _, common_rounds = _common([*joined, method])
-        if same_data and common_rounds:
+        if has_same_data and common_rounds:
             joined.append(method)
         else:
             left_out.append(method.label)
@@ -99,36 +105,45 @@ def _same_data(trials: Mapping[int, Trial], other_trials: Mapping[int, Trial]) -
 def _common(methods: Sequence[MethodTrials]) -> tuple[list[int], set[int]]:
     """Return the seeds that all methods have, and the rounds that all have tested with each seed."""
     seeds = sorted(set.intersection(*(set(method.trials) for method in methods)))
-    tested = [set(method.trials[seed].scores) for method in methods for seed in seeds]
-    return seeds, set.intersection(*tested) if tested else set()
+    if not seeds:
+        return seeds, set()
+    tested_rounds = []
+    for method in methods:
+        tested_rounds += [set(method.trials[seed].scores) for seed in seeds]
+    return seeds, set.intersection(*tested_rounds)
 
 
 def ranked(contest: Contest) -> Contest:
     """Return a comparison with its methods in the order of :func:`contests`."""
-    sign = -1 if contest.summary["better"] == "greater" else 1
+    direction = -1 if contest.summary["better"] == "greater" else 1
     means = {method.label: contest.mean_score(method) for method in contest.methods}
     tested = [method for method in contest.methods if means[method.label] is not None]
     untested = [method for method in contest.methods if means[method.label] is None]
     remaining = sorted(
-        tested, key=lambda method: (sign * (means[method.label] or 0), _complexity(method))
+        tested, key=lambda method: (direction * (means[method.label] or 0), _complexity(method))
     )
-    order = []
+    ranking = []
     while remaining:
-        tied = [remaining[0]]
-        for method in remaining[1:]:
-            gain = contest.mean_gain(remaining[0], method)
-            if gain is not None and (gain.sign == 0 or gain.by == 0):
-                tied.append(method)
+        # Of the methods that are not significantly worse than the best one, the simplest is next.
+        best = remaining[0]
+        tied = [best, *(rival for rival in remaining[1:] if _is_tied(contest, best, rival))]
         simplest = min(
             tied,
             key=lambda method: (contest.beats_constant(method) is False, _complexity(method)),
         )
-        order.append(simplest)
+        ranking.append(simplest)
         remaining.remove(simplest)
-    return replace(contest, methods=[*order, *untested])
+    return replace(contest, methods=[*ranking, *untested])
+
+
+def _is_tied(contest: Contest, method: MethodTrials, rival: MethodTrials) -> bool:
+    """Whether two methods do not differ significantly, as far as that is known."""
+    gain = contest.mean_gain(method, rival)
+    return gain is not None and (gain.sign == 0 or gain.improvement == 0)
 
 
 def _complexity(method: MethodTrials) -> tuple[float, bool]:
+    """The fewer groups, the simpler; FedAvg is simpler than others with one group."""
     return method.mean_groups, method.name != "fedavg"
 
 
@@ -145,21 +160,23 @@ def gains(contest: Contest) -> dict[str, dict[str, Any]]:
     fedavg = contest.find("fedavg")
     if fedavg is None:
         return {}
-    run_gains: dict[str, dict[str, Any]] = {}
+    gains_of_run: dict[str, dict[str, Any]] = {}
     for method in contest.methods:
         if method is fedavg:
             continue
         for seed in sorted(method.trials.keys() & fedavg.trials.keys()):
             run = MethodTrials(method.label, {seed: method.trials[seed]})
-            base = MethodTrials(fedavg.label, {seed: fedavg.trials[seed]})
-            pair = comparable([run, base])
-            if len(pair.methods) == 2:
-                client_gains = pair.client_gains(run, base)
-                run_gains[run.first.summary["run_dir"]] = {
-                    "round": pair.round,
-                    "of": [(client, gain.by, gain.sign) for client, gain in client_gains.items()],
-                }
-    return run_gains
+            fedavg_run = MethodTrials(fedavg.label, {seed: fedavg.trials[seed]})
+            pair = comparable([run, fedavg_run])
+            # They may have no tested round in common.
+            if len(pair.methods) < 2:
+                continue
+            client_gains = []
+            for client, gain in pair.client_gains(run, fedavg_run).items():
+                client_gains.append((client, gain.improvement, gain.sign))
+            run_dir = run.first.summary["run_dir"]
+            gains_of_run[run_dir] = {"round": pair.round, "of": client_gains}
+    return gains_of_run
 
 
 def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
@@ -173,18 +190,21 @@ def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
     Returns:
         The comparison, and the run's entry in it.
     """
-    name, seed = trial.summary["method"], trial.summary["seed"]
+    method_name = trial.summary["method"]
+    seed = trial.summary["seed"]
     trials = [trial]
     for baseline in BASELINES:
-        if baseline == name:
+        if baseline == method_name:
             continue
         for path in sorted(run.absolute().parent.glob(f"{baseline}*-seed{seed}/{RUN}")):
             folder = path.parent
-            with suppress(UserError):  # a run that has not begun, or is damaged, is not compared
+            # A run that has not begun, or is damaged, is not compared.
+            with suppress(UserError):
                 trials.append(read(within(folder.parent, folder.name), trial.summary["rounds"]))
     for contest in contests(trials):
         for method in contest.methods:
             if method.first is trial:
                 return contest, method
-    alone = MethodTrials(name, {seed: trial})  # its data are not those of the baselines
-    return comparable([alone]), alone
+    # The run's data are not those of the baselines.
+    method_alone = MethodTrials(method_name, {seed: trial})
+    return comparable([method_alone]), method_alone

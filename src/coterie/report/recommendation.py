@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from coterie.records.shown import ClientId
-from coterie.report.contest import Contest
+from coterie.report.contest import Contest, Gain
 from coterie.report.warnings import clients_below
 
 Reason = Literal["no better than constant", "not known", "simplest", "tied", "best"]
@@ -49,21 +49,23 @@ def recommend(contest: Contest) -> Recommendation:
     best, *rivals = contest.methods
     if contest.constant is not None and contest.beats_constant(best) is False:
         return Recommendation(best.label, "no better than constant")
-    gains = {}
+    # 1. How the best method compares with the others in the mean over clients.
+    gain_over: dict[str, Gain] = {}
     for rival in rivals:
         gain = contest.mean_gain(best, rival)
         if gain is not None:
-            gains[rival.label] = gain
-    if any(gain.sign is None for gain in gains.values()):
+            gain_over[rival.label] = gain
+    if any(gain.sign is None for gain in gain_over.values()):
         return Recommendation(best.label, "not known")
-    tied = [label for label, gain in gains.items() if gain.sign == 0]
+    tied = [label for label, gain in gain_over.items() if gain.sign == 0]
     reason: Reason = "tied" if tied else "best"
-    if any(gain.by < 0 for gain in gains.values()):
+    if any(gain.improvement < 0 for gain in gain_over.values()):
         reason = "simplest"
+    # 2. The clients that it does not suit.
     exceptions = {}
     for rival in contest.rivals_of(best):
         better_off = contest.clients_better_with(rival, than=best)
         if better_off:
             exceptions[rival.label] = better_off
-    below = [each.client for each in clients_below(contest, best)]
-    return Recommendation(best.label, reason, tied, below, exceptions)
+    below_constant = [below.client for below in clients_below(contest, best)]
+    return Recommendation(best.label, reason, tied, below_constant, exceptions)

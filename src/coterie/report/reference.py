@@ -49,8 +49,9 @@ class Reference:
 
 
 def _by_client(clients: Iterable[ClientId], scores: Iterable[float]) -> dict[ClientId, float]:
-    pairs = zip(clients, scores, strict=False)
-    return {client: score for client, score in pairs if not isnan(score)}
+    """Return client -> score, of the scores that are known."""
+    scored_clients = zip(clients, scores, strict=False)
+    return {client: score for client, score in scored_clients if not isnan(score)}
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,10 @@ def strongest_evidence(lines: Sequence[Line]) -> GroupEvidence | None:
         for note in line["notes"]:
             if len(note["clients"]) < 2 or not examines_groups(note):
                 continue
-            p = min(_p_values(note), default=None)
-            if p is not None and (strongest is None or p < strongest.p):
-                strongest = GroupEvidence(p, line["round"], sentence(note["text"]))
+            p_value = min(_p_values(note), default=None)
+            # Of equally strong notes the first.
+            if p_value is not None and (strongest is None or p_value < strongest.p):
+                strongest = GroupEvidence(p_value, line["round"], sentence(note["text"]))
     return strongest
 
 

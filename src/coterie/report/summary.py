@@ -93,30 +93,30 @@ def summarised(
     """
     if not lines:
         raise UserError(f"{run} has no completed round yet; to continue, run coterie resume {run}")
-    last = lines[-1]
+    last_line = lines[-1]
     world = description["world"]
     method = dict(description["methods"][0])
     scenario = flattened(description["scenario"])
-    end = {"rounds": description["rounds"], "target": description.get("target")}
+    limits_of_run = {"rounds": description["rounds"], "target": description.get("target")}
     adversaries = world.get("adversaries", [])
     numbers: Summary = {
         "method": method.pop("name"),
         "scenario": scenario.pop("name"),
         "seed": description["seeds"][0],
-        "rounds": last["round"],
+        "rounds": last_line["round"],
         "settings": method,
         "scenario_settings": scenario,
         "training": description["training"],
         "boundary": description["boundary"],
         "robust": {**plain(Robust()), **description.get("robust", {})},
         "run_settings": _run_settings(description),
-        "limits": end,
-        "finished": ends(last, **end),
-        "groups": last["groups"],
-        "true_groups": truth_at(world, last["round"]),
-        "ari": agreement_at(world, last),
+        "limits": limits_of_run,
+        "finished": ends(last_line, **limits_of_run),
+        "groups": last_line["groups"],
+        "true_groups": truth_at(world, last_line["round"]),
+        "ari": agreement_at(world, last_line),
         "adversaries": adversaries,
-        "isolated": isolated(last["groups"], adversaries),
+        "isolated": isolated(last_line["groups"], adversaries),
         **scores(lines),
     }
     for name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
@@ -170,14 +170,14 @@ def isolated(groups: Sequence[Sequence[ClientId]], adversaries: Sequence[ClientI
         >>> isolated([[0, 1, 7], [8, 9]], adversaries=[7, 8, 9])
         0.6666666666666666
     """
-    in_groups = 0
-    among_themselves = 0
+    num_adversaries = 0
+    num_isolated = 0
     for group in groups:
-        hostile = sum(client in adversaries for client in group)
-        in_groups += hostile
-        if hostile == len(group):
-            among_themselves += hostile
-    return among_themselves / in_groups if in_groups else None
+        adversaries_of_group = sum(client in adversaries for client in group)
+        num_adversaries += adversaries_of_group
+        if adversaries_of_group == len(group):
+            num_isolated += adversaries_of_group
+    return num_isolated / num_adversaries if num_adversaries else None
 
 
 def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | None:
@@ -194,13 +194,14 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
     """
     if not boundary.get("noise"):
         return None
-    sent: Counter[str] = Counter()
+    updates_of_client: Counter[str] = Counter()
     for line in lines:
-        sent.update(line.get("released", {}))
-    updates = max(sent.values(), default=0)
+        updates_of_client.update(line.get("released", {}))
+    num_updates = max(updates_of_client.values(), default=0)
     delta = boundary.get("delta", Boundary.delta)
-    epsilon = spent(boundary["noise"], updates, delta, sums=boundary.get("masks", False))
-    return {"epsilon": epsilon, "delta": delta, "updates": updates}
+    # With masks the noise is on sums over clients.
+    epsilon = spent(boundary["noise"], num_updates, delta, sums=boundary.get("masks", False))
+    return {"epsilon": epsilon, "delta": delta, "updates": num_updates}
 
 
 def agreement(
@@ -217,19 +218,23 @@ def agreement(
     """
     if truth is None:
         return None
-    group_of = _group_numbers(groups)
-    true_group_of = _group_numbers(truth)
-    if group_of.keys() != true_group_of.keys():
+    group_of_client = _group_numbers(groups)
+    true_group_of_client = _group_numbers(truth)
+    if group_of_client.keys() != true_group_of_client.keys():
         return None
-    clients = sorted(group_of)
+    clients = sorted(group_of_client)
     return adjusted_rand(
-        [group_of[client] for client in clients],
-        [true_group_of[client] for client in clients],
+        [group_of_client[client] for client in clients],
+        [true_group_of_client[client] for client in clients],
     )
 
 
 def _group_numbers(groups: Sequence[Sequence[ClientId]]) -> dict[ClientId, int]:
-    return {client: number for number, group in enumerate(groups) for client in group}
+    """Return client -> number of its group."""
+    group_of_client: dict[ClientId, int] = {}
+    for number, group in enumerate(groups):
+        group_of_client.update(dict.fromkeys(group, number))
+    return group_of_client
 
 
 def agreement_at(world: Mapping[str, Any], line: Line) -> float | None:
@@ -247,8 +252,11 @@ def agreement_at(world: Mapping[str, Any], line: Line) -> float | None:
     if truth is None:
         return None
     adversaries = world.get("adversaries", [])
+    # Both partitions must have the same clients: the honest ones that are in a group.
     present = _group_numbers(groups)
-    absent = [client for group in truth for client in group if client not in present]
+    absent: list[ClientId] = []
+    for true_group in truth:
+        absent += [client for client in true_group if client not in present]
     return agreement(without(groups, adversaries), without(truth, [*adversaries, *absent]))
 
 
@@ -270,27 +278,29 @@ ABOUT = ("group", "adversary")
 
 def scores(lines: Sequence[Line]) -> Summary:
     """Return the main metric, the loss and each other metric of the last tested round of ``lines``."""
-    run = shown_as(lines[-1])
+    naming = shown_as(lines[-1])
+    main_metric = naming.main
     numbers: Summary = {
-        "metric": run.main,
-        "better": run.better,
+        "metric": main_metric,
+        "better": naming.better,
         "others": [],
         "score": None,
-        run.main: None,
+        main_metric: None,
         "loss": None,
     }
-    tested = last_tested(lines)
-    if tested is None:
+    tested_line = last_tested(lines)
+    if tested_line is None:
         return numbers
-    metrics: dict[str, None] = {}  # an ordered set
-    for entry in tested["clients"].values():
+    # A client may lack some metrics. The keys are an ordered set.
+    metrics: dict[str, None] = {}
+    for entry in tested_line["clients"].values():
         metrics |= dict.fromkeys(name for name in entry if name not in ABOUT)
-    for name in metrics:
-        if name != run.main:
-            numbers[name] = spread(tested, name)["mean"]
-    numbers["others"] = [name for name in metrics if name not in (run.main, "loss")]
-    numbers["score"] = spread(tested)
-    numbers[run.main] = numbers["score"]
+    for metric in metrics:
+        if metric != main_metric:
+            numbers[metric] = spread(tested_line, metric)["mean"]
+    numbers["others"] = [metric for metric in metrics if metric not in (main_metric, "loss")]
+    numbers["score"] = spread(tested_line)
+    numbers[main_metric] = numbers["score"]
     return numbers
 
 
@@ -316,11 +326,12 @@ def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
             raise UserError(
                 f"runs must be run directories, or folders of them, got {brief(folder)}"
             )
-    runs: list[Path] = []
+    # A run counts once, by whatever path it is named.
+    run_folders: list[Path] = []
     for folder in map(Path, listed):
-        listed_before = {run.resolve() for run in runs}
-        runs += [run for run in _runs_in(folder) if run.resolve() not in listed_before]
-    return runs
+        listed_before = {run.resolve() for run in run_folders}
+        run_folders += [run for run in _runs_in(folder) if run.resolve() not in listed_before]
+    return run_folders
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -329,12 +340,13 @@ def _runs_in(folder: Path) -> list[Path]:
         raise UserError(f"{folder} is a file; give the run directory that contains it")
     if (folder / RUN).is_file():
         return [folder]
-    runs = sorted(path.parent for path in folder.glob(f"*/{RUN}"))
-    if not runs:
+    run_folders = sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+    if not run_folders:
         raise UserError(f"{folder} is not a run directory and contains none: there is no {RUN}")
-    for run in runs:
-        within(folder, run.name)
-    return runs
+    # A link may not lead out of the folder.
+    for run_folder in run_folders:
+        within(folder, run_folder.name)
+    return run_folders
 
 
 def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[str, float | None]:
@@ -353,12 +365,12 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
         0.6516
     """
     sample = [value for value in values if value is not None]
-    n = len(sample)
-    if n == 0 or n < len(values):
+    sample_size = len(sample)
+    if sample_size == 0 or sample_size < len(values):
         return {"mean": None, "low": None, "high": None}
     mean = float(np.mean(sample))
-    if n == 1:
+    if sample_size == 1:
         return {"mean": mean, "low": None, "high": None}
-    quantile = scipy.special.stdtrit(n - 1, (1 + confidence) / 2)
-    half = float(quantile * np.std(sample, ddof=1) / np.sqrt(n))
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    quantile = scipy.special.stdtrit(sample_size - 1, (1 + confidence) / 2)
+    half_width = float(quantile * np.std(sample, ddof=1) / np.sqrt(sample_size))
+    return {"mean": mean, "low": mean - half_width, "high": mean + half_width}

@@ -56,9 +56,9 @@ def console(stream: IO[str]) -> Console:
     if re.fullmatch("[1-9][0-9]{0,4}", columns):
         width = int(columns)
     # rich would trust any value of these variables.
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
-    }
+    environment = dict(os.environ)
+    environment.pop("COLUMNS", None)
+    environment.pop("LINES", None)
     return _Console(
         file=stream, width=width, highlight=False, markup=False, emoji=False, _environ=environment
     )
@@ -69,11 +69,13 @@ def tree(lines: Sequence[Line]) -> Tree:
     return _branch(history(lines), last_tested(lines), None)
 
 
-def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
-    label = Text(members(group.clients), style="bold" if not group.parts else "")
-    score = None if tested is None else mean_of(tested, group.clients)
-    if tested is not None and score is not None:
-        label.append(f"  {shown_as(tested).main} {score:.3f}", style="cyan")
+def _branch(group: Group, tested_line: Line | None, parent: Tree | None) -> Tree:
+    """Return a group and the groups below it as a branch of ``parent``, or as a tree of its own."""
+    label = Text(members(group.clients), style="" if group.parts else "bold")
+    score = None if tested_line is None else mean_of(tested_line, group.clients)
+    if tested_line is not None and score is not None:
+        label.append(f"  {shown_as(tested_line).main} {score:.3f}", style="cyan")
+    # Why it was divided, or why not.
     if group.parts and group.round is not None:
         label.append(f"\nround {group.round}: ", style="yellow")
         label.append(printable(group.why or "groups of the last round"), style="dim")
@@ -81,7 +83,7 @@ def _branch(group: Group, tested: Line | None, parent: Tree | None) -> Tree:
         label.append(f"\n{printable(group.why)}", style="dim")
     branch = Tree(label, guide_style="dim") if parent is None else parent.add(label)
     for part in group.parts:
-        _branch(part, tested, branch)
+        _branch(part, tested_line, branch)
     return branch
 
 
@@ -98,11 +100,11 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
     if len(note["parts"]) < 2:
         return None
     shown_parts = note["parts"][:MAX_PARTS_OF_EVENT]
-    texts = [members(part, max_spans=MAX_PARTS_OF_EVENT) for part in shown_parts]
+    part_names = [members(part, max_spans=MAX_PARTS_OF_EVENT) for part in shown_parts]
     if len(note["parts"]) > len(shown_parts):
-        texts.append(f"and {len(note['parts']) - len(shown_parts)} more")
+        part_names.append(f"and {len(note['parts']) - len(shown_parts)} more")
     return Text.assemble(
-        (f"round {round} ", "yellow"), (f"{note['kind']}: ", "bold"), " | ".join(texts)
+        (f"round {round} ", "yellow"), (f"{note['kind']}: ", "bold"), " | ".join(part_names)
     )
 
 
@@ -119,6 +121,7 @@ def table(summaries: Sequence[Summary]) -> Table:
     Args:
         summaries: The summaries of the runs.
     """
+    # Columns that only some tables have.
     has_seeds = len({run["seed"] for run in summaries}) > 1
     has_adversaries = any(run.get("isolated") is not None for run in summaries)
     other_metrics = _other_metrics(summaries)
@@ -148,29 +151,29 @@ def table(summaries: Sequence[Summary]) -> Table:
 
 def _table_of(rows: Sequence[Cells]) -> Table:
     """Return a table of rows with the same headings; its first column is text, the others are numbers."""
-    out = Table(box=None, pad_edge=False, header_style="bold")
+    rich_table = Table(box=None, pad_edge=False, header_style="bold")
     for position, (heading, _) in enumerate(rows[0] if rows else ()):
         justify: Literal["left", "right"] = "right" if position else "left"
-        out.add_column(heading, justify=justify, vertical="bottom", no_wrap=True)
+        rich_table.add_column(heading, justify=justify, vertical="bottom", no_wrap=True)
     for cells in rows:
-        out.add_row(*(cell for _, cell in cells))
-    return out
+        rich_table.add_row(*(cell for _, cell in cells))
+    return rich_table
 
 
 def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
     """Return the metrics besides the loss and the main one; in a summary they follow the loss and precede the bytes."""
-    names: dict[str, None] = {}
+    other_metrics: dict[str, None] = {}  # an ordered set
     for run in summaries:
         keys = list(run)
         metrics = keys[keys.index("loss") + 1 : keys.index("bytes_up")]
-        names |= dict.fromkeys(name for name in metrics if name != run["metric"])
-    return list(names)
+        other_metrics |= dict.fromkeys(metric for metric in metrics if metric != run["metric"])
+    return list(other_metrics)
 
 
 def title(results: Iterable[Mapping[str, Any]]) -> str:
     """Return the heading of a column of main metrics: the metric's name, or "score" if there are several metrics."""
-    names = {result["metric"] for result in results}
-    return names.pop() if len(names) == 1 else "score"
+    metrics = {result["metric"] for result in results}
+    return metrics.pop() if len(metrics) == 1 else "score"
 
 
 def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
@@ -183,22 +186,25 @@ def comparison(compared: Sequence[Mapping[str, Any]]) -> Together:
     Args:
         compared: The entries of :func:`coterie.compare`.
     """
-    parts: list[Text | Table] = []
+    paragraphs: list[Text | Table] = []
     for scenario in dict.fromkeys(entry["scenario"] for entry in compared):
         entries = [entry for entry in compared if entry["scenario"] == scenario]
         labels = numbered([entry["method"] for entry in entries])
-        if parts:
-            parts.append(Text(""))
-        parts += [Text(scenario, style="bold"), _comparison(entries, labels)]
-        settings = differences(entries, ("settings",))
-        for label, words in zip(labels, settings, strict=True):
-            if words:
-                parts.append(Text(f"{label}: {words}", style="dim"))
+        # An empty line between two scenarios.
+        if paragraphs:
+            paragraphs.append(Text(""))
+        paragraphs += [Text(scenario, style="bold"), _comparison(entries, labels)]
+        # The settings by which entries of one method differ.
+        method_settings = differences(entries, ("settings",))
+        for label, settings in zip(labels, method_settings, strict=True):
+            if settings:
+                paragraphs.append(Text(f"{label}: {settings}", style="dim"))
+        # Settings that make the comparison unfair.
         unequal_settings = "; ".join(unequal(entries, labels))
         if unequal_settings:
             warning = f"The rows differ in more than the method: {unequal_settings}"
-            parts.append(Text(warning, style="yellow"))
-    return Together(*parts)
+            paragraphs.append(Text(warning, style="yellow"))
+    return Together(*paragraphs)
 
 
 def numbered(names: Sequence[str]) -> list[str]:
@@ -243,6 +249,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) ->
 
 
 def _range(numbers: Sequence[int]) -> str:
+    """Return the first and the last of sorted numbers."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 

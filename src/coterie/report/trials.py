@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,15 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
     for line in lines:
         if not line["tested"]:
             continue
-        number = line["round"]
-        main = shown_as(line).main
-        honest = _honest_entries(line)
-        round_scores = _numbers(honest, main)
+        round = line["round"]
+        main_metric = shown_as(line).main
+        honest_entries = _honest_entries(line)
+        round_scores = _numbers(honest_entries, main_metric)
         if round_scores:
-            scores[number] = round_scores
-            sums[number] = _sums_of_honest(line, main, honest)
-            losses[number] = _numbers(honest, "loss")
+            scores[round] = round_scores
+            sums[round] = _sums_of_honest(line, main_metric, honest_entries)
+            losses[round] = _numbers(honest_entries, "loss")
+    # Where rows belong to subjects, such as patients, the subjects are the independent tests.
     has_subjects = world.get("test_subjects") is not None
     test_sizes = world["test_subjects"] if has_subjects else world.get("tests", ())
     testers = world.get("testers")
@@ -109,6 +110,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         averages_shares=_averages_shares(world, shown_as(lines[-1]).main, scores),
         data_digest=world.get("data", ""),
         last_decision=last_decision(lines),
+        # Where data drift, a rising loss does not mean that learning has ended.
         losses={} if "drift" in world else losses,
         reference=Reference.of(world),
         testers=None if testers is None else dict(zip(world["clients"], testers, strict=False)),
@@ -120,14 +122,17 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
 
 
 def _averages_shares(
-    world: Mapping[str, Any], main: str, scores: Mapping[int, Mapping[ClientId, float]]
+    world: Mapping[str, Any], main_metric: str, scores: Mapping[int, Mapping[ClientId, float]]
 ) -> bool:
     """Whether the main metric is a mean of numbers from 0 to 1: by the run's record, or by its name."""
-    by_name = main in METRICS and METRICS[main].averages_shares
+    by_name = main_metric in METRICS and METRICS[main_metric].averages_shares
     if not world.get("averages_shares", by_name):
         return False
     # A user's metric may say so by default and be none.
-    return all(0 <= score <= 1 for of_round in scores.values() for score in of_round.values())
+    all_scores: list[float] = []
+    for round_scores in scores.values():
+        all_scores += round_scores.values()
+    return all(0 <= score <= 1 for score in all_scores)
 
 
 def _honest_entries(line: Line) -> dict[ClientId, Mapping[str, Any]]:
@@ -150,11 +155,16 @@ def _numbers(entries: Mapping[ClientId, Mapping[str, Any]], name: str) -> dict[C
 
 
 def _sums_of_honest(
-    line: Line, main: str, honest: Mapping[ClientId, Any]
+    line: Line, metric: str, honest_clients: Container[ClientId]
 ) -> dict[ClientId, ErrorSums]:
+    """Return the sums of a metric of each client that is no adversary."""
     client_id = shown_as(line).key
-    client_sums = {client_id(key): sums for key, sums in sums_of(line, main).items()}
-    return {client: sums for client, sums in client_sums.items() if client in honest}
+    sums_of_client = {}
+    for key, sums in sums_of(line, metric).items():
+        client = client_id(key)
+        if client in honest_clients:
+            sums_of_client[client] = sums
+    return sums_of_client
 
 
 def read(run: Path | str, last_round: int | None = None) -> Trial:
@@ -178,9 +188,9 @@ def last_decision(lines: Sequence[Line]) -> str:
     min_parts = 2 if len(lines[-1]["groups"]) > 1 else 0
     for line in reversed(lines):
         for note in reversed(line["notes"]):
-            is_of_groups = len(note["parts"]) >= min_parts and len(note["clients"]) > 1
+            is_about_groups = len(note["parts"]) >= min_parts and len(note["clients"]) > 1
             # The end of an arm (drop) may be a reason for one group, too.
-            if is_of_groups and note["text"] and examines_groups(note):
+            if is_about_groups and note["text"] and examines_groups(note):
                 return f"Round {line['round']}: {sentence(note['text'])}"
     return ""
 

@@ -52,7 +52,7 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
     missing, command = _missing_baselines(contest)
     better = []
     if is_tested:
-        better = [compare(contest, method, base) for base in _baselines(contest, method)]
+        better = [compare(contest, method, baseline) for baseline in _baselines(contest, method)]
     return {
         "scenario": contest.summary["scenario"],
         "method": method.label,
@@ -76,8 +76,12 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
 
 def _baselines(contest: Contest, method: MethodTrials) -> list[MethodTrials]:
     """Return the baselines other than a method, as far as they were run."""
-    baselines = [contest.find(name) for name in BASELINES]
-    return [base for base in baselines if base is not None and base is not method]
+    baselines = []
+    for name in BASELINES:
+        baseline = contest.find(name)
+        if baseline is not None and baseline is not method:
+            baselines.append(baseline)
+    return baselines
 
 
 def _left_out(contest: Contest) -> str:
@@ -117,7 +121,6 @@ def table(contest: Contest) -> dict[str, Any] | None:
     if contest.round is None:
         return None
     fedavg = contest.find("fedavg")
-    rows = [_row(contest, client, fedavg) for client in contest.clients]
     return {
         "round": contest.round,
         "seeds": list(contest.seeds),
@@ -127,17 +130,18 @@ def table(contest: Contest) -> dict[str, Any] | None:
         "over": None if fedavg is None else fedavg.label,
         "means": list(map(contest.mean_score, contest.methods)),
         "pooled": contest.is_pooled,
-        "rows": rows,
+        "rows": [_row(contest, client, fedavg) for client in contest.clients],
     }
 
 
 def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dict[str, Any]:
+    """Return the row of one client."""
     gains: list[list[Any] | None] = []
     for method in contest.methods:
         gain = None
         if fedavg is not None and method is not fedavg:
             gain = contest.client_gain(method, fedavg, client)
-        gains.append(None if gain is None else [gain.by, gain.noise, gain.sign])
+        gains.append(None if gain is None else [gain.improvement, gain.noise, gain.sign])
     return {
         "client": client,
         "tests": contest.test_size(client),
@@ -167,13 +171,14 @@ def groups_found(method: MethodTrials) -> str:
 
 
 def _agreement(rand_indices: list[float | None]) -> str:
-    recorded = [index for index in rand_indices if index is not None]
-    if len(recorded) < len(rand_indices):
+    """Return how the groups of each seed agree with the true ones; empty if these are not known."""
+    known_indices = [rand_index for rand_index in rand_indices if rand_index is not None]
+    if len(known_indices) < len(rand_indices):
         return ""
-    if min(recorded) == 1:
+    if min(known_indices) == 1:
         return ", the same as the true groups"
-    mean = mean_value(recorded)
-    return f", not the same as the true groups (adjusted Rand index {mean:.2f})"
+    mean_index = mean_value(known_indices)
+    return f", not the same as the true groups (adjusted Rand index {mean_index:.2f})"
 
 
 def _why(method: MethodTrials) -> str:
@@ -214,22 +219,23 @@ def compare(contest: Contest, method: MethodTrials, rival: MethodTrials) -> str:
 
 def _difference(gain: Gain) -> str:
     """Return a difference in words: "0.450 higher (0.750 against 0.300)"."""
-    if not gain.by:
+    if not gain.improvement:
         return f"the same ({number(gain.score)})"
     direction = "higher" if gain.score > gain.rival_score else "lower"
     scores = f"{number(gain.score)} against {number(gain.rival_score)}"
     significance = ", not significant" if gain.sign == 0 else ""
-    return f"{number(abs(gain.by))} {direction} ({scores}{significance})"
+    return f"{number(abs(gain.improvement))} {direction} ({scores}{significance})"
 
 
 def _better_and_worse(gains: Mapping[ClientId, Gain]) -> str:
     """Return for how many clients a method is better, and for which it is worse."""
     clients = count(len(gains), "client")
+    # Where noise is not known, no difference is significant; only its direction is counted.
     if any(gain.sign is None for gain in gains.values()):
-        better = sum(gain.by > 0 for gain in gains.values())
-        worse = sum(gain.by < 0 for gain in gains.values())
+        num_better = sum(gain.improvement > 0 for gain in gains.values())
+        num_worse = sum(gain.improvement < 0 for gain in gains.values())
         return (
-            f"it is better for {better} of {clients} and worse for {worse}, "
+            f"it is better for {num_better} of {clients} and worse for {num_worse}, "
             "but noise of single clients is not known"
         )
     better_off = [client for client, gain in gains.items() if gain.sign == 1]
@@ -243,7 +249,9 @@ def _better_and_worse(gains: Mapping[ClientId, Gain]) -> str:
 
 def use(contest: Contest, recommendation: Recommendation) -> str:
     """Return which method to use, why, and for which clients another one is better."""
-    label, metric = recommendation.method, contest.mean_name
+    label = recommendation.method
+    metric = contest.mean_name
+    # 1. Why this method.
     match recommendation.reason:
         case "no better than constant":
             assert contest.constant is not None
@@ -255,29 +263,27 @@ def use(contest: Contest, recommendation: Recommendation) -> str:
         case "not known":
             return f"{label} has the best {metric}; whether the difference is significant is not known."
         case "simplest":
-            why = (
+            reason = (
                 f"no method has a significantly better {metric}, "
                 "and of those that do not differ significantly, none has fewer groups"
             )
         case "tied":
             tied = ", ".join(recommendation.tied)
-            why = f"it has the best {metric}; not significantly worse: {tied}"
+            reason = f"it has the best {metric}; not significantly worse: {tied}"
         case "best":
-            why = f"its {metric} is significantly better than with any other method"
-    exceptions = [
-        f"{rival} is significantly better for {who(clients)}"
-        for rival, clients in recommendation.exceptions.items()
-    ]
+            reason = f"its {metric} is significantly better than with any other method"
+    # 2. The clients for which another method, or a constant prediction, is better.
+    exceptions = []
+    for rival, better_off in recommendation.exceptions.items():
+        exceptions.append(f"{rival} is significantly better for {who(better_off)}")
+    clients = ""
     if recommendation.below:
-        clients = (
-            f", but not for {who(recommendation.below)}, where a constant prediction is better"
-        )
-    elif exceptions:
-        clients = ""
-    else:
+        below = who(recommendation.below)
+        clients = f", but not for {below}, where a constant prediction is better"
+    elif not exceptions:
         clients = " for all clients"
-    but = f" But {'; '.join(exceptions)}." if exceptions else ""
-    return f"Use {label}{clients}: {why}.{but}"
+    objection = f" But {'; '.join(exceptions)}." if exceptions else ""
+    return f"Use {label}{clients}: {reason}.{objection}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -316,10 +322,10 @@ def _noise_of_means(contest: Contest) -> str:
 
 def _noise_of_single_clients(contest: Contest) -> str:
     if len(contest.seeds) == 1:
-        why = f"{contest.metric} has no standard error"
+        reason = f"{contest.metric} has no standard error"
         if contest.averages_shares:
-            why = "the sizes of test sets are not recorded"
-        return f"For single clients noise is not known: {why}, and there is one seed."
+            reason = "the sizes of test sets are not recorded"
+        return f"For single clients noise is not known: {reason}, and there is one seed."
     significant = (
         "A difference of one client is significant if its 95 % interval over the "
         f"{len(contest.seeds)} seeds does not contain 0."
@@ -337,14 +343,20 @@ def _shared_tests(contest: Contest) -> str:
     """Return how test examples that clients share count in the mean over clients."""
     if len(contest.clients) < 2:
         return ""
-    trials = [trial for method in contest.methods for trial in method.trials.values()]
-    tables = [trial.testers for trial in trials if trial.testers is not None]
-    if len(tables) < len(trials):
+    all_testers: list[float] = []
+    is_recorded = True
+    for method in contest.methods:
+        for trial in method.trials.values():
+            if trial.testers is None:
+                is_recorded = False
+            else:
+                all_testers += trial.testers.values()
+    if not is_recorded:
         return (
             " Whether clients share test examples is not recorded; "
             "the mean over clients is noisier if they do."
         )
-    if any(testers > 1 for table in tables for testers in table.values()):
+    if any(testers > 1 for testers in all_testers):
         return " In the mean over clients, a test example that several of them have counts once."
     return ""
 
@@ -355,24 +367,25 @@ def _shared_tests(contest: Contest) -> str:
 
 def _missing_baselines(contest: Contest) -> tuple[str, str]:
     """Return which baselines were not run, as a sentence, and the command that runs them."""
-    names = {method.name for method in contest.methods}
-    names |= {label.partition(" ")[0] for label in contest.left_out}  # labels may have a number
-    missing = [name for name in BASELINES if name not in names]
+    method_names = {method.name for method in contest.methods}
+    # A label may be a name and a number.
+    method_names |= {label.partition(" ")[0] for label in contest.left_out}
+    missing = [name for name in BASELINES if name not in method_names]
     if not missing:
         return "", ""
     baselines = " and with ".join(f"{BASELINES[name]} ({name})" for name in missing)
     problem = f"There is no run to compare with {baselines}."
     if contest.summary["scenario"] in (FEDERATION, OWN_WORLD):
         return f"{problem} Record one over the same clients.", ""
-    them = "it" if len(missing) == 1 else "them"
-    trust = ""
+    pronoun = "it" if len(missing) == 1 else "them"
+    advice = f"The command below adds {pronoun}; then report both folders together."
     if _imports_code(contest):
-        trust = " It imports code, so add --trust-code if you trust it."
-    advice = f"The command below adds {them}; then report both folders together.{trust}"
+        advice = f"{advice} It imports code, so add --trust-code if you trust it."
     return f"{problem} {advice}", _command_for(contest, missing)
 
 
 def _imports_code(contest: Contest) -> bool:
+    """Whether the scenario or the model is the user's own code, named ``package.module:Name``."""
     scenario = contest.summary["scenario"]
     model = contest.summary["scenario_settings"].get("model", "")
     return any(":" in str(name) for name in (scenario, model))
@@ -381,14 +394,15 @@ def _imports_code(contest: Contest) -> bool:
 def _command_for(contest: Contest, baselines: list[str]) -> str:
     """Return the command that runs baselines with the settings and seeds of the method in focus."""
     run = Path(contest.focus.first.summary["run_dir"])
-    out = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
-    words = ["coterie", "run", str(run / RUN)]
+    new_folder = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
+    arguments = ["coterie", "run", str(run / RUN)]
     for name in baselines:
-        words += ["--method", name]
+        arguments += ["--method", name]
+    # The run's own file has one seed.
     seeds = sorted(contest.focus.trials)
     if len(seeds) > 1:
-        words += ["--set", f"seeds={seeds}".replace(" ", "")]
-    return shlex.join([*words, "--out", str(out)])
+        arguments += ["--set", f"seeds={seeds}".replace(" ", "")]
+    return shlex.join([*arguments, "--out", str(new_folder)])
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -402,19 +416,20 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
         verdict: The verdict.
     """
     groups = f"{verdict['found'].removesuffix('.')}{_group_names(verdict['groups'])}."
-    lines = [*verdict["warnings"], groups, verdict["by_time"]]
+    parts = [*verdict["warnings"], groups, verdict["by_time"]]
     if verdict["better"] or verdict["warnings"]:
-        lines += [verdict["constant"], *verdict["better"]]
-    return [line for line in lines if line]
+        parts += [verdict["constant"], *verdict["better"]]
+    return [part for part in parts if part]
 
 
 def _group_names(groups: list[list[ClientId]]) -> str:
+    """Return the groups as the end of a sentence; nothing for a single one."""
     if len(groups) < 2:
         return ""
-    names = [who(group) for group in groups[:MAX_GROUPS_IN_SENTENCE]]
+    group_names = [who(group) for group in groups[:MAX_GROUPS_IN_SENTENCE]]
     if len(groups) > MAX_GROUPS_IN_SENTENCE:
-        names.append(f"and {len(groups) - MAX_GROUPS_IN_SENTENCE} more")
-    return f": {' | '.join(names)}"
+        group_names.append(f"and {len(groups) - MAX_GROUPS_IN_SENTENCE} more")
+    return f": {' | '.join(group_names)}"
 
 
 SIGNIFICANCE: Mapping[int | None, str] = {
@@ -433,13 +448,15 @@ def for_client(contest: Contest, method: MethodTrials, client: ClientId) -> str:
         return ""
     scores = [f"{number(score)} with {method.label}"]
     for rival in contest.methods:
-        gain = None if rival is method else contest.client_gain(method, rival, client)
+        if rival is method:
+            continue
+        gain = contest.client_gain(method, rival, client)
         if gain is not None:
-            compared = SIGNIFICANCE[gain.sign]
-            scores.append(f"{number(gain.rival_score)} with {rival.label} ({compared})")
-    size = contest.test_size(client)
-    tests = ""
-    if size:
-        unit = contest.test_unit.removesuffix("s") if size == 1 else contest.test_unit
-        tests = f" on {size:g} {unit}"
-    return f"Its {contest.metric} in round {contest.round}{tests}: {', '.join(scores)}."
+            significance = SIGNIFICANCE[gain.sign]
+            scores.append(f"{number(gain.rival_score)} with {rival.label} ({significance})")
+    test_size = contest.test_size(client)
+    test_set = ""
+    if test_size:
+        unit = contest.test_unit.removesuffix("s") if test_size == 1 else contest.test_unit
+        test_set = f" on {test_size:g} {unit}"
+    return f"Its {contest.metric} in round {contest.round}{test_set}: {', '.join(scores)}."

@@ -13,6 +13,7 @@ from coterie.records.shown import ClientId
 from coterie.report.contest import Contest
 from coterie.report.learning import Fall, still_falling
 from coterie.report.limits import limit_sentences
+from coterie.report.reference import GroupEvidence
 from coterie.report.trials import MethodTrials
 from coterie.report.words import count, number, sentence, short
 
@@ -59,18 +60,20 @@ def limited_lines(contest: Contest) -> list[str]:
     """
     lines = []
     for method in contest.methods:
-        limited_trials = (trial for trial in method.trials.values() if trial.limits)
-        trial = next(limited_trials, None)
-        if trial is not None:
-            for text in limit_sentences(trial.limits, trial.summary["rounds"]):
+        limited_trials = [trial for trial in method.trials.values() if trial.limits]
+        if limited_trials:
+            first_trial = limited_trials[0]
+            for text in limit_sentences(first_trial.limits, first_trial.summary["rounds"]):
                 lines.append(f"With {method.label}, {text}")
     return lines
 
 
 def _data_lines(method: MethodTrials) -> list[str]:
     """Return what the data warn of, each once."""
-    cautions = (text for trial in method.trials.values() for text in trial.cautions)
-    return [sentence(text) for text in dict.fromkeys(cautions)]
+    cautions: dict[str, None] = {}
+    for trial in method.trials.values():
+        cautions.update(dict.fromkeys(trial.cautions))
+    return [sentence(caution) for caution in cautions]
 
 
 def reference_line(contest: Contest) -> str:
@@ -91,8 +94,9 @@ def no_better(contest: Contest, method: MethodTrials) -> str:
     if constant is None or contest.beats_constant(method) is not False:
         return ""
     gain = contest.mean_gain(method, constant)
-    assert gain is not None  # or it would not be known
-    degree = "not significantly" if gain.by > 0 else "no"
+    # Otherwise it would not be known.
+    assert gain is not None
+    degree = "not significantly" if gain.improvement > 0 else "no"
     scores = f"{contest.metric} {number(gain.score)} against {number(gain.rival_score)}"
     return f"{method.label} is {degree} better than {constant.label}: {scores}."
 
@@ -129,6 +133,7 @@ def clients_below(contest: Contest, method: MethodTrials) -> list[ClientBelow]:
             shortfall = -shortfall
         if shortfall <= ROUNDING_OF_CONSTANTS:
             continue
+        # Noise of a single client is known here if it follows from the size of its test set.
         is_significant = None
         if contest.noise_is_of_tests:
             noise = contest.noise_of_shares({client: (score, constant_score)})
@@ -142,10 +147,10 @@ def below_line(contest: Contest, method: MethodTrials, below: Sequence[ClientBel
     if not below:
         return ""
     clients = f"{len(below)} of {count(len(contest.clients), 'client')}"
-    scores = [
-        f"{each.client} {number(each.score)} ({number(each.constant_score)})"
-        for each in below[:MAX_CLIENTS_IN_WARNING]
-    ]
+    scores = []
+    for client_below in below[:MAX_CLIENTS_IN_WARNING]:
+        constant_score = number(client_below.constant_score)
+        scores.append(f"{client_below.client} {number(client_below.score)} ({constant_score})")
     return (
         f"With {method.label}, {clients} score worse than always predicting the same (in brackets: "
         "the better constant prediction, from all training data or from the client's own): "
@@ -155,14 +160,17 @@ def below_line(contest: Contest, method: MethodTrials, below: Sequence[ClientBel
 
 def undecided_line(contest: Contest, below: Sequence[ClientBelow]) -> str:
     """Return for which of these clients the test set is too small to decide, with its size."""
-    undecided = [each.client for each in below if each.is_significant is False]
+    undecided = [
+        client_below.client for client_below in below if client_below.is_significant is False
+    ]
     if not undecided:
         return ""
-    sizes = [
-        f"{client} ({_size_in_words(contest, client)})"
-        for client in undecided[:MAX_CLIENTS_IN_WARNING]
-    ]
-    return f"Test sets too small to decide this: {', '.join(sizes)}{_and_more(undecided)}."
+    clients_with_size = []
+    for client in undecided[:MAX_CLIENTS_IN_WARNING]:
+        clients_with_size.append(f"{client} ({_size_in_words(contest, client)})")
+    return (
+        f"Test sets too small to decide this: {', '.join(clients_with_size)}{_and_more(undecided)}."
+    )
 
 
 def _size_in_words(contest: Contest, client: ClientId) -> str:
@@ -185,16 +193,16 @@ def evidence_line(contest: Contest, best: MethodTrials, below: Sequence[ClientBe
     """
     if best.mean_groups > 1:
         return ""
-    evidence = [
-        (trial.evidence, method.label)
-        for method in contest.methods
-        for trial in method.trials.values()
-        if trial.evidence
-    ]
-    if not evidence:
-        return ""
-    strongest, label = min(evidence, key=lambda pair: pair[0].p)
-    if strongest.p >= (MAX_P_OF_EVIDENCE_IF_BELOW if below else MAX_P_OF_EVIDENCE):
+    strongest: GroupEvidence | None = None
+    label = ""
+    for method in contest.methods:
+        for trial in method.trials.values():
+            # Of equally strong ones the first.
+            if trial.evidence and (strongest is None or trial.evidence.p < strongest.p):
+                strongest = trial.evidence
+                label = method.label
+    max_p_value = MAX_P_OF_EVIDENCE_IF_BELOW if below else MAX_P_OF_EVIDENCE
+    if strongest is None or strongest.p >= max_p_value:
         return ""
     return (
         f"{best.label} has one model for all. Strongest evidence for groups: "
@@ -223,7 +231,8 @@ def _fall_with_most_seeds(contest: Contest, method: MethodTrials) -> Fall | None
     """Return the fall with the first seed of those whose losses still fall, if these are most seeds."""
     falls = []
     for seed in contest.seeds:
-        fall = still_falling(method.trials[seed].losses_until(contest.round))
+        losses = method.trials[seed].losses_until(contest.round)
+        fall = still_falling(losses)
         if fall is not None:
             falls.append(fall)
     return falls[0] if 2 * len(falls) > len(contest.seeds) else None

@@ -7,6 +7,9 @@ from typing import Any
 
 from coterie.records.shown import ClientId
 
+MAX_RUNS_NAMED = 6
+"""The greatest number of runs that an error message names."""
+
 
 def sentence(text: str) -> str:
     """Return a note's text as a sentence.
@@ -57,17 +60,17 @@ def members(clients: Iterable[ClientId], max_spans: int = 12) -> str:
         >>> members(range(0, 100, 2), max_spans=3)
         '0, 2, 4, ... 98 (50 clients)'
     """
-    ids: list[Any] = sorted(clients)
+    sorted_clients: list[Any] = sorted(clients)
     spans: list[list[Any]] = []  # first and last client of each
-    for client in ids:
+    for client in sorted_clients:
         if spans and not isinstance(client, str) and client == spans[-1][-1] + 1:
             spans[-1][-1] = client
         else:
             spans.append([client, client])
-    texts = [_span(first, last) for first, last in spans]
-    if len(texts) > max_spans:
-        texts = [*texts[:max_spans], f"... {texts[-1]}"]
-    return f"{', '.join(texts)} ({count(len(ids), 'client')})"
+    span_names = [_span(first, last) for first, last in spans]
+    if len(span_names) > max_spans:
+        span_names = [*span_names[:max_spans], f"... {span_names[-1]}"]
+    return f"{', '.join(span_names)} ({count(len(sorted_clients), 'client')})"
 
 
 def _span(first: Any, last: Any) -> str:
@@ -75,6 +78,7 @@ def _span(first: Any, last: Any) -> str:
     if first == last:
         is_ambiguous = isinstance(first, str) and "," in first
         return f'"{first}"' if is_ambiguous else str(first)
+    # Two adjacent numbers are no range.
     return f"{first}-{last}" if last > first + 1 else f"{first}, {last}"
 
 
@@ -85,18 +89,20 @@ def who(clients: Iterable[ClientId]) -> str:
         >>> who([3]), who([0, 1, 2])
         ('client 3', 'clients 0-2 (3 clients)')
     """
-    ids = list(clients)
-    return f"client {ids[0]}" if len(ids) == 1 else f"clients {members(ids, max_spans=6)}"
+    listed = list(clients)
+    if len(listed) == 1:
+        return f"client {listed[0]}"
+    return f"clients {members(listed, max_spans=6)}"
 
 
-def count(how_many: int, noun: str) -> str:
+def count(quantity: int, noun: str) -> str:
     """Return a number with its noun.
 
     Example:
         >>> count(1, "group"), count(3, "group")
         ('1 group', '3 groups')
     """
-    return f"{how_many} {noun}{'' if how_many == 1 else 's'}"
+    return f"{quantity} {noun}{'' if quantity == 1 else 's'}"
 
 
 def by_time(world: Mapping[str, Any]) -> str:
@@ -114,13 +120,15 @@ def by_time(world: Mapping[str, Any]) -> str:
     if not isinstance(order, Mapping) or not isinstance(order.get("test"), float):
         return ""
     gap = f", with a gap of {order['gap']}" if "gap" in order else ""
-    left = order.get("left_out")
-    lost = (
-        f"; {count(left, 'example')} before the cuts {'is' if left == 1 else 'are'} left out"
-        if left
-        else ""
+    left_out = ""
+    num_left_out = order.get("left_out")
+    if num_left_out:
+        verb = "is" if num_left_out == 1 else "are"
+        left_out = f"; {count(num_left_out, 'example')} before the cuts {verb} left out"
+    return (
+        f"Tested on the last {order['test']:.0%} of each client's examples "
+        f"by {order.get('by', 'time')}{gap}{left_out}."
     )
-    return f"Tested on the last {order['test']:.0%} of each client's examples by {order.get('by', 'time')}{gap}{lost}."
 
 
 def rounds(numbers: Sequence[int], max_spans: int = 8) -> str:

@@ -15,13 +15,10 @@ from coterie.core import Criterion, Effect
 from coterie.records.record import RUN, Line, Record
 from coterie.records.shown import ClientId, shown_as, truth_at
 from coterie.report.page.charts import load
-from coterie.report.words import members
+from coterie.report.words import MAX_RUNS_NAMED, members
 from coterie.settings import UserError, nearest
 
 Clients = tuple[ClientId, ...]
-
-MAX_RUNS_NAMED = 6
-"""The greatest number of runs that a message about a folder of several names."""
 
 
 @dataclass(frozen=True)

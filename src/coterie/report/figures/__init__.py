@@ -10,6 +10,7 @@ from coterie.files import Folder
 from coterie.report.figures import style
 from coterie.report.gathered import gather
 from coterie.report.summary import expand
+from coterie.report.words import MAX_RUNS_NAMED
 from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
 
@@ -55,17 +56,20 @@ def plot(
         raise UserError(f"--round is for similarity; {kind} is drawn over all rounds")
     style.check_installed("figures", "report")
     style.load()
-    from coterie.report.figures import drawings, several  # they need Matplotlib
+    # These modules need Matplotlib.
+    from coterie.report.figures import drawings, several
 
     folders = expand(run)
     if not folders:
         raise UserError("there is no run to draw: the list of runs is empty")
     if len(folders) > 1 and kind not in OVER_ROUNDS:
-        where = run if isinstance(run, str | os.PathLike) else "the list"
-        shown = ", ".join(map(str, folders[:6])) + (", …" if len(folders) > 6 else "")
-        shared = ", ".join(OVER_ROUNDS)
+        source = run if isinstance(run, str | os.PathLike) else "the list"
+        named = ", ".join(map(str, folders[:MAX_RUNS_NAMED]))
+        if len(folders) > MAX_RUNS_NAMED:
+            named = f"{named}, …"
         raise UserError(
-            f"{where} has {len(folders)} runs and a figure of {kind} is of one ({shared} show several): name {shown}"
+            f"{source} has {len(folders)} runs and a figure of {kind} is of one "
+            f"({', '.join(OVER_ROUNDS)} show several): name {named}"
         )
     gathered_runs = [gather(folder) for folder in folders]
     if len(gathered_runs) > 1:

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -59,29 +59,36 @@ def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
     Raises:
         UserError: If the run has no such numbers.
     """
-    if kind in ("score", "accuracy", "loss"):
-        return _scores(run, shown_as(run.lines[-1]).main if kind == "score" else kind)
-    if kind == "similarity":
-        return _similarity(run, round)
-    return {"groups": _groups, "criteria": _criteria, "traffic": _traffic}[kind](run)
+    match kind:
+        case "score":
+            return _scores(run, shown_as(run.lines[-1]).main)
+        case "accuracy" | "loss":
+            return _scores(run, kind)
+        case "similarity":
+            return _similarity(run, round)
+        case "groups":
+            return _groups(run)
+        case "criteria":
+            return _criteria(run)
+        case "traffic":
+            return _traffic(run)
+    raise ValueError(f"there is no figure {kind!r}")
 
 
 def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
     """Create a figure with this number of axes, at most three side by side: a column wide for one, else a page."""
     columns = 2 if number == 4 else min(number, 3)
+    rows = math.ceil(number / columns)
     width = COLUMN if number == 1 else PAGE
-    drawing, axes = panels(
-        columns,
-        math.ceil(number / columns),
-        width=width,
-        height=width / columns * 0.86 if square else 2.2,
-    )
-    for unused in axes.flat[number:]:
-        unused.remove()
-    return drawing, axes.flat[:number]
+    height = width / columns * 0.86 if square else 2.2
+    drawing, all_axes = panels(columns, rows, width=width, height=height)
+    for unused_axes in all_axes.flat[number:]:
+        unused_axes.remove()
+    return drawing, all_axes.flat[:number]
 
 
 def _over_rounds(axes: Axes, run: Gathered) -> None:
+    """Make the horizontal axis that of the rounds of a run."""
     axes.set(xlabel="round", xlim=(1, max(2, len(run.lines))))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     # A fixed number of bins: "auto" can change the width of labels after layout.
@@ -93,7 +100,17 @@ def _curve(axes: Axes, rounds: Sequence[int], values: Any, **look: Any) -> None:
     axes.plot(rounds, values, markevery=math.ceil(len(rounds) / 8), **look)
 
 
-def blocks(members: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int, int]]:
+class Block(NamedTuple):
+    """A rectangle of adjacent clients (rows) that are in one group in adjacent rounds (columns), counted from 0."""
+
+    node: int
+    first_row: int
+    last_row: int
+    first_column: int
+    last_column: int
+
+
+def blocks(members: Sequence[Sequence[int]]) -> list[Block]:
     """Return rectangles of adjacent clients that are in one group in the same rounds.
 
     Args:
@@ -101,24 +118,24 @@ def blocks(members: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int, i
             :class:`~coterie.report.gathered.Gathered`.
 
     Returns:
-        node, first and last row, first and last column of each, counted from 0; sorted by first row
-        and first column.
+        The blocks, sorted by first row and first column.
 
     Example:
-        >>> blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])
+        >>> [tuple(block) for block in blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])]
         [(0, 0, 2, 0, 1), (1, 0, 1, 2, 2), (2, 2, 3, 2, 2)]
     """
-    finished: list[tuple[int, int, int, int, int]] = []
+    finished: list[Block] = []
     # (node, first column, last column) -> the row at which the block begins
     unfinished: dict[tuple[int, int, int], int] = {}
-    for row, nodes in enumerate([*members, ()]):  # after the last row, all blocks end
+    # The empty row after the last one ends all blocks.
+    for row, nodes in enumerate([*members, ()]):
         spans = _spans(nodes)
-        for span, top in unfinished.items():
+        for span, first_row in unfinished.items():
             if span not in spans:
-                node, first, last = span
-                finished.append((node, top, row - 1, first, last))
+                node, first_column, last_column = span
+                finished.append(Block(node, first_row, row - 1, first_column, last_column))
         unfinished = {span: unfinished.get(span, row) for span in spans}
-    return sorted(finished, key=lambda block: (block[1], block[3]))
+    return sorted(finished, key=lambda block: (block.first_row, block.first_column))
 
 
 def _spans(nodes: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -128,7 +145,8 @@ def _spans(nodes: Sequence[int]) -> list[tuple[int, int, int]]:
         if node < 0:
             continue
         if column and nodes[column - 1] == node:
-            spans[-1] = (node, spans[-1][1], column)
+            _, first_column, _ = spans[-1]
+            spans[-1] = (node, first_column, column)
         else:
             spans.append((node, column, column))
     return spans
@@ -136,9 +154,9 @@ def _spans(nodes: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _groups(run: Gathered) -> Figure:
     """Draw the groups over the rounds: a row per client, a block per group."""
-    rectangles = blocks(run.members)
+    group_blocks = blocks(run.members)
     looks = Looks(run)
-    if not rectangles:
+    if not group_blocks:
         raise UserError(
             f"{run.folder} has no groups recorded: no client was in a group in any of its {len(run.lines)} rounds"
         )
@@ -146,21 +164,22 @@ def _groups(run: Gathered) -> Figure:
     height = min(max(LINE_HEIGHT * num_clients, MIN_HEIGHT), MAX_HEIGHT)
     row_height = height / num_clients
     drawing, ((axes,),) = panels(1, width=PAGE, height=height + 0.45)
-    edges = np.array(
-        [
-            [first + 0.5, last + 1.5, top - 0.5, bottom + 0.5]
-            for _, top, bottom, first, last in rectangles
-        ]
-    )
-    corners = edges[:, [[0, 2], [1, 2], [1, 3], [0, 3]]]  # (blocks, 4, 2)
+    # 1. The blocks. Column c is round c + 1.
+    edges = []
+    for block in group_blocks:
+        left = block.first_column + 0.5
+        right = block.last_column + 1.5
+        edges.append([left, right, block.first_row - 0.5, block.last_row + 0.5])
+    corners = np.array(edges)[:, [[0, 2], [1, 2], [1, 3], [0, 3]]]  # (blocks, 4, 2)
     polygons = PolyCollection(
         list(corners),
-        facecolor=[looks.area(node) for node, *_ in rectangles],
+        facecolor=[looks.area(block.node) for block in group_blocks],
         edgecolor="white",
         linewidth=min(0.8, 18 * row_height),
     )
-    polygons.set_rasterized(len(rectangles) > MAX_VECTOR_BLOCKS)
+    polygons.set_rasterized(len(group_blocks) > MAX_VECTOR_BLOCKS)
     axes.add_collection(polygons)
+    # 2. The axes: the first client is at the top.
     _over_rounds(axes, run)
     axes.set(xlim=(0.5, len(run.lines) + 0.5), ylim=(num_clients - 0.5, -0.5))
     axes.spines[:].set_visible(False)
@@ -175,12 +194,16 @@ def _groups(run: Gathered) -> Figure:
             va="center",
             fontsize=8,
         )
-    axes.tick_params(axis="y", length=0, pad=18 if looks.truth else 4)
-    _name_ended_groups(axes, run, looks, rectangles, row_height)
+    axes.tick_params(axis="y", length=0, pad=18 if looks.colour_of_truth else 4)
+    # 3. Names, and the true groups.
+    _name_ended_groups(axes, run, looks, group_blocks, row_height)
     _draw_true_groups(axes, run, looks, row_height)
     _name_current_groups(axes, run, row_height)
     return drawing
 
+
+LETTER_WIDTH = 0.08
+"""The width of a letter of a name, in inches."""
 
 MIDDLE: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
 """The style of names in the middle of blocks."""
@@ -190,25 +213,29 @@ def _name_ended_groups(
     axes: Axes,
     run: Gathered,
     looks: Looks,
-    rectangles: Sequence[Sequence[int]],
+    group_blocks: Sequence[Block],
     row_height: float,
 ) -> None:
     """Write the names of groups that ended into their blocks, where there is room."""
-    column_width = PAGE / len(run.lines) * 0.75  # about, in inches
-    for node, top, bottom, first, last in rectangles:
-        name = f"G{node}"
-        width = (last - first + 1) * column_width
-        height = (bottom - top + 1) * row_height
-        if node not in looks.now and height > LINE_HEIGHT and width > 0.08 * len(name):
-            axes.text((first + last) / 2 + 1, (top + bottom) / 2, name, **MIDDLE)
+    # About three quarters of the width of the page are left for the blocks.
+    column_width = PAGE / len(run.lines) * 0.75
+    for block in group_blocks:
+        if block.node in looks.number_of_node:
+            continue
+        group_name = f"G{block.node}"
+        block_width = (block.last_column - block.first_column + 1) * column_width
+        block_height = (block.last_row - block.first_row + 1) * row_height
+        if block_height > LINE_HEIGHT and block_width > LETTER_WIDTH * len(group_name):
+            middle_round = (block.first_column + block.last_column) / 2 + 1
+            middle_row = (block.first_row + block.last_row) / 2
+            axes.text(middle_round, middle_row, group_name, **MIDDLE)
 
 
 def _draw_true_groups(axes: Axes, run: Gathered, looks: Looks, row_height: float) -> None:
     """Draw the true groups as stripes at the left, with a letter where there is room."""
     for number, start, end in _stripes(run, run.clients):
-        axes.axhspan(
-            start, end, -0.03, -0.008, color=looks.truth[number], linewidth=0, clip_on=False
-        )
+        colour = looks.colour_of_truth[number]
+        axes.axhspan(start, end, -0.03, -0.008, color=colour, linewidth=0, clip_on=False)
         if (end - start) * row_height > LINE_HEIGHT * 0.8:
             letter = chr(ord("A") + number) if number < 26 else f"T{number}"
             axes.text(
@@ -223,32 +250,34 @@ def _draw_true_groups(axes: Axes, run: Gathered, looks: Looks, row_height: float
 def _stripes(run: Gathered, clients: Sequence[ClientId]) -> Iterator[tuple[int, float, float]]:
     """Yield (number, first edge, last edge) of the true groups of clients in adjacent rows; nothing if they are not known."""
     truth = run.truth
-    for number, first, last, *_ in blocks([[truth.get(client, -1)] for client in clients]):
-        yield number, first - 0.5, last + 0.5
+    for block in blocks([[truth.get(client, -1)] for client in clients]):
+        yield block.node, block.first_row - 0.5, block.last_row + 0.5
 
 
 def _name_current_groups(axes: Axes, run: Gathered, row_height: float) -> None:
     """Write name, size and last tested mean score to the right of the current groups that are large enough."""
-    rows_of: dict[int, list[int]] = {}
+    rows_of_node: dict[int, list[int]] = {}
     for row, nodes in enumerate(run.members):
-        rows_of.setdefault(nodes[-1], []).append(row)
-    rows_of.pop(-1, None)  # clients in no group
+        rows_of_node.setdefault(nodes[-1], []).append(row)
+    # Clients in no group.
+    rows_of_node.pop(-1, None)
     labels = {}
-    for node, rows in rows_of.items():
+    for node, rows in rows_of_node.items():
         if len(rows) * row_height > LINE_HEIGHT * 0.8:
             score = last_scores(run.nodes[node], run)["score"]
             label = f"G{node}, {count(len(rows), 'client')}"
             if score is not None:
                 label = f"{label}, {score:.2f}"
-            labels[(rows[0] + rows[-1]) / 2] = label
-    right = axes.secondary_yaxis("right")
-    right.spines[:].set_visible(False)
-    right.set_yticks(list(labels), list(labels.values()))
-    right.tick_params(length=0)
-    num_unnamed = len(rows_of) - len(labels)
+            middle_row = (rows[0] + rows[-1]) / 2
+            labels[middle_row] = label
+    right_axis = axes.secondary_yaxis("right")
+    right_axis.spines[:].set_visible(False)
+    right_axis.set_yticks(list(labels), list(labels.values()))
+    right_axis.tick_params(length=0)
+    num_unnamed = len(rows_of_node) - len(labels)
     if num_unnamed:
-        small = f"{num_unnamed} {'smaller groups' if labels else 'groups, all small'}"
-        axes.text(1.01, -0.01, small, transform=axes.transAxes, va="top", fontsize=7)
+        remark = f"{num_unnamed} {'smaller groups' if labels else 'groups, all small'}"
+        axes.text(1.01, -0.01, remark, transform=axes.transAxes, va="top", fontsize=7)
 
 
 def _scores(run: Gathered, metric: str) -> Figure:
@@ -257,8 +286,8 @@ def _scores(run: Gathered, metric: str) -> Figure:
     group_values = _honest_values(run, client_values)
     if not group_values:
         raise UserError(f"{run.folder} has no {metric} recorded: {_why_no_scores(run, metric)}")
-    by_tests = sorted(group_values, key=lambda node: (-len(group_values[node]), node))
-    nodes = sorted(by_tests[:MAX_GROUP_CURVES])
+    most_tested_first = sorted(group_values, key=lambda node: (-len(group_values[node]), node))
+    nodes = sorted(most_tested_first[:MAX_GROUP_CURVES])
     height = 2.1 + LINE_HEIGHT * math.ceil((len(nodes) + 2) / 2)
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
     looks = Looks(run)
@@ -268,16 +297,20 @@ def _scores(run: Gathered, metric: str) -> Figure:
         _draw_clients(axes, run, looks, client_values)
     draws_bands = not draws_clients and len(nodes) <= MAX_GROUP_CURVES // 2
     # 2. A line for each group.
-    pools = pooled_scores(run).get(metric)
+    pooled_values = pooled_scores(run).get(metric)
     for node in nodes:
-        by_round = dict(sorted(group_values[node].items()))
-        group_pools = None if pools is None else pools.get(str(node), {})
-        _group(axes, run, looks, node, by_round, group_pools, draws_bands)
+        values_by_round = dict(sorted(group_values[node].items()))
+        pooled_by_round = None if pooled_values is None else pooled_values.get(str(node), {})
+        if draws_bands:
+            _draw_band(axes, looks, node, values_by_round)
+        _draw_group(axes, run, looks, node, values_by_round, pooled_by_round)
     # 3. The rounds in which groups changed.
-    changes = sorted({number for number, _, note in run.notes if len(note["parts"]) > 1})
-    for number in changes if len(changes) <= MAX_SINGLE_ITEMS else ():
-        label = "groups changed" if number == changes[0] else None
-        axes.axvline(number, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
+    changes = sorted({round for round, _, note in run.notes if len(note["parts"]) > 1})
+    if len(changes) <= MAX_SINGLE_ITEMS:
+        for round in changes:
+            # The legend names the first line only.
+            label = "groups changed" if round == changes[0] else None
+            axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
     axes.set_ylabel(metric)
     _over_rounds(axes, run)
     drawing.legend(
@@ -291,12 +324,12 @@ def _values_by_round(run: Gathered, metric: str) -> dict[ClientId, dict[int, flo
     tests_of_client = client_tests(run.lines)
     client_values: dict[ClientId, dict[int, float]] = {}
     for client in run.clients:
-        values = {}
+        value_of_round = {}
         for index, entry in tests_of_client.get(client, {}).items():
             value = entry.get(metric)
             if value is not None:
-                values[index + 1] = value
-        client_values[client] = values
+                value_of_round[index + 1] = value
+        client_values[client] = value_of_round
     return client_values
 
 
@@ -309,14 +342,15 @@ def _honest_values(
     for client, nodes in zip(run.clients, run.members, strict=True):
         if client in adversaries:
             continue
-        for number, value in client_values[client].items():
-            node = nodes[number - 1]
+        for round, value in client_values[client].items():
+            node = nodes[round - 1]
             if node >= 0:
-                group_values.setdefault(node, {}).setdefault(number, []).append(value)
+                group_values.setdefault(node, {}).setdefault(round, []).append(value)
     return group_values
 
 
 def _why_no_scores(run: Gathered, metric: str) -> str:
+    """Return why a run has no values of a metric to draw."""
     tested_indices: set[int] = set()
     for tests in client_tests(run.lines).values():
         tested_indices.update(index for index, entry in tests.items() if metric in entry)
@@ -335,12 +369,13 @@ def _draw_clients(
     client_values: Mapping[ClientId, Mapping[int, float]],
 ) -> None:
     """Draw a thin line for each client, in the colour of its current group."""
+    # The legend names the first line only.
     label: str | None = "single clients"
     for client, nodes in zip(run.clients, run.members, strict=True):
-        values = client_values[client]
+        value_of_round = client_values[client]
         axes.plot(
-            list(values),
-            list(values.values()),
+            list(value_of_round),
+            list(value_of_round.values()),
             color=looks.area(nodes[-1]),
             linewidth=0.5,
             alpha=0.6,
@@ -349,51 +384,57 @@ def _draw_clients(
         label = None
 
 
-def _group(
+def _draw_band(
+    axes: Axes, looks: Looks, node: int, values_by_round: Mapping[int, list[float]]
+) -> None:
+    """Draw the middle 80 % of a group's values by round as a band."""
+    quantiles = [np.quantile(values, (0.1, 0.9)) for values in values_by_round.values()]
+    lower, upper = np.transpose(quantiles)
+    colour = looks.line(node)["color"]
+    axes.fill_between(list(values_by_round), lower, upper, color=colour, alpha=0.18, linewidth=0)
+
+
+def _draw_group(
     axes: Axes,
     run: Gathered,
     looks: Looks,
     node: int,
-    values: Mapping[int, list[float]],
-    pools: Mapping[int, float] | None,
-    band: bool,
+    values_by_round: Mapping[int, list[float]],
+    pooled_by_round: Mapping[int, float] | None,
 ) -> None:
-    """Draw the means of a group's values by round, or its pooled values, and the middle 80 % of the values as a band."""
-    if band:
-        low, high = np.transpose([np.quantile(row, (0.1, 0.9)) for row in values.values()])
-        axes.fill_between(
-            list(values), low, high, color=looks.line(node)["color"], alpha=0.18, linewidth=0
-        )
-    is_current = node in looks.now
-    until = "" if is_current else f", until {run.nodes[node].last}"
-    label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{until})"
-    means = [
-        float(np.mean(row)) if pools is None else pools.get(round, math.nan)
-        for round, row in values.items()
-    ]
+    """Draw the means of a group's values by round, or its pooled values, as a line."""
+    heights = []
+    for round, values in values_by_round.items():
+        if pooled_by_round is None:
+            heights.append(float(np.mean(values)))
+        else:
+            heights.append(pooled_by_round.get(round, math.nan))
+    is_current = node in looks.number_of_node
+    end = "" if is_current else f", until {run.nodes[node].last}"
+    label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{end})"
+    # Current groups are in front of those that ended.
     zorder = 3 if is_current else 2.5
-    _curve(axes, list(values), means, **looks.line(node), label=label, zorder=zorder)
+    _curve(axes, list(values_by_round), heights, **looks.line(node), label=label, zorder=zorder)
 
 
 def _traffic(run: Gathered) -> Figure:
     """Draw the cumulative traffic up to each round, in MB, and the seconds of each round."""
-    by_name = {
-        name: np.array(values, dtype=float) for name, values in round_columns(run.lines).items()
-    }
-    seconds = {
-        name.removeprefix("seconds_"): values
-        for name, values in by_name.items()
-        if name.startswith("seconds_")
-    }
+    columns = round_columns(run.lines)
     megabytes = {
-        "by clients (up)": np.cumsum(by_name["bytes_up"]) / 1e6,
-        "to clients (down)": np.cumsum(by_name["bytes_down"]) / 1e6,
+        "by clients (up)": np.cumsum(np.array(columns["bytes_up"], dtype=float)) / 1e6,
+        "to clients (down)": np.cumsum(np.array(columns["bytes_down"], dtype=float)) / 1e6,
     }
+    seconds = {}
+    for name, values in columns.items():
+        if name.startswith("seconds_"):
+            # None, where a round has no such activity, becomes NaN and leaves a gap.
+            seconds[name.removeprefix("seconds_")] = np.array(values, dtype=float)
     charts_by_label = {"MB sent so far": megabytes, "seconds of each round": seconds}
-    drawing, grid = _grid(2)
-    for axes, (label, series) in zip(grid, charts_by_label.items(), strict=True):
+    drawing, all_axes = _grid(2)
+    rounds = range(1, len(run.lines) + 1)
+    for axes, (label, series) in zip(all_axes, charts_by_label.items(), strict=True):
         for number, (name, values) in enumerate(series.items()):
-            _curve(axes, range(1, len(run.lines) + 1), values, **numbered(number), label=name)
+            _curve(axes, rounds, values, **numbered(number), label=name)
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
         _over_rounds(axes, run)
@@ -432,30 +473,30 @@ def _similarity(run: Gathered, round: int | None) -> Figure:
             layer_title = title if len(matrices) == 1 else f"{title}, {name}"
             layers.append(MatrixLayer(layer_title, measure(matrices[name]), arranged, values))
     looks = Looks(run)
-    drawing, grid = _grid(len(layers), square=True)
-    for axes, layer in zip(grid, layers, strict=True):
+    drawing, all_axes = _grid(len(layers), square=True)
+    for axes, layer in zip(all_axes, layers, strict=True):
         _matrix(axes, run, looks, layer)
     return drawing
 
 
 def _with_matrix(run: Gathered, round: int | None) -> list[tuple[Any, Any]]:
     """Return (line, note) of the matrices of a round; None for the last one that has some."""
-    with_matrix = [
-        (line, note) for line in run.lines for note in line["notes"] if note.get("similarity")
-    ]
-    numbers = sorted({line["round"] for line, _ in with_matrix})
-    if not numbers:
+    notes_with_matrix = []
+    for line in run.lines:
+        notes_with_matrix += [(line, note) for note in line["notes"] if note.get("similarity")]
+    rounds_with_matrix = sorted({line["round"] for line, _ in notes_with_matrix})
+    if not rounds_with_matrix:
         method = run.description["methods"][0]["name"]
         raise UserError(
             f"{run.folder} has no similarities recorded: its method, {method}, kept no matrix in any round"
         )
     if round is None:
-        round = numbers[-1]
-    if round not in numbers:
+        round = rounds_with_matrix[-1]
+    if round not in rounds_with_matrix:
         raise UserError(
-            f"--round {round} has no matrix recorded; there is one of {in_words(numbers)}"
+            f"--round {round} has no matrix recorded; there is one of {in_words(rounds_with_matrix)}"
         )
-    return [(line, note) for line, note in with_matrix if line["round"] == round]
+    return [(line, note) for line, note in notes_with_matrix if line["round"] == round]
 
 
 def scale(matrix: np.ndarray) -> dict[str, Any]:
@@ -468,21 +509,27 @@ def scale(matrix: np.ndarray) -> dict[str, Any]:
     Args:
         matrix: The matrix ``(n, n)``.
     """
-    finite = matrix[np.isfinite(matrix)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    if -1.001 <= low < 0 and high <= 1.001:
-        reach = max(-low, high)
-        return {"cmap": "PuOr_r", "vmin": -reach, "vmax": reach}
-    return {"cmap": "YlGnBu", "vmin": low, "vmax": high if high > low else low + 1}
+    finite_values = matrix[np.isfinite(matrix)]
+    least = float(finite_values.min()) if len(finite_values) else 0.0
+    greatest = float(finite_values.max()) if len(finite_values) else 1.0
+    # Cosines are from -1 to 1, up to rounding. Distances are not negative.
+    if -1.001 <= least < 0 and greatest <= 1.001:
+        limit = max(-least, greatest)
+        return {"cmap": "PuOr_r", "vmin": -limit, "vmax": limit}
+    # A scale needs two different ends.
+    end = greatest if greatest > least else least + 1
+    return {"cmap": "YlGnBu", "vmin": least, "vmax": end}
 
 
 def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None:
+    """Draw a matrix, the borders between its groups, and its true groups."""
     values = layer.values.astype(np.float64)
     clients = layer.arranged.clients
     groups = layer.arranged.groups
     # A row stands for a client, or for a block by its first client.
     edges = layer.arranged.edges
     first_clients = range(len(values)) if edges is None else edges[:-1]
+    # Values that are not known are grey, and so is the diagonal.
     if edges is None:
         np.fill_diagonal(values, np.nan)
     axes.set_facecolor("#808080")
@@ -498,16 +545,17 @@ def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None
         for row in range(1, len(values))
         if groups[first_clients[row]] != groups[first_clients[row] - 1]
     ]
-    for row in borders if len(borders) <= MAX_SINGLE_ITEMS else ():
-        axes.axhline(row - 0.5, color="black", linewidth=0.9)
-        axes.axvline(row - 0.5, color="black", linewidth=0.9)
+    if len(borders) <= MAX_SINGLE_ITEMS:
+        for row in borders:
+            axes.axhline(row - 0.5, color="black", linewidth=0.9)
+            axes.axvline(row - 0.5, color="black", linewidth=0.9)
     # True groups: stripes at the left and at the top.
     for number, start, end in _stripes(run, [clients[i] for i in first_clients]):
-        stripe = {"color": looks.truth[number], "linewidth": 0, "clip_on": False}
+        stripe = {"color": looks.colour_of_truth[number], "linewidth": 0, "clip_on": False}
         axes.axhspan(start, end, -0.045, -0.015, **stripe)
         axes.axvspan(start, end, 1.015, 1.045, **stripe)
     axes.set(xticks=[], yticks=[])
-    axes.set_title(layer.title, pad=14 if looks.truth else None)
+    axes.set_title(layer.title, pad=14 if looks.colour_of_truth else None)
     blocks_note = "" if edges is None else ", means over blocks"
     axes.set_ylabel(f"{len(clients):,} clients{blocks_note}", labelpad=12)
     axes.label_outer()
@@ -522,16 +570,20 @@ def _criteria(run: Gathered) -> Figure:
         raise UserError(
             f"{run.folder} has no criteria recorded: the notes of its method, {method['name']}, have no numbers"
         )
-    drawing, grid = _grid(len(drawn_charts))
+    drawing, all_axes = _grid(len(drawn_charts))
     looks = Looks(run)
-    for axes, chart in zip(grid, drawn_charts, strict=True):
+    for axes, chart in zip(all_axes, drawn_charts, strict=True):
         for level in chart["levels"]:
             _level(axes, level["name"], level["value"])
         axes.set(title=textwrap.fill(chart["title"], 34), ylabel=chart["y"])
         draw = _tree if chart.get("links") else _chart
         draw(axes, run, looks, chart)
-    nodes = {series["node"] for chart in drawn_charts for series in chart["series"]} - {None}
-    named_nodes = sorted(nodes)[-MAX_GROUPS_IN_LEGEND:]
+    # One legend of the groups for all charts. The most recent groups have the greatest ids.
+    drawn_nodes: set[int] = set()
+    for chart in drawn_charts:
+        nodes_of_chart = {series["node"] for series in chart["series"]}
+        drawn_nodes |= nodes_of_chart - {None}
+    named_nodes = sorted(drawn_nodes)[-MAX_GROUPS_IN_LEGEND:]
     if len(named_nodes) > 1:
         handles = [
             Line2D([], [], **{**looks.line(node), "linestyle": ""}, label=f"G{node}")
@@ -564,6 +616,7 @@ def _level(axes: Axes, name: str, value: float) -> None:
 def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     """Draw the series of a chart; a legend explains dashes, and colours if these are not of groups."""
     is_of_groups = any(series["node"] is not None for series in chart["series"])
+    # What the legend explains -> its look.
     legend: dict[str, dict[str, Any]] = {}
     for number, series in enumerate(chart["series"]):
         node = series["node"]
@@ -593,23 +646,28 @@ def _tree(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     leaves = chart["leaves"]
     width = 0.7 if len(links) < 100 else 0.4
     axes.add_collection(LineCollection(links, color="black", linewidth=width))
-    node_of = {client: nodes[-1] for client, nodes in zip(run.clients, run.members, strict=True)}
-    for node in dict.fromkeys(node_of[client] for client in leaves):
-        # SciPy puts leaf i at 10 i + 5.
-        places = [10 * i + 5 for i, client in enumerate(leaves) if node_of[client] == node]
+    node_of_client = {
+        client: nodes[-1] for client, nodes in zip(run.clients, run.members, strict=True)
+    }
+    # SciPy puts leaf i at 10 i + 5.
+    positions_of_node: dict[int, list[int]] = {}
+    for i, client in enumerate(leaves):
+        positions_of_node.setdefault(node_of_client[client], []).append(10 * i + 5)
+    for node, positions in positions_of_node.items():
         look = looks.line(node) if node >= 0 else {"color": GREY, "marker": "."}
         axes.plot(
-            places,
-            [0] * len(places),
+            positions,
+            [0] * len(positions),
             **{**look, "linestyle": "", "clip_on": False},
             markersize=3.5 if len(leaves) <= 100 else 1.5,
             zorder=4,
         )
     axes.set(xlabel="client", xlim=(0, 10 * len(leaves)))
-    top = max(height for link in links for _, height in link)
+    tree_height = max(max(height for _, height in link) for link in links)
     # A threshold far above would flatten the tree.
-    visible_levels = [level["value"] for level in chart["levels"] if level["value"] < 2 * top]
-    axes.set_ylim(0, 1.05 * max([top, *visible_levels]))
+    levels = [level["value"] for level in chart["levels"]]
+    visible_levels = [level for level in levels if level < 2 * tree_height]
+    axes.set_ylim(0, 1.05 * max([tree_height, *visible_levels]))
     named_leaves = leaves if len(leaves) <= MAX_SINGLE_ITEMS // 2 else ()
     axes.set_xticks(
         [10 * i + 5 for i in range(len(named_leaves))],

@@ -36,39 +36,49 @@ class Looks:
         run: The run.
 
     Attributes:
-        now: Node of a current group -> its number, from the top.
-        truth: Number of a true group -> colour.
+        number_of_node: Node of a current group -> its number, from the top.
+        colour_of_truth: Number of a true group -> colour.
         has_many_groups: Whether the run has more than :data:`MAX_GREY_GROUPS` groups.
     """
 
     def __init__(self, run: Gathered) -> None:
-        present = dict.fromkeys(places[-1] for places in run.members if places[-1] >= 0)
-        self.now = {node: number for number, node in enumerate(present)}
+        last_nodes = (nodes[-1] for nodes in run.members)
+        current_nodes = dict.fromkeys(node for node in last_nodes if node >= 0)
+        self.number_of_node = {node: number for number, node in enumerate(current_nodes)}
         self.has_many_groups = len(run.nodes) > MAX_GREY_GROUPS
-        self.truth = self._truths(run)
+        self.colour_of_truth = self._choose_colours(run)
 
-    def _truths(self, run: Gathered) -> dict[int, str]:
+    def _choose_colours(self, run: Gathered) -> dict[int, str]:
         """Give each true group the colour of the group with most of its members: larger shares first, each colour once."""
         truth = run.truth
-        shares: dict[int, Counter[int]] = {number: Counter() for number in set(truth.values())}
-        for client, places in zip(run.clients, run.members, strict=True):
-            if client in truth and places[-1] in self.now:
-                shares[truth[client]][self.now[places[-1]]] += 1
+        # Number of a true group -> number of a current group -> how many clients are in both.
+        common_clients: dict[int, Counter[int]] = {
+            number: Counter() for number in set(truth.values())
+        }
+        for client, nodes in zip(run.clients, run.members, strict=True):
+            if client in truth and nodes[-1] in self.number_of_node:
+                common_clients[truth[client]][self.number_of_node[nodes[-1]]] += 1
+
+        def largest_share_first(number: int) -> tuple[int, int]:
+            return -max(common_clients[number].values(), default=0), number
+
         colours: dict[int, str] = {}
-        for number in sorted(shares, key=lambda i: (-max(shares[i].values(), default=0), i)):
+        for number in sorted(common_clients, key=largest_share_first):
             preferred = [
-                COLOURS[group] for group, _ in shares[number].most_common() if group < len(COLOURS)
+                COLOURS[group]
+                for group, _ in common_clients[number].most_common()
+                if group < len(COLOURS)
             ]
             used = set(colours.values())
-            free = [colour for colour in [*preferred, *COLOURS] if colour not in used]
-            colours[number] = free[0] if free else COLOURS[number % len(COLOURS)]
+            unused = [colour for colour in [*preferred, *COLOURS] if colour not in used]
+            colours[number] = unused[0] if unused else COLOURS[number % len(COLOURS)]
         return colours
 
     def area(self, node: int) -> str:
         """Return the colour of a group's block."""
-        if node not in self.now and not self.has_many_groups:
+        if node not in self.number_of_node and not self.has_many_groups:
             return ENDED
-        return COLOURS[self.now.get(node, node) % len(COLOURS)]
+        return COLOURS[self.number_of_node.get(node, node) % len(COLOURS)]
 
     def line(self, node: int) -> dict[str, Any]:
         """Return the colour, marker and dash of a group's line.
@@ -79,7 +89,7 @@ class Looks:
         Args:
             node: The group.
         """
-        if node not in self.now:
+        if node not in self.number_of_node:
             return {**numbered(node), "color": GREY, "linestyle": "--"}
-        number = self.now[node]
+        number = self.number_of_node[node]
         return {**numbered(number), "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}

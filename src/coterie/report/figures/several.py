@@ -28,21 +28,23 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
     """
     metric = kind
     if kind == "score":
-        mains = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
-        if len(mains) > 1:
+        main_metrics = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
+        if len(main_metrics) > 1:
             raise UserError(
-                f"these runs have different main metrics, {' and '.join(mains)}: a figure of score needs one"
+                f"these runs have different main metrics, {' and '.join(main_metrics)}: a figure of score needs one"
             )
-        metric = mains[0]
-    curves = [_bytes_so_far(run) if kind == "traffic" else _scores(run, metric) for run in runs]
-    drawing, ((axes,),) = panels(
-        1, width=COLUMN, height=2.1 + LINE_HEIGHT * math.ceil((len(runs) + 1) / 2)
-    )
-    for number, (label, values) in enumerate(zip(_labels(runs), curves, strict=True)):
+        metric = main_metrics[0]
+    curves = []
+    for run in runs:
+        curves.append(_bytes_so_far(run) if kind == "traffic" else _scores(run, metric))
+    # Below the axes is a legend with two columns.
+    height = 2.1 + LINE_HEIGHT * math.ceil((len(runs) + 1) / 2)
+    drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
+    for number, (label, value_of_round) in enumerate(zip(_labels(runs), curves, strict=True)):
         axes.plot(
-            list(values),
-            list(values.values()),
-            markevery=math.ceil(len(values) / 8),
+            list(value_of_round),
+            list(value_of_round.values()),
+            markevery=math.ceil(len(value_of_round) / 8),
             **numbered(number),
             label=label,
         )
@@ -57,30 +59,34 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
 
 
 def _scores(run: Gathered, metric: str) -> dict[int, float]:
-    """Round -> the metric over the honest clients, as in summaries."""
-    means = {line["round"]: spread(line, metric)["mean"] for line in run.lines if line["tested"]}
-    measured = {number: mean for number, mean in means.items() if not math.isnan(mean)}
-    if not measured:
+    """Return round -> the metric over the honest clients, as in summaries."""
+    mean_of_round = {}
+    for line in run.lines:
+        if line["tested"]:
+            mean = spread(line, metric)["mean"]
+            if not math.isnan(mean):
+                mean_of_round[line["round"]] = mean
+    if not mean_of_round:
         raise UserError(
             f"{run.folder} has no {metric} recorded: none of its {len(run.lines)} rounds was tested for it"
         )
-    return measured
+    return mean_of_round
 
 
 def _bytes_so_far(run: Gathered) -> dict[int, float]:
-    """Round -> MB that clients and server have sent up to it."""
+    """Return round -> MB that clients and server have sent up to it."""
     round_bytes = [line["bytes_up"] + line["bytes_down"] for line in run.lines]
     return dict(enumerate((np.cumsum(round_bytes) / 1e6).tolist(), 1))
 
 
 def _labels(runs: Sequence[Gathered]) -> list[str]:
-    """The method of each run, with its seed or its folder where that is needed to tell runs apart."""
-    names = [str(run.description["methods"][0]["name"]) for run in runs]
+    """Return the method of each run, with its seed or its folder where that is needed to tell runs apart."""
+    labels = [str(run.description["methods"][0]["name"]) for run in runs]
     additions: list[Callable[[Gathered], str]] = [
         lambda run: f" seed {run.description['seeds'][0]}",
         lambda run: f", {run.folder.parent.name}/{run.folder.name}",
     ]
     for addition in additions:
-        if len(set(names)) < len(names):
-            names = [name + addition(run) for name, run in zip(names, runs, strict=True)]
-    return names
+        if len(set(labels)) < len(labels):
+            labels = [label + addition(run) for label, run in zip(labels, runs, strict=True)]
+    return labels

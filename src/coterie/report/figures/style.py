@@ -25,22 +25,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # M. Okabe, K. Ito, "Color Universal Design", 2008.
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#D55E00",
-    "#CC79A7",
-    "#56B4E9",
-    "#F0E442",
-)
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+RED = "#D55E00"
+PURPLE = "#CC79A7"
+SKY = "#56B4E9"
+YELLOW = "#F0E442"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, YELLOW)
 GREY = "#777777"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 
-COLUMN, PAGE = 3.5, 7.2
-"""Widths in inches: of one column of a journal, and of both."""
+COLUMN = 3.5
+"""Width in inches of a column of a journal."""
+
+PAGE = 7.2
+"""Width in inches of a page of a journal, which has two columns."""
 
 LINE_HEIGHT = 0.14
 """Height in inches of a line of small print."""
@@ -64,7 +65,7 @@ STYLE = {
     "svg.hashsalt": "coterie",
 }
 
-UNSAID = {".pdf": "CreationDate", ".png": "Software", ".svg": "Date"}
+OMITTED_METADATA = {".pdf": "CreationDate", ".png": "Software", ".svg": "Date"}
 """Suffix of a figure -> the metadata that it omits, so that the same numbers make the same file."""
 
 
@@ -97,7 +98,7 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
 
     Args:
         figure: A function that draws the figure.
-        files: Paths with a suffix in :data:`UNSAID`.
+        files: Paths with a suffix in :data:`OMITTED_METADATA`.
 
     Returns:
         The paths of the files.
@@ -108,12 +109,11 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # its keys can be any
         drawing = figure()
         for path in files:
-            data = io.BytesIO()
-            drawing.savefig(
-                data, format=path.suffix[1:].lower(), metadata={UNSAID[path.suffix.lower()]: None}
-            )
+            suffix = path.suffix.lower()
+            image = io.BytesIO()
+            drawing.savefig(image, format=suffix[1:], metadata={OMITTED_METADATA[suffix]: None})
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, data.getvalue())
+            write_whole(path, image.getvalue())
     return files
 
 
