@@ -424,11 +424,11 @@ def _traffic(run: Gathered) -> Figure:
         "by clients (up)": np.cumsum(np.array(columns["bytes_up"], dtype=float)) / 1e6,
         "to clients (down)": np.cumsum(np.array(columns["bytes_down"], dtype=float)) / 1e6,
     }
-    seconds = {}
-    for name, values in columns.items():
+    seconds: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
         if name.startswith("seconds_"):
             # None, where a round has no such activity, becomes NaN and leaves a gap.
-            seconds[name.removeprefix("seconds_")] = np.array(values, dtype=float)
+            seconds[name.removeprefix("seconds_")] = np.array(column, dtype=float)
     charts_by_label = {"MB sent so far": megabytes, "seconds of each round": seconds}
     drawing, all_axes = _grid(2)
     rounds = range(1, len(run.lines) + 1)
