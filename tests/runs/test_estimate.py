@@ -50,7 +50,7 @@ def test_exchanges_and_tasks_are_those_of_the_run(
     method: str | dict[str, Any], tmp_path: Path
 ) -> None:
     one = experiment(method)
-    (found,) = estimate(one, patience=FOREVER)
+    (found,) = estimate(one, max_seconds=FOREVER)
     lines = recorded(one, tmp_path / "run")
     assert found.exchanges == sum(line["exchanges"] for line in lines)
     assert found.asked == sum(line["asked"] for line in lines)
@@ -62,17 +62,17 @@ def test_exchanges_and_tasks_are_those_of_the_run(
 
 def test_rounds_that_are_not_made_count_like_the_first_ones() -> None:
     one = experiment("ifca", rounds=400)
-    (short,) = estimate(one, patience=0)
+    (short,) = estimate(one, max_seconds=0)
     assert short.exchanges == pytest.approx(400, rel=0.3)
     assert short.evaluations == pytest.approx(400 * 12 * 4, rel=0.3)
 
 
 def test_some_clients_represent_all(monkeypatch: pytest.MonkeyPatch) -> None:
     one = experiment("ifca", "fedper", {"name": "cfl", "split_rounds": [2]})
-    exact = estimate(one, patience=FOREVER)
-    monkeypatch.setattr("coterie.runs.estimate.LEAST", 6)
-    monkeypatch.setattr("coterie.runs.estimate.NUMBERS", 0)
-    for few, whole in zip(estimate(one, patience=FOREVER), exact, strict=True):
+    exact = estimate(one, max_seconds=FOREVER)
+    monkeypatch.setattr("coterie.runs.estimate.MIN_CLIENTS", 6)
+    monkeypatch.setattr("coterie.runs.estimate.MAX_UPDATE_NUMBERS", 0)
+    for few, whole in zip(estimate(one, max_seconds=FOREVER), exact, strict=True):
         assert few.asked == pytest.approx(whole.asked)
         assert few.evaluations == pytest.approx(whole.evaluations)
         assert few.disk == pytest.approx(whole.disk, rel=0.4)
@@ -82,7 +82,12 @@ def test_some_clients_represent_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def timed(method: str | dict[str, Any] = "fedavg", **settings: Any) -> float:
     """The estimated seconds of a method if each example takes one second, in training and in tests, and nothing else counts."""
     one = experiment(method, rounds=4, **settings)
-    costs = _Costs(task=0.0, trained=1.0, tried=1.0, width=settings.get("width") or 1)
+    costs = _Costs(
+        task=0.0,
+        trained_example=1.0,
+        tested_example=1.0,
+        block_width=settings.get("width") or 1,
+    )
     return _FirstRounds(one, one.methods[0], one.world(0), costs, FOREVER).estimate().seconds
 
 
@@ -138,7 +143,7 @@ def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(
     method: str | dict[str, Any], tmp_path: Path
 ) -> None:
     one = experiment(method)
-    (found,) = estimate(one, patience=FOREVER)
+    (found,) = estimate(one, max_seconds=FOREVER)
     recorded(one, tmp_path / "run")
     written = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())
     assert written / 2 < found.disk < written * 2
@@ -146,7 +151,7 @@ def test_the_disk_is_what_a_run_writes_within_a_factor_of_two(
 
 def test_more_checkpoints_take_more() -> None:
     few, many = (
-        estimate(experiment("fedavg", checkpoints_kept=kept), patience=FOREVER)[0].disk
+        estimate(experiment("fedavg", checkpoints_kept=kept), max_seconds=FOREVER)[0].disk
         for kept in (1, 5)
     )
     assert many > 1.5 * few
@@ -167,7 +172,7 @@ def test_shared_matrices_are_as_large_as_estimated(
     monkeypatch.setattr(ClientPool, "_reserve", watched)
     for _ in inprocess.rounds(one.methods[0], one.world(0), rounds=3, workers=1):
         pass
-    assert 4 * played.numbers == pytest.approx(taken[0], rel=0.25)
+    assert 4 * played.held_numbers == pytest.approx(taken[0], rel=0.25)
 
 
 def test_data_that_clients_share_are_counted_once() -> None:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from coterie.boundary import Wire
-from coterie.core import Assignment, Method, Plan, Position, Round, Task, Training
+from coterie.core import Assignment, Client, Method, Plan, Position, Round, Task, Training
 from coterie.data.batches import tensors
 from coterie.data.world import ClientData, World
 from coterie.engines import rounds as inprocess
@@ -36,17 +36,32 @@ from coterie.records import codec
 from coterie.records.record import line, to_json
 from coterie.runs.experiment import Experiment
 
-PATIENCE = 0.8
+MAX_SECONDS = 0.8
 """Seconds for the first rounds of all methods together; each method makes two rounds or more."""
-LEAST, NUMBERS = 10, 1 << 25
-"""Clients in the first rounds, at least; numbers in the updates of more clients, at most."""
-SHORT, LONG = 8, 0.2
-"""Examples of each client in the first rounds; seconds that are enough for a measurement."""
-TESTED, SCORE = 64, 0.123456789012345678
-"""Examples of a client with which a test is timed; a score that is as long as others when it is
-recorded."""
-PROCESS, WORKER = 280e6, 40e6
-"""Bytes that Python and PyTorch need in the first process, and in each worker."""
+
+MIN_CLIENTS = 10
+"""Clients in the first rounds, at least."""
+
+MAX_UPDATE_NUMBERS = 1 << 25
+"""Numbers in the updates of more clients than :data:`MIN_CLIENTS`, at most."""
+
+TRAINED_EXAMPLES = 8
+"""Examples of each client in the first rounds."""
+
+ENOUGH_SECONDS = 0.2
+"""Seconds that are enough for a measurement."""
+
+TESTED_EXAMPLES = 64
+"""Examples of a client with which a test is timed."""
+
+LONG_SCORE = 0.123456789012345678
+"""A score that is as long as others when it is recorded."""
+
+PROCESS_BYTES = 280e6
+"""Bytes that Python and PyTorch need in the first process."""
+
+WORKER_BYTES = 40e6
+"""Bytes that Python and PyTorch need in each worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,117 +87,158 @@ class Estimate:
     evaluations: float
 
 
-def estimate(experiment: Experiment, patience: float = PATIENCE) -> tuple[Estimate, ...]:
+def estimate(experiment: Experiment, max_seconds: float = MAX_SECONDS) -> tuple[Estimate, ...]:
     """Estimate what an experiment will need.
 
     Args:
         experiment: The experiment.
-        patience: Seconds for the first rounds of all methods together.
+        max_seconds: Seconds for the first rounds of all methods together.
 
     Returns:
         One estimate per method.
     """
-    world = experiment.world(experiment.seeds[0])
-    wire, _ = inprocess.setup(
-        experiment.methods[0], world, experiment.seeds[0], experiment.boundary
-    )
-    costs, each = _probe(world, wire, experiment.hardware()), patience / len(experiment.methods)
+    methods = experiment.methods
+    seed = experiment.seeds[0]
+    world = experiment.world(seed)
+    wire, _ = inprocess.setup(methods[0], world, seed, experiment.boundary)
+    costs = _measured_costs(world, wire, experiment.hardware())
+    max_seconds_each = max_seconds / len(methods)
     return tuple(
-        _FirstRounds(experiment, method, world, costs, each).estimate()
-        for method in experiment.methods
+        _FirstRounds(experiment, method, world, costs, max_seconds_each).estimate()
+        for method in methods
     )
 
 
 def together(estimates: Sequence[Estimate], seeds: int) -> Estimate:
     """The estimate for all runs of an experiment, one after the other, with ``seeds`` seeds."""
     added = ("seconds", "disk", "exchanges", "asked", "evaluations")
-    sums = {name: seeds * sum(getattr(one, name) for one in estimates) for name in added}
-    return Estimate(method="all", memory=max(one.memory for one in estimates), **sums)
+    sums = {
+        name: seeds * sum(getattr(of_method, name) for of_method in estimates) for name in added
+    }
+    memory = max(of_method.memory for of_method in estimates)
+    return Estimate(method="all", memory=memory, **sums)
 
 
-def _seen(how: Training, size: int, epochs: int | None = None) -> int:
+# ----------------------------------------------------------------------------------------------------
+# The examples that a task trains on.
+
+
+def _examples_in_steps(training: Training, size: int, epochs: int | None = None) -> int:
     """Examples in the steps of one training on ``size`` examples; ``epochs`` replaces the epochs or steps if given."""
-    if epochs is None and how.steps is not None:
-        return how.steps * min(how.batch or size, size)
-    return size * (how.epochs if epochs is None else epochs)
+    if epochs is None and training.steps is not None:
+        return training.steps * min(training.batch or size, size)
+    return size * (training.epochs if epochs is None else epochs)
 
 
-def _update(task: Task, how: Training, size: int) -> int:
+def _examples_of_update(task: Task, training: Training, size: int) -> int:
     """Examples in the steps that give one update, in all stages."""
-    return (
-        sum(_seen(how, size, stage.epochs) for stage in task.stages)
-        if task.stages
-        else _seen(how, size)
-    )
+    if not task.stages:
+        return _examples_in_steps(training, size)
+    return sum(_examples_in_steps(training, size, stage.epochs) for stage in task.stages)
 
 
-def _second(task: Task, how: Training, size: int) -> int:
+def _examples_of_personal_model(task: Task, training: Training, size: int) -> int:
     """Examples in the steps for a client's personal model, and for an update that halves do not give it."""
     if task.personal is None:
         return 0
-    return _seen(how, size, task.personal.epochs) + (_update(task, how, size) if task.halves else 0)
+    of_update = _examples_of_update(task, training, size) if task.halves else 0
+    return _examples_in_steps(training, size, task.personal.epochs) + of_update
 
 
-def _one_step(task: Task, how: Training) -> Task:
+def _with_one_step(task: Task, training: Training) -> Task:
     """The task with one step in each stage, and one for a personal model."""
-    personal = task.personal and replace(task.personal, epochs=None)
-    stages = tuple(replace(stage, epochs=None) for stage in task.stages)
     return replace(
-        task, training=replace(how, steps=1), epochs=None, stages=stages, personal=personal
+        task,
+        training=replace(training, steps=1),
+        epochs=None,
+        stages=tuple(replace(stage, epochs=None) for stage in task.stages),
+        personal=task.personal and replace(task.personal, epochs=None),
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The speed of this machine.
 
 
 class _Costs(NamedTuple):
-    """The seconds of one process for a task besides its steps, for an example in training and in a test; clients in a block."""
+    """The speed of one process.
+
+    Attributes:
+        task: Seconds for a task besides its steps.
+        trained_example: Seconds for an example in training.
+        tested_example: Seconds for an example in a test.
+        block_width: Clients in a block.
+    """
 
     task: float
-    trained: float
-    tried: float
-    width: int
+    trained_example: float
+    tested_example: float
+    block_width: int
 
 
-def _probe(world: World, wire: Wire, hardware: Hardware) -> _Costs:
+def _measured_costs(world: World, wire: Wire, hardware: Hardware) -> _Costs:
     """Measure the costs with one block of clients of medium size."""
     with seeded(0):
         width = hardware.block(world.model(), world)
-    ordered = sorted(world.clients, key=lambda client: len(world.clients[client].train))
-    block = tuple(ordered[max(0, (len(ordered) - width) // 2) :][:width])
-    data = {c: replace(world.clients[c], test=_short(world.clients[c], TESTED).test) for c in block}
-    here = world.attendance.of(data)
-    small = replace(world, clients=data, attendance=here, attacks={}, truth=None, drift=None)
+    by_size = sorted(world.clients, key=lambda client: len(world.clients[client].train))
+    block = tuple(by_size[max(0, (len(by_size) - width) // 2) :][:width])
+    data = {}
+    for client in block:
+        tested = _first_examples(world.clients[client], TESTED_EXAMPLES).test
+        data[client] = replace(world.clients[client], test=tested)
+    block_world = _world_of(world, data)
     models = wire.first_model(0, world.model)[None]
-    served = Assignment(models=models, row=dict.fromkeys(block, 0), groups=(block,))
-    nobody = Position(round=0, exchange=0, state=None)
-    with ClientPool(small, wire, replace(hardware, workers=1, width=width)) as pool:
+    assignment = Assignment(models=models, row=dict.fromkeys(block, 0), groups=(block,))
+    position = Position(round=0, exchange=0, state=None)
+    with ClientPool(block_world, wire, replace(hardware, workers=1, width=width)) as pool:
 
-        def train(steps: int) -> float:
+        def seconds_of(steps: int) -> float:
             task = Task(offered=(0,), training=replace(world.training, steps=steps))
             plan = Plan(models=models, tasks=dict.fromkeys(block, task), need="mean")
-            return _timed(lambda: pool.train(plan, block, {}, (0, 0, 0)))
+            return _seconds_of(lambda: pool.train(plan, block, {}, (0, 0, 0)))
 
-        step = once = train(1)  # the first call fills caches that later calls use
-        if once < LONG:
-            once = min(train(1), train(1))
-            steps = max(2, min(20, int(LONG / once)))
-            step = max(train(steps) - once, 0.0) / (steps - 1)
-        test = min(_timed(lambda: pool.evaluate(served, nobody)) for _ in range(2))
-    examples = sum(
-        min(world.training.batch or len(one.train), len(one.train)) for one in data.values()
+        # The first call fills caches that later calls use: if it was quick, it is not representative.
+        one_step = seconds_of(1)
+        per_step = one_step
+        if one_step < ENOUGH_SECONDS:
+            one_step = min(seconds_of(1), seconds_of(1))
+            steps = max(2, min(20, int(ENOUGH_SECONDS / one_step)))
+            per_step = max(seconds_of(steps) - one_step, 0.0) / (steps - 1)
+        per_test = min(_seconds_of(lambda: pool.evaluate(assignment, position)) for _ in range(2))
+    batch = world.training.batch
+    trained_examples = sum(
+        min(batch or len(of_client.train), len(of_client.train)) for of_client in data.values()
     )
-    tried = sum(len(one.test) for one in data.values())
+    tested_examples = sum(len(of_client.test) for of_client in data.values())
     return _Costs(
-        max(once - step, 0.0) / len(block), step / max(examples, 1), test / max(tried, 1), width
+        task=max(one_step - per_step, 0.0) / len(block),
+        trained_example=per_step / max(trained_examples, 1),
+        tested_example=per_test / max(tested_examples, 1),
+        block_width=width,
     )
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _seconds_of(work: Callable[[], object]) -> float:
+    """The seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
+# ----------------------------------------------------------------------------------------------------
+# The first rounds, with short steps and some of the clients.
+
+
 class _FirstRounds:
-    """The first rounds of a method with some of the clients: as many as the time allows, at least two."""
+    """The first rounds of a method with some of the clients: as many as the time allows, at least two.
+
+    Attributes:
+        work: The work of each round, for all clients, by name.
+        newest: The positions after the newest rounds.
+        held_numbers: The numbers in the models and replies that are held together, at most.
+        sample: The world of some of the clients.
+        clients_per_sampled: All clients for each of them.
+    """
 
     def __init__(
         self,
@@ -190,76 +246,83 @@ class _FirstRounds:
         method: Method[Any],
         world: World,
         costs: _Costs,
-        patience: float,
+        max_seconds: float,
     ) -> None:
-        self.experiment, self.method, self.world, self.costs, self.numbers = (
-            experiment,
-            method,
-            world,
-            costs,
-            0.0,
-        )
-        self.work: list[Mapping[str, float]] = []  # of each round, for all clients
+        self.experiment = experiment
+        self.method = method
+        self.world = world
+        self.costs = costs
+        self.work: list[Mapping[str, float]] = []
         self.newest: list[Position] = []
+        self.held_numbers = 0.0
         with seeded(0):
-            d = Layout(world.model()).size
-        affordable = patience / 2 / (costs.task + SHORT * costs.trained + 1e-9)
-        self.few = _some(world, int(max(LEAST, min(affordable, NUMBERS // d))))
-        self.share = len(world.clients) / len(self.few.clients)
-        self._play(time.perf_counter() + patience)
+            parameters = Layout(world.model()).size
+        # Half of the time is for their tasks, if each has one short step of training.
+        seconds_per_client = costs.task + TRAINED_EXAMPLES * costs.trained_example + 1e-9
+        affordable = max_seconds / 2 / seconds_per_client
+        max_clients = max(MIN_CLIENTS, min(affordable, MAX_UPDATE_NUMBERS // parameters))
+        self.sample = _sample(world, int(max_clients))
+        self.clients_per_sampled = len(world.clients) / len(self.sample.clients)
+        self._play(time.perf_counter() + max_seconds)
 
     def _play(self, end: float) -> None:
-        seed, hardware = (
-            self.experiment.seeds[0],
-            replace(self.experiment.hardware(), workers=1, width=self.costs.width),
-        )
-        wire, federation = inprocess.setup(self.method, self.few, seed, self.experiment.boundary)
-        position = Position(
-            round=0, exchange=0, state=self.method.init(federation), members=federation.clients
-        )
-        with ClientPool(self.few, wire, hardware, self.experiment.robust) as pool:
+        """Make rounds until the time is over, at least two."""
+        seed = self.experiment.seeds[0]
+        hardware = replace(self.experiment.hardware(), workers=1, width=self.costs.block_width)
+        wire, federation = inprocess.setup(self.method, self.sample, seed, self.experiment.boundary)
+        state = self.method.init(federation)
+        position = Position(round=0, exchange=0, state=state, members=federation.clients)
+        with ClientPool(self.sample, wire, hardware, self.experiment.robust) as pool:
             while position.round < self.experiment.rounds and (
                 len(self.work) < 2 or time.perf_counter() < end
             ):
-                clock, tasks = (
-                    inprocess.Clock(),
-                    dict.fromkeys(("tasks", "passes", "measured"), 0.0),
+                clock = inprocess.Clock()
+                task_work = dict.fromkeys(("tasks", "trained", "measured"), 0.0)
+                steps = inprocess.round_steps(self.method, self.sample, wire, position, seed, clock)
+                exchange = partial(
+                    self._exchange, pool=pool, seed=seed, clock=clock, work=task_work
                 )
-                steps = inprocess.round_steps(self.method, self.few, wire, position, seed, clock)
-                done = inprocess.carry(
-                    steps, partial(self._exchange, pool=pool, seed=seed, clock=clock, sums=tasks)
-                )
+                done = inprocess.carry(steps, exchange)
                 position = done.position
                 self.newest = [*self.newest, position][-self.experiment.checkpoints_kept :]
-                self.work.append({**tasks, **self._ended(done)})
+                self.work.append({**task_work, **self._other_work(done)})
 
     def estimate(self) -> Estimate:
         """Estimate the whole run: further rounds count as the mean of the later half of the first rounds."""
-        one, rounds, later = self.costs, self.experiment.rounds, self.work[len(self.work) // 2 :]
-        more = (rounds - len(self.work)) / len(later)
-        total = {
-            n: sum(w[n] for w in self.work) + more * sum(w[n] for w in later) for n in self.work[0]
-        }
+        costs = self.costs
+        rounds = self.experiment.rounds
+        later_work = self.work[len(self.work) // 2 :]
+        repeats = (rounds - len(self.work)) / len(later_work)
+        total = {}
+        for name in self.work[0]:
+            of_first = sum(work[name] for work in self.work)
+            total[name] = of_first + repeats * sum(work[name] for work in later_work)
+        # Workers share the blocks of an exchange; tests are shared evenly.
         workers = self.experiment.hardware().processes(len(self.world.clients))
-        blocks = math.ceil(total["tasks"] / max(total["exchanges"], 1) / one.width)
-        training = (
-            total["tasks"] * one.task
-            + total["passes"] * one.trained
-            + total["measured"] * one.tried
+        tasks_per_exchange = total["tasks"] / max(total["exchanges"], 1)
+        blocks = math.ceil(tasks_per_exchange / costs.block_width)
+        training_seconds = (
+            total["tasks"] * costs.task
+            + total["trained"] * costs.trained_example
+            + total["measured"] * costs.tested_example
         )
-        state = self._stored()
+        test_seconds = total["tested"] * costs.tested_example
+        checkpoint_bytes = self._checkpoint_bytes()
+        checkpoints = min(self.experiment.checkpoints_kept, rounds)
         return Estimate(
             method=self.method.name,
-            seconds=training / max(1, min(workers, blocks))
-            + total["tested"] * one.tried / workers
+            seconds=training_seconds / max(1, min(workers, blocks))
+            + test_seconds / workers
             + total["server"],
-            memory=PROCESS
-            + workers * WORKER
+            memory=PROCESS_BYTES
+            + workers * WORKER_BYTES
             + _data_bytes(self.world)
-            + 4 * self.numbers
-            + 2 * state,
-            disk=total["written"] + min(self.experiment.checkpoints_kept, rounds) * state,
-            **{name: total[name] for name in ("exchanges", "asked", "evaluations")},
+            + 4 * self.held_numbers
+            + 2 * checkpoint_bytes,
+            disk=total["written"] + checkpoints * checkpoint_bytes,
+            exchanges=total["exchanges"],
+            asked=total["asked"],
+            evaluations=total["evaluations"],
         )
 
     def _exchange(
@@ -270,128 +333,155 @@ class _FirstRounds:
         pool: ClientPool,
         seed: int,
         clock: inprocess.Clock,
-        sums: dict[str, float],
+        work: dict[str, float],
     ) -> inprocess.ExchangeResult:
-        """Carry out a plan with one step per task, and add to ``sums`` the work of its real tasks."""
-        out = inprocess.exchange(pool, self._shortened(plan, sums), position, seed, clock)
+        """Carry out a plan with one step per task, and add to ``work`` the work of its real tasks."""
+        short_plan = self._shortened(plan, work)
+        result = inprocess.exchange(pool, short_plan, position, seed, clock)
         for _, part in plan.leaves():
-            models = float(len(pool.worker.models))
-            replies = self.share * sum(
-                1 + task.halves + (task.personal is not None) for task in part.tasks.values()
-            )
-            if models >= len(self.few.clients):  # one for each client
-                models *= self.share
-            at_a_time = window(part, pool.layout.size, pool.robust.needs_all)
-            replies = (
-                replies if at_a_time == len(part.tasks) else min(at_a_time, replies)
-            )  # held all together, or some at a time
-            self.numbers = max(self.numbers, (models + replies) * pool.layout.size)
-        return out
+            held = self._held_numbers(part, pool)
+            self.held_numbers = max(self.held_numbers, held)
+        return result
 
-    def _shortened(self, plan: Plan, sums: dict[str, float]) -> Plan:
-        """The plan with one step per task; the work of its real tasks is added to ``sums``."""
+    def _held_numbers(self, plan: Plan, pool: ClientPool) -> float:
+        """The numbers in the models and replies that are held together in an exchange with all clients."""
+        models = float(len(pool.worker.models))
+        if models >= len(self.sample.clients):  # one for each client
+            models *= self.clients_per_sampled
+        replies_of_sample = sum(
+            1 + task.halves + (task.personal is not None) for task in plan.tasks.values()
+        )
+        replies = self.clients_per_sampled * replies_of_sample
+        # Replies that are averaged as they arrive are held some at a time.
+        at_a_time = window(plan, pool.layout.size, pool.robust.needs_all)
+        if at_a_time != len(plan.tasks):
+            replies = min(at_a_time, replies)
+        return (models + replies) * pool.layout.size
+
+    def _shortened(self, plan: Plan, work: dict[str, float]) -> Plan:
+        """The plan with one step per task; the work of its real tasks is added to ``work``."""
         tasks = dict(plan.tasks)
         for client, task in plan.tasks.items():
-            data, how, parts = (
-                self.world.clients[client],
-                task.how(self.world.training),
-                1 + task.halves,
-            )
-            held = len(data.validation) or task.holdout.share * len(data.train)
-            measured = {None: 0, "train": len(data.train), "validation": len(data.validation)}[
-                task.measure
-            ]
-            models = task.holdout.report_losses * (1 + (task.personal is not None))
-            sums["measured"] += self.share * (len(task.offered) * measured + models * held)
+            self._add_work(task, self.world.clients[client], work)
             if task.trains:
-                part = len(data.train) // parts
-                more = _second(task, how, len(data.train))
-                sums["tasks"] += self.share * (parts + (more > 0))
-                sums["passes"] += self.share * (
-                    (part if task.gradient else parts * _update(task, how, part)) + more
-                )
-                tasks[client] = _one_step(task, how)
-        return replace(
-            plan,
-            tasks=tasks,
-            parts={name: self._shortened(part, sums) for name, part in plan.parts.items()},
-        )
+                tasks[client] = _with_one_step(task, task.how(self.world.training))
+        parts = {name: self._shortened(part, work) for name, part in plan.parts.items()}
+        return replace(plan, tasks=tasks, parts=parts)
 
-    def _ended(self, done: Round) -> dict[str, float]:
+    def _add_work(self, task: Task, data: ClientData, work: dict[str, float]) -> None:
+        """Add the work of a client's task: trainings, examples in their steps, and examples on which losses are measured."""
+        held_out = len(data.validation) or task.holdout.share * len(data.train)
+        loss_reports = task.holdout.report_losses * (1 + (task.personal is not None))
+        measured_parts = {None: 0, "train": len(data.train), "validation": len(data.validation)}
+        measured = len(task.offered) * measured_parts[task.measure]
+        work["measured"] += self.clients_per_sampled * (measured + loss_reports * held_out)
+        if not task.trains:
+            return
+        training = task.how(self.world.training)
+        halves = 1 + task.halves
+        half_size = len(data.train) // halves
+        of_update = halves * _examples_of_update(task, training, half_size)
+        trained = half_size if task.gradient else of_update
+        personal = _examples_of_personal_model(task, training, len(data.train))
+        work["tasks"] += self.clients_per_sampled * (halves + (personal > 0))
+        work["trained"] += self.clients_per_sampled * (trained + personal)
+
+    def _other_work(self, done: Round) -> dict[str, float]:
         """The work of a round besides its tasks, and what it writes."""
-        scores = dict.fromkeys(
-            done.assignment.row, dict.fromkeys(["loss", *self.world.objective.named], SCORE)
+        metrics = dict.fromkeys(["loss", *self.world.objective.named], LONG_SCORE)
+        scores = dict.fromkeys(done.assignment.row, metrics)
+        untested_bytes, tested_bytes = (
+            len(to_json(line(replace(done, scores=round_scores))).encode())
+            for round_scores in (None, scores)
         )
-        plain, scored = (
-            len(to_json(line(replace(done, scores=some))).encode()) for some in (None, scores)
-        )
-        matrices = sum(matrix.nbytes for note in done.notes for matrix in note.similarity.values())
-        often = 1 / self.experiment.eval_every
+        matrix_bytes = 0
+        for note in done.notes:
+            matrix_bytes += sum(matrix.nbytes for matrix in note.similarity.values())
+        tested_share = 1 / self.experiment.eval_every
+        line_bytes = untested_bytes + tested_share * (tested_bytes - untested_bytes)
+        factor = self.clients_per_sampled
         return {
             "exchanges": done.exchanges,
-            "asked": self.share * done.asked,
-            "evaluations": self.share * done.evaluations,
-            "server": self.share * done.seconds["server"],
-            "tested": often * self._tested(done),
-            "written": self.share * (plain + often * (scored - plain)) + self.share**2 * matrices,
+            "asked": factor * done.asked,
+            "evaluations": factor * done.evaluations,
+            "server": factor * done.seconds["server"],
+            "tested": tested_share * self._tested_examples(done),
+            "written": factor * line_bytes + factor**2 * matrix_bytes,
         }
 
-    def _tested(self, done: Round) -> float:
+    def _tested_examples(self, done: Round) -> float:
         """Examples on which models are tested: each distinct pair (models, examples) once, as in the engine."""
-        served, distinct = done.assignment, dict[Hashable, int]()
-        for client, row in served.row.items():
-            rows = served.path.get(client, (row,)) if served.ensemble else (row,)
-            data, alone = self.world.clients[client], done.position.own(served, client) is not None
-            test, near = data.test, served.neighbours is not None
-            more = (
-                len(data.train) + len(data.validation) if near else 0
-            )  # whose features are computed as well
-            own = client if alone or near else None
-            distinct[rows, own, id(test.inputs), id(test.index)] = len(test) * len(rows) + more
-        return sum(distinct.values()) * (self.share if len(distinct) == len(served.row) else 1)
+        assignment = done.assignment
+        examples_of_pair: dict[Hashable, int] = {}
+        for client, row in assignment.row.items():
+            rows = assignment.path.get(client, (row,)) if assignment.ensemble else (row,)
+            data = self.world.clients[client]
+            own = done.position.own(assignment, client) is not None
+            # With neighbours, the features of all examples are computed as well.
+            neighbours = assignment.neighbours is not None
+            featured = len(data.train) + len(data.validation) if neighbours else 0
+            own_pair = client if own or neighbours else None
+            pair = (rows, own_pair, id(data.test.inputs), id(data.test.index))
+            examples_of_pair[pair] = len(data.test) * len(rows) + featured
+        # If each client has a pair of its own, there are more pairs with all clients.
+        each_its_own = len(examples_of_pair) == len(assignment.row)
+        return sum(examples_of_pair.values()) * (self.clients_per_sampled if each_its_own else 1)
 
-    def _stored(self) -> float:
+    def _checkpoint_bytes(self) -> float:
         """Bytes of one of the newest checkpoints. Equal arrays are stored once. All but the models counts for each client."""
-        arrays = dict[str, int]()
+        array_bytes: dict[str, int] = {}
 
         def put(data: bytes) -> str:
             name = codec.blob(data)
-            arrays[name] = len(data)
+            array_bytes[name] = len(data)
             return name
 
-        text = sum(len(json.dumps(codec.encode(position, put))) for position in self.newest)
-        size = (text + sum(arrays.values())) / len(self.newest)
+        text_bytes = sum(len(json.dumps(codec.encode(position, put))) for position in self.newest)
+        size = (text_bytes + sum(array_bytes.values())) / len(self.newest)
         models = self.method.assignment(self.newest[-1].state).models
-        shared = min(size, models.nbytes) if len(models) < len(self.few.clients) else 0
-        return shared + self.share * (size - shared)
+        # Models that are fewer than the clients do not grow with these.
+        shared = min(size, models.nbytes) if len(models) < len(self.sample.clients) else 0
+        return shared + self.clients_per_sampled * (size - shared)
 
 
-def _some(world: World, count: int) -> World:
+def _sample(world: World, count: int) -> World:
     """A world with ``count`` of the clients, drawn at random, and the first examples of each."""
     ids = sorted(world.clients)
     drawn = [ids[i] for i in numpy_generator(0).permutation(len(ids))[:count]]
-    founder = world.attendance.founders(ids)[0]  # one client at least is present from the start
-    clients = {c: _short(world.clients[c], SHORT) for c in sorted({founder, *drawn})}
-    attacks = {c: attack for c, attack in world.attacks.items() if c in clients}
-    here = world.attendance.of(clients)
-    # Time steps of a drift are alike in size.
-    return replace(world, clients=clients, attendance=here, attacks=attacks, truth=None, drift=None)
+    # One client at least is present from the start.
+    founder = world.attendance.founders(ids)[0]
+    clients = {
+        client: _first_examples(world.clients[client], TRAINED_EXAMPLES)
+        for client in sorted({founder, *drawn})
+    }
+    return _world_of(world, clients)
 
 
-def _short(data: ClientData, count: int) -> ClientData:
+def _world_of(world: World, clients: Mapping[Client, ClientData]) -> World:
+    """The world of these clients; its data do not drift, as the time steps of a drift are alike in size."""
+    attacks = {client: attack for client, attack in world.attacks.items() if client in clients}
+    return replace(
+        world,
+        clients=clients,
+        attendance=world.attendance.of(clients),
+        attacks=attacks,
+        truth=None,
+        drift=None,
+    )
+
+
+def _first_examples(data: ClientData, count: int) -> ClientData:
     """The first examples of a client; the test is on its training examples."""
-    train, validation = (s.at(slice(count)) for s in (data.train, data.validation))
-    return replace(data, train=train, validation=validation, test=train)
+    train = data.train.at(slice(count))
+    return replace(data, train=train, validation=data.validation.at(slice(count)), test=train)
 
 
 def _data_bytes(world: World) -> float:
     """Bytes of all clients' examples; examples that several clients share are counted once."""
-    splits = [
-        split
-        for data in world.clients.values()
-        for split in (data.train, data.validation, data.test)
-    ]
-    found = [one for split in splits for one in tensors((split.inputs, split.index, split.targets))]
-    return float(
-        sum({id(one): one.nbytes for one in found if isinstance(one, torch.Tensor)}.values())
-    )
+    bytes_of_tensor: dict[int, int] = {}
+    for data in world.clients.values():
+        for split in (data.train, data.validation, data.test):
+            for values in tensors((split.inputs, split.index, split.targets)):
+                if isinstance(values, torch.Tensor):
+                    bytes_of_tensor[id(values)] = values.nbytes
+    return float(sum(bytes_of_tensor.values()))
