@@ -45,7 +45,7 @@ VALUES: Mapping[str, type[Any]] = {
 """Tag -> value class of the contract. A state may hold these classes too."""
 
 _TAGS = {cls: tag for tag, cls in VALUES.items()}
-
+"""Value class of the contract -> its tag."""
 
 _DAMAGE = (
     LookupError,
@@ -91,9 +91,9 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
     except _DAMAGE as error:
         if isinstance(error, (UserError, *but)):
             raise
-        why = f"{type(error).__name__}: {str(error)[:200]}"
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise DamagedError(
-            f"{what} was changed or damaged, or fails with this version of Coterie ({why})"
+            f"{what} was changed or damaged, or fails with this version of Coterie ({reason})"
         ) from error
 
 
@@ -132,30 +132,32 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     if value is None or type(value) in (bool, str, int):
         return value
     if type(value) is float:
-        return (
-            value
-            if math.isfinite(value)
-            else {"is": "float", "bits": struct.pack(">d", value).hex()}
-        )
+        # JSON has no NaN and no infinity.
+        if math.isfinite(value):
+            return value
+        return {"is": "float", "bits": struct.pack(">d", value).hex()}
     if isinstance(value, torch.Tensor):
-        return {
-            "is": "tensor",
-            "blob": put(safetensors_of({"": value.detach().cpu().contiguous()})),
-        }
+        tensor = value.detach().cpu().contiguous()
+        return {"is": "tensor", "blob": put(safetensors_of({"": tensor}))}
     if isinstance(value, np.ndarray):
         return {"is": "array", "blob": put(safetensors.numpy.save({"": _plain(value)}))}
     if type(value) is tuple:
-        return [encode(v, put) for v in value]
+        return [encode(item, put) for item in value]
     if isinstance(value, frozenset):
-        return {"is": "frozenset", "items": sorted((encode(v, put) for v in value), key=json.dumps)}
+        # Sorted: equal sets have equal JSON.
+        items = sorted((encode(item, put) for item in value), key=json.dumps)
+        return {"is": "frozenset", "items": items}
     if isinstance(value, Mapping):
         return {
             "is": "mapping",
-            "items": [[encode(k, put), encode(v, put)] for k, v in value.items()],
+            "items": [[encode(key, put), encode(item, put)] for key, item in value.items()],
         }
-    if (tag := _tag(type(value))) is not None:
+    tag = _tag(type(value))
+    if tag is not None:
         fields = {
-            f.name: encode(getattr(value, f.name), put) for f in dataclasses.fields(value) if f.init
+            field.name: encode(getattr(value, field.name), put)
+            for field in dataclasses.fields(value)
+            if field.init
         }
         return {"is": tag, "fields": fields}
     raise TypeError(
@@ -179,7 +181,7 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
         DamagedError: :func:`encode` does not write such JSON.
     """
     if isinstance(value, list):
-        return tuple(decode(v, get) for v in value)
+        return tuple(decode(item, get) for item in value)
     if not isinstance(value, dict):
         return value
     try:
@@ -191,44 +193,54 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
 
 
 def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
+    """The value of a JSON object that names its kind."""
     kind = value["is"]
     if kind == "float":
         return struct.unpack(">d", bytes.fromhex(value["bits"]))[0]
     if kind == "scalar":
         return np.frombuffer(bytes.fromhex(value["bits"]), dtype=np.dtype(value["dtype"]))[0]
     if kind == "tensor":
-        from safetensors.torch import load  # imported here because it imports torch
+        # Imported here because it imports torch.
+        from safetensors.torch import load
 
         return load(get(value["blob"]))[""]
     if kind == "array":
         return safetensors.numpy.load(get(value["blob"]))[""]
     if kind == "frozenset":
-        return frozenset(decode(v, get) for v in value["items"])
+        return frozenset(decode(encoded, get) for encoded in value["items"])
     if kind == "mapping":
-        return {decode(k, get): decode(v, get) for k, v in value["items"]}
+        return {decode(key, get): decode(encoded, get) for key, encoded in value["items"]}
+    return _decode_class(kind, value, get)
+
+
+def _decode_class(kind: str, value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
+    """A value of the class with the tag ``kind``, after checks of its fields."""
     cls = _known(kind)
     if cls is None:
         raise UnknownClassError(
             f"the checkpoint holds a {kind}, which this version of Coterie does not know"
         )
-    fields = {k: decode(v, get) for k, v in value["fields"].items()}
-    class_fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    required = {
-        name
-        for name, field in class_fields.items()
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
+    fields = {name: decode(encoded, get) for name, encoded in value["fields"].items()}
     # Later versions add fields with defaults, which a stored state may lack.
-    if unexpected := (fields.keys() - class_fields) | (required - fields.keys()):
-        differs = sorted(unexpected)[0]
+    class_fields = [field for field in dataclasses.fields(cls) if field.init]
+    required = {field.name for field in class_fields if _has_no_default(field)}
+    unknown = fields.keys() - {field.name for field in class_fields}
+    differing = unknown | (required - fields.keys())
+    if differing:
+        differs = sorted(differing)[0]
         raise UnknownClassError(
             f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs"
         )
     hints = _hints(kind)
-    for name, field in fields.items():
-        if not agrees(field, hints.get(name, Any)):
-            raise TypeError(f"its {name} is {type(field).__name__} {str(field)[:40]!r}")
+    for name, content in fields.items():
+        if not agrees(content, hints.get(name, Any)):
+            raise TypeError(f"its {name} is {type(content).__name__} {str(content)[:40]!r}")
     return cls(**fields)
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field of a class must be given."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def safetensors_of(
@@ -243,7 +255,8 @@ def safetensors_of(
     Returns:
         The bytes.
     """
-    from safetensors.torch import save  # imported here because it imports torch
+    # Imported here because it imports torch.
+    from safetensors.torch import save
 
     return save(dict(tensors), metadata)
 
@@ -252,11 +265,9 @@ def safetensors_of(
 def _hints(tag: str) -> Mapping[str, Any]:
     """The annotations of a class of Coterie. Those of custom methods are not checked, since they may be arbitrary."""
     cls = _known(tag)
-    return (
-        typing.get_type_hints(cls)
-        if cls is not None and cls.__module__.startswith("coterie.")
-        else {}
-    )
+    if cls is None or not cls.__module__.startswith("coterie."):
+        return {}
+    return typing.get_type_hints(cls)
 
 
 def blobs(value: Json) -> Iterator[str]:
@@ -279,6 +290,7 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 
 def _known(tag: str) -> type[Any] | None:
+    """The class with this tag; None if this version has none."""
     return VALUES.get(tag) or core.STATES.get(tag)
 
 

@@ -33,7 +33,7 @@ import safetensors.numpy
 import torch
 from safetensors import SafetensorError
 
-from coterie.core import Note, Round
+from coterie.core import Client, Note, Round
 from coterie.files import (
     available_memory,
     descriptor,
@@ -74,7 +74,16 @@ OTHERS = "others.safetensors"
 """File with the tensors of a federation's net that have no place in a row, as the server has them.
 """
 
-WRITTEN = ("methods", "scenario", "seeds", "rounds", "eval_every", "training", "boundary", "robust")
+REQUIRED_ENTRIES = (
+    "methods",
+    "scenario",
+    "seeds",
+    "rounds",
+    "eval_every",
+    "training",
+    "boundary",
+    "robust",
+)
 """Entries that every ``run.toml`` and ``experiment.toml`` has. They are never taken from defaults.
 """
 
@@ -95,7 +104,7 @@ stored, and where it is made.
 
 All other entries describe the run."""
 
-_MATRICES = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
+_MATRIX_FILE = re.compile(r"similarity/[\w-]+\.safetensors", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -218,23 +227,23 @@ class Record:
             names = {int(client): name for client, name in nodes["names"].items()}
         return Shown.of(world, names)
 
-    def keep(self, done: Round) -> Line:
+    def keep(self, round: Round) -> Line:
         """Record a round. Its matrices are written first, so that every file that a line names exists.
 
         Args:
-            done: The completed round.
+            round: The completed round.
 
         Returns:
             The recorded line.
         """
-        recorded = line(done)
+        recorded = line(round)
         checksums = {}
-        for name, note in matrices(done).items():
+        for name, note in matrices(round).items():
             path = within(self.folder, name)
             if not path.parent.exists():
                 path.parent.mkdir()
                 sync_folder(self.folder)
-            data = matrix_file(note, done.number)
+            data = matrix_file(note, round.number)
             write_whole(path, data)
             checksums[name] = checksum.digest(data)
         if checksums:
@@ -292,11 +301,12 @@ class Record:
             except DamagedError:
                 if self.checkpoints.rounds() == rounds:
                     raise
-                continue  # a running process has removed the checkpoint
+                # A running process has removed the checkpoint.
+                continue
             if checkpoint is not None and not isinstance(checkpoint[1], kind):
-                what = kind.__name__.lower()
+                kind_name = kind.__name__.lower()
                 raise DamagedError(
-                    f"the checkpoint of {self.folder} holds no {what} of a run; it is damaged"
+                    f"the checkpoint of {self.folder} holds no {kind_name} of a run; it is damaged"
                 )
             return checkpoint
         raise BusyError(
@@ -419,6 +429,7 @@ def _checked_line(data: bytes, identity: str, number: int) -> Line:
 
 
 def _is_json(data: bytes) -> bool:
+    """Whether a line is JSON, without decoding it."""
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
     except (ValueError, RecursionError):
@@ -427,6 +438,7 @@ def _is_json(data: bytes) -> bool:
 
 
 def _refuse(entry: Entry) -> None:
+    """Raise :class:`DamagedError` for a damaged line."""
     if entry.problem is not None:
         raise DamagedError(entry.problem)
 
@@ -472,7 +484,7 @@ def versions() -> Mapping[str, str]:
     }
 
 
-def line(done: Round) -> Line:
+def line(round: Round) -> Line:
     """A round as one JSON object.
 
     ``round`` and ``exchange`` are the numbers of completed rounds and exchanges. ``clients`` maps
@@ -482,54 +494,61 @@ def line(done: Round) -> Line:
     or did not act; ``similarity`` is the file of a note's matrices, or None.
 
     Args:
-        done: The completed round.
+        round: The completed round.
 
     Returns:
         The object.
     """
-    groups = [list(group) for group in done.assignment.groups]
-    clients: dict[str, dict[str, Any]] = {
-        str(client): {"group": number, **(done.scores[client] if done.scores is not None else {})}
-        for client, number in sorted((c, i) for i, group in enumerate(groups) for c in group)
-    }
-    for client in done.adversaries:
-        if str(client) in clients:  # it may not have joined yet
-            clients[str(client)]["adversary"] = True
-    files = {id(note): name for name, note in matrices(done).items()}
+    groups = [list(group) for group in round.assignment.groups]
+    clients = _client_entries(round)
+    files = {id(note): name for name, note in matrices(round).items()}
     plain: Line = {
-        "round": done.number,
-        "exchange": done.position.exchange,
-        "exchanges": done.exchanges,
-        "tested": done.scores is not None,
+        "round": round.number,
+        "exchange": round.position.exchange,
+        "exchanges": round.exchanges,
+        "tested": round.scores is not None,
         "groups": groups,
         "clients": clients,
-        "notes": [note_entry(note, files.get(id(note))) for note in done.notes],
-        "asked": done.asked,
-        "answered": done.answered,
-        "refused": {str(client): why for client, why in done.refused.items()},
-        "silent": list(done.silent),
-        "bytes_up": done.bytes_up,
-        "bytes_down": done.bytes_down,
-        "evaluations": done.evaluations,
-        "seconds": dict(done.seconds),
+        "notes": [note_entry(note, files.get(id(note))) for note in round.notes],
+        "asked": round.asked,
+        "answered": round.answered,
+        "refused": {str(client): reason for client, reason in round.refused.items()},
+        "silent": list(round.silent),
+        "bytes_up": round.bytes_up,
+        "bytes_down": round.bytes_down,
+        "evaluations": round.evaluations,
+        "seconds": dict(round.seconds),
     }
-    if done.sums:
+    # The other entries are in the lines to which they apply.
+    if round.sums:
         plain["sums"] = {
             str(client): dict(sums)
-            for client, sums in sorted(done.sums.items())
+            for client, sums in sorted(round.sums.items())
             if str(client) in clients
         }
-    if done.scaled:
-        plain["scaled"] = {str(client): factor for client, factor in sorted(done.scaled.items())}
-    if done.claimed:
-        plain["claimed"] = {str(client): count for client, count in sorted(done.claimed.items())}
-    if done.counted:
-        plain["counted"] = {str(client): count for client, count in sorted(done.counted.items())}
-    if done.released:
-        plain["released"] = {str(client): count for client, count in sorted(done.released.items())}
+    for name in ("scaled", "claimed", "counted", "released"):
+        values: Mapping[Client, float] = getattr(round, name)
+        if values:
+            plain[name] = {str(client): value for client, value in sorted(values.items())}
     result = finite(plain)
     assert isinstance(result, dict)
     return result
+
+
+def _client_entries(round: Round) -> dict[str, dict[str, Any]]:
+    """Client's id as a key -> its group, its scores in a tested round, and whether it is hostile."""
+    group_of_client: dict[Client, int] = {}
+    for number, group in enumerate(round.assignment.groups):
+        group_of_client |= dict.fromkeys(group, number)
+    entries: dict[str, dict[str, Any]] = {}
+    for client, number in sorted(group_of_client.items()):
+        scores = {} if round.scores is None else round.scores[client]
+        entries[str(client)] = {"group": number, **scores}
+    for client in round.adversaries:
+        # It may not have joined yet.
+        if str(client) in entries:
+            entries[str(client)]["adversary"] = True
+    return entries
 
 
 def note_entry(note: Note, file: str | None) -> dict[str, Any]:
@@ -557,14 +576,14 @@ def note_entry(note: Note, file: str | None) -> dict[str, Any]:
     }
 
 
-def matrices(done: Round) -> dict[str, Note]:
+def matrices(round: Round) -> dict[str, Note]:
     """File in the run directory -> the note whose matrices it holds."""
-    notes = [note for note in done.notes if note.similarity]
-    name = f"{SIMILARITY}/round-{done.number}"
-    return {
-        f"{name}{f'-{i}' if i > 1 else ''}.safetensors": note
-        for i, note in enumerate(notes, start=1)
-    }
+    notes = [note for note in round.notes if note.similarity]
+    note_of_file = {}
+    for number, note in enumerate(notes, start=1):
+        suffix = f"-{number}" if number > 1 else ""
+        note_of_file[f"{SIMILARITY}/round-{round.number}{suffix}.safetensors"] = note
+    return note_of_file
 
 
 def matrix_file(note: Note, round: int) -> bytes:
@@ -607,17 +626,17 @@ def load_matrices(
         UserError: The file is a link.
     """
     name = note["similarity"]
-    if not _MATRICES.fullmatch(name):
+    if not _MATRIX_FILE.fullmatch(name):
         raise DamagedError(
             f"round {line['round']} of {folder} names a file of matrices {name!r:.80}, which is not part of a run"
         )
     try:
         data = read_within(folder, name)
         checksum.check(data, folder / name, line.get("files", {}).get(name))
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"][
-            "note"
-        ]
-        clients = [int(client) for client in json.loads(metadata)["clients"]]
+        # A safetensors file begins with the length of its header, 8 bytes, and the header as JSON.
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        about = json.loads(header["__metadata__"]["note"])
+        clients = [int(client) for client in about["clients"]]
         matrices_by_name = safetensors.numpy.load(data)
     except (
         OSError,
@@ -629,13 +648,11 @@ def load_matrices(
         RuntimeError,
     ) as error:
         raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
-    if any(
-        matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f"
-        for matrix in matrices_by_name.values()
-    ):
-        raise DamagedError(
-            f"{folder / name} has a matrix that does not match its {len(clients)} clients"
-        )
+    for matrix in matrices_by_name.values():
+        if matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f":
+            raise DamagedError(
+                f"{folder / name} has a matrix that does not match its {len(clients)} clients"
+            )
     naming = shown_as(line)
     return [naming.client(client) for client in clients], matrices_by_name
 
@@ -655,9 +672,9 @@ def finite(value: Any) -> Any:
         {'loss': None, 'groups': [[0, 1]]}
     """
     if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
+        return {str(key): finite(entry) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(v) for v in value]
+        return [finite(entry) for entry in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -734,17 +751,16 @@ def read_recorded(path: Path) -> dict[str, Any]:
 
 
 def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any]:
+    """The document of a TOML file that Coterie has written, after checks."""
     check_schema(document.get("schema"), path)
     edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
     hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
     checksum.check_toml(data, path, hint)
-    lacking = [key for key in WRITTEN if key not in document]
-    if lacking:
-        raise DamagedError(f"{path} lacks {lacking[0]!r}; it is damaged")
-    if (
-        isinstance(document["boundary"], dict)
-        and document["boundary"].get("secret", "none") != "none"
-    ):
+    for key in REQUIRED_ENTRIES:
+        if key not in document:
+            raise DamagedError(f"{path} lacks {key!r}; it is damaged")
+    boundary = document["boundary"]
+    if isinstance(boundary, dict) and boundary.get("secret", "none") != "none":
         raise DamagedError(
             f"{path} has the boundary's secret in plain text, which Coterie never writes; delete it"
         )
@@ -765,5 +781,6 @@ def _parsed_toml(data: bytes, path: Path) -> dict[str, Any]:
         )
     try:
         return toml(data.decode("utf-8-sig"))
-    except ValueError as error:  # from TOML or from UTF-8
+    # From TOML or from UTF-8.
+    except ValueError as error:
         raise UserError(f"{path} is not a readable TOML file: {error}") from error

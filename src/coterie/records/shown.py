@@ -77,21 +77,21 @@ class Shown:
 
     def text(self, text: str) -> str:
         """A note's text with the names of clients."""
-        return (
-            _CLIENT.sub(lambda match: f"client {self.client(match[1])}", text)
-            if self.labels
-            else text
-        )
+        if not self.labels:
+            return text
+        return _CLIENT.sub(lambda match: f"client {self.client(match[1])}", text)
 
     def line(self, line: Line) -> Line:
         """A line of the records as it is shown."""
         if not self.labels:
             return {**line, SHOWN: self}
+        tables = {key: _table(self, line[key]) for key in _TABLES if key in line}
+        refused = _table(self, line["refused"])
         return {
             **line,
-            **{key: _table(self, line[key]) for key in _TABLES if key in line},
+            **tables,
             "groups": [self.clients(group) for group in line["groups"]],
-            "refused": {key: self.text(why) for key, why in _table(self, line["refused"]).items()},
+            "refused": {key: self.text(reason) for key, reason in refused.items()},
             "silent": self.clients(line["silent"]),
             "notes": [_note(self, note) for note in line["notes"]],
             SHOWN: self,
@@ -105,16 +105,14 @@ class Shown:
         """Whether a ``"greater"`` or a ``"smaller"`` value of a metric is better; greater if that is not known."""
         if metric == self.main:
             return self.better
-        return (
-            METRICS[metric].better
-            if metric in METRICS
-            else "smaller"
-            if metric == "loss"
-            else "greater"
-        )
+        if metric in METRICS:
+            return METRICS[metric].better
+        return "smaller" if metric == "loss" else "greater"
 
 
 _TABLES = ("clients", "scaled", "claimed", "counted", "released", "sums")
+"""Entries of a line whose keys are clients."""
+
 _CLIENT = re.compile(r"\bclient (\d{1,18})\b")
 
 
@@ -173,6 +171,7 @@ def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | Non
 
 
 def _described(naming: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of ``run.toml`` with the names of clients."""
     if not naming.labels:
         return dict(description)
     world = dict(description["world"])
@@ -185,14 +184,16 @@ def _described(naming: Shown, description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(naming: Shown, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table whose keys are clients, with their names."""
     return {str(naming.client(key)): value for key, value in table.items()}
 
 
 def _note(naming: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
+    """A note with the names of clients."""
     return {
         **note,
         "clients": naming.clients(note["clients"]),
-        "parts": [naming.clients(part) for part in note["parts"]],
+        "parts": [naming.clients(group) for group in note["parts"]],
         "text": naming.text(note["text"]),
         "otherwise": naming.text(note["otherwise"]),
         "values": {name: _table(naming, values) for name, values in note["values"].items()},
@@ -216,23 +217,24 @@ def spread(line: Line, metric: str = "") -> dict[str, Any]:
     naming = shown_as(line)
     metric = metric or naming.main
     values = {client: entry.get(metric) for client, entry in line["clients"].items()}
-    honest = [
-        values[client] for client, entry in line["clients"].items() if not entry.get("adversary")
-    ]
-    present = [value for value in honest if value is not None or metric == "loss"] or [None]
-    values_present = np.array(
-        [np.nan if value is None else value for value in present], dtype=np.float64
-    )
-    worst = float(
-        values_present.min() if naming.direction(metric) == "greater" else values_present.max()
-    )
-    pooled_mean = pooled_over(
-        line,
-        [client for client, entry in line["clients"].items() if not entry.get("adversary")],
-        metric,
-    )
-    mean = float(values_present.mean()) if pooled_mean is None else pooled_mean
-    return {"mean": mean, "std": float(values_present.std()), "worst": worst, "per_client": values}
+    honest = list(_honest(line["clients"]))
+    # A client without a value counts only for the loss, of which nothing is known then.
+    counted = [values[client] for client in honest]
+    if metric != "loss":
+        counted = [value for value in counted if value is not None]
+    array = np.array(counted or [None], dtype=np.float64)
+    pooled_mean = pooled_over(line, honest, metric)
+    return {
+        "mean": float(array.mean()) if pooled_mean is None else pooled_mean,
+        "std": float(array.std()),
+        "worst": float(array.min() if naming.direction(metric) == "greater" else array.max()),
+        "per_client": values,
+    }
+
+
+def _honest(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The entries of clients that are not hostile."""
+    return {client: entry for client, entry in entries.items() if not entry.get("adversary")}
 
 
 def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float | None:
@@ -255,13 +257,11 @@ def mean_of(line: Line, clients: Iterable[ClientId], metric: str = "") -> float 
         for client in clients
         if str(client) in line["clients"]
     }
-    honest = {
-        client: entry for client, entry in entries.items() if not entry.get("adversary")
-    } or entries
+    honest = _honest(entries) or entries
     pooled_mean = pooled_over(line, honest, metric)
     if pooled_mean is not None:
         return None if math.isnan(pooled_mean) else pooled_mean
-    values = [value for entry in honest.values() if (value := entry.get(metric)) is not None]
+    values = [entry[metric] for entry in honest.values() if entry.get(metric) is not None]
     return float(np.mean(values)) if values else None
 
 

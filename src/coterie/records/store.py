@@ -83,33 +83,36 @@ def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
         OSError: The file cannot be written, for example because the disk is full.
         UserError: A link or a special file is at the place of the partial file.
     """
-    part = path.with_name(path.name + PART)
+    partial_path = path.with_name(path.name + PART)
     try:
-        _make_way(part)
+        _make_way(partial_path)
         handle = os.open(
-            part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+            partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
         )
         with open(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError as error:  # for example, a full disk
+        os.replace(partial_path, path)
+    except OSError as error:
+        # For example, the disk is full. The message names the file that the caller named.
         with suppress(OSError):
-            part.unlink(missing_ok=True)
-        error.filename = str(path)  # the file that the caller named
+            partial_path.unlink(missing_ok=True)
+        error.filename = str(path)
         error.filename2 = None
         raise
     if sync:
         sync_folder(path.parent)
 
 
-def _make_way(part: Path) -> None:
+def _make_way(partial_path: Path) -> None:
     """Remove the partial file of a killed process; raise :class:`~coterie.settings.UserError` for anything else."""
     with suppress(FileNotFoundError):
-        if not stat.S_ISREG(part.lstat().st_mode):
-            raise UserError(f"{part} cannot be replaced: it is a link or not a regular file")
-        part.unlink()
+        if not stat.S_ISREG(partial_path.lstat().st_mode):
+            raise UserError(
+                f"{partial_path} cannot be replaced: it is a link or not a regular file"
+            )
+        partial_path.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -140,7 +143,8 @@ class Checkpoints:
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
-        sync_folder(self.blobs)  # once for all blobs
+        # Once for all blobs.
+        sync_folder(self.blobs)
         document = {"schema": SCHEMA, "round": round, "run": identity, "value": encoded}
         write_whole(
             self.path(round), checksum.sealed_json(json.dumps(document, allow_nan=False).encode())
@@ -201,12 +205,13 @@ class Checkpoints:
         self._check_links()
         if not self.folder.is_dir():
             return []
-        matches = (_CHECKPOINT.fullmatch(name) for name in os.listdir(self.folder))
-        return sorted(
-            int(match[1])
-            for match in matches
-            if match and self.path(int(match[1])).name == match[0]
-        )
+        rounds = []
+        for file_name in os.listdir(self.folder):
+            match = _CHECKPOINT.fullmatch(file_name)
+            # Only the name that this class would write: not 0000012.json for round 12.
+            if match and self.path(int(match[1])).name == file_name:
+                rounds.append(int(match[1]))
+        return sorted(rounds)
 
     def path(self, round: int) -> Path:
         """The file of a round's checkpoint."""
@@ -294,16 +299,15 @@ class Checkpoints:
             self.path(round).unlink()
         used: set[str] = set()
         for round in rounds[-kept:]:
+            if known_blobs and round in known_blobs:
+                used.update(known_blobs[round])
+                continue
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
-                used.update(
-                    known_blobs[round]
-                    if known_blobs and round in known_blobs
-                    else codec.blobs(self.document(round)["value"])
-                )
+                used.update(codec.blobs(self.document(round)["value"]))
         for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
-            ours = _BLOB.fullmatch(path.name.removesuffix(PART))
-            if ours and (path.name.endswith(PART) or ours[1] not in used):
+            blob_match = _BLOB.fullmatch(path.name.removesuffix(PART))
+            if blob_match and (path.name.endswith(PART) or blob_match[1] not in used):
                 path.unlink()
 
     def drop_after(self, round: int) -> None:
@@ -312,18 +316,23 @@ class Checkpoints:
         for later_round in later_rounds:
             self.path(later_round).unlink()
             sync_folder(self.folder)
-        for path in self.blobs.iterdir() if later_rounds and self.blobs.is_dir() else ():
-            if _BLOB.fullmatch(path.name):
-                try:
-                    self.blob(path.stem)
-                except DamagedError:
-                    path.unlink()
+        if not later_rounds or not self.blobs.is_dir():
+            return
+        # A damaged blob would be taken for the one that is stored again.
+        for path in self.blobs.iterdir():
+            if not _BLOB.fullmatch(path.name):
+                continue
+            try:
+                self.blob(path.stem)
+            except DamagedError:
+                path.unlink()
 
     def _check_links(self) -> None:
         within(self.folder.parent, f"{self.folder.name}/{self.blobs.name}")
 
 
 _HELD: set[str] = set()
+"""Folders that this process has locked."""
 
 
 @contextmanager
@@ -343,14 +352,16 @@ def held(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     key = str(folder.resolve())
-    if key in _HELD:  # lockf does not exclude the process that holds the lock
+    # lockf does not exclude the process that holds the lock.
+    if key in _HELD:
         raise BusyError(f"{folder} is being written by this process already")
     handle = _lock(path)
     _HELD.add(key)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held, so that no other process's lock is removed
+        # While it is held, so that no other process's lock is removed.
+        path.unlink(missing_ok=True)
         _HELD.discard(key)
         os.close(handle)
 
@@ -377,4 +388,5 @@ def _lock(path: Path) -> int:
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle
-        os.close(handle)  # the owner removed the file in the meantime
+        # The owner removed the file in the meantime: try again with a new one.
+        os.close(handle)

@@ -219,11 +219,11 @@ class _Checking:
 
     def digest(self) -> str:
         """The digest of all files that were read."""
-        rows = [
+        checksum_lines = [
             f"{path.relative_to(self.folder)} {file_checksum}\n"
             for path, file_checksum in sorted(self.files.items())
         ]
-        return checksum.digest("".join(rows).encode())
+        return checksum.digest("".join(checksum_lines).encode())
 
     def keep(self, path: Path) -> None:
         """Include a file in the digest."""
@@ -262,12 +262,12 @@ class _Checking:
             )
             self.others(folder, WRITTEN, planted_names)
         if len(self.findings.damaged) == damaged_before:
-            kept = (
+            kept_words = (
                 f"checkpoints of rounds {', '.join(map(str, rounds))}"
                 if rounds
                 else "no checkpoint"
             )
-            self.findings.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept}")
+            self.findings.intact.append(f"{folder}: {RUN}, {len(entries)} rounds, {kept_words}")
 
     def records(self, record: Record) -> list[Entry]:
         """Check the records and return the lines that are intact."""
@@ -296,14 +296,14 @@ class _Checking:
         """Report the bytes after the last complete line."""
         path = record.folder / ROUNDS
         description = record.description()
-        last = entries and Shown.of(description["world"]).line(entries[-1].line)
-        if last and ends(last, description["rounds"], description.get("target")):
-            text = "has data after the last round, which no command reads; they may be deleted"
+        is_last = entries and Shown.of(description["world"]).line(entries[-1].line)
+        if is_last and ends(is_last, description["rounds"], description.get("target")):
+            problem = "has data after the last round, which no command reads; they may be deleted"
         elif _goes_on(record.folder):
-            text = "has a last line that is being written"
+            problem = "has a last line that is being written"
         else:
-            text = "has an incomplete last line; resuming repeats that round"
-        self.findings.unchecked.append(f"{path} {text}")
+            problem = "has an incomplete last line; resuming repeats that round"
+        self.findings.unchecked.append(f"{path} {problem}")
 
     def matrices(self, folder: Path, entry: Entry) -> list[str]:
         """Check the matrices of a round and return their files."""
@@ -339,12 +339,12 @@ class _Checking:
                 newest_intact = newest_intact or round
             except (UserError, FileNotFoundError) as error:
                 if round in record.checkpoints.rounds():  # if not, a running process has removed it
-                    more = (
+                    intact_hint = (
                         f"; that of round {newest_intact} is intact, so {path.name} is not needed and may be deleted"
                         if newest_intact
                         else ""
                     )
-                    self.findings.damaged.append(f"{path} cannot be read: {error}{more}")
+                    self.findings.damaged.append(f"{path} cannot be read: {error}{intact_hint}")
         if sound and entries:
             self.newest(record, len(entries))
         return blobs
@@ -353,11 +353,11 @@ class _Checking:
         """Check that there is a checkpoint for the end of the records."""
         rounds = record.checkpoints.rounds()
         if not rounds:
-            lost = "has no checkpoint: it cannot be exported, and missing last rounds cannot be detected"
-            self.findings.unchecked.append(f"{record.folder} {lost}")
+            problem = "has no checkpoint: it cannot be exported, and missing last rounds cannot be detected"
+            self.findings.unchecked.append(f"{record.folder} {problem}")
         elif recorded - rounds[-1] > record.description().get("checkpoint_every", 1):
-            lost = f"{record.folder} has lost its newest checkpoint; resuming repeats the rounds after {rounds[-1]}"
-            self.findings.damaged.append(lost)
+            problem = f"{record.folder} has lost its newest checkpoint; resuming repeats the rounds after {rounds[-1]}"
+            self.findings.damaged.append(problem)
 
     def planted(self, folder: Path, matrices: Collection[str], blobs: Collection[str]) -> list[str]:
         """Files in a run's folders that no other file refers to, so that no command reads them."""
@@ -371,14 +371,15 @@ class _Checking:
             f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()
         }
         inside = [
-            path
+            inner_path
             for name in (SIMILARITY, "state", "state/blobs")
-            for path in _listed(within(folder, name))
+            for inner_path in _listed(within(folder, name))
         ]
         return [
             name
-            for path in inside
-            if (name := str(path.relative_to(folder)).removesuffix(PART)) not in expected_names
+            for inner_path in inside
+            if (name := str(inner_path.relative_to(folder)).removesuffix(PART))
+            not in expected_names
         ]
 
     def federation(self, record: Record, recorded: bool) -> None:
@@ -398,10 +399,10 @@ class _Checking:
         """Check a folder of exported models."""
         document = read_document(folder)
         self.keep(folder / MODELS)
-        for name in document["files"]:
+        for file_name in document["files"]:
             with self.step():
-                read_model(folder, name, document)
-                self.keep(folder / name)
+                read_model(folder, file_name, document)
+                self.keep(folder / file_name)
         models = len(set(document["files"]) - {SHARED})
         self.findings.intact.append(f"{folder}: {MODELS} and {count(models, 'model')}")
         self.others(folder, {MODELS, *document["files"]})
@@ -418,10 +419,12 @@ class _Checking:
         names = sorted(names) + sorted(planted)
         if names:
             extra = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
-            hint = (
+            next_round_hint = (
                 f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
             )
-            self.findings.unchecked.append(extra + (hint if planted and _goes_on(folder) else ""))
+            self.findings.unchecked.append(
+                extra + (next_round_hint if planted and _goes_on(folder) else "")
+            )
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -247,11 +247,13 @@ class Experiment:
         if isinstance(self.setup, OwnWorld):
             return
         attendance = self.setup.attendance
-        late = f"is after the last round, {self.rounds}: no client would"
+        after_last_round = f"is after the last round, {self.rounds}: no client would"
         if attendance.newcomers and attendance.join_round > self.rounds:
-            raise SettingError(f"Scenario.join_round {attendance.join_round} {late} join")
+            raise SettingError(
+                f"Scenario.join_round {attendance.join_round} {after_last_round} join"
+            )
         if attendance.leavers and attendance.leave and attendance.leave[0] > self.rounds:
-            raise SettingError(f"Scenario.leave {list(attendance.leave)} {late} leave")
+            raise SettingError(f"Scenario.leave {list(attendance.leave)} {after_last_round} leave")
 
     def check_consent(self, model: str) -> None:
         """Check that the caller allows the import of a model, or of the scenario, that a recorded file names.
@@ -275,8 +277,8 @@ class Experiment:
         origin = self.origin
         if origin is None or origin.secret is None:
             return
-        if why := unlike_secret(self.boundary.secret, origin.secret):
-            raise UserError(f"{origin.file} was recorded with a boundary secret{why}")
+        if difference := unlike_secret(self.boundary.secret, origin.secret):
+            raise UserError(f"{origin.file} was recorded with a boundary secret{difference}")
 
     def world(self, seed: int) -> World:
         """The scenario's clients and data.
@@ -301,18 +303,21 @@ class Experiment:
         settings = (
             {} if isinstance(self.setup, OwnWorld) else plain(self.setup, without=("training",))
         )
-        out: Spec = {"scenario": {"name": self.scenario, **settings}}
-        out["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
-        out |= {
-            name: value
-            for name in PLAIN
-            if name != "address" and (value := getattr(self, name)) is not None
+        tables: Spec = {"scenario": {"name": self.scenario, **settings}}
+        tables["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
+        tables |= {
+            setting_name: value
+            for setting_name in PLAIN
+            if setting_name != "address" and (value := getattr(self, setting_name)) is not None
         }
-        out["seeds"] = list(self.seeds)
+        tables["seeds"] = list(self.seeds)
         hidden = ("secret",) if self.boundary.secret is not None else ()
-        out |= {"training": plain(self.training), "boundary": plain(self.boundary, without=hidden)}
-        out["robust"] = plain(self.robust)
-        return out
+        tables |= {
+            "training": plain(self.training),
+            "boundary": plain(self.boundary, without=hidden),
+        }
+        tables["robust"] = plain(self.robust)
+        return tables
 
 
 class Engine(Protocol):
@@ -459,12 +464,12 @@ def normal(document: Mapping[str, Any]) -> Spec:
     for table in ("training", "boundary", "robust"):
         spec[table] = document.get(table, {})
         if not isinstance(spec[table], Mapping):
-            got = (
+            got_words = (
                 "; the value is not shown: it may be a secret"
                 if table == "boundary"
                 else f", got {spec[table]!r}"
             )
-            raise SettingError(f"{table} must be a table of settings{got}")
+            raise SettingError(f"{table} must be a table of settings{got_words}")
         spec[table] = dict(spec[table])
     if "seed" in spec and "seeds" in spec:
         raise SettingError("use only one of seed and seeds")
@@ -604,14 +609,14 @@ def _changed_setup(setup: Scenario | OwnWorld, changes: Mapping[str, Any]) -> Sc
 
 def _training(setup: Scenario | OwnWorld, spec: Mapping[str, Any]) -> Training:
     """The scenario's training, with the changes of ``spec``; your own world is only made if ``spec`` leaves out a setting."""
-    base = setup.training
-    if base is None and set(settings_of(Training)) <= set(spec["training"]):
-        base = Training()
-    if base is None:
+    base_training = setup.training
+    if base_training is None and set(settings_of(Training)) <= set(spec["training"]):
+        base_training = Training()
+    if base_training is None:
         if "origin" in spec:  # a recorded file from which somebody has removed settings
             spec["origin"].check_scenario(setup)
-        base = setup.build(spec["seeds"][0]).training
-    return changed(base, spec["training"], "training")
+        base_training = setup.build(spec["seeds"][0]).training
+    return changed(base_training, spec["training"], "training")
 
 
 @public
@@ -682,19 +687,19 @@ def assign(spec: Spec, text: str) -> Spec:
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not _KEY.fullmatch(key):
-        got = (
+        got_words = (
             "; the value is not shown: it may be a secret"
             if "secret" in text.lower()
             else f", got {text!r}"
         )
-        raise SettingError(f"--set takes key=value{got}")
+        raise SettingError(f"--set takes key=value{got_words}")
     spec = {
         **spec,
         "scenario": dict(spec["scenario"]),
         "training": dict(spec["training"]),
         "boundary": dict(spec["boundary"]),
         "robust": dict(spec["robust"]),
-        "methods": [dict(m) for m in spec["methods"]],
+        "methods": [dict(method_table) for method_table in spec["methods"]],
     }
     try:
         parsed = parse(value)
@@ -739,9 +744,9 @@ def _flat_settings(spec: Spec, key: str, value: Any) -> dict[str, Any]:
         dataset = str(part_table.get("name", dataset))
     main = SCENARIO_PARTS[part].main
     settings = {}
-    for name in sorted(part_table, key=lambda name: name != main):
+    for inner_name in sorted(part_table, key=lambda inner_name: inner_name != main):
         try:
-            settings[f"scenario.{flat_name(part, name, dataset)}"] = part_table[name]
+            settings[f"scenario.{flat_name(part, inner_name, dataset)}"] = part_table[inner_name]
         except SettingError as error:
             raise SettingError(f"--set {key}: {error}") from None
     return settings
@@ -781,7 +786,7 @@ def _dataset_name(spec: Spec) -> str:
 
 
 def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
-    table, _, name = key.rpartition(".")
+    table, _, setting_name = key.rpartition(".")
     table_places = [place for place in places if table in (place.table, place.kind)]
     if not table_places:
         tables = dict.fromkeys([*(place.table for place in places), "method"])
@@ -792,13 +797,13 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
         raise SettingError(
             f"--set {key}: there is no {table!r}{nearest(table, tables)} (known: {', '.join(tables)})"
         )
-    matching = [place for place in table_places if place.key == name]
+    matching = [place for place in table_places if place.key == setting_name]
     if not matching:
         known_names = list(dict.fromkeys(place.key for place in table_places))
-        likely = meant(name, known_names)
+        likely = meant(setting_name, known_names)
         likely_hint = f"; did you mean {likely}?" if likely else ""
         raise SettingError(
-            f"--set {key}: {table} has no setting {name!r}{likely_hint} (known: {', '.join(known_names)})"
+            f"--set {key}: {table} has no setting {setting_name!r}{likely_hint} (known: {', '.join(known_names)})"
         )
     return matching
 
@@ -827,16 +832,18 @@ def _hint(places: list[SettingPlace], key: str) -> str:
         likely = next((place for place in places if place.key == name), None)
         if likely is not None:
             return f"; did you mean {_written(places, likely)}?"
-    others = [
+    other_methods = [
         name
-        for name, cls in METHODS.items()
-        if any(setting_name in settings_of(cls) for setting_name in (key, *called_here(key)))
+        for name, method_type in METHODS.items()
+        if any(
+            setting_name in settings_of(method_type) for setting_name in (key, *called_here(key))
+        )
     ]
-    if others:
-        return f"; it is a setting of {', '.join(others)}, and this run has none of these"
-    slip = meant(key, dict.fromkeys(place.key for place in places))
-    if slip is not None:
-        return f"; did you mean {_written(places, next(place for place in places if place.key == slip))}?"
+    if other_methods:
+        return f"; it is a setting of {', '.join(other_methods)}, and this run has none of these"
+    likely_key = meant(key, dict.fromkeys(place.key for place in places))
+    if likely_key is not None:
+        return f"; did you mean {_written(places, next(place for place in places if place.key == likely_key))}?"
     return "; coterie methods NAME and coterie scenarios NAME list them"
 
 

@@ -82,15 +82,23 @@ class Net:
         if set(self.stays) == set(self.layers):
             return {}
         return {
-            name: value
-            for name, value in self.named(row).items()
-            if name.rpartition(".")[0] not in self.stays
+            tensor_name: tensor
+            for tensor_name, tensor in self.named(row).items()
+            if tensor_name.rpartition(".")[0] not in self.stays
         }
 
     def shared(self, tensors: Tensors) -> Tensors:
         """Those of a model's tensors that all models share and that are large, so that a file of their own has them."""
-        same = {name: tensors[name] for name in self.untrained if name in tensors}
-        return same if sum(tensor.nbytes for tensor in same.values()) > SMALL else {}
+        untrained_tensors = {
+            tensor_name: tensors[tensor_name]
+            for tensor_name in self.untrained
+            if tensor_name in tensors
+        }
+        return (
+            untrained_tensors
+            if sum(tensor.nbytes for tensor in untrained_tensors.values()) > SMALL
+            else {}
+        )
 
 
 def net_of(run: Run, position: Position, numbers: int) -> Net:
@@ -132,14 +140,17 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
         layout.load(module, plain(row))
         # Copies: safetensors does not accept two names for the same memory, which tied layers have.
         return {
-            name: value.detach().clone().contiguous() for name, value in module.state_dict().items()
+            tensor_name: tensor.detach().clone().contiguous()
+            for tensor_name, tensor in module.state_dict().items()
         }
 
-    sent = {piece.name for piece in layout.pieces}
+    trained_names = {piece.name for piece in layout.pieces}
     # The parameters themselves: tied ones are the same object.
-    whole = module.state_dict(keep_vars=True)
-    trained = {id(whole[name]) for name in sent}
-    untrained = tuple(name for name, value in whole.items() if id(value) not in trained)
+    all_tensors = module.state_dict(keep_vars=True)
+    trained = {id(all_tensors[tensor_name]) for tensor_name in trained_names}
+    untrained = tuple(
+        tensor_name for tensor_name, value in all_tensors.items() if id(value) not in trained
+    )
     return Net(about, sealed, stays, tuple(layout.columns), untrained, named)
 
 
@@ -194,7 +205,7 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
                 )
             if needed > numbers:
                 raise ValueError(f"a net of {needed:,} numbers, but its models have {numbers:,}")
-        buffers = [str(name) for name in about.get("buffers", ["*"])]
+        buffers = [str(buffer_name) for buffer_name in about.get("buffers", ["*"])]
         with seeded(0):
             return averaging(partial(nets.make, str(about["name"]), shape, classes), buffers)()
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -238,13 +249,18 @@ def _described(
             (tensor_entry["name"], tuple(tensor_entry["shape"]), _dtype(tensor_entry["dtype"]))
             for tensor_entry in net["tensors"]
         ]
-        layers = tuple({name.rpartition(".")[0]: None for name, _, _ in pieces[: net["trainable"]]})
-        tied = dict(net.get("tied", {}))
+        layers = tuple(
+            {
+                tensor_name.rpartition(".")[0]: None
+                for tensor_name, _, _ in pieces[: net["trainable"]]
+            }
+        )
+        tied_names = dict(net.get("tied", {}))
         other_tensors = {}
         if "others" in net:
-            name = Path(net["others"]).name
-            data = read_within(run.folder, name)
-            checksum.check(data, run.folder / name, net.get("others_checksum"))
+            tensor_name = Path(net["others"]).name
+            data = read_within(run.folder, tensor_name)
+            checksum.check(data, run.folder / tensor_name, net.get("others_checksum"))
             other_tensors = safetensors.torch.load(data)
     except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise DamagedError(
@@ -252,15 +268,18 @@ def _described(
         ) from error
 
     def named(row: Tensor) -> Tensors:
-        out = dict(other_tensors)
+        tensors = dict(other_tensors)
         start = 0
-        for name, shape, dtype in pieces:
+        for tensor_name, shape, dtype in pieces:
             stop = start + math.prod(shape)
-            out[name] = (
+            tensors[tensor_name] = (
                 row[start:stop].reshape(shape).to(torch.float32 if whole else dtype, copy=True)
             )
             start = stop
-        return {**out, **{name: out[source].clone() for name, source in tied.items()}}
+        return {
+            **tensors,
+            **{tensor_name: tensors[source].clone() for tensor_name, source in tied_names.items()},
+        }
 
     return layers, tuple(other_tensors), named
 
@@ -444,22 +463,23 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
 
 
 def _taken(
-    assignment: Assignment, line: Mapping[str, Any], warn: Callable[[str], None]
+    assignment: Assignment, recorded: Mapping[str, Any], warn: Callable[[str], None]
 ) -> Assignment:
     """An assignment of which the server does not know who takes which model, as far as the record of the round shows it.
 
     The record of a federation does not; each client then has all models on its path.
     """
-    notes = [note for note in line["notes"] if note["parts"] and "model" in note["values"]]
+    notes = [note for note in recorded["notes"] if note["parts"] and "model" in note["values"]]
     if notes:
         row = {int(client): int(model) for client, model in notes[-1]["values"]["model"].items()}
         return replace(assignment, row=row, groups=as_groups(notes[-1]["parts"]))
-    k = len(assignment.models)
+    num_models = len(assignment.models)
     warn(
-        f"the server does not know which of the {k} models serves a client: the entry of each has all of them as its path, and "
-        "a client takes the one of lowest loss on its own training data"
+        f"the server does not know which of the {num_models} models serves a client: "
+        "the entry of each has all of them as its path, and a client takes the one of lowest loss "
+        "on its own training data"
     )
-    return replace(assignment, path=dict.fromkeys(assignment.row, tuple(range(k))))
+    return replace(assignment, path=dict.fromkeys(assignment.row, tuple(range(num_models))))
 
 
 def _limits(run: Run) -> dict[str, Any]:
@@ -563,10 +583,10 @@ def load(
             f"load it from {files[-1]} by the net's load_state_dict with strict=False"
         )
     _check_secret(folder, document["sealed"], secret)
-    nets = []
+    loaded_nets = []
     shared = read_model(folder, SHARED, document) if SHARED in document["files"] else {}
-    for name in files:
-        tensors = {**shared, **read_model(folder, name, document)}
+    for file_name in files:
+        tensors = {**shared, **read_model(folder, file_name, document)}
         net, called = _made(
             folder,
             document["model"],
@@ -574,8 +594,14 @@ def load(
             trust_code,
             sum(tensor.numel() for tensor in tensors.values()),
         )
-        nets.append(_filled(net, called, folder / name, tensors, document["sealed"], secret))
-    served = nets[0] if len(nets) == 1 else Ensemble(nets, COMBINED[document["combine"]])
+        loaded_nets.append(
+            _filled(net, called, folder / file_name, tensors, document["sealed"], secret)
+        )
+    served = (
+        loaded_nets[0]
+        if len(loaded_nets) == 1
+        else Ensemble(loaded_nets, COMBINED[document["combine"]])
+    )
     return predicting(served, of_record(document["target_scale"])).eval()
 
 
@@ -594,8 +620,8 @@ def read_document(folder: Path) -> dict[str, Any]:
     path = folder / MODELS
     if not path.is_file():
         inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS}"))
-        hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
-        raise UserError(f"{folder} holds no exported models: it has no {MODELS}{hint}")
+        runs_hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
+        raise UserError(f"{folder} holds no exported models: it has no {MODELS}{runs_hint}")
     try:
         data = read_within(folder, MODELS)
         document: dict[str, Any] = json.loads(data)
@@ -635,7 +661,7 @@ def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[st
     """The files of a client's models."""
     try:
         files = entry.get("path", [entry["file"]]) if document["ensemble"] else [entry["file"]]
-        if not files or any(Path(name).name != name for name in files):
+        if not files or any(Path(file_name).name != file_name for file_name in files):
             raise ValueError("a model's file is outside of the folder")
         if len(set(files)) < len(files):
             raise ValueError("a client's path names a file twice")

@@ -59,11 +59,11 @@ from coterie.settings import SettingError, UserError, brief, table_of
 from coterie.settings.calls import public
 from coterie.training.trial import trial
 
-_LEFT = {LOCK, RUN + PART, EXPERIMENT + PART}
+_LEFT_BY_KILLED_PROCESS = {LOCK, RUN + PART, EXPERIMENT + PART}
 """Files that a process may leave if it is killed before there is anything to resume."""
 
 
-_SAME = (
+_SHARED_SETTINGS = (
     "scenario",
     "setup",
     "methods",
@@ -131,29 +131,18 @@ def run(
     Raises:
         UserError: An argument is wrong. It is raised before the first round.
     """
-    for name, value, least in (
-        ("rounds", rounds, 1),
-        ("seed", seed, 0),
-        ("eval_every", eval_every, 1),
-    ):
-        if not isinstance(value, int) or value < least:
-            raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
+    _check_least("rounds", rounds, 1)
+    _check_least("seed", seed, 0)
+    _check_least("eval_every", eval_every, 1)
     if start is not None and not isinstance(start, Position):
         raise SettingError(
             f"start must be the position of an earlier round, such as round.position, got {start!r:.60}"
         )
     chosen_method: Method[Any] = made_method(method)
-    given: Any = scenario
-    if not isinstance(given, str | Scenario | OwnWorld | World) and not callable(given):
-        accepted = (
-            "a scenario's name, a Scenario, a World, or a function that makes the world of a seed"
-        )
-        raise SettingError(f"scenario must be {accepted}, got {brief(given)}")
-    setup = find(scenario) if isinstance(scenario, str) else scenario
-    setup = setup if isinstance(setup, Scenario | OwnWorld) else OwnWorld.of(setup)
-    world = setup.build(seed, data_folder(data))
+    world = _setup_of(scenario).build(seed, data_folder(data))
     if training is not None:
         world = replace(world, training=table_of("training", training, world.training))
+    # A run that continues has been tried, and warned of, before its first round.
     if start is None:
         trial(world, seed)
         warn_of(world, depth=4)
@@ -172,6 +161,26 @@ def run(
         robust=None if robust is None else table_of("robust", robust, Robust()),
     )
     return followed(rounds_made, chosen_method.name, rounds) if progress else rounds_made
+
+
+def _check_least(name: str, value: Any, least: int) -> None:
+    """Check that an argument is an integer of at least ``least``."""
+    if not isinstance(value, int) or value < least:
+        raise SettingError(f"{name} must be an integer >= {least}, got {value!r}")
+
+
+def _setup_of(scenario: Any) -> Scenario | OwnWorld:
+    """The scenario that an argument of :func:`run` stands for."""
+    if isinstance(scenario, str):
+        return find(scenario)
+    if isinstance(scenario, Scenario | OwnWorld):
+        return scenario
+    if isinstance(scenario, World) or callable(scenario):
+        return OwnWorld.of(scenario)
+    accepted = (
+        "a scenario's name, a Scenario, a World, or a function that makes the world of a seed"
+    )
+    raise SettingError(f"scenario must be {accepted}, got {brief(scenario)}")
 
 
 @public
@@ -197,20 +206,23 @@ class Run:
         title = f"{self.name}, {self.folder}"
         try:
             lines = self.record.shown()[1] if self.record.begun else []
-        except UserError as error:  # a notebook shows the run all the same
+        except UserError as error:
+            # A notebook shows a damaged run all the same.
             return table(f"{title}: {error}", [])
         if not lines:
             return table(f"{title}: no round has been made yet", [])
-        last = lines[-1]
+        last_line = lines[-1]
         tested = next((line for line in reversed(lines) if line["tested"]), None)
-        metric = shown_as(last).main
-        rows = by_group(
-            last["groups"],
+        metric = shown_as(last_line).main
+        table_rows = by_group(
+            last_line["groups"],
             metric,
             lambda group: None if tested is None else mean_of(tested, group, metric),
         )
         score = "" if tested is None else f", {metric} {spread(tested)['mean']:.3f}"
-        return table(f"{title}: round {last['round']} of {self.experiment.rounds}{score}", rows)
+        return table(
+            f"{title}: round {last_line['round']} of {self.experiment.rounds}{score}", table_rows
+        )
 
     @property
     def name(self) -> str:
@@ -243,7 +255,8 @@ class Run:
             return False
         try:
             self.record.checkpoints.check(lines[-1]["round"], self.record.identity())
-        except DamagedError:  # the round is made again, from the checkpoint before
+        except DamagedError:
+            # The round is made again, from the checkpoint before.
             return False
         return True
 
@@ -260,10 +273,10 @@ class Run:
         return frame(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        for line in self.record.shown()[1]:
-            id = shown_as(line).key
-            for client, entry in line["clients"].items():
-                yield {"round": line["round"], "client": id(client), **entry}
+        for shown_line in self.record.shown()[1]:
+            client_id = shown_as(shown_line).key
+            for client, entry in shown_line["clients"].items():
+                yield {"round": shown_line["round"], "client": client_id(client), **entry}
 
     def rounds(self, workers: int | None = None, progress: bool = False) -> Iterator[Round]:
         """Start or resume the run.
@@ -285,23 +298,24 @@ class Run:
 
     def _rounds(self, workers: int | None) -> Generator[Round, None, None]:
         if self.finished():
-            self.record.checkpoints.prune(
-                self.experiment.checkpoints_kept
-            )  # the process may have been killed before this
+            # The process may have been killed before it removed older checkpoints.
+            self.record.checkpoints.prune(self.experiment.checkpoints_kept)
             return
         self.experiment.check_secret()
         world = self.experiment.world(self.seed)
         self.folder.mkdir(parents=True, exist_ok=True)
         with held(self.folder):
-            record = self.record  # one object for all rounds, which reads ``run.toml`` once
-            stored = self._prepare(world)
-            if self.finished():  # another process may have finished it meanwhile
+            # One object for all rounds, which reads ``run.toml`` once.
+            record = self.record
+            start = self._prepare(world)
+            # Another process may have finished the run before this one had the lock.
+            if self.finished():
                 return
-            with closing(self._engine(world, stored, workers)) as engine:  # type: ignore[type-var]
-                for done in self._going_on(engine, stored):
-                    last = self._store(record, done)
-                    yield done
-                    if last:
+            with closing(self._engine(world, start, workers)) as engine:  # type: ignore[type-var]
+                for round in self._checked_start(engine, start):
+                    is_last = self._store(record, round)
+                    yield round
+                    if is_last:
                         return
 
     def _engine(self, world: World, start: Position | None, workers: int | None) -> Iterator[Round]:
@@ -320,7 +334,8 @@ class Run:
                 raise SettingError(
                     "a world whose data drift needs engine inprocess, got flower, whose clients keep their data"
                 )
-            from coterie.engines.flower import simulation  # Flower is an extra
+            # Flower is an extra, which only this engine needs.
+            from coterie.engines.flower import simulation
 
             maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
             return simulation.rounds(
@@ -351,7 +366,7 @@ class Run:
             maker = self._elsewhere(world)
             ENGINES.find(experiment.engine).prepare(experiment, self.seed, maker)
 
-    def _going_on(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
+    def _checked_start(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
         if start is not None:
             with from_stored(self.record.checkpoints.path(start.round), but=(EngineError,)):
@@ -382,12 +397,12 @@ class Run:
             ) from error
         return stored[1] if stored else None
 
-    def _store(self, record: Record, done: Round) -> bool:
+    def _store(self, record: Record, round: Round) -> bool:
         """Record a round, store its checkpoint if one is due, and return whether the run ends here."""
-        last = self._last(record.keep(done))
-        if last or done.number % self.experiment.checkpoint_every == 0:
-            record.store(done.number, done.position, self.experiment.checkpoints_kept)
-        return last
+        is_last = self._last(record.keep(round))
+        if is_last or round.number % self.experiment.checkpoint_every == 0:
+            record.store(round.number, round.position, self.experiment.checkpoints_kept)
+        return is_last
 
     def _last(self, recorded: Line) -> bool:
         if self.experiment.target is not None:
@@ -492,131 +507,155 @@ def world_facts(world: World) -> dict[str, Any]:
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
         "clients": clients,
-        "examples": [len(world.clients[c].train) for c in clients],
-        "tests": [len(world.clients[c].test) for c in clients],
+        "examples": [len(world.clients[client].train) for client in clients],
+        "tests": [len(world.clients[client].test) for client in clients],
         "data": digest(world),
     }
-    if any(world.clients[c].test.subjects is not None for c in clients):
-        facts["test_subjects"] = [world.clients[c].test.independent for c in clients]
-    if names := world.client_names:
+    if any(world.clients[client].test.subjects is not None for client in clients):
+        facts["test_subjects"] = [world.clients[client].test.independent for client in clients]
+    names = world.client_names
+    if names:
         facts["names"] = [names[client] for client in clients]
+    # Readers assume the accuracy, and the mean of probabilities in an ensemble.
     if (world.objective.main, world.objective.better) != (Shown.main, Shown.better):
         facts["metric"] = {"main": world.objective.main, "better": world.objective.better}
     if world.objective.target_scale is not None:
         facts["target_scale"] = recorded(world.objective.target_scale)
     facts |= _facts_of_tests(world, clients)
-    if (
-        combine := getattr(world.objective.combine, "__name__", "custom")
-    ) != mean_probability.__name__:
+    combine = getattr(world.objective.combine, "__name__", "custom")
+    if combine != mean_probability.__name__:
         facts["combine"] = combine
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
     if world.drift is not None:
-        rows = [[step[c] for c in clients] for step in world.drift.concepts]
-        facts["drift"] = {"period": world.drift.period, "concepts": rows}
+        concepts_by_step = [
+            [time_step[client] for client in clients] for time_step in world.drift.concepts
+        ]
+        facts["drift"] = {"period": world.drift.period, "concepts": concepts_by_step}
     if world.attacks:
         facts["adversaries"] = sorted(world.attacks)
-    if (model := nets.described(world.model)) is not None:
+    model = nets.described(world.model)
+    if model is not None:
         facts["model"] = model
     if world.about:
         facts["about"] = dict(world.about)
     return facts
 
 
-DERIVED = ("constant", "testers", "cautions", "averages_shares")
+DERIVED_FACTS = ("constant", "testers", "cautions", "averages_shares")
 """Facts about a world that follow from its data, and are for the verdict."""
 
 
 def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
-    """What a verdict needs to know about the clients' tests, see :data:`DERIVED`."""
+    """What a verdict needs to know about the clients' tests, see :data:`DERIVED_FACTS`."""
+    # How many clients test an example; 1 for the examples of a hostile client.
     test_counts = times_tested(world)
     facts: dict[str, Any] = {
         "testers": [round(test_counts.get(client, 1.0), 6) for client in clients]
-    }  # 1 for a hostile one
-    if (reference := constant(world)) is not None:
+    }
+    reference = constant(world)
+    if reference is not None:
         facts["constant"] = {
             "predicts": reference.predicts,
             "values": [round(reference.values[client], 6) for client in clients],
             "own": [round(reference.own[client], 6) for client in clients],
         }
         if reference.sums:
-            sums = [
-                {part: list(numbers) for part, numbers in reference.sums.get(client, {}).items()}
-                for client in clients
+            facts["constant"]["sums"] = [
+                _as_lists(reference.sums.get(client, {})) for client in clients
             ]
-            facts["constant"]["sums"] = sums
-    main = world.objective.main
-    main_metric = world.objective.named[main]
-    if main_metric is not METRICS.get(main):  # of those, readers know it
+    main_metric_name = world.objective.main
+    main_metric = world.objective.named[main_metric_name]
+    # Of Coterie's own metrics, readers know it.
+    if main_metric is not METRICS.get(main_metric_name):
         facts["averages_shares"] = main_metric.averages_shares
-    if warnings_of_data := cautions(world):
+    warnings_of_data = cautions(world)
+    if warnings_of_data:
         facts["cautions"] = warnings_of_data
     return facts
+
+
+def _as_lists(sums: Mapping[str, Iterable[float]]) -> dict[str, list[float]]:
+    """The sums of a metric's errors, with their numbers as lists."""
+    return {sum_name: list(numbers) for sum_name, numbers in sums.items()}
 
 
 def same_world(facts: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
     """Whether these facts are those that a run has recorded.
 
-    :data:`DERIVED` facts are not compared: they follow from the data, whose digest is compared, and
-    may differ in the last digit between versions of PyTorch.
+    :data:`DERIVED_FACTS` are not compared: they follow from the data, whose digest is compared,
+    and may differ in the last digit between versions of PyTorch.
     """
-    names = (facts.keys() | recorded.keys()) - set(DERIVED)
+    names = (facts.keys() | recorded.keys()) - set(DERIVED_FACTS)
     return all(
-        name in facts and name in recorded and facts[name] == recorded[name] for name in names
+        fact in facts and fact in recorded and facts[fact] == recorded[fact] for fact in names
     )
 
 
 def digest(world: World) -> str:
     """A hash of the examples and targets of all clients; a pool that clients share is read once.
 
-    Of a data set that is read item by item, :data:`PROBED` items of each split are hashed, evenly
+    Of a data set that is read item by item, 16 items of each split are hashed, evenly
     spaced. If an item is not the same when it is read again, as with random augmentation, only the
     numbers of items are.
     """
     state = hashlib.blake2b(digest_size=16)
     hashed_pools: set[int] = set()
-    for data in (clients[client] for clients in world.steps for client in sorted(clients)):
-        for split in (data.train, data.validation, data.test):
-            new = () if id(split.inputs) in hashed_pools else (split.inputs,)
-            hashed_pools.add(id(split.inputs))
-            parts = (
-                (_probed(split), split.index)
-                if isinstance(split.inputs, Items)
-                else (*new, split.index, split.targets)
-            )
-            for tensor in tensors(
-                (
-                    *parts,
-                    *(tensor for tensor in (split.subjects, split.spans) if tensor is not None),
-                )
-            ):
-                state.update(tensor.contiguous().numpy())
+    for clients in world.steps:
+        for client in sorted(clients):
+            data = clients[client]
+            for split in (data.train, data.validation, data.test):
+                for tensor in tensors(_hashed_parts(split, hashed_pools)):
+                    state.update(tensor.contiguous().numpy())
     return state.hexdigest()
 
 
-PROBED = 16
+def _hashed_parts(split: Split, hashed_pools: set[int]) -> tuple[Any, ...]:
+    """The parts of a split that are hashed, without a pool that was hashed before, and notes its pool as hashed."""
+    is_new = id(split.inputs) not in hashed_pools
+    hashed_pools.add(id(split.inputs))
+    parts: list[Any] = []
+    if isinstance(split.inputs, Items):
+        parts += [_probed(split), split.index]
+    else:
+        parts += [split.inputs] if is_new else []
+        parts += [split.index, split.targets]
+    parts += [values for values in (split.subjects, split.spans) if values is not None]
+    return tuple(parts)
+
+
+MAX_PROBED_ITEMS = 16
 """Items of a split that are hashed, of a data set that is read item by item."""
 
 
 def _probed(split: Split) -> list[Batch]:
     """Some items of a split, each as a batch of one; none if an item is not the same when it is read again."""
-    positions = torch.linspace(0, len(split) - 1, min(PROBED, len(split))).long()
-    first, again = (split.batch(positions[:1]) for _ in range(2)) if len(split) else ((), ())
-    same = all(
+    if len(split) == 0:
+        return []
+    last = len(split) - 1
+    positions = torch.linspace(0, last, min(MAX_PROBED_ITEMS, len(split))).long()
+    first_read = split.batch(positions[:1])
+    second_read = split.batch(positions[:1])
+    is_same = all(
         torch.equal(tensor, tensor_again)
-        for tensor, tensor_again in zip(tensors(first), tensors(again), strict=True)
+        for tensor, tensor_again in zip(tensors(first_read), tensors(second_read), strict=True)
     )
-    return [split.batch(positions[i : i + 1]) for i in range(len(positions))] if same else []
+    if not is_same:
+        return []
+    return [split.batch(positions[i : i + 1]) for i in range(len(positions))]
 
 
 def changed_versions(run: Run) -> list[str]:
     """One sentence for each package whose version is different now from the start of the run."""
     if not run.record.begun:
         return []
-    now = versions()
-    was = run.record.description()["versions"]
-    changed = [name for name in now if was.get(name, now[name]) != now[name]]
-    return [f"the run began with {name} {was[name]}, this is {now[name]}" for name in changed]
+    versions_then = run.record.description()["versions"]
+    sentences = []
+    for package, version_now in versions().items():
+        version_then = versions_then.get(package, version_now)
+        if version_then != version_now:
+            sentences.append(f"the run began with {package} {version_then}, this is {version_now}")
+    return sentences
 
 
 @public
@@ -664,7 +703,7 @@ def begin(
         raise SettingError(
             f"{next(iter(settings), 'methods')} is a setting of the experiment: set it there"
         )
-    if folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT)):
+    if folder.is_dir() and any((folder / file_name).exists() for file_name in (RUN, EXPERIMENT)):
         return _again(experiment, folder)
     return begin_new(experiment, folder)
 
@@ -677,68 +716,78 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     """
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
-    path = within(folder, EXPERIMENT if (folder / EXPERIMENT).exists() else RUN)
-    if path.name == EXPERIMENT:
-        read_recorded(path)
-    else:
-        Record(folder).description()
-    recorded_spec = read(path)  # tables alone: nothing that they name is imported
+    recorded_file = within(folder, EXPERIMENT if (folder / EXPERIMENT).exists() else RUN)
+    _check_recorded(recorded_file)
+    # Tables alone: nothing that they name is imported.
+    recorded_spec = read(recorded_file)
     difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
     if difference:
         raise UserError(
             f"{folder} has runs with {difference}: choose another folder, or remove this one to begin anew"
         )
     runs = _runs(experiment, folder)
-    for run in runs if path.name == EXPERIMENT else ():
-        _check_place(run, folder, {method.name: type(method) for method in experiment.methods})
+    for recorded_run in runs if recorded_file.name == EXPERIMENT else ():
+        _check_place(
+            recorded_run, folder, {method.name: type(method) for method in experiment.methods}
+        )
     for seed in experiment.seeds:
-        begun = [run for run in runs if run.seed == seed and run.record.begun]
+        begun = [
+            recorded_run
+            for recorded_run in runs
+            if recorded_run.seed == seed and recorded_run.record.begun
+        ]
         facts = world_facts(experiment.world(seed)) if begun else {}
-        for run in begun:
-            if not same_world(facts, run.record.description()["world"]):
+        for recorded_run in begun:
+            if not same_world(facts, recorded_run.record.description()["world"]):
                 raise UserError(
                     f"{folder} has runs of other clients or data: choose another folder, or remove this one"
                 )
-    rounds = sum(len(run.record.lines()) for run in runs if run.record.begun)
-    done = (
+    rounds = sum(
+        len(recorded_run.record.lines()) for recorded_run in runs if recorded_run.record.begun
+    )
+    state_of_runs = (
         "finished"
-        if all(run.finished() for run in runs)
+        if all(recorded_run.finished() for recorded_run in runs)
         else f"continued after {count(rounds, 'recorded round')}"
     )
     tell(
-        f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {done}"
+        f"{folder} has {'this run' if len(runs) == 1 else 'these runs'} already, with the same settings: {state_of_runs}"
     )
     return runs
 
 
-NO_DIFFERENCE = ("workers", "data", "schema", "secret", "world", "versions", "origin", "address")
+NOT_COMPARED = ("workers", "data", "schema", "secret", "world", "versions", "origin", "address")
 """Keys of a record that do not decide its numbers, or are compared apart from the settings."""
 
 
 def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: str = "") -> str:
     """The first setting that differs, in words; an empty text if none does."""
     for name in dict.fromkeys((*recorded, *given)):
-        if not table and name in NO_DIFFERENCE:
+        if not table and name in NOT_COMPARED:
             continue
         recorded_value = recorded.get(name)
         given_value = given.get(name)
         if isinstance(recorded_value, Mapping) and isinstance(given_value, Mapping):
-            inner = _difference(recorded_value, given_value, f"{table}{name}.")
-            if inner:
-                return inner
-        elif (
-            name == "methods"
-            and isinstance(recorded_value, list)
-            and isinstance(given_value, list)
-            and len(recorded_value) == len(given_value)
-        ):
-            for recorded_table, given_table in zip(recorded_value, given_value, strict=True):
-                inner = _difference(recorded_table, given_table, f"{recorded_table.get('name')}.")
-                if inner:
-                    return inner
-        elif recorded_value != given_value and "secret" not in name:
+            difference = _difference(recorded_value, given_value, f"{table}{name}.")
+            if difference:
+                return difference
+            continue
+        if name == "methods" and _as_many(recorded_value, given_value):
+            for recorded_method, given_method in zip(recorded_value, given_value, strict=True):
+                method_name = recorded_method.get("name")
+                difference = _difference(recorded_method, given_method, f"{method_name}.")
+                if difference:
+                    return difference
+            continue
+        if recorded_value != given_value and "secret" not in name:
             return f"{table}{name} = {brief(recorded_value)}, and not {brief(given_value)}"
     return ""
+
+
+def _as_many(recorded_methods: Any, given_methods: Any) -> bool:
+    """Whether both are lists of as many methods, which can be compared one by one."""
+    are_lists = isinstance(recorded_methods, list) and isinstance(given_methods, list)
+    return are_lists and len(recorded_methods) == len(given_methods)
 
 
 def begin_new(experiment: Experiment, folder: Path) -> Runs:
@@ -757,33 +806,37 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
     if folder.exists() and (
-        not folder.is_dir() or {path.name for path in folder.iterdir()} - _LEFT
+        not folder.is_dir() or {entry.name for entry in folder.iterdir()} - _LEFT_BY_KILLED_PROCESS
     ):
-        runs = folder.is_dir() and any((folder / name).exists() for name in (RUN, EXPERIMENT))
-        hint = f"; to continue its runs, use coterie resume {folder}" if runs else ""
-        raise UserError(f"{folder} exists and is not an empty folder; choose another{hint}")
-    world = experiment.world(experiment.seeds[0])
-    trial(world, experiment.seeds[0])
+        has_runs = folder.is_dir() and any(
+            (folder / file_name).exists() for file_name in (RUN, EXPERIMENT)
+        )
+        resume_hint = f"; to continue its runs, use coterie resume {folder}" if has_runs else ""
+        raise UserError(f"{folder} exists and is not an empty folder; choose another{resume_hint}")
+    # Whatever can fail fails before the first file is written.
+    first_seed = experiment.seeds[0]
+    world = experiment.world(first_seed)
+    trial(world, first_seed)
     warn_of(world, depth=5)
     experiment.check_calendar()
     for method in experiment.methods:
         inprocess.rehearse(
             method,
             world,
-            experiment.seeds[0],
+            first_seed,
             experiment.boundary,
             experiment.hardware(),
             experiment.robust,
         )
-    runs_ = _runs(experiment, folder)
-    runs_[0]._try(world)
+    new_runs = _runs(experiment, folder)
+    new_runs[0]._try(world)
     folder.mkdir(parents=True, exist_ok=True)
-    if len(runs_) == 1:
-        runs_[0]._prepare(world)
+    if len(new_runs) == 1:
+        new_runs[0]._prepare(world)
     else:
-        about = {"schema": SCHEMA, **experiment.spec(), **_secret_of(experiment)}
-        write_whole(folder / EXPERIMENT, sealed_toml(to_toml(about)))
-    return runs_
+        document = {"schema": SCHEMA, **experiment.spec(), **_secret_of(experiment)}
+        write_whole(folder / EXPERIMENT, sealed_toml(to_toml(document)))
+    return new_runs
 
 
 class Caution(UserWarning):
@@ -797,29 +850,26 @@ def warn_of(world: World, depth: int) -> None:
         world: The world.
         depth: The number of calls from here to the user's line, which the warning shows.
     """
-    for text in cautions(world):
-        warnings.warn(text, Caution, stacklevel=depth)
+    for caution in cautions(world):
+        warnings.warn(caution, Caution, stacklevel=depth)
 
 
 def _runs(experiment: Experiment, folder: Path) -> Runs:
     """The runs: a single one is in the folder itself, several have a subfolder each."""
     if len(experiment.methods) == len(experiment.seeds) == 1:
         return Runs((Run(folder, experiment),))
-    names = [method.name for method in experiment.methods]
-    counts: Counter[str] = Counter()
+    # Several methods of one name are numbered: cfl-1, cfl-2.
+    totals = Counter(method.name for method in experiment.methods)
+    numbers: Counter[str] = Counter()
     runs = []
     for method in experiment.methods:
-        counts[method.name] += 1
-        label = (
-            method.name if names.count(method.name) == 1 else f"{method.name}-{counts[method.name]}"
-        )
+        label = method.name
+        if totals[method.name] > 1:
+            numbers[method.name] += 1
+            label = f"{method.name}-{numbers[method.name]}"
         for seed in experiment.seeds:
-            runs.append(
-                Run(
-                    folder / f"{label}-seed{seed}",
-                    replace(experiment, methods=(method,), seeds=(seed,)),
-                )
-            )
+            one_run = replace(experiment, methods=(method,), seeds=(seed,))
+            runs.append(Run(folder / f"{label}-seed{seed}", one_run))
     return Runs(runs)
 
 
@@ -874,56 +924,78 @@ def reopen(
         )
     own_methods = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
-    for name in (EXPERIMENT, RUN):
-        if (folder / name).is_file() or (folder / name).is_symlink():
-            path = within(folder, name)
-            if name == EXPERIMENT:
-                read_recorded(path)
-            else:
-                Record(folder).description()
-            spec = read(path, trust_code=trust_code, secret=secret)
-            for table in spec["methods"]:
-                if table["name"] not in {**METHODS, **own_methods}:
-                    raise OwnMethodError(
-                        f"{path} has the method {table['name']!r}, which is not one of Coterie's; if it is yours, use Python: "
-                        f"coterie.reopen({str(folder)!r}, methods=[...])"
-                    )
-            experiment = make(spec, own_methods)
-            if world is not None:
-                experiment = _with_world(experiment, world, folder)
-            if address is not None:
-                experiment = replace(experiment, address=address)
-            runs = _runs(experiment, folder)
-            for run in runs if name == EXPERIMENT else ():
-                _check_place(run, folder, own_methods)
-            return runs
+    for file_name in (EXPERIMENT, RUN):
+        if not ((folder / file_name).is_file() or (folder / file_name).is_symlink()):
+            continue
+        recorded_file = within(folder, file_name)
+        _check_recorded(recorded_file)
+        spec = read(recorded_file, trust_code=trust_code, secret=secret)
+        _check_methods(spec, own_methods, recorded_file)
+        experiment = make(spec, own_methods)
+        if world is not None:
+            experiment = _with_world(experiment, world, folder)
+        if address is not None:
+            experiment = replace(experiment, address=address)
+        runs = _runs(experiment, folder)
+        for run in runs if file_name == EXPERIMENT else ():
+            _check_place(run, folder, own_methods)
+        return runs
+    raise _no_runs(folder)
+
+
+def _check_recorded(path: Path) -> None:
+    """Check an ``experiment.toml`` or ``run.toml`` that Coterie has written."""
+    if path.name == EXPERIMENT:
+        read_recorded(path)
+    else:
+        Record(path.parent).description()
+
+
+def _check_methods(
+    spec: Mapping[str, Any], own_methods: Mapping[str, type[Any]], path: Path
+) -> None:
+    """Check that every method of an experiment is known."""
+    for method_settings in spec["methods"]:
+        name = method_settings["name"]
+        if name not in {**METHODS, **own_methods}:
+            raise OwnMethodError(
+                f"{path} has the method {name!r}, which is not one of Coterie's; if it is yours, use Python: "
+                f"coterie.reopen({str(path.parent)!r}, methods=[...])"
+            )
+
+
+def _no_runs(folder: Path) -> UserError:
+    """The error for a folder without runs."""
     if not folder.exists():
-        raise UserError(f"{folder} does not exist")
-    begun = folder.is_dir() and {path.name for path in folder.iterdir()}
-    hint = (
-        f"; it was stopped before it started: to start it there, use coterie run --out {folder}"
-        if begun and begun <= _LEFT
-        else ""
+        return UserError(f"{folder} does not exist")
+    hint = ""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and names <= _LEFT_BY_KILLED_PROCESS:
+        hint = (
+            f"; it was stopped before it started: to start it there, use coterie run --out {folder}"
+        )
+    return UserError(
+        f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}"
     )
-    raise UserError(f"{folder} is not a run directory: it has neither {RUN} nor {EXPERIMENT}{hint}")
 
 
 def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -> None:
     """Raise :class:`~coterie.settings.UserError` if a run of an experiment is at another place, or is a different run."""
     within(folder, run.folder.name)
-    if run.record.begun:
-        run.record.description()
-        recorded_experiment = make(read(run.folder / RUN), own_methods)
-        boundaries = [
-            replace(experiment.boundary, secret=None)
-            for experiment in (recorded_experiment, run.experiment)
-        ]
-        if boundaries[0] != boundaries[1] or any(
-            getattr(recorded_experiment, name) != getattr(run.experiment, name) for name in _SAME
-        ):
-            raise DamagedError(
-                f"{run.folder} does not have the run that {folder / EXPERIMENT} describes"
-            )
+    if not run.record.begun:
+        return
+    run.record.description()
+    recorded_experiment = make(read(run.folder / RUN), own_methods)
+    recorded_boundary = replace(recorded_experiment.boundary, secret=None)
+    same_boundary = recorded_boundary == replace(run.experiment.boundary, secret=None)
+    same_settings = all(
+        getattr(recorded_experiment, setting_name) == getattr(run.experiment, setting_name)
+        for setting_name in _SHARED_SETTINGS
+    )
+    if not (same_boundary and same_settings):
+        raise DamagedError(
+            f"{run.folder} does not have the run that {folder / EXPERIMENT} describes"
+        )
 
 
 def _with_world(
