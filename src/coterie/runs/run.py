@@ -765,8 +765,8 @@ def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: st
     for name in dict.fromkeys((*recorded, *given)):
         if not table and name in NOT_COMPARED:
             continue
-        recorded_value = recorded.get(name)
-        given_value = given.get(name)
+        recorded_value: Any = recorded.get(name)
+        given_value: Any = given.get(name)
         if isinstance(recorded_value, Mapping) and isinstance(given_value, Mapping):
             difference = _difference(recorded_value, given_value, f"{table}{name}.")
             if difference:
