@@ -115,11 +115,8 @@ def differences(
     """
     differences_of_entries = []
     for entry in compared:
-        rivals = [
-            rival
-            for rival in compared
-            if (rival["method"], rival["scenario"]) == (entry["method"], entry["scenario"])
-        ]
+        # Entries of this method that should have the same settings.
+        rivals = [rival for rival in compared if _is_same_method(rival, entry)]
         settings = []
         for table_name in tables:
             for key, value in entry.get(table_name, {}).items():
@@ -127,6 +124,12 @@ def differences(
                     settings.append(f"{key} {value}")
         differences_of_entries.append(", ".join(settings))
     return differences_of_entries
+
+
+def _is_same_method(entry: Mapping[str, Any], other_entry: Mapping[str, Any]) -> bool:
+    """Whether two entries are of one method in one scenario."""
+    is_same = entry["method"] == other_entry["method"]
+    return is_same and bool(entry["scenario"] == other_entry["scenario"])
 
 
 def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
@@ -148,6 +151,7 @@ def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> lis
         for settings in tables:
             keys.update(dict.fromkeys(settings))
         for key in keys:
+            # Value of the setting -> the rows that have it.
             labels_of_value: dict[str, list[str]] = {}
             for settings, label in zip(tables, labels, strict=True):
                 value = str(settings.get(key, "not set"))

@@ -94,6 +94,11 @@ class Contest:
         """What the score of all clients together is called: the mean or the pooled main metric."""
         return f"{'pooled' if self.is_pooled else 'mean'} {self.metric}"
 
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the methods, in their order."""
+        return [method.label for method in self.methods]
+
     def find(self, name: str) -> MethodTrials | None:
         """Return the first entry of a method, or None."""
         return next((method for method in self.methods if method.name == name), None)
@@ -101,20 +106,23 @@ class Contest:
     @cached_property
     def focus(self) -> MethodTrials:
         """The best method that is no baseline, or else the best: the verdict has its groups."""
+        # Methods are ordered, so the first one is the best.
         no_baselines = (method for method in self.methods if method.name not in BASELINES)
         return next(no_baselines, self.methods[0])
 
     def rivals_of(self, best: MethodTrials) -> list[MethodTrials]:
         """Return the other methods of interest: the baselines, and the one whose groups are shown."""
-        return [
-            method
-            for method in self.methods
-            if method is not best and (method.name in BASELINES or method is self.focus)
-        ]
+        rivals = []
+        for method in self.methods:
+            is_of_interest = method.name in BASELINES or method is self.focus
+            if is_of_interest and method is not best:
+                rivals.append(method)
+        return rivals
 
     @cached_property
     def clients(self) -> list[ClientId]:
         """The honest clients that were tested with some method in this round."""
+        # Clients may be missing with one method or seed.
         tested: set[ClientId] = set()
         for method in self.methods:
             for seed in self.seeds:
@@ -156,6 +164,7 @@ class Contest:
         """
         if self.is_pooled:
             return self._pooled_score(method, self.clients)
+        # Every client counts the same, whatever the number of its seeds or examples.
         client_scores = [self.client_score(method, client) for client in self.clients]
         known_scores = [score for score in client_scores if score is not None]
         return mean_value(known_scores) if known_scores else None
@@ -163,7 +172,11 @@ class Contest:
     @cached_property
     def is_pooled(self) -> bool:
         """Whether the main metric of several clients is that of their test rows together."""
-        return all(self._sums(method, seed) for method in self.methods for seed in self.seeds)
+        # Only pooled metrics have sums.
+        all_sums: list[Mapping[ClientId, ErrorSums]] = []
+        for method in self.methods:
+            all_sums += [self._sums(method, seed) for seed in self.seeds]
+        return all(all_sums)
 
     def _pooled_score(
         self, method: MethodTrials, clients: Sequence[ClientId], seeds: Sequence[int] = ()
@@ -232,6 +245,7 @@ class Contest:
 
         One predicts the same for all clients' training data, the other for its own.
         """
+        # With each seed, the better of both predictions counts.
         better = max if self.summary["better"] == "greater" else min
         better_scores = []
         for seed in self.seeds:
@@ -268,6 +282,7 @@ class Contest:
     def _gain(
         self, method: MethodTrials, rival: MethodTrials, clients: Sequence[ClientId]
     ) -> Gain | None:
+        # The pooled metric of one client is its own.
         if self.is_pooled and len(clients) > 1:
             return self._pooled_gain(method, rival, clients)
         score_pairs = self._score_pairs(method, rival, clients)
@@ -361,10 +376,12 @@ class Contest:
 
     def _noise_of_mean(self, improvement: float, score_pairs: ScorePairs) -> float | None:
         """Noise of the mean over clients: over the seeds if there are enough, otherwise over the clients."""
+        # An interval over seeds needs the same seeds for all clients.
         seed_counts = {len(pairs_of_client) for pairs_of_client in score_pairs.values()}
         if len(seed_counts) == 1 and min(seed_counts) >= MIN_SAMPLE:
             pairs_by_seed = zip(*score_pairs.values(), strict=True)
             return half_interval([mean_value(_differences(pairs)) for pairs in pairs_by_seed])
+        # An interval over clients needs independent clients.
         if self.shares_tests:
             return None
         return noise_over_few(improvement, _interval_over_clients(score_pairs))
@@ -377,6 +394,7 @@ class Contest:
         """
         if self.is_pooled:
             clients = self._clients_with_sums(method, rival, self.clients)
+            # Of a pooled metric, clients have no differences of their own.
             noise = self._jackknife_interval(method, rival, clients)
             difference = self._pooled_difference(method, rival, clients)
         else:
@@ -396,6 +414,7 @@ class Contest:
         Its noise is that of :meth:`_noise_of_mean`: half the 95% interval over the seeds, or, with
         few seeds, over the clients.
         """
+        # Both scores must be of the same clients.
         clients = self._clients_with_sums(method, rival, clients)
         score = self._pooled_score(method, clients)
         rival_score = self._pooled_score(rival, clients)
@@ -403,6 +422,7 @@ class Contest:
             return None
         improvement = self._improvement(score, rival_score)
         noise = None
+        # Noise over the seeds, or over the clients where these are independent.
         if len(self.seeds) >= MIN_SAMPLE:
             seed_differences = []
             for seed in self.seeds:

@@ -44,7 +44,7 @@ class Gathered:
         nodes: The groups, by id.
         clients: The client ids, in the order of :func:`~coterie.report.gathered.ordered`.
         members: Per client, in this order, the id of its node in each round, or -1.
-        places: Per round, the ids of its groups in their order.
+        node_ids_by_round: Per round, the ids of its groups in their order.
         notes: The notes.
     """
 
@@ -54,7 +54,7 @@ class Gathered:
     nodes: Sequence[TreeNode]
     clients: Sequence[ClientId]
     members: Sequence[Sequence[int]]
-    places: Sequence[Sequence[int]]
+    node_ids_by_round: Sequence[Sequence[int]]
     notes: PlacedNotes
 
     @property
@@ -101,36 +101,37 @@ def gathered(folder: Path, description: Mapping[str, Any], lines: Sequence[Line]
         description: The content of ``run.toml``.
         lines: The completed rounds.
     """
-    nodes, places = follow(lines)
+    nodes, node_ids_by_round = follow(lines)
+    # All clients that were ever in a group, also those that have left.
     all_clients: set[ClientId] = set()
     for line in lines:
         all_clients.update(*line["groups"])
     clients = sorted(all_clients)
-    members = memberships(lines, places, clients)
+    members = memberships(lines, node_ids_by_round, clients)
     order = ordered(clients, members, nodes, true_groups(description["world"]))
     return Gathered(
         folder=folder,
         description=description,
         lines=lines,
         nodes=nodes,
-        clients=[clients[i] for i in order],
-        members=[members[i] for i in order],
-        places=places,
-        notes=place_notes(lines, places),
+        clients=[clients[client_index] for client_index in order],
+        members=[members[client_index] for client_index in order],
+        node_ids_by_round=node_ids_by_round,
+        notes=place_notes(lines, node_ids_by_round),
     )
 
 
-def place_notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> PlacedNotes:
+def place_notes(lines: Sequence[Line], node_ids_by_round: Sequence[Sequence[int]]) -> PlacedNotes:
     """Return every note with its group; a note is about the groups as they were before it.
 
     Args:
         lines: The completed rounds.
-        places: Per round, the ids of its groups in their order.
+        node_ids_by_round: Per round, the ids of its groups in their order.
     """
     placed_notes = []
     node_before: dict[ClientId, int] = {}
-    for line, row in zip(lines, places, strict=True):
-        node_after = _node_of_client(line, row)
+    for line, round_node_ids in zip(lines, node_ids_by_round, strict=True):
+        node_after = _node_of_client(line, round_node_ids)
         # A client that arrives in this round was in no group before it.
         node_of_client = {**node_after, **node_before}
         for note in line["notes"]:
@@ -140,15 +141,15 @@ def place_notes(lines: Sequence[Line], places: Sequence[Sequence[int]]) -> Place
     return placed_notes
 
 
-def _node_of_client(line: Line, row: Sequence[int]) -> dict[ClientId, int]:
+def _node_of_client(line: Line, round_node_ids: Sequence[int]) -> dict[ClientId, int]:
     """Return client -> id of its group in a round.
 
     Args:
         line: The record of the round.
-        row: The ids of its groups in their order.
+        round_node_ids: The ids of its groups in their order.
     """
     node_of_client: dict[ClientId, int] = {}
-    for node, members in zip(row, line["groups"], strict=True):
+    for node, members in zip(round_node_ids, line["groups"], strict=True):
         node_of_client.update(dict.fromkeys(members, node))
     return node_of_client
 
@@ -242,20 +243,22 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
         The groups by id, and per round the ids of ``line["groups"]`` in their order.
     """
     nodes: list[TreeNode] = []
-    places: list[list[int]] = []
+    node_ids_by_round: list[list[int]] = []
     node_before: dict[ClientId, int] = {}  # client -> its node in the round before
     for line in lines:
         notes = line["notes"]
         sizes_before = Counter(node_before.values())
-        divided_nodes = {
-            _node_with(note["clients"], node_before, sizes_before)
-            for note in notes
-            if len(note["parts"]) > 1
-        }
+        # 1. The groups that notes of this round divided do not go on, whoever stays together.
+        divided_nodes = set()
+        for note in notes:
+            if len(note["parts"]) > 1:
+                divided_nodes.add(_node_with(note["clients"], node_before, sizes_before))
+        # 2. Each group of this round continues a group or is a new one.
         # The first groups have no reason.
         reasons = Reasons(notes) if node_before else None
-        row = []
+        round_node_ids = []
         for group in line["groups"]:
+            # The groups that its clients come from; new clients come from none.
             sources = Counter(node_before[client] for client in group if client in node_before)
             source = _continued_node(sources, sizes_before)
             if source is not None and source not in divided_nodes:
@@ -265,10 +268,10 @@ def follow(lines: Sequence[Line]) -> tuple[list[TreeNode], list[list[int]]]:
             else:
                 node = _new_node(len(nodes), line["round"], group, sources, reasons)
                 nodes.append(node)
-            row.append(node.id)
-        places.append(row)
-        node_before = _node_of_client(line, row)
-    return nodes, places
+            round_node_ids.append(node.id)
+        node_ids_by_round.append(round_node_ids)
+        node_before = _node_of_client(line, round_node_ids)
+    return nodes, node_ids_by_round
 
 
 def _continued_node(sources: Counter[int], sizes_before: Mapping[int, int]) -> int | None:
@@ -326,13 +329,15 @@ class Reasons:
             The note that has most of this group as a part, else one about all of its clients, else
             None. If the latter note divided its clients, :data:`WAIT_NOTE` replaces it.
         """
+        # 1. A part of a note that is in the group as a whole, and is most of it.
         clients_in_part: Counter[int] = Counter()
         for client in group:
             clients_in_part.update(self.parts_with_client.get(client, ()))
-        for i, num_clients in sorted(clients_in_part.items()):
-            note, size = self.parts[i]
-            if num_clients == size and 2 * size > len(group):
+        for part_index, num_clients in sorted(clients_in_part.items()):
+            note, part_size = self.parts[part_index]
+            if num_clients == part_size and 2 * part_size > len(group):
                 return note
+        # 2. A note about all clients of the group.
         members = frozenset(group)
         for note, clients in zip(self.notes, self.clients_of_notes, strict=True):
             if members <= clients:
@@ -341,19 +346,23 @@ class Reasons:
 
 
 def _new_node(
-    id: int, round: int, group: Sequence[ClientId], sources: Counter[int], reasons: Reasons | None
+    node_id: int,
+    first_round: int,
+    group: Sequence[ClientId],
+    sources: Counter[int],
+    reasons: Reasons | None,
 ) -> TreeNode:
     """Return a node that begins with a group.
 
     Args:
-        id: The id of the node.
-        round: Its first round.
+        node_id: The id of the node.
+        first_round: Its first round.
         group: Its clients.
         sources: Node -> how many of the clients came from it.
         reasons: What can explain it; None for the first groups.
     """
     parents = tuple(source for source, _ in sources.most_common())
-    node = TreeNode(id, round, round, tuple(group), parents)
+    node = TreeNode(node_id, first_round, first_round, tuple(group), parents)
     note = reasons.why(group) if reasons else None
     if note is not None:
         node.kind = note["kind"]
@@ -363,19 +372,20 @@ def _new_node(
 
 
 def memberships(
-    lines: Sequence[Line], places: Sequence[Sequence[int]], clients: Sequence[ClientId]
+    lines: Sequence[Line], node_ids_by_round: Sequence[Sequence[int]], clients: Sequence[ClientId]
 ) -> list[list[int]]:
     """Return, per client, the id of its node in each round, or -1 if it was not present.
 
     Args:
         lines: The completed rounds.
-        places: Per round, the ids of its groups in their order.
+        node_ids_by_round: Per round, the ids of its groups in their order.
         clients: The client ids.
     """
     members = [[-1] * len(lines) for _ in clients]
-    row_of_client = {client: i for i, client in enumerate(clients)}
-    for column, (line, row) in enumerate(zip(lines, places, strict=True)):
-        for client, node in _node_of_client(line, row).items():
+    row_of_client = {client: client_index for client_index, client in enumerate(clients)}
+    for column, (line, round_node_ids) in enumerate(zip(lines, node_ids_by_round, strict=True)):
+        # A client that is in no group in this round keeps its -1.
+        for client, node in _node_of_client(line, round_node_ids).items():
             members[row_of_client[client]][column] = node
     return members
 
@@ -403,26 +413,33 @@ def ordered(
     """
     truth = truth or {}
     last_nodes = [nodes_of_client[-1] for nodes_of_client in members]
-    sizes = Counter(last_nodes)
+    node_sizes = Counter(last_nodes)
+    # How many clients of each true group are in each present group.
     sizes_of_truths: dict[int, Counter[int]] = {}
     for client, node in zip(clients, last_nodes, strict=True):
         sizes_of_truths.setdefault(node, Counter())[truth.get(client, -1)] += 1
+    # Where each present group is, as a tuple to sort by.
     place_of_node: dict[int, tuple[int, ...]] = {}
-    for node in sizes:
-        if len(sizes) > MAX_GROUPS_BY_TREE:
+    for node in node_sizes:
+        if len(node_sizes) > MAX_GROUPS_BY_TREE:
             main_truth = sizes_of_truths[node].most_common(1)[0][0]
-            place_of_node[node] = (main_truth, -sizes[node], node)
+            place_of_node[node] = (main_truth, -node_sizes[node], node)
         else:
             place_of_node[node] = _chain(node, nodes)
 
-    def place(i: int) -> tuple[Any, ...]:
-        return place_of_node[last_nodes[i]], truth.get(clients[i], -1), clients[i]
+    def place(client_index: int) -> tuple[Any, ...]:
+        return (
+            place_of_node[last_nodes[client_index]],
+            truth.get(clients[client_index], -1),
+            clients[client_index],
+        )
 
     return sorted(range(len(clients)), key=place)
 
 
 def _chain(node: int, nodes: Sequence[TreeNode]) -> tuple[int, ...]:
     """Return the groups from the first one down to this one, each the parent that gave the most members."""
+    # Node -1 stands for clients in no group, and has no parents.
     chain = [node]
     while chain[-1] >= 0 and nodes[chain[-1]].parents:
         chain.append(nodes[chain[-1]].parents[0])

@@ -88,12 +88,9 @@ def still_falling(losses: Losses) -> Fall | None:
         return None
     if not _is_significant(all_falls, losses, [first_round, last_round]):
         return None
-    return Fall(
-        first=late_round,
-        last=last_round,
-        before=math.fsum(late_losses[client] for client in clients) / len(clients),
-        after=math.fsum(last_losses[client] for client in clients) / len(clients),
-    )
+    loss_before = math.fsum(late_losses[client] for client in clients) / len(clients)
+    loss_after = math.fsum(last_losses[client] for client in clients) / len(clients)
+    return Fall(first=late_round, last=last_round, before=loss_before, after=loss_after)
 
 
 def _is_significant(falls: Sequence[float], losses: Losses, rounds: Sequence[int]) -> bool:

@@ -65,6 +65,7 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
     Args:
         lines: The completed rounds, as shown.
     """
+    # What each setting changed, by client, in the order of the rounds.
     factors: dict[ClientId, list[float]] = {}
     claims: dict[ClientId, list[int]] = {}
     counts: dict[ClientId, list[int]] = {}
@@ -119,6 +120,7 @@ def limit_sentences(limits: Sequence[Limit], num_rounds: int) -> list[str]:
     for effect, words in _EFFECTS.items():
         of_effect = [limit for limit in limits if limit.effect == effect]
         if of_effect:
+            # The most frequently limited clients are named.
             of_effect.sort(key=lambda limit: -limit.rounds)
             sentences.append(_limit_sentence(of_effect, words, num_rounds))
     return sentences
@@ -127,10 +129,9 @@ def limit_sentences(limits: Sequence[Limit], num_rounds: int) -> list[str]:
 def _limit_sentence(limits: Sequence[Limit], words: str, num_rounds: int) -> str:
     setting = limits[0].setting
     effect = words.format(clients=count(len(limits), "client"))
-    named = [
-        f"client {limit.client} {_amount(limit, num_rounds)}"
-        for limit in limits[:MAX_CLIENTS_IN_SENTENCE]
-    ]
+    named = []
+    for limit in limits[:MAX_CLIENTS_IN_SENTENCE]:
+        named.append(f"client {limit.client} {_amount(limit, num_rounds)}")
     if len(limits) > MAX_CLIENTS_IN_SENTENCE:
         named.append("...")
     return (
@@ -145,9 +146,12 @@ def refused_sentence(lines: Sequence[Line]) -> str:
     Args:
         lines: The completed rounds, as shown.
     """
-    refusals = [refusal for line in lines for refusal in line["refused"].items()]
+    refusals: list[tuple[str, str]] = []
+    for line in lines:
+        refusals += line["refused"].items()
     if not refusals:
         return ""
+    # The last refusal is the example.
     client, reason = refusals[-1]
     replies = "1 reply was" if len(refusals) == 1 else f"{len(refusals):,} replies were"
     return f"{replies} refused, for example of client {client}: {reason}"
@@ -160,11 +164,12 @@ def limited_clients(limits: Iterable[Limit], client: ClientId) -> list[str]:
         limits: What limits changed.
         client: The client.
     """
-    return [
-        f"{limit.setting} {_EFFECTS_ON_ONE[limit.effect]} {_amount(limit)}."
-        for limit in limits
-        if limit.client == client
-    ]
+    sentences = []
+    for limit in limits:
+        if limit.client == client:
+            effect = _EFFECTS_ON_ONE[limit.effect]
+            sentences.append(f"{limit.setting} {effect} {_amount(limit)}.")
+    return sentences
 
 
 _EFFECTS: Mapping[str, str] = {

@@ -31,6 +31,7 @@ def settings(
         hidden: Settings to leave out.
         called: Name of a setting -> the name that is shown in its place.
     """
+    # Limits are those of the dataclass's fields.
     cls = source if isinstance(source, type) else type(source)
     limits = {field.name: field.metadata.get("limits", {}) for field in dataclasses.fields(cls)}
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -70,6 +71,7 @@ def plain(value: Any) -> str:
     """
     if isinstance(value, tuple):
         return f"[{', '.join(plain(element) for element in value)}]"
+    # TOML has booleans in lower case.
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)

@@ -209,6 +209,7 @@ class Live:
 
     def tell(self, text: str) -> None:
         """Print a sentence that stays, on stderr even without a console."""
+        # On a console the sentence is above the updated lines.
         if self.screen.display:
             self.screen.keep(Text(f"coterie: {text}", style="yellow"))
         else:
@@ -313,6 +314,7 @@ class Steps:
         """Show that one more step is done."""
         self.done += 1
         self.activity = ""
+        # There may be more steps than expected.
         self.total = max(self.total, self.done)
         self.screen.write(self._lines, at_once=True)
 
@@ -322,6 +324,7 @@ class Steps:
         self.screen.write(self._lines)
 
     def _lines(self) -> Iterable[RenderableType]:
+        # Steps that an earlier process made say nothing about the speed.
         steps_made = self.done - self.done_before
         remaining_time = ""
         if steps_made and self.done < self.total:
@@ -349,6 +352,7 @@ def duration(seconds: float) -> str:
         >>> duration(40), duration(150), duration(5400), duration(400_000)
         ('40 s', '2 min', '1.5 h', '4.6 days')
     """
+    # The largest unit of which there are at least 1.5.
     for unit, length, digits in (("days", 86_400, 1), ("h", 3_600, 1), ("min", 60, 0)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.{digits}f} {unit}"
@@ -389,6 +393,7 @@ class Pace:
     def ended(self, round: int) -> None:
         """Record that a round of the present run has ended."""
         current_time = time.monotonic()
+        # The first round no longer counts once there is a second one.
         if self.has_only_first_round and self.recent_seconds:
             self.recent_seconds.clear()
             self.has_only_first_round = False
@@ -420,16 +425,13 @@ class Pace:
         if not self.seconds_of_kind:
             return ""
         mean_seconds = fmean(self.seconds_of_kind.values())
-        # The runs that have not begun.
-        waiting_kinds = [
-            kind
-            for number, kind in enumerate(self.kinds)
-            if number != self.run_number and number not in self.ended_runs
-        ]
-        seconds = sum(
-            self.seconds_of_kind.get(kind, mean_seconds) * self.rounds for kind in waiting_kinds
-        )
-        # The rest of the present run.
+        # 1. The runs that have not begun.
+        waiting_seconds = []
+        for number, kind in enumerate(self.kinds):
+            if number != self.run_number and number not in self.ended_runs:
+                waiting_seconds.append(self.seconds_of_kind.get(kind, mean_seconds) * self.rounds)
+        seconds = sum(waiting_seconds)
+        # 2. The rest of the present run.
         if self.run_number not in self.ended_runs:
             seconds_per_round = self.seconds_of_kind.get(self.kinds[self.run_number], mean_seconds)
             seconds += seconds_per_round * (self.rounds - self.done)

@@ -65,6 +65,7 @@ def two_shares(p: float, n: float) -> float:
         >>> round(1.96 * two_shares(0.9, 100) ** 0.5, 3)
         0.088
     """
+    # A mean of shares may leave [0, 1] by rounding.
     p = min(max(p, 0.0), 1.0)
     return 2 * min(p, 1 - p) / n
 
@@ -78,6 +79,7 @@ def noise_over_few(difference: float, half: float | None) -> float | None:
         difference: The mean difference.
         half: Half the interval of the difference over clients; None if there are too few.
     """
+    # Within the interval it is not known whether the difference is noise.
     if half is None or abs(difference) <= half:
         return None
     return half
@@ -95,6 +97,7 @@ def noise_of_seeds(client_differences: Sequence[Sequence[float]], num_seeds: int
     Returns:
         The noise; None with one seed.
     """
+    # Each client's mean over seeds takes one degree of freedom.
     degrees_of_freedom = sum(len(over_seeds) - 1 for over_seeds in client_differences if over_seeds)
     if not degrees_of_freedom:
         return None

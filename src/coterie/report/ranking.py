@@ -30,6 +30,7 @@ def contests(trials: Iterable[Trial]) -> list[Contest]:
     Args:
         trials: The runs.
     """
+    # Settings of the scenario -> the runs in it; tables cannot be keys of a dict.
     worlds: list[tuple[list[Any], list[Trial]]] = []
     for trial in trials:
         world = [trial.summary[key] for key in SAME_WORLD]
@@ -44,6 +45,7 @@ def contests(trials: Iterable[Trial]) -> list[Contest]:
 
 def _methods(trials: Sequence[Trial]) -> list[MethodTrials]:
     """Return the methods of some runs. Runs that differ in their seed alone are of one method."""
+    # Settings -> seed -> run.
     methods: list[tuple[list[Any], dict[int, Trial]]] = []
     for trial in trials:
         settings = [trial.summary[key] for key in SAME_BUT_SEED]
@@ -55,15 +57,12 @@ def _methods(trials: Sequence[Trial]) -> list[MethodTrials]:
                 break
         else:
             methods.append((settings, {seed: trial}))
+    trials_of_methods = [trial_of_seed for _, trial_of_seed in methods]
     method_names = []
-    for _, trial_of_seed in methods:
+    for trial_of_seed in trials_of_methods:
         first_trial = next(iter(trial_of_seed.values()))
         method_names.append(first_trial.summary["method"])
-    labels = numbered(method_names)
-    return [
-        MethodTrials(label, trial_of_seed)
-        for label, (_, trial_of_seed) in zip(labels, methods, strict=True)
-    ]
+    return list(map(MethodTrials, numbered(method_names), trials_of_methods))
 
 
 def comparable(methods: Sequence[MethodTrials]) -> Contest:
@@ -95,6 +94,7 @@ def _is_tested(method: MethodTrials) -> bool:
 def _same_data(trials: Mapping[int, Trial], other_trials: Mapping[int, Trial]) -> bool:
     """Whether runs of the same seeds have the same data, as far as that is recorded."""
     for seed in trials.keys() & other_trials.keys():
+        # An empty digest was not recorded.
         digest = trials[seed].data_digest
         other_digest = other_trials[seed].data_digest
         if digest and other_digest and digest != other_digest:
@@ -115,6 +115,7 @@ def _common(methods: Sequence[MethodTrials]) -> tuple[list[int], set[int]]:
 
 def ranked(contest: Contest) -> Contest:
     """Return a comparison with its methods in the order of :func:`contests`."""
+    # The best score first.
     direction = -1 if contest.summary["better"] == "greater" else 1
     means = {method.label: contest.mean_score(method) for method in contest.methods}
     tested = [method for method in contest.methods if means[method.label] is not None]

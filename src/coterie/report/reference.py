@@ -36,9 +36,11 @@ class Reference:
     @classmethod
     def of(cls, world: Mapping[str, Any]) -> Reference:
         """Return the scores in the table ``world`` of ``run.toml``, as shown."""
+        # Older runs and federations have not recorded it.
         constant = world.get("constant")
         if constant is None:
             return cls()
+        # Only metrics that are pooled over clients have sums.
         sums = zip(world["clients"], constant.get("sums", ()), strict=False)
         return cls(
             predicts=constant["predicts"],
@@ -78,6 +80,7 @@ def strongest_evidence(lines: Sequence[Line]) -> GroupEvidence | None:
     strongest: GroupEvidence | None = None
     for line in lines:
         for note in line["notes"]:
+            # Notes about a single client are no evidence for groups.
             if len(note["clients"]) < 2 or not examines_groups(note):
                 continue
             p_value = min(_p_values(note), default=None)

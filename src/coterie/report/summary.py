@@ -119,6 +119,7 @@ def summarised(
         "isolated": isolated(last_line["groups"], adversaries),
         **scores(lines),
     }
+    # Sums over all rounds.
     for name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
         numbers[name] = sum(line[name] for line in lines)
     numbers |= {
@@ -134,6 +135,7 @@ def summarised(
 def _run_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the run itself, and the data if these are the user's own."""
     settings = {name: description.get(name, default) for name, default in RUN_SETTINGS.items()}
+    # A file of the user's own may be any; a named data set is always the same.
     if flattened(description["scenario"]).get("dataset") in OWN_DATA and "data" in description:
         settings["data"] = description["data"]
     return settings
@@ -152,8 +154,12 @@ def without(
         >>> without([[0, 1], [2]], [2])
         [[0, 1]]
     """
-    remaining = [[client for client in group if client not in clients] for group in groups]
-    return [group for group in remaining if group]
+    remaining_groups = []
+    for group in groups:
+        remaining = [client for client in group if client not in clients]
+        if remaining:
+            remaining_groups.append(remaining)
+    return remaining_groups
 
 
 def isolated(groups: Sequence[Sequence[ClientId]], adversaries: Sequence[ClientId]) -> float | None:
@@ -218,6 +224,7 @@ def agreement(
     """
     if truth is None:
         return None
+    # The index compares partitions of the same clients only.
     group_of_client = _group_numbers(groups)
     true_group_of_client = _group_numbers(truth)
     if group_of_client.keys() != true_group_of_client.keys():
@@ -371,6 +378,7 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
     mean = float(np.mean(sample))
     if sample_size == 1:
         return {"mean": mean, "low": None, "high": None}
+    # Student's t with n - 1 degrees of freedom, and the standard error of the mean.
     quantile = scipy.special.stdtrit(sample_size - 1, (1 + confidence) / 2)
     half_width = float(quantile * np.std(sample, ddof=1) / np.sqrt(sample_size))
     return {"mean": mean, "low": mean - half_width, "high": mean + half_width}

@@ -51,6 +51,7 @@ def console(stream: IO[str]) -> Console:
     Args:
         stream: The stream to write to.
     """
+    # The user's COLUMNS comes first, if it is a sensible number.
     columns = os.environ.get("COLUMNS", "")
     width = None if stream.isatty() else WIDTH_OF_FILES
     if re.fullmatch("[1-9][0-9]{0,4}", columns):
@@ -152,6 +153,7 @@ def table(summaries: Sequence[Summary]) -> Table:
 def _table_of(rows: Sequence[Cells]) -> Table:
     """Return a table of rows with the same headings; its first column is text, the others are numbers."""
     rich_table = Table(box=None, pad_edge=False, header_style="bold")
+    # The first column is text, the others are numbers.
     for position, (heading, _) in enumerate(rows[0] if rows else ()):
         justify: Literal["left", "right"] = "right" if position else "left"
         rich_table.add_column(heading, justify=justify, vertical="bottom", no_wrap=True)
@@ -164,6 +166,7 @@ def _other_metrics(summaries: Sequence[Summary]) -> list[str]:
     """Return the metrics besides the loss and the main one; in a summary they follow the loss and precede the bytes."""
     other_metrics: dict[str, None] = {}  # an ordered set
     for run in summaries:
+        # The order of a summary's keys says which of them are metrics.
         keys = list(run)
         metrics = keys[keys.index("loss") + 1 : keys.index("bytes_up")]
         other_metrics |= dict.fromkeys(metric for metric in metrics if metric != run["metric"])
@@ -285,6 +288,7 @@ def size(num_bytes: float | None) -> str:
     """
     if num_bytes is None:
         return "-"
+    # The largest unit in which the number is at least 1.
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"

@@ -83,6 +83,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
     world = description["world"]
     limits = limited(lines)
     summary = summarised(run, description, lines, limits)
+    # What each honest client scored in each tested round.
     scores: dict[int, dict[ClientId, float]] = {}
     sums: dict[int, dict[ClientId, ErrorSums]] = {}
     losses: dict[int, dict[ClientId, float]] = {}
@@ -138,20 +139,20 @@ def _averages_shares(
 def _honest_entries(line: Line) -> dict[ClientId, Mapping[str, Any]]:
     """Return what a round records of each client that is no adversary."""
     client_id = shown_as(line).key
-    return {
-        client_id(key): entry
-        for key, entry in line["clients"].items()
-        if not entry.get("adversary")
-    }
+    entries = {}
+    for key, entry in line["clients"].items():
+        if not entry.get("adversary"):
+            entries[client_id(key)] = entry
+    return entries
 
 
-def _numbers(entries: Mapping[ClientId, Mapping[str, Any]], name: str) -> dict[ClientId, float]:
-    """Return a number of each client that has it."""
-    return {
-        client: float(entry[name])
-        for client, entry in entries.items()
-        if entry.get(name) is not None
-    }
+def _numbers(entries: Mapping[ClientId, Mapping[str, Any]], metric: str) -> dict[ClientId, float]:
+    """Return a metric of each client that has it."""
+    number_of_client = {}
+    for client, entry in entries.items():
+        if entry.get(metric) is not None:
+            number_of_client[client] = float(entry[metric])
+    return number_of_client
 
 
 def _sums_of_honest(
@@ -185,6 +186,7 @@ def last_decision(lines: Sequence[Line]) -> str:
     Args:
         lines: The completed rounds, as shown.
     """
+    # With several groups, the decision that made them; with one, the last that looked for some.
     min_parts = 2 if len(lines[-1]["groups"]) > 1 else 0
     for line in reversed(lines):
         for note in reversed(line["notes"]):

@@ -85,6 +85,7 @@ def _baselines(contest: Contest, method: MethodTrials) -> list[MethodTrials]:
 
 
 def _left_out(contest: Contest) -> str:
+    """Return which methods are not compared."""
     if not contest.left_out:
         return ""
     methods = ", ".join(contest.left_out)
@@ -92,10 +93,9 @@ def _left_out(contest: Contest) -> str:
 
 
 def _unequal(contest: Contest) -> str:
-    differences = unequal(
-        [method.first.summary for method in contest.methods],
-        [method.label for method in contest.methods],
-    )
+    """Return the settings besides the method's in which the runs differ."""
+    summaries = [method.first.summary for method in contest.methods]
+    differences = unequal(summaries, contest.labels)
     if not differences:
         return ""
     return f"They differ in more than the method: {'; '.join(differences)}."
@@ -126,7 +126,7 @@ def table(contest: Contest) -> dict[str, Any] | None:
         "seeds": list(contest.seeds),
         "metric": contest.metric,
         "better": contest.summary["better"],
-        "methods": [method.label for method in contest.methods],
+        "methods": contest.labels,
         "over": None if fedavg is None else fedavg.label,
         "means": list(map(contest.mean_score, contest.methods)),
         "pooled": contest.is_pooled,
@@ -188,6 +188,7 @@ def _why(method: MethodTrials) -> str:
     decision = method.first.last_decision
     if not decision:
         return "No reason was recorded."
+    # With one group, the last decision says why there are no more.
     divided = len(method.first.summary["groups"]) > 1
     about = "The last decision that divided clients" if divided else "Why it did not split"
     seed = f" with seed {min(method.trials)}" if len(method.trials) > 1 else ""
@@ -221,6 +222,7 @@ def _difference(gain: Gain) -> str:
     """Return a difference in words: "0.450 higher (0.750 against 0.300)"."""
     if not gain.improvement:
         return f"the same ({number(gain.score)})"
+    # Higher is not always better.
     direction = "higher" if gain.score > gain.rival_score else "lower"
     scores = f"{number(gain.score)} against {number(gain.rival_score)}"
     significance = ", not significant" if gain.sign == 0 else ""
@@ -330,6 +332,7 @@ def _noise_of_single_clients(contest: Contest) -> str:
         "A difference of one client is significant if its 95 % interval over the "
         f"{len(contest.seeds)} seeds does not contain 0."
     )
+    # Equal digests mean that seeds drew the same data; an empty one is not recorded.
     digests = {trial.data_digest for trial in contest.methods[0].trials.values()}
     if len(digests) == 1 and digests != {""}:
         return (
@@ -394,6 +397,7 @@ def _imports_code(contest: Contest) -> bool:
 def _command_for(contest: Contest, baselines: list[str]) -> str:
     """Return the command that runs baselines with the settings and seeds of the method in focus."""
     run = Path(contest.focus.first.summary["run_dir"])
+    # The baselines' folder is next to the run's.
     new_folder = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
     arguments = ["coterie", "run", str(run / RUN)]
     for name in baselines:
@@ -415,6 +419,7 @@ def sentences(verdict: Mapping[str, Any]) -> list[str]:
     Args:
         verdict: The verdict.
     """
+    # The groups follow in the same sentence.
     groups = f"{verdict['found'].removesuffix('.')}{_group_names(verdict['groups'])}."
     parts = [*verdict["warnings"], groups, verdict["by_time"]]
     if verdict["better"] or verdict["warnings"]:

@@ -96,6 +96,7 @@ def no_better(contest: Contest, method: MethodTrials) -> str:
     gain = contest.mean_gain(method, constant)
     # Otherwise it would not be known.
     assert gain is not None
+    # It may be better, but not significantly.
     degree = "not significantly" if gain.improvement > 0 else "no"
     scores = f"{contest.metric} {number(gain.score)} against {number(gain.rival_score)}"
     return f"{method.label} is {degree} better than {constant.label}: {scores}."
@@ -139,7 +140,8 @@ def clients_below(contest: Contest, method: MethodTrials) -> list[ClientBelow]:
             noise = contest.noise_of_shares({client: (score, constant_score)})
             is_significant = shortfall > noise
         shortfalls.append((shortfall, ClientBelow(client, score, constant_score, is_significant)))
-    return [below for _, below in sorted(shortfalls, key=lambda pair: -pair[0])]
+    shortfalls.sort(key=lambda pair: -pair[0])
+    return [client_below for _, client_below in shortfalls]
 
 
 def below_line(contest: Contest, method: MethodTrials, below: Sequence[ClientBelow]) -> str:
@@ -160,9 +162,10 @@ def below_line(contest: Contest, method: MethodTrials, below: Sequence[ClientBel
 
 def undecided_line(contest: Contest, below: Sequence[ClientBelow]) -> str:
     """Return for which of these clients the test set is too small to decide, with its size."""
-    undecided = [
-        client_below.client for client_below in below if client_below.is_significant is False
-    ]
+    undecided = []
+    for client_below in below:
+        if client_below.is_significant is False:
+            undecided.append(client_below.client)
     if not undecided:
         return ""
     clients_with_size = []
@@ -176,6 +179,7 @@ def undecided_line(contest: Contest, below: Sequence[ClientBelow]) -> str:
 def _size_in_words(contest: Contest, client: ClientId) -> str:
     """Return the size of a client's test set: "8 rows", "1 subject"."""
     size = contest.test_size(client)
+    # The sentence speaks of test sets already.
     unit = contest.test_unit.removeprefix("test ")
     noun = "rows" if unit == "examples" else unit
     return f"{size:g} {noun.removesuffix('s') if size == 1 else noun}"

@@ -115,6 +115,7 @@ def by_time(world: Mapping[str, Any]) -> str:
         >>> by_time({"about": {"order": {"by": "day", "gap": "7D", "test": 0.104, "left_out": 12}}})
         "Tested on the last 10% of each client's examples by day, with a gap of 7D; 12 examples before the cuts are left out."
     """
+    # Records may be of another version, so their types are checked.
     about = world.get("about")
     order = about.get("order") if isinstance(about, Mapping) else None
     if not isinstance(order, Mapping) or not isinstance(order.get("test"), float):

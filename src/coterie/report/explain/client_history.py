@@ -38,14 +38,19 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     """
     client, group = of_client(history, asked)
     notes = list(history.views())
+    # 1. How the client fares, compared with other methods.
     contest, run_in_contest = run_history.rivals(history)
     verdict = for_client(contest, run_in_contest, client)
+    # 2. The decisions about the client, and those that left it where it is.
     steps, num_unchanged = _steps(notes, client)
     step_entries = []
     for note in steps:
         grounds = run_history.grounds(note, notes)
         step_entries.append({**_step(history, note, client), "grounds": grounds})
     standing = _standing_notes(history, notes, client, group, steps)
+    standing_entries = [_step(history, note, client) for note in standing]
+    silent_rounds = [line["round"] for line in history.lines if silent(line, client)]
+    # 3. Decisions about models, and replies that were refused.
     choices = [note for note in run_history.choices(notes) if client in note.clients]
     refusals = {}
     for line in history.lines:
@@ -55,7 +60,7 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
     return {
         **run_history.heading(history),
         "verdict": [verdict] if verdict else [],
-        "groups": [list(members) for members in history.groups],
+        "groups": list(map(list, history.groups)),
         "client": client,
         "group": list(group),
         "truth": _truth(history, group, client),
@@ -63,11 +68,11 @@ def client_history(history: RunHistory, asked: ClientId) -> dict[str, Any]:
         "score": _score(reversed(history.lines), client),
         "path": _path(history, client),
         "steps": step_entries,
-        "choices": [decision(note) for note in choices],
+        "choices": list(map(decision, choices)),
         "personal": _personal(choices, client),
         "unchanged": num_unchanged,
-        "standing": [_step(history, note, client) for note in standing],
-        "silent": [line["round"] for line in history.lines if silent(line, client)],
+        "standing": standing_entries,
+        "silent": silent_rounds,
         "limited": limited_clients(run_in_contest.first.limits, client),
         "refused": refusals,
     }
@@ -77,12 +82,14 @@ def _steps(notes: Sequence[NoteView], client: ClientId) -> tuple[list[NoteView],
     """Return the notes that led to a client's present group, and the number of notes that changed only other groups."""
     steps = []
     num_unchanged = 0
+    # The client's present place: where the last of these notes put it.
     place: Any = None
     for note in notes:
         if client not in note.clients:
             continue
         if note.effect in ("arrives", "waits", "joins", "moves", "merges", "leaves"):
             steps.append(note)
+        # Other decisions count only if they placed the client anew.
         elif note.parts and note.changes:
             new_place = _place(note, client, place)
             if new_place == place:
@@ -127,6 +134,7 @@ def _personal(choices: Sequence[NoteView], client: ClientId) -> dict[str, Any] |
     It is None for a method without personal models.
     """
     for note in reversed(choices):
+        # The last note with such values says which model serves; the client may be missing in it.
         differences = note.values(EXPECTED_GAIN)
         if not differences:
             continue
@@ -165,11 +173,11 @@ def _score(lines: Iterable[Line], client: ClientId) -> dict[str, Any] | None:
 
 def _path(history: RunHistory, client: ClientId) -> list[dict[str, Any]]:
     """Return the groups that the client was in, their first and last rounds, and its last score with each model."""
-    _, places = follow(history.lines)
+    _, node_ids_by_round = follow(history.lines)
     # A stay is the rounds that the client spent in one group without a break.
     stays: list[list[Line]] = []
     last_node = None
-    for line, nodes in zip(history.lines, places, strict=True):
+    for line, nodes in zip(history.lines, node_ids_by_round, strict=True):
         for node, group in zip(nodes, line["groups"], strict=True):
             if client in group:
                 if node != last_node:
@@ -234,6 +242,7 @@ def _group_words(explanation: dict[str, Any]) -> list[Paragraph]:
     paragraphs = [
         (0, f"It is with {who(companions)}." if companions else "It is alone in its group.")
     ]
+    # True groups are known in simulations only.
     truth = explanation["truth"]
     if truth is not None:
         mistakes = []
@@ -273,6 +282,7 @@ def _step_words(explanation: dict[str, Any]) -> list[Paragraph]:
 def _described(step: dict[str, Any], explanation: dict[str, Any]) -> list[Paragraph]:
     """One decision: what happened, the reasons, and the client's scores before it, after it and now."""
     paragraphs = [(1, f"Round {step['round']}: {run_history.happened(step)}")]
+    # Reasons that several sources state are listed once.
     reasons = dict.fromkeys([*step["client"]["words"], *step["words"], *step["grounds"]])
     paragraphs += [(2, sentence) for sentence in reasons]
     scores = {
@@ -297,6 +307,7 @@ def _path_words(explanation: dict[str, Any]) -> list[Paragraph]:
     num_hidden = len(path) - MAX_STEPS_SHOWN
     if num_hidden > 0:
         paragraphs.append((1, f"... {count(num_hidden, 'earlier group')} ..."))
+    # The last groups are shown, with their rounds.
     for stay in path[-MAX_STEPS_SHOWN:]:
         span = f"Rounds {stay['first']}-{stay['last']}"
         if stay["first"] == stay["last"]:
@@ -327,6 +338,7 @@ def _choices_with_personal(explanation: dict[str, Any]) -> list[dict[str, Any]]:
     personal = explanation["personal"]
     if personal is None:
         return choices
+    # What the last decision about personal models means for this client.
     served = "Its personal model does not serve it"
     if personal["serves"]:
         served = "Its personal model serves it"

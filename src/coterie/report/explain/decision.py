@@ -48,7 +48,9 @@ class Change:
 
     def words(self) -> str:
         """Return the change in words."""
+        # Numbers have three digits, other values are as in the settings.
         was = short(self.was) if isinstance(self.was, float) else str(self.was)
+        # A whole number is named itself; of a real one, the side of the bound.
         if isinstance(self.value, int):
             direction = "or more" if self.sign == ">=" else "or fewer"
             return f"{self.setting} {self.value} {direction} (it was {was})"
@@ -89,10 +91,10 @@ def decision(note: NoteView) -> dict[str, Any]:
         "kind": note.kind,
         "effect": note.effect,
         "clients": list(note.clients),
-        "parts": [list(part) for part in note.parts],
+        "parts": list(map(list, note.parts)),
         "was_one_group": note.was_one_group,
         "text": note.note["text"],
-        "criteria": [_criterion_entry(criterion) for criterion in note.criteria],
+        "criteria": list(map(_criterion_entry, note.criteria)),
         "would_change": alternative_entries,
         "numbers": note.numbers,
         "labels": note.labels,
@@ -173,9 +175,9 @@ def would_change(note: NoteView) -> list[tuple[Change, ...]]:
 
 def _are_possible(changes: tuple[Change, ...], limits: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a method has all the settings, and their limits allow the changes."""
-    return all(
-        change.setting in limits and change.possible(limits[change.setting]) for change in changes
-    )
+    if any(change.setting not in limits for change in changes):
+        return False
+    return all(change.possible(limits[change.setting]) for change in changes)
 
 
 def _reversed(note: NoteView, criterion: Criterion) -> Change:
@@ -239,6 +241,7 @@ def margin(value: float, bound: float) -> str:
     if value == bound:
         return "equal to"
     side = "below" if value < bound else "above"
+    # The ratio of positive numbers, in percent if they are close; else the difference.
     if value > 0 and bound > 0:
         ratio = value / bound
         if 2 / 3 < ratio < 1.5:
@@ -266,14 +269,16 @@ def member(note: NoteView, client: ClientId) -> dict[str, Any]:
     Returns:
         ``side``, ``nearest``, ``values`` and ``words``; docs/explain.md describes them.
     """
+    # 1. The part that the client came to, its neighbours and its values.
     side = next((part for part in note.parts if client in part), None)
     nearest = _nearest(note, client, side)
     values = {}
-    for name in note.note["values"]:
-        value_of_client = note.values(name)
+    for value_name in note.note["values"]:
+        value_of_client = note.values(value_name)
         if client in value_of_client:
-            values[name] = value_of_client[client]
+            values[value_name] = value_of_client[client]
     words = []
+    # 2. The same in words.
     if note.parts and side is None:
         words.append("It was not among the clients that were compared.")
     if nearest:
@@ -291,24 +296,28 @@ def _nearest(note: NoteView, client: ClientId, side: tuple[ClientId, ...] | None
     clients, matrices = note.matrices
     if side is None or client not in clients:
         return {}
-    name = next(name for name in ("compared", "all", *matrices) if name in matrices)
-    matrix = matrices[name]
-    row = matrix[clients.index(client)]
-    closeness = -row if measure(matrix) == "distance" else row
+    # The matrix that was clustered, or that of all layers, or the first one.
+    matrix_name = next(
+        matrix_name for matrix_name in ("compared", "all", *matrices) if matrix_name in matrices
+    )
+    matrix = matrices[matrix_name]
+    client_row = matrix[clients.index(client)]
+    closeness = -client_row if measure(matrix) == "distance" else client_row
     nearest: dict[str, Any] = {}
     for place, is_in_part in (("in its part", True), ("in another", False)):
-        candidates = [
-            i
-            for i, candidate in enumerate(clients)
-            if candidate != client and (candidate in side) == is_in_part
-        ]
+        candidates = []
+        for client_index, candidate in enumerate(clients):
+            if candidate != client and (candidate in side) == is_in_part:
+                candidates.append(client_index)
         if candidates:
             # Of equally close ones the first.
-            best = max(candidates, key=lambda i: (closeness[i], -i))
+            nearest_index = max(
+                candidates, key=lambda client_index: (closeness[client_index], -client_index)
+            )
             nearest[place] = {
-                "client": clients[best],
+                "client": clients[nearest_index],
                 "measure": measure(matrix),
-                "value": float(row[best]),
+                "value": float(client_row[nearest_index]),
             }
     return nearest
 
@@ -321,18 +330,17 @@ def _value_sentences(values: Mapping[str, float]) -> list[str]:
     sentences = []
     # Kind, such as "loss of model" -> number of the model -> value.
     numbered_values: dict[str, dict[str, float]] = {}
-    for name, value in values.items():
-        kind, _, number = name.rpartition(" ")
+    for value_name, value in values.items():
+        kind, _, number = value_name.rpartition(" ")
         if kind and number.isdecimal():
             numbered_values.setdefault(kind, {})[number] = value
         else:
-            sentences.append(f"Its {name.replace('_', ' ')}: {short(value)}.")
+            sentences.append(f"Its {value_name.replace('_', ' ')}: {short(value)}.")
     for kind, values_of_kind in numbered_values.items():
         smallest_first = sorted(values_of_kind, key=lambda key: (values_of_kind[key], int(key)))
-        listed = [
-            f"{number}: {short(values_of_kind[number])}"
-            for number in smallest_first[:MAX_VALUES_LISTED]
-        ]
+        listed = []
+        for number in smallest_first[:MAX_VALUES_LISTED]:
+            listed.append(f"{number}: {short(values_of_kind[number])}")
         if len(smallest_first) > MAX_VALUES_LISTED:
             listed.append("...")
         sentences.append(f"Its {kind} {'; '.join(listed)}.")

@@ -41,14 +41,17 @@ MAX_GROUNDS = 3
 
 def run_history(history: RunHistory) -> dict[str, Any]:
     """Return the explanation of a run; docs/explain.md has the fields."""
+    # 1. The notes, and those of them that changed groups.
     notes = list(history.views())
     changes = [note for note in notes if note.changes]
     truth = history.truth
+    # 2. The run among the runs of other methods, and against the true groups.
     contest, run_in_contest = rivals(history)
     rand_index = agreement(
         without(history.groups, history.adversaries),
         truth and without(truth, history.adversaries),
     )
+    # 3. The decisions, with their reasons.
     decision_entries = []
     for note in changes:
         decision_entries.append({**decision(note), "grounds": grounds(note, notes)})
@@ -58,11 +61,11 @@ def run_history(history: RunHistory) -> dict[str, Any]:
     return {
         **heading(history),
         "verdict": sentences(verdict(contest, run_in_contest)),
-        "groups": [list(group) for group in history.groups],
-        "true_groups": truth and [list(group) for group in truth],
+        "groups": list(map(list, history.groups)),
+        "true_groups": truth and list(map(list, truth)),
         "agreement": rand_index,
         "decisions": decision_entries,
-        "choices": [decision(note) for note in choices(notes)],
+        "choices": list(map(decision, choices(notes))),
         "unchanged": dict(unchanged),
         "unexplained": unexplained(history, changes),
         "limited": run_in_contest.first.summary["limited"],
@@ -78,11 +81,11 @@ def left_out(history: RunHistory) -> dict[str, str]:
     """Return who was refused in the last round and is in no group, such as a node with another schema, and why."""
     last_line = history.lines[-1]
     present = {str(client) for client in history.present}
-    return {
-        str(client): reason
-        for client, reason in last_line["refused"].items()
-        if str(client) not in present
-    }
+    left_out_clients = {}
+    for client, reason in last_line["refused"].items():
+        if str(client) not in present:
+            left_out_clients[str(client)] = reason
+    return left_out_clients
 
 
 def rivals(history: RunHistory) -> tuple[Contest, MethodTrials]:
@@ -120,6 +123,7 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
     """
     if note.effect != "serves":
         return []
+    # An arm's own notes have the effect "info" as long as it does not serve.
     arm = note.labels.get("arm")
     decisions_of_arm = []
     for earlier in notes:
@@ -129,10 +133,10 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
             continue
         if earlier.criteria and all(criterion.held for criterion in earlier.criteria):
             decisions_of_arm.append(earlier)
-    return [
-        f"Round {earlier.round}, {earlier.note['text'].removesuffix('.')}."
-        for earlier in decisions_of_arm[-MAX_GROUNDS:]
-    ]
+    reasons = []
+    for earlier in decisions_of_arm[-MAX_GROUNDS:]:
+        reasons.append(f"Round {earlier.round}, {earlier.note['text'].removesuffix('.')}.")
+    return reasons
 
 
 def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
@@ -151,6 +155,7 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
         if _changed(note, members):
             return None
         clients = set(note.clients)
+        # The note is about this group if the common clients are most of both.
         num_common = len(clients & members)
         if _examined(note) and 2 * num_common > max(len(clients), len(members)):
             return note
@@ -211,6 +216,7 @@ def unexplained(history: RunHistory, changes: Sequence[NoteView]) -> list[dict[s
         history: The run.
         changes: The notes that changed groups.
     """
+    # Rounds in which a note explains that groups changed. New groups may train a round later.
     explained_rounds: set[int] = set()
     for note in changes:
         explained_rounds.add(note.round)
@@ -218,6 +224,7 @@ def unexplained(history: RunHistory, changes: Sequence[NoteView]) -> list[dict[s
             explained_rounds.add(note.round + 1)
     entries = []
     for line_before, line in pairwise(history.lines):
+        # Clients that came or left are not compared.
         in_both = clients_of(line_before) & clients_of(line)
         groups_before = _groups_among(in_both, line_before)
         groups = _groups_among(in_both, line)
@@ -308,6 +315,7 @@ def first_and_last(
         noun: What an item is called.
         words: Returns the paragraphs of an item.
     """
+    # All items, if they are few enough; else the first and the last.
     num_hidden = len(items) - max_items
     num_first = len(items) if num_hidden <= 0 else max_items // 2
     paragraphs: list[Paragraph] = []
@@ -336,6 +344,7 @@ def _change_words(explanation: dict[str, Any]) -> list[Paragraph]:
                 f"Round {change['round']}: the groups changed to {groups}, and no reason was recorded.",
             )
         )
+    # Kind of a note -> how many of them changed no group.
     notes_of_kind = explanation["unchanged"]
     if notes_of_kind:
         kinds = ", ".join(f"{kind} {number}" for kind, number in sorted(notes_of_kind.items()))
@@ -445,11 +454,13 @@ def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
                 f"They are {equal} the true groups, which are hidden from all methods ({rand_index}).",
             )
         )
+    # The last decision about several groups together.
     decision_of_all = explanation["standing"]["all"]
     if decision_of_all is not None:
         round_of_all = decision_of_all["round"]
         paragraphs.append((1, f"All together, last examined in round {round_of_all}:"))
         paragraphs += [(2, sentence) for sentence in decision_of_all["words"]]
+    # The last decision about each group alone.
     groups = explanation["standing"]["groups"]
     for group in groups[:MAX_SHOWN]:
         clients = who(group["clients"])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,15 @@ class RunHistory:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings of the method; ``none`` becomes None."""
-        return {
-            key: None if value == "none" else value
-            for key, value in self.description["methods"][0].items()
-        }
+        settings: dict[str, Any] = {}
+        for setting, value in self.description["methods"][0].items():
+            settings[setting] = None if value == "none" else value
+        return settings
 
     @property
     def truth(self) -> list[Clients] | None:
         """The true groups, of the clients that are present; None if they are not known."""
+        # Clients that are not present are left out, and so are groups without any client.
         true_groups = truth_at(self.description["world"], self.lines[-1]["round"])
         if not true_groups:
             return None
@@ -79,9 +81,9 @@ class RunHistory:
     def views(self) -> Iterator[NoteView]:
         """Yield every note, oldest first."""
         line_before: Line | None = None
-        for index, line in enumerate(self.lines):
+        for round_index, line in enumerate(self.lines):
             for note in line["notes"]:
-                yield NoteView(self, index, line, line_before, note)
+                yield NoteView(self, round_index, line, line_before, note)
             line_before = line
 
 
@@ -139,38 +141,43 @@ class NoteView:
         """The criteria of the note. Records have no infinite numbers: a bound is then that of the setting, or NaN."""
         return tuple(self._criterion(entry) for entry in self.note["criteria"])
 
-    def _criterion(self, entry: Mapping[str, Any]) -> Criterion:
-        value = entry["value"]
+    def _criterion(self, recorded: Mapping[str, Any]) -> Criterion:
+        # None stands for a number that is not finite.
+        value = recorded["value"]
         if value is None:
             value = math.nan
-        bound = entry["bound"]
+        bound = recorded["bound"]
         if bound is None:
-            bound = self.history.settings.get(entry["setting"], math.nan)
+            bound = self.history.settings.get(recorded["setting"], math.nan)
         return Criterion(
-            entry["name"],
+            recorded["name"],
             value,
-            entry["sign"],
+            recorded["sign"],
             bound,
-            entry["setting"],
-            entry["met"],
-            entry["unmet"],
-            entry["key"],
+            recorded["setting"],
+            recorded["met"],
+            recorded["unmet"],
+            recorded["key"],
         )
 
     @property
     def numbers(self) -> dict[str, float]:
         """The numbers of the note that are known."""
-        return {name: value for name, value in self.note["numbers"].items() if value is not None}
+        return {
+            number_name: value
+            for number_name, value in self.note["numbers"].items()
+            if value is not None
+        }
 
     @property
     def labels(self) -> dict[str, int]:
         """What the note names or counts, such as nodes."""
         return dict(self.note["labels"])
 
-    def values(self, name: str) -> dict[ClientId, float]:
+    def values(self, value_name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
         client_id = shown_as(self.line).key
-        recorded = self.note["values"].get(name, {})
+        recorded = self.note["values"].get(value_name, {})
         return {client_id(key): value for key, value in recorded.items() if value is not None}
 
     @cached_property
@@ -225,14 +232,15 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
             this round.
     """
     folder = Path(run)
+    # The folder may be that of an experiment: then the message names its runs.
     if not (folder / RUN).is_file():
         run_names = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
         if run_names:
-            named = ", ".join(run_names[:MAX_RUNS_NAMED])
+            run_names_shown = ", ".join(run_names[:MAX_RUNS_NAMED])
             if len(run_names) > MAX_RUNS_NAMED:
-                named = f"{named} and {len(run_names) - MAX_RUNS_NAMED} more"
+                run_names_shown = f"{run_names_shown} and {len(run_names) - MAX_RUNS_NAMED} more"
             raise UserError(
-                f"{run} has {len(run_names)} runs inside, and explain tells of one: {named}"
+                f"{run} has {len(run_names)} runs inside, and explain tells of one: {run_names_shown}"
             )
     record = Record(folder)
     description, lines = record.shown()
@@ -240,10 +248,11 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
         raise UserError(
             f"{run} has no completed round yet: there is nothing to explain; coterie resume {run} goes on with it"
         )
-    last = lines[-1]["round"]
-    if round is not None and not (isinstance(round, int) and 1 <= round <= last):
+    # Rounds are numbered from 1 without gaps.
+    last_round = lines[-1]["round"]
+    if round is not None and not (isinstance(round, int) and 1 <= round <= last_round):
         raise UserError(
-            f"--round {round} is not among the {last} recorded rounds of {run}: 1 to {last}"
+            f"--round {round} is not among the {last_round} recorded rounds of {run}: 1 to {last_round}"
         )
     return RunHistory(folder, description, lines if round is None else lines[:round])
 
@@ -274,7 +283,7 @@ def of_client(history: RunHistory, client: ClientId) -> tuple[ClientId, Clients]
     absence = "is not one of the run's clients"
     if last_round_present:
         absence = f"was last present in round {last_round_present}"
-    present = [member for group in history.groups for member in group]
+    present = list(chain.from_iterable(history.groups))
     raise UserError(
         f"client {client} {absence}; after round {last_line['round']} these are {members(present, max_spans=6)}"
         f"{nearest(str(client), map(str, present))}"

@@ -77,6 +77,7 @@ def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
 
 def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
     """Create a figure with this number of axes, at most three side by side: a column wide for one, else a page."""
+    # Four axes are two by two.
     columns = 2 if number == 4 else min(number, 3)
     rows = math.ceil(number / columns)
     width = COLUMN if number == 1 else PAGE
@@ -160,6 +161,7 @@ def _groups(run: Gathered) -> Figure:
         raise UserError(
             f"{run.folder} has no groups recorded: no client was in a group in any of its {len(run.lines)} rounds"
         )
+    # Rows are as high as small print where there is room.
     num_clients = len(run.clients)
     height = min(max(LINE_HEIGHT * num_clients, MIN_HEIGHT), MAX_HEIGHT)
     row_height = height / num_clients
@@ -183,6 +185,7 @@ def _groups(run: Gathered) -> Figure:
     _over_rounds(axes, run)
     axes.set(xlim=(0.5, len(run.lines) + 0.5), ylim=(num_clients - 0.5, -0.5))
     axes.spines[:].set_visible(False)
+    # Few clients have their names at the axis; many have their number.
     if num_clients <= MAX_SINGLE_ITEMS:
         axes.set_yticks(range(num_clients), [str(client) for client in run.clients])
         axes.set_ylabel("client")
@@ -321,6 +324,7 @@ def _scores(run: Gathered, metric: str) -> Figure:
 
 def _values_by_round(run: Gathered, metric: str) -> dict[ClientId, dict[int, float]]:
     """Return client -> round -> its value of a metric."""
+    # Position i of a round is round i + 1.
     tests_of_client = client_tests(run.lines)
     client_values: dict[ClientId, dict[int, float]] = {}
     for client in run.clients:
@@ -337,6 +341,7 @@ def _honest_values(
     run: Gathered, client_values: Mapping[ClientId, Mapping[int, float]]
 ) -> dict[int, dict[int, list[float]]]:
     """Return node -> round -> the values of the honest clients that were members then."""
+    # The groups' scores are those of honest clients.
     adversaries = set(run.facts.get("adversaries", ()))
     group_values: dict[int, dict[int, list[float]]] = {}
     for client, nodes in zip(run.clients, run.members, strict=True):
@@ -419,6 +424,7 @@ def _draw_group(
 
 def _traffic(run: Gathered) -> Figure:
     """Draw the cumulative traffic up to each round, in MB, and the seconds of each round."""
+    # 1. The values of both charts.
     columns = round_columns(run.lines)
     megabytes = {
         "by clients (up)": np.cumsum(np.array(columns["bytes_up"], dtype=float)) / 1e6,
@@ -430,6 +436,7 @@ def _traffic(run: Gathered) -> Figure:
             # None, where a round has no such activity, becomes NaN and leaves a gap.
             seconds[name.removeprefix("seconds_")] = np.array(column, dtype=float)
     charts_by_label = {"MB sent so far": megabytes, "seconds of each round": seconds}
+    # 2. One chart of each.
     drawing, all_axes = _grid(2)
     rounds = range(1, len(run.lines) + 1)
     for axes, (label, series) in zip(all_axes, charts_by_label.items(), strict=True):
@@ -461,6 +468,7 @@ class MatrixLayer:
 
 def _similarity(run: Gathered, round: int | None) -> Figure:
     """Draw every layer of every matrix of a round."""
+    # The layers of all notes of the round; a layer is drawn as one matrix.
     layers = []
     with_matrix = _with_matrix(run, round)
     for line, note in with_matrix:
@@ -534,17 +542,18 @@ def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None
         np.fill_diagonal(values, np.nan)
     axes.set_facecolor("#808080")
     image = axes.imshow(values, interpolation="nearest", **scale(values))
+    # The colour bar names what the colours measure.
     metric = run.description["methods"][0].get("metric", "")
     label = "cosine similarity"
     if layer.measure == "distance":
         label = f"{metric} distance".strip()
     axes.figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.02, label=label)
     # Borders between groups.
-    borders = [
-        row
-        for row in range(1, len(values))
-        if groups[first_clients[row]] != groups[first_clients[row] - 1]
-    ]
+    borders = []
+    for row in range(1, len(values)):
+        first_client = first_clients[row]
+        if groups[first_client] != groups[first_client - 1]:
+            borders.append(row)
     if len(borders) <= MAX_SINGLE_ITEMS:
         for row in borders:
             axes.axhline(row - 0.5, color="black", linewidth=0.9)
@@ -573,6 +582,7 @@ def _criteria(run: Gathered) -> Figure:
     drawing, all_axes = _grid(len(drawn_charts))
     looks = Looks(run)
     for axes, chart in zip(all_axes, drawn_charts, strict=True):
+        # Bounds are behind the values that are compared with them.
         for level in chart["levels"]:
             _level(axes, level["name"], level["value"])
         axes.set(title=textwrap.fill(chart["title"], 34), ylabel=chart["y"])
@@ -585,10 +595,10 @@ def _criteria(run: Gathered) -> Figure:
         drawn_nodes |= nodes_of_chart - {None}
     named_nodes = sorted(drawn_nodes)[-MAX_GROUPS_IN_LEGEND:]
     if len(named_nodes) > 1:
-        handles = [
-            Line2D([], [], **{**looks.line(node), "linestyle": ""}, label=f"G{node}")
-            for node in named_nodes
-        ]
+        handles = []
+        for node in named_nodes:
+            look = {**looks.line(node), "linestyle": ""}
+            handles.append(Line2D([], [], **look, label=f"G{node}"))
         drawing.legend(
             handles=handles,
             loc="outside lower center",
@@ -615,6 +625,7 @@ def _level(axes: Axes, name: str, value: float) -> None:
 
 def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     """Draw the series of a chart; a legend explains dashes, and colours if these are not of groups."""
+    # If no series is about a group, each series has its own colour; else colours are of groups.
     is_of_groups = any(series["node"] is not None for series in chart["series"])
     # What the legend explains -> its look.
     legend: dict[str, dict[str, Any]] = {}
@@ -627,6 +638,7 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
             look = SEVERAL
         else:
             look = numbered(number)
+        # Where colours are of groups, the legend explains the dashes only.
         legend_look = {"color": "black", **dash} if is_of_groups else {**look, **dash}
         legend.setdefault(series["name"], legend_look)
         if look is SEVERAL:
@@ -663,15 +675,13 @@ def _tree(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
             zorder=4,
         )
     axes.set(xlabel="client", xlim=(0, 10 * len(leaves)))
-    tree_height = max(max(height for _, height in link) for link in links)
+    # A link is four points; its second and third are at the height of the merge.
+    tree_height = max(link[1][1] for link in links)
     # A threshold far above would flatten the tree.
     levels = [level["value"] for level in chart["levels"]]
     visible_levels = [level for level in levels if level < 2 * tree_height]
     axes.set_ylim(0, 1.05 * max([tree_height, *visible_levels]))
+    # Names of few clients fit at the axis.
     named_leaves = leaves if len(leaves) <= MAX_SINGLE_ITEMS // 2 else ()
-    axes.set_xticks(
-        [10 * i + 5 for i in range(len(named_leaves))],
-        [str(client) for client in named_leaves],
-        fontsize=6,
-        rotation=90,
-    )
+    leaf_positions = range(5, 10 * len(named_leaves), 10)
+    axes.set_xticks(leaf_positions, list(map(str, named_leaves)), fontsize=6, rotation=90)

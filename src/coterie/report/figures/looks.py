@@ -42,6 +42,7 @@ class Looks:
     """
 
     def __init__(self, run: Gathered) -> None:
+        # Groups are numbered in the order of the clients, which is that of the page.
         last_nodes = (nodes[-1] for nodes in run.members)
         current_nodes = dict.fromkeys(node for node in last_nodes if node >= 0)
         self.number_of_node = {node: number for number, node in enumerate(current_nodes)}
@@ -52,9 +53,9 @@ class Looks:
         """Give each true group the colour of the group with most of its members: larger shares first, each colour once."""
         truth = run.truth
         # Number of a true group -> number of a current group -> how many clients are in both.
-        common_clients: dict[int, Counter[int]] = {
-            number: Counter() for number in set(truth.values())
-        }
+        common_clients: dict[int, Counter[int]] = {}
+        for number in truth.values():
+            common_clients[number] = Counter()
         for client, nodes in zip(run.clients, run.members, strict=True):
             if client in truth and nodes[-1] in self.number_of_node:
                 common_clients[truth[client]][self.number_of_node[nodes[-1]]] += 1
@@ -64,11 +65,9 @@ class Looks:
 
         colours: dict[int, str] = {}
         for number in sorted(common_clients, key=largest_share_first):
-            preferred = [
-                COLOURS[group]
-                for group, _ in common_clients[number].most_common()
-                if group < len(COLOURS)
-            ]
+            # The colours of the groups with most of its members, then the others.
+            most_common_groups = [group for group, _ in common_clients[number].most_common()]
+            preferred = [COLOURS[group] for group in most_common_groups if group < len(COLOURS)]
             used = set(colours.values())
             unused = [colour for colour in [*preferred, *COLOURS] if colour not in used]
             colours[number] = unused[0] if unused else COLOURS[number % len(COLOURS)]
@@ -91,5 +90,6 @@ class Looks:
         """
         if node not in self.number_of_node:
             return {**numbered(node), "color": GREY, "linestyle": "--"}
+        # The dash changes when all colours are used.
         number = self.number_of_node[node]
         return {**numbered(number), "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}

@@ -82,6 +82,7 @@ def _bytes_so_far(run: Gathered) -> dict[int, float]:
 def _labels(runs: Sequence[Gathered]) -> list[str]:
     """Return the method of each run, with its seed or its folder where that is needed to tell runs apart."""
     labels = [str(run.description["methods"][0]["name"]) for run in runs]
+    # What distinguishes runs of one method: the seed, or else the folder.
     additions: list[Callable[[Gathered], str]] = [
         lambda run: f" seed {run.description['seeds'][0]}",
         lambda run: f", {run.folder.parent.name}/{run.folder.name}",

@@ -41,6 +41,7 @@ def write_report(
             not the name of a page.
     """
     to = checked_suffix(Path(to))
+    # Matrices that cannot be read are missing on the page; the others are there.
     shown = document(runs)
     for run in shown["runs"]:
         if run["squares_lost"]:

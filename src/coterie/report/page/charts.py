@@ -66,6 +66,7 @@ def charts(
         world: The world's table in ``run.toml``; None leaves out the agreement with the true groups
             of a drift.
     """
+    # Notes about a single client have no numbers of groups.
     notes_of_groups = [placed for placed in notes if len(placed.note["clients"]) > 1]
     all_charts = [
         *_agreement_charts(world or {}, lines),
@@ -107,34 +108,37 @@ def _agreement_charts(world: Mapping[str, Any], lines: Sequence[Line]) -> Iterab
 
 def _criterion_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each criterion of these notes."""
+    # Name of a criterion -> the criterion in each note that has it.
     criteria: dict[str, list[PlacedNumbers]] = {}
     for round, node, note in notes:
         for criterion in note["criteria"]:
             criteria.setdefault(criterion["name"], []).append((round, node, criterion))
-    for name, placed_criteria in criteria.items():
-        yield _criterion_chart(name, placed_criteria)
+    for criterion_name, placed_criteria in criteria.items():
+        yield _criterion_chart(criterion_name, placed_criteria)
 
 
-def _criterion_chart(name: str, placed_criteria: Sequence[PlacedNumbers]) -> Chart:
+def _criterion_chart(criterion_name: str, placed_criteria: Sequence[PlacedNumbers]) -> Chart:
     """Draw a criterion's value for every group, and its bound as a level, or as a curve if it varies."""
     criteria = [criterion for _, _, criterion in placed_criteria]
     newest = criteria[-1]
     bound_name = newest["setting"] or "bound"
+    # A level is one line for all rounds; only a bound that never changes can be one.
     bounds = {criterion["bound"] for criterion in criteria}
     has_fixed_bound = len(bounds) == 1 and None not in bounds
     if has_fixed_bound:
-        series_names = {"value": name}
+        series_names = {"value": criterion_name}
         levels = [{"name": bound_name, "value": newest["bound"]}]
         bound_in_words = newest["setting"] or format(newest["bound"], ".3g")
     else:
-        series_names = {"value": name, "bound": bound_name}
+        series_names = {"value": criterion_name, "bound": bound_name}
         levels = []
         bound_in_words = newest["setting"] or "a bound"
     is_logarithmic = _needs_log_axis(criteria)
+    # What it means that the criterion holds, in the method's words.
     meaning = f": {newest['met']}" if newest["met"] else ""
     return _chart(
-        name,
-        f"Required for the decision: {name} {newest['sign']} {bound_in_words}{meaning}.",
+        criterion_name,
+        f"Required for the decision: {criterion_name} {newest['sign']} {bound_in_words}{meaning}.",
         _group_series(
             placed_criteria, series_names, least=MIN_ON_LOG_AXIS if is_logarithmic else None
         ),
@@ -170,9 +174,11 @@ def _dendrogram_charts(
         except DamagedError:
             # The page says how many files cannot be read.
             continue
+        # Some methods cluster by another matrix than the one of all layers.
         matrix = matrices.get("compared", matrices.get("all"))
         if matrix is None or not 2 <= len(clients) <= MAX_DENDROGRAM_CLIENTS:
             continue
+        # Clients that were not compared have no distance.
         if np.isfinite(matrix).all():
             yield _dendrogram_chart(method, round, clients, matrix)
 
@@ -190,20 +196,20 @@ def _dendrogram_chart(
     # Linkage needs a symmetric matrix with zeros on the diagonal.
     symmetric = (distances + distances.T) / 2 * (1 - np.eye(len(distances)))
     merges = dendrogram(symmetric, method["linkage"])
-    drawn = scipy.cluster.hierarchy.dendrogram(merges, no_plot=True)
+    drawn_tree = scipy.cluster.hierarchy.dendrogram(merges, no_plot=True)
     chart = _chart(
         f"Dendrogram of round {round}",
         f"Clients merged by {method['linkage']} linkage of {compared}. Merges below the threshold make the groups.",
         (),
         [{"name": "threshold", "value": threshold}] if isinstance(threshold, float) else [],
-        axis="distance",
+        axis_label="distance",
     )
     # Each merge is a bracket of four points (x, y).
-    brackets = np.stack([drawn["icoord"], drawn["dcoord"]], axis=-1)  # (n - 1, 4, 2)
+    brackets = np.stack([drawn_tree["icoord"], drawn_tree["dcoord"]], axis=-1)  # (n - 1, 4, 2)
     links = []
     for bracket in brackets:
         links.append([[five_digits(x), five_digits(y)] for x, y in bracket])
-    return {**chart, "links": links, "leaves": [clients[i] for i in drawn["leaves"]]}
+    return {**chart, "links": links, "leaves": [clients[leaf] for leaf in drawn_tree["leaves"]]}
 
 
 def five_digits(value: float) -> float:
@@ -215,35 +221,38 @@ def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each further number that notes have in at least two rounds."""
     rounds_with_number: dict[str, set[int]] = {}
     for round, _, note in notes:
-        for name, value in note["numbers"].items():
+        for quantity, value in note["numbers"].items():
             if value is not None:
-                rounds_with_number.setdefault(name, set()).add(round)
-    several_times = [name for name, rounds in rounds_with_number.items() if len(rounds) > 1]
+                rounds_with_number.setdefault(quantity, set()).add(round)
+    several_times = [quantity for quantity, rounds in rounds_with_number.items() if len(rounds) > 1]
+    # The numbers of all notes, by round and group.
     placed_numbers = [(round, node, note["numbers"]) for round, node, note in notes]
-    for name in several_times[:MAX_FURTHER_CHARTS]:
-        series = _group_series(placed_numbers, {name: name})
-        yield _chart(name, "A number of the method's notes.", series)
+    for quantity in several_times[:MAX_FURTHER_CHARTS]:
+        series = _group_series(placed_numbers, {quantity: quantity})
+        yield _chart(quantity, "A number of the method's notes.", series)
 
 
 def _client_value_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw the least, the mean and the greatest of the clients' values in notes of at least two rounds."""
     values_by_round: dict[str, dict[int, list[float]]] = {}
     for round, _, note in notes:
-        for name, value_of_client in note["values"].items():
+        for quantity, value_of_client in note["values"].items():
             # Which model a client took, and its loss with one of several models, are no quantities
             # whose mean over clients says something.
-            if name == "model" or name.rpartition(" ")[2].isdecimal():
+            if quantity == "model" or quantity.rpartition(" ")[2].isdecimal():
                 continue
             values = [value for value in value_of_client.values() if value is not None]
             if values:
-                values_by_round.setdefault(name, {}).setdefault(round, []).extend(values)
-    several_times = [name for name, by_round in values_by_round.items() if len(by_round) > 1]
-    for name in several_times[:MAX_FURTHER_CHARTS]:
+                values_by_round.setdefault(quantity, {}).setdefault(round, []).extend(values)
+    several_times = [
+        quantity for quantity, by_round in values_by_round.items() if len(by_round) > 1
+    ]
+    for quantity in several_times[:MAX_FURTHER_CHARTS]:
         yield _chart(
-            f"{name} of the clients",
+            f"{quantity} of the clients",
             "Over the clients that answered.",
-            _extremes_and_mean(values_by_round[name]),
-            axis=name,
+            _extremes_and_mean(values_by_round[quantity]),
+            axis_label=quantity,
         )
 
 
@@ -255,45 +264,45 @@ def _extremes_and_mean(values_by_round: Mapping[int, Sequence[float]]) -> list[d
         "greatest": np.max,
     }
     all_series = []
-    for dash, (name, statistic) in enumerate(statistics.items()):
+    for dash, (statistic_name, statistic) in enumerate(statistics.items()):
         points = []
         for round, values in values_by_round.items():
             points.append([round, five_digits(statistic(values))])
-        all_series.append(_single_series(name, points, dash))
+        all_series.append(_single_series(statistic_name, points, dash))
     return all_series
 
 
 def _chart(
-    name: str,
-    about: str,
+    quantity: str,
+    explanation: str,
     series: Sequence[Any],
     levels: Sequence[Any] = (),
-    log: bool = False,
-    axis: str | None = None,
+    is_logarithmic: bool = False,
+    axis_label: str | None = None,
 ) -> Chart:
     """Return a chart, as the module describes it.
 
     Args:
-        name: What it shows, in lower case: its title.
-        about: A sentence about it.
+        quantity: What it shows, in lower case: its title.
+        explanation: A sentence about it.
         series: Its series.
         levels: Its levels.
-        log: Whether its axis is logarithmic.
-        axis: The label of its axis; None for ``name``.
+        is_logarithmic: Whether its axis is logarithmic.
+        axis_label: The label of its axis; None for ``quantity``.
     """
     return {
-        "title": f"{name[:1].upper()}{name[1:]}".replace("_", " "),
-        "about": about,
-        "y": name if axis is None else axis,
-        "log": log,
+        "title": f"{quantity[:1].upper()}{quantity[1:]}".replace("_", " "),
+        "about": explanation,
+        "y": quantity if axis_label is None else axis_label,
+        "log": is_logarithmic,
         "series": list(series),
         "levels": list(levels),
     }
 
 
-def _single_series(name: str, points: Sequence[Any], dash: int = 0) -> dict[str, Any]:
+def _single_series(series_name: str, points: Sequence[Any], dash: int = 0) -> dict[str, Any]:
     """Return a series that is not about one group."""
-    return {"name": name, "dash": dash, "node": None, "points": points}
+    return {"name": series_name, "dash": dash, "node": None, "points": points}
 
 
 def _group_series(
@@ -357,14 +366,14 @@ blocks."""
 
 
 def squares(
-    folder: Path, lines: Sequence[Line], order: Sequence[ClientId]
+    folder: Path, lines: Sequence[Line], page_order: Sequence[ClientId]
 ) -> tuple[list[dict[str, Any]], int, int]:
     """Return the matrices of a run, oldest first.
 
     Args:
         folder: The run directory.
         lines: The completed rounds.
-        order: The clients in the page's order; rows are sorted by group, then in this order.
+        page_order: The clients in the page's order; rows are sorted by group, then in this order.
 
     Returns:
         The matrices, their total number in the run, and the number of chosen ones that cannot be
@@ -373,7 +382,10 @@ def squares(
         block of several clients begins; None if every row is one client), and layers: name ->
         packed matrix.
     """
-    with_matrices = [(line, note) for line in lines for note in line["notes"] if note["similarity"]]
+    # The matrices of a run may be too many for a page.
+    with_matrices: list[tuple[Line, Mapping[str, Any]]] = []
+    for line in lines:
+        with_matrices += [(line, note) for note in line["notes"] if note["similarity"]]
     chosen = with_matrices
     if len(with_matrices) > MAX_MATRICES:
         chosen_indices = np.linspace(0, len(with_matrices) - 1, MAX_MATRICES).round().astype(int)
@@ -382,16 +394,16 @@ def squares(
     for line, note in chosen:
         # A lost file does not prevent showing the others.
         with suppress(DamagedError):
-            shown.append(square(folder, line, note, order))
+            shown.append(square(folder, line, note, page_order))
     return shown, len(with_matrices), len(chosen) - len(shown)
 
 
 def square(
-    folder: Path, line: Line, note: Mapping[str, Any], order: Sequence[ClientId]
+    folder: Path, line: Line, note: Mapping[str, Any], page_order: Sequence[ClientId]
 ) -> dict[str, Any]:
     """Return the matrices of one note, as one entry of :func:`squares`."""
     matrix_clients, matrices = load(folder, line, note)
-    arranged = arrange(matrix_clients, matrices, line, order)
+    arranged = arrange(matrix_clients, matrices, line, page_order)
     measures = {measure(matrix) for matrix in matrices.values()}
     return {
         "round": line["round"],
@@ -426,7 +438,7 @@ def arrange(
     clients: Sequence[ClientId],
     matrices: Mapping[str, np.ndarray],
     line: Line,
-    order: Sequence[ClientId],
+    page_order: Sequence[ClientId],
 ) -> ArrangedMatrices:
     """Order the matrices that :func:`load` has read by group, and average large ones over blocks.
 
@@ -434,28 +446,32 @@ def arrange(
         clients: The n client ids of the rows.
         matrices: Name -> matrix ``(n, n)``.
         line: The record of the round.
-        order: The clients in the page's order.
+        page_order: The clients in the page's order.
     """
     group_of_client: dict[ClientId, int] = {}
     for number, members in enumerate(line["groups"]):
         group_of_client.update(dict.fromkeys(members, number))
-    position_of_client = {client: i for i, client in enumerate(order)}
+    position_of_client = {client: position for position, client in enumerate(page_order)}
 
     def group_then_position(row: int) -> tuple[int, int]:
         client = clients[row]
         return group_of_client.get(client, -1), position_of_client.get(client, -1)
 
+    # Rows of one group are adjacent, in the order of the page.
     row_order = sorted(range(len(clients)), key=group_then_position)
-    edges = None
+    block_edges = None
     if len(clients) > MAX_MATRIX_ROWS:
-        edges = [len(clients) * i // MAX_MATRIX_ROWS for i in range(MAX_MATRIX_ROWS + 1)]
+        blocks = range(MAX_MATRIX_ROWS + 1)
+        block_edges = [len(clients) * block // MAX_MATRIX_ROWS for block in blocks]
     layers = {}
-    for name, matrix in matrices.items():
+    for layer_name, matrix in matrices.items():
         ordered_matrix = matrix[np.ix_(row_order, row_order)]
-        layers[name] = ordered_matrix if edges is None else block_means(ordered_matrix, edges)
+        layers[layer_name] = (
+            ordered_matrix if block_edges is None else block_means(ordered_matrix, block_edges)
+        )
     ordered_clients = [clients[row] for row in row_order]
     groups = [group_of_client.get(client, -1) for client in ordered_clients]
-    return ArrangedMatrices(ordered_clients, groups, edges, layers)
+    return ArrangedMatrices(ordered_clients, groups, block_edges, layers)
 
 
 def measure(matrix: np.ndarray) -> str:
@@ -477,27 +493,30 @@ def load(
         The clients of the rows, and the matrices ``(n, n)`` by name; ``all`` is the first.
     """
     clients, matrices = load_matrices(folder, line, note)
-    names = sorted(matrices, key=lambda name: (name != "all", name))
-    return clients, {name: matrices[name].astype(np.float64) for name in names}
+    layer_names = sorted(matrices, key=lambda name: (name != "all", name))
+    return clients, {name: matrices[name].astype(np.float64) for name in layer_names}
 
 
-def block_means(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
+def block_means(matrix: np.ndarray, block_edges: Sequence[int]) -> np.ndarray:
     """Return means over blocks of rows and columns; the similarity of a client to itself is left out.
 
     Args:
         matrix: The matrix ``(n, n)``.
-        edges: The row at which each block begins, and n.
+        block_edges: The row at which each block begins, and n.
     """
     values = matrix.astype(np.float64)
     is_known = np.isfinite(values)
     np.fill_diagonal(is_known, False)
-    sums = _block_sums(np.where(is_known, values, 0.0), edges)
-    counts = _block_sums(is_known.astype(np.float64), edges)
-    return np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    # A block without any known value stays NaN.
+    block_sums = _block_sums(np.where(is_known, values, 0.0), block_edges)
+    block_counts = _block_sums(is_known.astype(np.float64), block_edges)
+    return np.divide(
+        block_sums, block_counts, out=np.full_like(block_sums, np.nan), where=block_counts > 0
+    )
 
 
-def _block_sums(matrix: np.ndarray, edges: Sequence[int]) -> np.ndarray:
-    starts = list(edges[:-1])
+def _block_sums(matrix: np.ndarray, block_edges: Sequence[int]) -> np.ndarray:
+    starts = list(block_edges[:-1])
     sums_of_rows = np.add.reduceat(matrix, starts, axis=0)
     return np.add.reduceat(sums_of_rows, starts, axis=1)
 
@@ -511,8 +530,8 @@ Packed = dict[str, Any]
 
 def whole(values: Any) -> Packed:
     """Pack integers from -1 on, exactly, as ``{"type", "shape", "data"}``."""
-    array = np.asarray(values, dtype=np.int32)
-    return {"type": "i32", "shape": list(array.shape), "data": _base64(array.astype("<i4"))}
+    integers = np.asarray(values, dtype=np.int32)
+    return {"type": "i32", "shape": list(integers.shape), "data": _base64(integers.astype("<i4"))}
 
 
 def real(values: Any, bits: int = 16) -> Packed:
@@ -526,19 +545,23 @@ def real(values: Any, bits: int = 16) -> Packed:
         ``{"type", "shape", "low", "high", "data"}``. A code ``c`` stands for ``low + (high - low) *
         c / (2^bits - 2)``. The greatest code stands for a missing number.
     """
-    array = np.asarray(values, dtype=np.float64)
-    is_known = np.isfinite(array)
-    low = float(array[is_known].min()) if is_known.any() else 0.0
-    high = float(array[is_known].max()) if is_known.any() else 0.0
+    numbers = np.asarray(values, dtype=np.float64)
+    # The codes reach from the least to the greatest known number.
+    is_known = np.isfinite(numbers)
+    lowest = float(numbers[is_known].min()) if is_known.any() else 0.0
+    highest = float(numbers[is_known].max()) if is_known.any() else 0.0
     missing_code = 2**bits - 1
-    fractions = (np.where(is_known, array, low) - low) / (high - low if high > low else 1.0)
+    fractions = (np.where(is_known, numbers, lowest) - lowest) / (
+        highest - lowest if highest > lowest else 1.0
+    )
     codes = np.where(is_known, np.rint(fractions * (missing_code - 1)), missing_code)
+    # The type of the codes, least significant byte first.
     integer_type = {8: "<u1", 16: "<u2"}[bits]
     return {
         "type": f"u{bits}",
-        "shape": list(array.shape),
-        "low": low,
-        "high": high,
+        "shape": list(numbers.shape),
+        "low": lowest,
+        "high": highest,
         "data": _base64(codes.astype(integer_type)),
     }
 

@@ -118,11 +118,11 @@ def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
     # Runs that no contest could compare come last.
     ranked = sorted(
         zip(name_of_folder, page_runs, strict=True),
-        key=lambda named: rank_of_run.get(named[1].run_dir, len(rank_of_run)),
+        key=lambda named_run: rank_of_run.get(named_run[1].run_dir, len(rank_of_run)),
     )
     run_entries = []
-    for name, run in ranked:
-        run_entries.append({"name": name, **run.entry, "gains": gains_of_run.get(run.run_dir)})
+    for run_name, run in ranked:
+        run_entries.append({"name": run_name, **run.entry, "gains": gains_of_run.get(run.run_dir)})
     compared = []
     if len(ranked) > 1:
         compared = side_by_side([run.trial.summary for _, run in ranked])
@@ -152,20 +152,23 @@ def read_run(folder: Path) -> PageRun:
     Args:
         folder: The run directory.
     """
+    # 1. The records, and what comparisons and pages make of them.
     record = Record(folder)
     description, lines = record.shown()
     run_trial = trial(folder, description, lines)
     run = gathered(folder, description, lines)
     summary = run_trial.summary
     metric = summary["metric"]
+    # 2. Parts of the entry that take several steps.
     matrices, num_matrices, num_unreadable = squares(folder, lines, run.clients)
     # The page has groups and settings in other forms, and of the score three numbers only.
     left_out = {"groups", "true_groups", "score", metric, "settings", *AROUND} - {"limits"}
     summary_entries = {key: value for key, value in summary.items() if key not in left_out}
     score = summary["score"]
     if score:
-        score = {key: score[key] for key in ("mean", "std", "worst")}
+        score = {"mean": score["mean"], "std": score["std"], "worst": score["worst"]}
     is_known_method = summary["method"] in METHODS
+    # 3. The entry. Scripts of the page read it by these keys.
     entry = {
         **summary_entries,
         "score": score,
@@ -199,25 +202,28 @@ def scores(lines: Sequence[Line], clients: Sequence[ClientId]) -> dict[str, Any]
     Returns:
         rounds: the tested rounds; and metrics: metric -> packed matrix ``(n, rounds)``.
     """
-    tested_indices = [index for index, line in enumerate(lines) if line["tested"]]
+    tested_indices = [round_index for round_index, line in enumerate(lines) if line["tested"]]
     metrics: set[str] = set()
-    for index in tested_indices:
-        for entry in lines[index]["clients"].values():
-            metrics.update(name for name in entry if name not in ABOUT)
+    for round_index in tested_indices:
+        for entry in lines[round_index]["clients"].values():
+            metrics.update(entry_name for entry_name in entry if entry_name not in ABOUT)
     # The main metric comes first, then the loss.
     main_metric = shown_as(lines[-1]).main
     ordered_metrics = sorted(
         metrics, key=lambda metric: (metric != main_metric, metric != "loss", metric)
     )
+    # One matrix per metric, with a missing number where a client was not tested.
     tests_of_client = client_tests(lines)
     packed_matrices = {}
     for metric in ordered_metrics:
         matrix_rows = []
         for client in clients:
             tests = tests_of_client.get(client, {})
-            matrix_rows.append([tests.get(index, {}).get(metric) for index in tested_indices])
+            matrix_rows.append(
+                [tests.get(round_index, {}).get(metric) for round_index in tested_indices]
+            )
         packed_matrices[metric] = real(matrix_rows)
-    tested_rounds = [lines[index]["round"] for index in tested_indices]
+    tested_rounds = [lines[round_index]["round"] for round_index in tested_indices]
     return {"rounds": tested_rounds, "metrics": packed_matrices}
 
 
@@ -225,31 +231,39 @@ def pooled_scores(run: Gathered) -> dict[str, dict[str, dict[int, float]]]:
     """Return metric -> group's id, or "all" -> tested round -> value, of metrics that are pooled over clients, such as R2."""
     adversaries = set(run.facts.get("adversaries", ()))
     values: dict[str, dict[str, dict[int, float]]] = {}
-    for index, line in enumerate(run.lines):
-        metrics = dict.fromkeys(name for sums in line.get("sums", {}).values() for name in sums)
+    for round_index, line in enumerate(run.lines):
+        metrics: dict[str, None] = {}  # an ordered set
+        for sums_of_client in line.get("sums", {}).values():
+            metrics.update(dict.fromkeys(sums_of_client))
         if not metrics:
             continue
         # The honest members of each group in this round, and of all groups together.
         members: dict[str, list[str]] = {}
         for client, nodes in zip(run.clients, run.members, strict=True):
-            if client not in adversaries and nodes[index] >= 0:
+            if client not in adversaries and nodes[round_index] >= 0:
                 members.setdefault("all", []).append(str(client))
-                members.setdefault(str(nodes[index]), []).append(str(client))
+                members.setdefault(str(nodes[round_index]), []).append(str(client))
         for metric in metrics:
-            for group, clients in members.items():
-                value = pooled_over(line, clients, metric)
-                if value is not None and not math.isnan(value):
-                    values_of_group = values.setdefault(metric, {}).setdefault(group, {})
-                    values_of_group[line["round"]] = value
+            for group_id, clients in members.items():
+                pooled_value = pooled_over(line, clients, metric)
+                if pooled_value is not None and not math.isnan(pooled_value):
+                    values_of_group = values.setdefault(metric, {}).setdefault(group_id, {})
+                    values_of_group[line["round"]] = pooled_value
     return values
 
 
 def round_columns(lines: Sequence[Line]) -> dict[str, list[Any]]:
     """Return the numbers of each round: groups, traffic, and seconds by activity."""
-    columns: dict[str, list[Any]] = {key: [line[key] for line in lines] for key in COUNTED}
+    columns: dict[str, list[Any]] = {}
+    for key in COUNTED:
+        columns[key] = [line[key] for line in lines]
+    # Numbers that the records have as lists.
     columns["groups"] = [len(line["groups"]) for line in lines]
     columns["refused"] = [len(line["refused"]) for line in lines]
-    activities = dict.fromkeys(activity for line in lines for activity in line["seconds"])
+    # Not every round has every activity.
+    activities: dict[str, None] = {}  # an ordered set
+    for line in lines:
+        activities.update(dict.fromkeys(line["seconds"]))
     for activity in activities:
         columns[f"seconds_{activity}"] = [line["seconds"].get(activity) for line in lines]
     return columns
@@ -265,15 +279,15 @@ def events(notes: PlacedNotes) -> list[dict[str, Any]]:
         notes: The notes of the run.
     """
 
-    def priority(index: int) -> tuple[bool, bool, int]:
+    def priority(note_index: int) -> tuple[bool, bool, int]:
         """Sorts the most important notes first, of equally important ones the newest."""
-        note = notes[index].note
-        return not _divides(note), not _has_effect(note), -index
+        note = notes[note_index].note
+        return not _divides(note), not _has_effect(note), -note_index
 
     chosen = sorted(sorted(range(len(notes)), key=priority)[:MAX_EVENTS])
     entries = []
-    for index in chosen:
-        round, node, note = notes[index]
+    for note_index in chosen:
+        round, node, note = notes[note_index]
         entries.append(
             {
                 "round": round,
@@ -309,27 +323,29 @@ def settings(description: Mapping[str, Any]) -> list[dict[str, Any]]:
         One dict per table, with its title and rows of name, value and, for a setting of the method,
         its description.
     """
+    # A copy, because the name is not a setting.
     method = dict(description["methods"][0])
     method_name = method.pop("name")
     # A custom method, or one of a newer Coterie, is not in METHODS.
     method_class = METHODS.get(method_name)
     descriptions: dict[str, str] = {}
     if method_class:
-        descriptions = {name: about for name, _, _, about in documented(method_class)}
+        descriptions = {setting: about for setting, _, _, about in documented(method_class)}
+    run_settings = {key: description[key] for key in SETTINGS_OF_RUN if key in description}
     tables = {
         f"method {method_name}": method,
         "scenario": flattened(description["scenario"]),
         "training": description["training"],
         "boundary": description["boundary"],
         "robust": description.get("robust", {}),
-        "run": {key: description[key] for key in SETTINGS_OF_RUN if key in description},
+        "run": run_settings,
     }
     titled_tables = []
     for title, table in tables.items():
         if not table:
             continue
         abouts = descriptions if table is method else {}
-        table_rows = [[name, value, abouts.get(name, "")] for name, value in table.items()]
+        table_rows = [[setting, value, abouts.get(setting, "")] for setting, value in table.items()]
         titled_tables.append({"title": title, "rows": table_rows})
     return titled_tables
 
@@ -362,10 +378,13 @@ def client_rows(run: Gathered) -> list[dict[str, Any]]:
     """
     facts = run.facts
     truth = run.truth
+    # Not every record has the numbers of examples.
     examples = dict(zip(facts.get("clients", ()), facts.get("examples", ()), strict=False))
     adversaries = set(facts.get("adversaries", ()))
     silent_rounds = count_silent_rounds(run.lines)
-    refused_replies = Counter(client for line in run.lines for client in line["refused"])
+    refused_replies: Counter[str] = Counter()
+    for line in run.lines:
+        refused_replies.update(list(line["refused"]))
     tests_of_client = client_tests(run.lines)
     naming = shown_as(run.lines[-1])
     table_rows = []
@@ -394,13 +413,13 @@ def client_rows(run: Gathered) -> list[dict[str, Any]]:
 def client_tests(lines: Sequence[Line]) -> dict[ClientId, dict[int, Mapping[str, float | None]]]:
     """Return the tests of each client: client -> position of a round -> its scores."""
     tests_of_client: dict[ClientId, dict[int, Mapping[str, float | None]]] = {}
-    for index, line in enumerate(lines):
+    for round_index, line in enumerate(lines):
         if not line["tested"]:
             continue
         naming = shown_as(line)
         for client, entry in line["clients"].items():
             if entry.get(naming.main) is not None or entry.get("loss") is not None:
-                tests_of_client.setdefault(naming.key(client), {})[index] = entry
+                tests_of_client.setdefault(naming.key(client), {})[round_index] = entry
     return tests_of_client
 
 
@@ -418,15 +437,16 @@ def group_path(
         ``[node, round, score]`` of each group, at most :data:`MAX_GROUPS_ON_PATH`.
     """
     path: list[list[Any]] = []
-    for index, node in enumerate(nodes):
+    for round_index, node in enumerate(nodes):
         if node < 0:
             continue
+        # The client came to another group.
         if not path or path[-1][0] != node:
             path.append([node, None, None])
-        score = tests.get(index, {}).get(metric)
+        score = tests.get(round_index, {}).get(metric)
         if score is not None:
             # Rounds are numbered from 1.
-            path[-1] = [node, index + 1, score]
+            path[-1] = [node, round_index + 1, score]
     if len(path) <= MAX_GROUPS_ON_PATH:
         return path
     return [path[0], *path[1 - MAX_GROUPS_ON_PATH :]]
@@ -443,7 +463,10 @@ def best_group(path: Sequence[Sequence[Any]], naming: Shown) -> int | None:
 
 def count_silent_rounds(lines: Sequence[Line]) -> Counter[ClientId]:
     """Count the rounds in which each client was asked and did not answer."""
-    return Counter(client for line in lines for client in line["silent"] if silent(line, client))
+    silent_rounds: Counter[ClientId] = Counter()
+    for line in lines:
+        silent_rounds.update(client for client in line["silent"] if silent(line, client))
+    return silent_rounds
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -480,6 +503,7 @@ def groups(run: Gathered) -> dict[str, Any]:
 def _node_entry(
     node: TreeNode, run: Gathered, truth: dict[ClientId, int], position_of_reason: dict[str, int]
 ) -> dict[str, Any]:
+    # How many of its clients each true group has.
     sizes_of_true_groups = Counter(truth[client] for client in node.clients if client in truth)
     why = None
     if node.why:
@@ -509,10 +533,10 @@ def last_scores(node: TreeNode, run: Gathered) -> dict[str, Any]:
         tested (the round), score and loss; all None if no round of the group was tested.
     """
     # The group existed in the rounds from node.first to node.last; round r is run.lines[r - 1].
-    for index in range(node.last - 1, node.first - 2, -1):
-        line = run.lines[index]
+    for round_index in range(node.last - 1, node.first - 2, -1):
+        line = run.lines[round_index]
         if line["tested"]:
-            members = line["groups"][run.places[index].index(node.id)]
+            members = line["groups"][run.node_ids_by_round[round_index].index(node.id)]
             return {
                 "tested": line["round"],
                 "score": mean_of(line, members),
@@ -547,7 +571,7 @@ def page(document: Mapping[str, Any], reload_seconds: int | None = None) -> str:
         reload_seconds: Seconds after which the page reloads itself, because its file will be
             written again; None if the page is final.
     """
-    script = "\n".join(asset(name) for name in SCRIPTS)
+    script = "\n".join(asset(script_name) for script_name in SCRIPTS)
     # The page's policy allows this one script, by its digest, and nothing from the network.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -560,7 +584,9 @@ def page(document: Mapping[str, Any], reload_seconds: int | None = None) -> str:
         "script": script,
     }
     # In one pass, because the inserted texts may contain braces themselves.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: filled_in[place[1]], asset("page.html"))
+    return re.sub(
+        r"\{\{(\w+)\}\}", lambda placeholder: filled_in[placeholder[1]], asset("page.html")
+    )
 
 
 def title(document: Mapping[str, Any]) -> str:
@@ -578,9 +604,11 @@ def embedded(document: Mapping[str, Any]) -> str:
     return printable(text).replace("<", "\\u003c")
 
 
-def asset(name: str) -> str:
+def asset(file_name: str) -> str:
     """Return the text of a file of the package's assets."""
-    return resources.files("coterie.report").joinpath("assets", name).read_text(encoding="utf-8")
+    return (
+        resources.files("coterie.report").joinpath("assets", file_name).read_text(encoding="utf-8")
+    )
 
 
 def _escaped(text: str) -> str:
