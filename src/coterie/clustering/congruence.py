@@ -161,36 +161,41 @@ def congruence(
     return congruence_of(halves(gram, members), dimension)
 
 
-def congruence_of(h: Halves, dimension: float | None = None) -> Congruence:
+def congruence_of(group_halves: Halves, dimension: float | None = None) -> Congruence:
     """Compute :func:`congruence` of checked halves."""
-    n = len(h.mean)
-    noise = noise_of(h, dimension)
+    n = len(group_halves.mean)
+    noise_estimate = noise_of(group_halves, dimension)
     if n == 1:
-        return Congruence(1, 0.0, 0.0, _inverse(noise.share), noise.df, 1.0, None, None, 1.0)
-    spread = excess(h, np.eye(n) - 1 / n, noise, _levels(h))  # weights C: centring
+        return Congruence(
+            1, 0.0, 0.0, _inverse(noise_estimate.share), noise_estimate.df, 1.0, None, None, 1.0
+        )
+    # The spread, with the weights C, which centre.
+    spread = excess(group_halves, np.eye(n) - 1 / n, noise_estimate, _levels(group_halves))
     p_values = [spread.p]
+    # The two tests of one half by the other.
     p_direction = p_odd = None
     if n >= MIN_HALF_TEST_CLIENTS:
-        p_direction, p_odd = half_tests(h, noise.share)
+        p_direction, p_odd = half_tests(group_halves, noise_estimate.share)
         p_values += [p_direction, p_odd]
+    # Bonferroni: the smallest p-value times the number of tests.
     return Congruence(
         clients=n,
         spread=spread.value,
         z=spread.z,
-        dimension=_inverse(noise.share),
-        df=noise.df,
+        dimension=_inverse(noise_estimate.share),
+        df=noise_estimate.df,
         p_spread=spread.p,
         p_direction=p_direction,
         p_odd=p_odd,
-        p=min(1.0, len(p_values) * min(p_values)),  # Bonferroni
+        p=min(1.0, len(p_values) * min(p_values)),
     )
 
 
-def noise_of(h: Halves, dimension: float | None = None) -> Noise:
+def noise_of(group_halves: Halves, dimension: float | None = None) -> Noise:
     """Estimate ``1/r`` and its degrees of freedom from whole updates and noise of one group.
 
     Args:
-        h: The halves of the group.
+        group_halves: The halves of the group.
         dimension: As in :func:`congruence`.
 
     Returns:
@@ -204,45 +209,56 @@ def noise_of(h: Halves, dimension: float | None = None) -> Noise:
             f"dimension must be an effective dimension, a number >= 1, got {dimension}"
         )
     given_share = 0.0 if dimension is None else 1 / dimension
-    n = len(h.noise)
-    level = np.diagonal(h.noise)  # ‖D_j‖²
-    deviation = np.diagonal(centred(h.mean))  # ‖M_i - M̄‖²
-    tiny = SQUARE_ROUNDING * max(float(np.diagonal(h.mean).max()), np.finfo(float).tiny)
-    deviates = deviation > tiny
-    has_noise = level > tiny
+    n = len(group_halves.noise)
+    # ‖D_j‖² and ‖M_i - M̄‖², where these are more than rounding errors.
+    noise_levels = np.diagonal(group_halves.noise)
+    deviations = np.diagonal(centred(group_halves.mean))
+    largest = float(np.diagonal(group_halves.mean).max())
+    rounding = SQUARE_ROUNDING * max(largest, np.finfo(float).tiny)
+    deviates = deviations > rounding
+    has_noise = noise_levels > rounding
     if not (deviates.any() and has_noise.any()):
         return Noise(given_share, math.inf)
     # cos²(M_i - M̄, D_j): the mean of these, and the mean of their products over that of their norms.
-    product = (h.mixed - h.mixed.mean(axis=0)) ** 2
-    inverse_deviation = np.where(deviates, 1 / np.where(deviates, deviation, 1), 0)
-    inverse_level = np.where(has_noise, 1 / np.where(has_noise, level, 1), 0)
-    sum_of_cosines = float(inverse_deviation @ product @ inverse_level)
+    squared_products = (group_halves.mixed - group_halves.mixed.mean(axis=0)) ** 2
+    inverse_deviation = np.where(deviates, 1 / np.where(deviates, deviations, 1), 0)
+    inverse_level = np.where(has_noise, 1 / np.where(has_noise, noise_levels, 1), 0)
+    sum_of_cosines = float(inverse_deviation @ squared_products @ inverse_level)
     mean_of_cosines = sum_of_cosines / float(deviates.sum() * has_noise.sum())
-    norms = float(deviation[deviates].sum() * level[has_noise].sum())
-    cosine_of_means = float(deviates @ product @ has_noise) / norms
-    share = max(mean_of_cosines, cosine_of_means)
+    norm_product = float(deviations[deviates].sum() * noise_levels[has_noise].sum())
+    cosine_of_means = float(deviates @ squared_products @ has_noise) / norm_product
+    noise_share = max(mean_of_cosines, cosine_of_means)
     # df = n³ / Σ_ij corr_ij², with the correlations of M_i - M̄ under these noise levels.
-    covariance = centred(np.diag(level))
-    scale = np.sqrt(np.diagonal(covariance))
-    scale = np.where(scale > 0, scale, 1.0)
-    df = n**3 / float(((covariance / np.outer(scale, scale)) ** 2).sum())
-    return Noise(min(max(share, given_share), 1.0), df if dimension is None else math.inf)
+    covariance = centred(np.diag(noise_levels))
+    standard_deviations = np.sqrt(np.diagonal(covariance))
+    standard_deviations = np.where(standard_deviations > 0, standard_deviations, 1.0)
+    correlations = covariance / np.outer(standard_deviations, standard_deviations)
+    df = n**3 / float((correlations**2).sum())
+    return Noise(min(max(noise_share, given_share), 1.0), df if dimension is None else math.inf)
 
 
-def _levels(h: Halves) -> np.ndarray:
+def _levels(group_halves: Halves) -> np.ndarray:
     """Every client's noise level ``(n,)`` if all signals are equal; ``‖M_i - M̄‖²`` is then as good a measure as ``‖D_i‖²``.
 
     The ratio of two such squares does not depend on their sum. So levels from sums, unlike levels
     from D alone, are not small when the ratio is great. They are scaled to the total of D, so that
     signal does not make all levels greater.
     """
-    n = len(h.noise)
-    level = np.diagonal(h.noise)
-    summed = level + np.maximum(np.diagonal(centred(h.mean)), 0.0) * n / (n - 1)
-    return summed * level.sum() / summed.sum() if summed.sum() > 0 else level
+    n = len(group_halves.noise)
+    noise_levels = np.diagonal(group_halves.noise)
+    # ‖M_i - M̄‖² n / (n - 1), whose expectation is the noise level where all levels are equal.
+    deviations = np.maximum(np.diagonal(centred(group_halves.mean)), 0.0) * n / (n - 1)
+    summed_levels = noise_levels + deviations
+    total = summed_levels.sum()
+    return summed_levels * noise_levels.sum() / total if total > 0 else noise_levels
 
 
-def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | None = None) -> Excess:
+def excess(
+    group_halves: Halves,
+    weights: np.ndarray,
+    noise: Noise,
+    two_draw_levels: np.ndarray | None = None,
+) -> Excess:
     """Test whether ``X = tr(W M Mᵀ)`` is greater than its average under noise alone, ``Y = Σ W_ii ‖D_i‖²``.
 
     As for C in the module's head: ``Var X = (2/r) Σ_ij W_ij² l_i l_j`` and ``Var Y = (2/r) Σ_i
@@ -251,26 +267,27 @@ def excess(h: Halves, weights: np.ndarray, noise: Noise, level: np.ndarray | Non
     factor is removed (but the result is at least that for equal levels).
 
     Args:
-        h: The halves.
+        group_halves: The halves.
         weights: W, shape ``(n, n)``, with ``W 1 = 0``.
         noise: The effective dimension.
-        level: Noise levels ``(n,)`` from two draws each; ``‖D_i‖²`` if ``None``.
+        two_draw_levels: Noise levels ``(n,)`` from two draws each; ``‖D_i‖²`` if ``None``.
 
     Returns:
         The result of the test.
     """
-    diagonal = np.diagonal(weights)  # W_ii
-    noise_squares = np.diagonal(h.noise)  # ‖D_i‖²
-    levels = noise_squares if level is None else level
-    squares = float(diagonal**2 @ levels**2)
+    # W_ii and ‖D_i‖².
+    diagonal = np.diagonal(weights)
+    noise_squares = np.diagonal(group_halves.noise)
+    levels = noise_squares if two_draw_levels is None else two_draw_levels
+    sum_of_squares = float(diagonal**2 @ levels**2)
     sums = (
-        float((weights * h.mean).sum()),
+        float((weights * group_halves.mean).sum()),
         float(diagonal @ noise_squares),
-        squares,
-        float(levels @ weights**2 @ levels) - squares,
+        sum_of_squares,
+        float(levels @ weights**2 @ levels) - sum_of_squares,
     )
-    largest = float(np.abs(diagonal).max()) * float(np.diagonal(h.mean).max())
-    return excess_of_sums(sums, levels, largest, noise, draws=1 if level is None else 2)
+    largest = float(np.abs(diagonal).max()) * float(np.diagonal(group_halves.mean).max())
+    return excess_of_sums(sums, levels, largest, noise, draws=1 if two_draw_levels is None else 2)
 
 
 def excess_of_sums(
@@ -292,37 +309,52 @@ def excess_of_sums(
     Returns:
         The result of the test.
     """
-    observed, expected, squares, pairs = sums
-    share = max(noise.share, MIN_SHARE)
-    # The variance of a level makes its square too large; but levels are as unequal as equal ones.
+    observed, expected, sum_of_squares, sum_of_pairs = sums
+    noise_share = max(noise.share, MIN_SHARE)
+    # The variance of a level makes its square too large, so the squares are divided by the bias;
+    # but they are at least the squares of equal levels.
     mean_square = float((levels**2).mean())
-    bias = 1 + 2 * share / draws
-    shrink = max(1 / bias, float(levels.mean()) ** 2 / mean_square) if mean_square > 0 else 1.0
-    rounding = SQUARE_ROUNDING * len(levels) * largest
-    return compared(observed, expected, shrink * squares, pairs, Noise(share, noise.df), rounding)
+    shrink_factor = 1.0
+    if mean_square > 0:
+        bias_factor = 1 + 2 * noise_share / draws
+        shrink_factor = max(1 / bias_factor, float(levels.mean()) ** 2 / mean_square)
+    return compared(
+        observed,
+        expected,
+        shrink_factor * sum_of_squares,
+        sum_of_pairs,
+        Noise(noise_share, noise.df),
+        rounding=SQUARE_ROUNDING * len(levels) * largest,
+    )
 
 
 def compared(
-    observed: float, expected: float, squares: float, pairs: float, noise: Noise, rounding: float
+    observed: float,
+    expected: float,
+    sum_of_squares: float,
+    sum_of_pairs: float,
+    noise: Noise,
+    rounding: float,
 ) -> Excess:
     """Compare a sum of squares X with its average under noise alone, Y, both with variances as in :func:`excess`.
 
     Args:
         observed: X.
         expected: Y.
-        squares: ``Σ_i W_ii² l_i²``.
-        pairs: The same sum over pairs ``i ≠ j``.
+        sum_of_squares: ``Σ_i W_ii² l_i²``.
+        sum_of_pairs: The same sum over pairs ``i ≠ j``.
         noise: The effective dimension, ``1/r`` at least :data:`MIN_SHARE`.
         rounding: Sums up to this are rounding errors.
 
     Returns:
         The result of the test.
     """
-    if expected <= rounding:  # without noise, any difference counts
+    # Without noise, any difference counts.
+    if expected <= rounding:
         value = observed if observed > rounding else 0.0
         return Excess(value, 0.0, math.inf if value else 0.0, 0.0 if value else 1.0)
-    variance_of_observed = 2 * noise.share * (squares + pairs)
-    variance_of_expected = 2 * noise.share * squares
+    variance_of_observed = 2 * noise.share * (sum_of_squares + sum_of_pairs)
+    variance_of_expected = 2 * noise.share * sum_of_squares
     sd = math.sqrt(variance_of_observed + variance_of_expected)
     value = observed - expected
     p = _p_value(
@@ -339,13 +371,17 @@ def _p_value(ratio: float, df_observed: float, df_expected: float, df: float) ->
     """p-value of a ratio of sums of squares: its normal score under F, compared with Student's t."""
     p = float(scipy.special.fdtrc(df_observed, df_expected, ratio))
     if p > 1e-290:
-        score = -float(scipy.special.ndtri(p))
-    else:  # the leading term of the tail, as p itself is too small for a float
-        a, b = df_expected / 2, df_observed / 2
+        normal_score = -float(scipy.special.ndtri(p))
+    else:
+        # Too small for a float, p is replaced by the leading term of the tail of the beta function.
+        a = df_expected / 2
+        b = df_observed / 2
         x = df_expected / (df_expected + df_observed * ratio)
         log_p = a * math.log(x) + b * math.log1p(-x) - math.log(a) - scipy.special.betaln(a, b)
-        score = -float(scipy.special.ndtri_exp(log_p))
-    return float(scipy.special.ndtr(-score) if math.isinf(df) else scipy.special.stdtr(df, -score))
+        normal_score = -float(scipy.special.ndtri_exp(log_p))
+    if math.isinf(df):
+        return float(scipy.special.ndtr(-normal_score))
+    return float(scipy.special.stdtr(df, -normal_score))
 
 
 def _inverse(share: float) -> float:
@@ -391,14 +427,16 @@ def repeated_p(first: float, second: float, clients: int) -> float:
     """
     if not 1 <= clients < math.inf:
         raise ValueError(f"clients must be a number of clients, at least 1, got {clients}")
-    for p in (first, second):
-        if not 0 <= p <= 1:
-            raise ValueError(f"a p-value must be 0 to 1, got {p:g}")
+    for p_value in (first, second):
+        if not 0 <= p_value <= 1:
+            raise ValueError(f"a p-value must be 0 to 1, got {p_value:g}")
     greater = max(first, second)
+    # z is the lesser score, and ρ the correlation of the two scores.
     z = -float(scipy.special.ndtri(greater))
     rho = clients / (2 * clients - 1)
     if clients == 1 or math.isinf(z):
         return greater
+    # Φ(-z) - 2 T(z, ...) with Owen's T, and its bound where the two terms are nearly equal.
     if z > TAIL_BOUND_SCORE:
         return float(scipy.special.ndtr(-z * math.sqrt(2 / (1 + rho))))
     owens_t = scipy.special.owens_t(z, math.sqrt((1 - rho) / (1 + rho)))
@@ -506,20 +544,22 @@ def _cut(signal: np.ndarray) -> tuple[Group, Group]:
     if largest <= EQUAL_COORDINATES**2 * float(np.abs(signal).max()):
         raise ValueError("signal cannot be split: all clients are equal")
     # Moved below all other eigenvalues, the constant vector is never the leading one.
-    vector = leading_vector(square / largest - 2.0)
-    vector = vector * np.sign(vector[np.abs(vector).argmax()])
+    coordinates = leading_vector(square / largest - 2.0)
+    coordinates = coordinates * np.sign(coordinates[np.abs(coordinates).argmax()])
+    ascending = np.argsort(coordinates, kind="stable")
+    ranked = coordinates[ascending]
     # Of the cuts between neighbours in this order, the one with the least variance within the two
     # sides has the greatest between them.
-    order = np.argsort(vector, kind="stable")
-    ranked = vector[order]
-    below = np.arange(1, n)  # clients below each cut
-    total = np.cumsum(ranked)[:-1]
-    between = (total - below * ranked.mean()) ** 2 * n / (below * (n - below))
-    between[np.diff(ranked) <= EQUAL_COORDINATES * np.abs(ranked).max()] = -np.inf
-    split = 1 + int(between.argmax())
-    low = tuple(sorted(order[:split].tolist()))
-    high = tuple(sorted(order[split:].tolist()))
-    return (low, high) if low[0] == 0 else (high, low)
+    num_below = np.arange(1, n)
+    sum_below = np.cumsum(ranked)[:-1]
+    between = (sum_below - num_below * ranked.mean()) ** 2 * n / (num_below * (n - num_below))
+    # Equal coordinates are never separated.
+    are_equal = np.diff(ranked) <= EQUAL_COORDINATES * np.abs(ranked).max()
+    between[are_equal] = -np.inf
+    cut_position = 1 + int(between.argmax())
+    low_side = tuple(sorted(ascending[:cut_position].tolist()))
+    high_side = tuple(sorted(ascending[cut_position:].tolist()))
+    return (low_side, high_side) if low_side[0] == 0 else (high_side, low_side)
 
 
 @public
@@ -560,22 +600,28 @@ def congruent_groups(
     first_group = range(n)
     if members is not None:
         first_group = _checks.position_list(members, n, "members").tolist()
-    waiting: list[Group] = [tuple(first_group)]
+    untested_groups: list[Group] = [tuple(first_group)]
     groups = []
     decisions = []
-    while waiting:
-        group = waiting.pop()
-        h = halves(square, group)
-        test = congruence_of(h, dimension)
-        if test.p < alpha:
-            left, right = _cut(signals(h))  # positions within the group
-            parts = (tuple(group[i] for i in left), tuple(group[i] for i in right))
-            waiting += reversed(parts)
-            decisions.append(SplitDecision(group, test, parts))
+    while untested_groups:
+        group = untested_groups.pop()
+        group_halves = halves(square, group)
+        group_test = congruence_of(group_halves, dimension)
+        if group_test.p < alpha:
+            # The cut is of positions within the group. Both new groups are tested, left first.
+            left, right = _cut(signals(group_halves))
+            new_groups = (_members_at(group, left), _members_at(group, right))
+            untested_groups += reversed(new_groups)
+            decisions.append(SplitDecision(group, group_test, new_groups))
         else:
             groups.append(group)
-            decisions.append(SplitDecision(group, test, ()))
+            decisions.append(SplitDecision(group, group_test, ()))
     return CongruentGroups(tuple(sorted(groups)), tuple(decisions))
+
+
+def _members_at(group: Group, positions: Group) -> Group:
+    """The members of a group at some positions within it."""
+    return tuple(group[position] for position in positions)
 
 
 @public
@@ -609,9 +655,9 @@ def contrast(
         Contrast(distance=4.0, error=0.0, z=inf, df=inf, p=0.0)
     """
     square = clients_of(gram)
-    n = len(square) // 2
-    left_positions = _checks.position_list(left, n, "left")
-    right_positions = _checks.position_list(right, n, "right")
+    num_clients = len(square) // 2
+    left_positions = _checks.position_list(left, num_clients, "left")
+    right_positions = _checks.position_list(right, num_clients, "right")
     common = np.intersect1d(left_positions, right_positions)
     if common.size:
         raise ValueError(
@@ -623,15 +669,32 @@ def contrast(
     return _contrast(halves(square, members), weights, dimension)
 
 
-def _contrast(h: Halves, weights: np.ndarray, dimension: float | None) -> Contrast:
+def _contrast(group_halves: Halves, weights: np.ndarray, dimension: float | None) -> Contrast:
     """:func:`contrast` with the weights w of the clients."""
-    noise = noise_of(h, dimension)
-    along = (weights @ h.mixed) ** 2  # (D_i · δ)²
-    norms = float(weights @ h.mean @ weights) * float(np.trace(h.noise))
-    share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
-    test = excess(h, np.outer(weights, weights), Noise(min(share, 1.0), noise.df))
-    error = max(test.sd, 2 * math.sqrt(weights**2 @ along))
-    return Contrast(test.value, error, test.z, noise.df, test.p)
+    noise = noise_of(group_halves, dimension)
+    # (D_i · δ)², and ‖δ‖² Σ ‖D_i‖².
+    along_difference = (weights @ group_halves.mixed) ** 2
+    difference_square = float(weights @ group_halves.mean @ weights)
+    norm_product = difference_square * float(np.trace(group_halves.noise))
+    noise_along = _noise_along(noise, along_difference, norm_product)
+    distance_test = excess(group_halves, np.outer(weights, weights), noise_along)
+    # The standard error is at least the effect of noise along the difference.
+    error = max(distance_test.sd, 2 * math.sqrt(weights**2 @ along_difference))
+    return Contrast(distance_test.value, error, distance_test.z, noise.df, distance_test.p)
+
+
+def _noise_along(noise: Noise, along_difference: np.ndarray, norm_product: float) -> Noise:
+    """The effective dimension of noise for a contrast: ``1/r`` is at least the share of noise along the difference δ.
+
+    Args:
+        noise: The estimate from all directions.
+        along_difference: ``(D_i · δ)²`` of each client.
+        norm_product: ``‖δ‖² Σ ‖D_i‖²``.
+    """
+    noise_share = noise.share
+    if norm_product > 0:
+        noise_share = max(noise_share, float(along_difference.sum()) / norm_product)
+    return Noise(min(noise_share, 1.0), noise.df)
 
 
 @public
@@ -662,32 +725,40 @@ def member_contrasts(
     n = len(members)
     if n < 2:
         raise ValueError("group must have at least 2 members, got 1")
-    h = halves(square, members)
-    noise = noise_of(h, dimension)
+    group_halves = halves(square, members)
+    noise = noise_of(group_halves, dimension)
+    mean = group_halves.mean
+    levels = np.diagonal(group_halves.noise)
     # Sums over all members, from which those of `_contrast` follow in O(n) for each member.
-    level = np.diagonal(h.noise)
-    level_sum = float(level.sum())
-    level_squares = float((level**2).sum())
-    mixed_sum = h.mixed.sum(axis=0)
-    mean_rows = h.mean.sum(axis=1)
-    mean_sum = float(h.mean.sum())
-    largest = float(np.diagonal(h.mean).max())  # the largest weight is 1
+    level_sum = float(levels.sum())
+    level_squares = float((levels**2).sum())
+    mixed_sum = group_halves.mixed.sum(axis=0)
+    mean_rows = mean.sum(axis=1)
+    mean_sum = float(mean.sum())
+    largest = float(np.diagonal(mean).max())
+    # The weights of member i and the others are w = (1 + b) e_i - b 1: w_i is 1, the largest, and
+    # the other weights are -b.
     b = 1 / (n - 1)
     contrasts = []
-    for i in range(n):  # w = (1 + b) e_i - b 1: w_i is 1, and the other weights are -b
-        along = ((1 + b) * h.mixed[i] - b * mixed_sum) ** 2  # (D_j · δ)²
+    for i in range(n):
+        # (D_j · δ)², and ‖δ‖².
+        along_difference = ((1 + b) * group_halves.mixed[i] - b * mixed_sum) ** 2
         observed = float(
-            (1 + b) ** 2 * h.mean[i, i] - 2 * b * (1 + b) * mean_rows[i] + b**2 * mean_sum
+            (1 + b) ** 2 * mean[i, i] - 2 * b * (1 + b) * mean_rows[i] + b**2 * mean_sum
         )
-        expected = level[i] + b**2 * (level_sum - level[i])
-        squares = level[i] ** 2 + b**4 * (level_squares - level[i] ** 2)
-        sums = (observed, float(expected), float(squares), float(expected**2 - squares))
-        norms = observed * level_sum
-        share = max(noise.share, float(along.sum()) / norms) if norms > 0 else noise.share
-        test = excess_of_sums(sums, level, largest, Noise(min(share, 1.0), noise.df))
-        weighted_along = float(along[i] + b**2 * (along.sum() - along[i]))
-        error = max(test.sd, 2 * math.sqrt(weighted_along))
-        contrasts.append(Contrast(test.value, error, test.z, noise.df, test.p))
+        # Σ w_j² l_j and Σ w_j⁴ l_j², with the noise levels l.
+        expected = levels[i] + b**2 * (level_sum - levels[i])
+        sum_of_squares = levels[i] ** 2 + b**4 * (level_squares - levels[i] ** 2)
+        sum_of_pairs = expected**2 - sum_of_squares
+        sums = (observed, float(expected), float(sum_of_squares), float(sum_of_pairs))
+        noise_along = _noise_along(noise, along_difference, observed * level_sum)
+        distance_test = excess_of_sums(sums, levels, largest, noise_along)
+        # Σ w_j² (D_j · δ)²
+        weighted_along = along_difference[i] + b**2 * (along_difference.sum() - along_difference[i])
+        error = max(distance_test.sd, 2 * math.sqrt(float(weighted_along)))
+        contrasts.append(
+            Contrast(distance_test.value, error, distance_test.z, noise.df, distance_test.p)
+        )
     return tuple(contrasts)
 
 

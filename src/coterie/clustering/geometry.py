@@ -89,20 +89,23 @@ def gram_of_rows(rows: torch.Tensor, columns: Columns = None) -> np.ndarray:
     # Rows whose squares float32 cannot hold: their products again, in float64.
     extreme = out_of_range(products, rows)
     if len(extreme):
-        _put(products, extreme, cross_products(rows, extreme, columns, wide=True))
+        _put(products, extreme, cross_products(rows, extreme, columns, in_float64=True))
     # No product is greater than the greatest of the squares, so it is enough to check that these
     # are finite.
     if not np.isfinite(np.diagonal(products)).all():
         _checks.refuse_infinite_rows(rows)
     # Close rows: their products again, around their mean, so that differences do not cancel.
     close_groups = list(close_rows(products))
-    if any(len(close) == len(rows) for close in close_groups):
-        del products  # before a second matrix is made
+    if any(len(close_positions) == len(rows) for close_positions in close_groups):
+        # The memory is free before a second matrix is made.
+        del products
         everyone = np.arange(len(rows))
-        return products_around_mean(rows, everyone, columns, wide=len(extreme) > 0)
-    for close in close_groups:
-        wide = bool(np.isin(close, extreme).any())
-        products[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
+        return products_around_mean(rows, everyone, columns, in_float64=len(extreme) > 0)
+    for close_positions in close_groups:
+        in_float64 = bool(np.isin(close_positions, extreme).any())
+        products[np.ix_(close_positions, close_positions)] = products_around_mean(
+            rows, close_positions, columns, in_float64=in_float64
+        )
     return products
 
 
@@ -115,10 +118,11 @@ def out_of_range(gram: np.ndarray, rows: torch.Tensor) -> np.ndarray:
     """
     if rows.dtype == torch.float64 or not rows.is_floating_point():
         return np.zeros(0, dtype=np.int64)
-    square = np.diagonal(gram)
-    suspects = np.flatnonzero(~np.isfinite(square) | (square < TINY))
+    squared_norms = np.diagonal(gram)
+    suspects = np.flatnonzero(~np.isfinite(squared_norms) | (squared_norms < TINY))
     # The square of a row of zeros is zero, and exact.
-    return np.array([i for i in suspects if bool((rows[i] != 0).any())], dtype=np.int64)
+    extreme = [position for position in suspects if bool((rows[position] != 0).any())]
+    return np.array(extreme, dtype=np.int64)
 
 
 def _put(gram: np.ndarray, positions: np.ndarray, products: np.ndarray) -> None:
@@ -167,23 +171,31 @@ def gram_update(
         raise ValueError(
             f"gram must be ({len(rows)}, {len(rows)}), for the {len(rows)} updates, got shape {before.shape}"
         )
-    out = before.copy()
+    after = before.copy()
     changed_list = list(changed)
     if not changed_list:
-        return out
+        return after
     # The steps of `gram_of_rows`, for the rows that changed.
     positions = _checks.position_list(changed_list, len(rows), "changed")
     products = cross_products(rows, positions, columns)
-    finite = bool(np.isfinite(products).all())
-    _put(out, positions, products)
-    extreme = np.intersect1d(out_of_range(out, rows), positions) if finite else positions
-    if len(extreme):
-        _put(out, extreme, cross_products(rows, extreme, columns, wide=True))
-    for close in close_rows(out):
-        if np.isin(positions, close).any():
-            wide = bool(np.isin(close, out_of_range(out, rows)).any())
-            out[np.ix_(close, close)] = products_around_mean(rows, close, columns, wide=wide)
-    return out
+    is_finite = bool(np.isfinite(products).all())
+    _put(after, positions, products)
+    extreme_positions = (
+        np.intersect1d(out_of_range(after, rows), positions) if is_finite else positions
+    )
+    if len(extreme_positions):
+        _put(
+            after,
+            extreme_positions,
+            cross_products(rows, extreme_positions, columns, in_float64=True),
+        )
+    for close_positions in close_rows(after):
+        if np.isin(positions, close_positions).any():
+            in_float64 = bool(np.isin(close_positions, out_of_range(after, rows)).any())
+            after[np.ix_(close_positions, close_positions)] = products_around_mean(
+                rows, close_positions, columns, in_float64=in_float64
+            )
+    return after
 
 
 @public
@@ -226,12 +238,13 @@ def cosine(gram: np.ndarray) -> np.ndarray:
                [0.8, 1. ]])
     """
     products = _checks.gram_matrix(gram)
-    norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
-    inverse = np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
+    update_norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+    is_zero = update_norms < ZERO
+    inverse_norms = np.where(is_zero, 0.0, 1.0 / np.where(is_zero, 1.0, update_norms))
     similarity = np.empty_like(products)
     for part in _checks.strips(len(products)):
         # The factors first: their product commutes, so the result is exactly symmetric.
-        strip = np.multiply(inverse[part, None], inverse, out=similarity[part])
+        strip = np.multiply(inverse_norms[part, None], inverse_norms, out=similarity[part])
         strip *= products[part]
         np.clip(strip, -1.0, 1.0, out=strip)
     np.fill_diagonal(similarity, 1.0)
@@ -268,18 +281,18 @@ def distances(gram: np.ndarray, metric: str = "l2") -> np.ndarray:
             "l1 distances do not follow from a Gram matrix; pass the rows: manhattan(updates)"
         )
     if _checks.one_of(metric, DISTANCE_METRICS, "metric") == "cosine":
-        out = cosine(gram)
-        np.subtract(1.0, out, out=out)
+        distance_matrix = cosine(gram)
+        np.subtract(1.0, distance_matrix, out=distance_matrix)
     else:
         products = _checks.gram_matrix(gram)
         square = np.diagonal(products)
-        out = np.empty_like(products)
-        for part in _checks.strips(len(out)):
-            strip = np.add(square[part, None], square, out=out[part])
+        distance_matrix = np.empty_like(products)
+        for part in _checks.strips(len(distance_matrix)):
+            strip = np.add(square[part, None], square, out=distance_matrix[part])
             strip -= 2 * products[part]
             np.sqrt(np.maximum(strip, 0.0, out=strip), out=strip)
-    np.fill_diagonal(out, 0.0)
-    return out
+    np.fill_diagonal(distance_matrix, 0.0)
+    return distance_matrix
 
 
 @public
@@ -338,13 +351,14 @@ def manhattan(updates: np.ndarray | torch.Tensor, columns: Columns = None) -> np
     rows = _checks.rows(updates)
     n = len(rows)
     condensed = np.zeros(n * (n - 1) // 2)
-    for block in blocks(rows, columns, width=4096):  # small enough for the processor's cache
+    # Blocks are small enough for the processor's cache.
+    for block in blocks(rows, columns, width=4096):
         condensed += torch.pdist(block.contiguous(), p=1).cpu().numpy()
     if not np.isfinite(condensed).all():
         _checks.refuse_infinite_rows(rows)
-    out = np.zeros((n, n))
-    out[np.triu_indices(n, 1)] = condensed
-    return out + out.T
+    l1_distances = np.zeros((n, n))
+    l1_distances[np.triu_indices(n, 1)] = condensed
+    return l1_distances + l1_distances.T
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -356,10 +370,14 @@ MAX_BLOCK_COLUMNS = 1 << 16
 """The maximum number of columns whose products are added in the precision of the rows; these sums
 are added in float64."""
 
-_BLOCK_ENTRIES = 1 << 26  # of a block of columns that is converted to float32 at a time: 256 MB
-_COPIED_ENTRIES = 1 << 23  # of a block of columns whose rows are copied: 32 MB
-_TILE_ROWS = 2048  # a tile of products is 16 MB in float32
-_MIN_NUMPY_ROWS = 200  # below it torch's product is faster; above it NumPy's, with half of the work
+# Entries of a block of columns that is converted to float32 at a time: 256 MB.
+_BLOCK_ENTRIES = 1 << 26
+# Entries of a block of columns whose rows are copied: 32 MB.
+_COPIED_ENTRIES = 1 << 23
+# Rows of a tile of products, which has 16 MB in float32.
+_TILE_ROWS = 2048
+# With fewer rows torch's product is faster; with more NumPy's, which does half of the work.
+_MIN_NUMPY_ROWS = 200
 
 
 def self_products(rows: torch.Tensor, columns: Columns) -> np.ndarray:
@@ -367,38 +385,41 @@ def self_products(rows: torch.Tensor, columns: Columns) -> np.ndarray:
     n = len(rows)
     products = np.zeros((n, n))
     for block in blocks(rows, columns, width=_block_width(n)):
-        for i, j in _upper_tiles(n):
-            _add_products(products, block, i, block, j)
+        for row_tile, column_tile in _upper_tiles(n):
+            _add_products(products, block, row_tile, block, column_tile)
     _make_symmetric(products)
     return products
 
 
 def products_around_mean(
-    rows: torch.Tensor, positions: np.ndarray, columns: Columns, wide: bool = False
+    rows: torch.Tensor, positions: np.ndarray, columns: Columns, in_float64: bool = False
 ) -> np.ndarray:
     """Compute ``(m, m)`` float64 inner products of the rows at m positions, from their differences to their mean.
 
     With ``y_i = x_i - c``, ``x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c``. In a squared
     distance the terms of c cancel except for rounding in float64, whatever the rounding errors of
-    ``y_i · c`` itself. With ``wide``, all is in float64.
+    ``y_i · c`` itself. With ``in_float64``, all is in float64.
     """
     m = len(positions)
-    products = np.zeros((m, m))  # y_i · y_j, and at the end x_i · x_j
-    along_mean = np.zeros(m)  # y_i · c
-    mean_square = 0.0  # c · c
+    # Sums over the blocks of y_i · y_j, of y_i · c and of c · c.
+    products = np.zeros((m, m))
+    along_mean = np.zeros(m)
+    mean_square = 0.0
     for block in blocks(rows, columns, width=_block_width(len(rows), _COPIED_ENTRIES)):
-        centred = block[torch.from_numpy(positions).to(block.device)]
-        centred = centred.double() if wide else centred
-        mean = centred.mean(dim=0)
-        centred -= mean
-        along_mean += (centred @ mean).cpu().numpy()
-        mean_square += float(mean.double() @ mean.double())
-        for i, j in _upper_tiles(m):
-            _add_products(products, centred, i, centred, j)
-        del centred  # before the next copy
+        differences = block[torch.from_numpy(positions).to(block.device)]
+        differences = differences.double() if in_float64 else differences
+        column_means = differences.mean(dim=0)
+        differences -= column_means
+        along_mean += (differences @ column_means).cpu().numpy()
+        mean_square += float(column_means.double() @ column_means.double())
+        for row_tile, column_tile in _upper_tiles(m):
+            _add_products(products, differences, row_tile, differences, column_tile)
+        # The memory is free before the next copy is made.
+        del differences
     _make_symmetric(products)
-    for part in _checks.strips(m):
-        products[part] += along_mean[part, None] + along_mean + mean_square
+    # x_i · x_j = y_i · y_j + y_i · c + y_j · c + c · c
+    for row_range in _checks.strips(m):
+        products[row_range] += along_mean[row_range, None] + along_mean + mean_square
     return products
 
 
@@ -409,22 +430,23 @@ is at least 1/64 of a product, so that it has 64 times its relative error."""
 
 def close_rows(gram: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the positions, sorted, of rows that are connected by pairs of close rows; no row that is close to no other."""
-    square = np.diagonal(gram)
+    squared_norms = np.diagonal(gram)
     # Rows that are close to another one; every row is close to itself.
-    unvisited = np.concatenate(
-        [
-            _are_close(gram[part], square[part, None], square).sum(axis=1) > 1
-            for part in _checks.strips(len(gram))
-        ]
-    )
+    unvisited = np.zeros(len(gram), dtype=bool)
+    for row_range in _checks.strips(len(gram)):
+        are_close = _are_close(gram[row_range], squared_norms[row_range, None], squared_norms)
+        unvisited[row_range] = are_close.sum(axis=1) > 1
     # A search in breadth for each connected component.
-    for first in np.flatnonzero(unvisited).tolist():
-        if not unvisited[first]:
+    for start_row in np.flatnonzero(unvisited).tolist():
+        if not unvisited[start_row]:
             continue
-        unvisited[first] = False
-        component = [first]
-        for row in component:  # which grows
-            neighbours = np.flatnonzero(unvisited & _are_close(gram[row], square[row], square))
+        unvisited[start_row] = False
+        component = [start_row]
+        # The list grows while it is walked through.
+        for row in component:
+            neighbours = np.flatnonzero(
+                unvisited & _are_close(gram[row], squared_norms[row], squared_norms)
+            )
             unvisited[neighbours] = False
             component += neighbours.tolist()
         yield np.array(sorted(component))
@@ -432,37 +454,37 @@ def close_rows(gram: np.ndarray) -> Iterator[np.ndarray]:
 
 def _are_close(products: np.ndarray, square_i: np.ndarray, square_j: np.ndarray) -> np.ndarray:
     """Whether rows i and j are close; every row that is not zero is close to itself."""
-    limit = CLOSE_SHARE**2 * np.minimum(square_i, square_j)
-    out: np.ndarray = square_i + square_j - 2 * products < limit
-    return out
+    close_square = CLOSE_SHARE**2 * np.minimum(square_i, square_j)
+    are_close: np.ndarray = square_i + square_j - 2 * products < close_square
+    return are_close
 
 
-def _make_symmetric(total: np.ndarray) -> None:
+def _make_symmetric(products: np.ndarray) -> None:
     """Copy the tiles above the diagonal to those below it; a product is symmetric only up to rounding."""
-    for i, j in _upper_tiles(len(total)):
-        if i == j:
-            tile = np.triu(total[i, i])
-            total[i, i] = tile + np.triu(tile, 1).T
+    for row_tile, column_tile in _upper_tiles(len(products)):
+        if row_tile == column_tile:
+            tile = np.triu(products[row_tile, row_tile])
+            products[row_tile, row_tile] = tile + np.triu(tile, 1).T
         else:
-            total[j, i] = total[i, j].T
+            products[column_tile, row_tile] = products[row_tile, column_tile].T
 
 
 def cross_products(
-    rows: torch.Tensor, positions: np.ndarray, columns: Columns, wide: bool = False
+    rows: torch.Tensor, positions: np.ndarray, columns: Columns, in_float64: bool = False
 ) -> np.ndarray:
     """Compute ``(m, n)`` float64 inner products of the rows at m positions with all rows ``(n, d)``.
 
-    With ``wide``, products are computed in float64, and must be finite.
+    With ``in_float64``, products are computed in float64, and must be finite.
     """
     n = len(rows)
     products = np.zeros((len(positions), n))
     for block in blocks(rows, columns, width=_block_width(n)):
-        block = block.double() if wide else block
-        chosen = block[positions]
-        for i in _tiles(len(positions)):
-            for j in _tiles(n):
-                _add_products(products, chosen, i, block, j)
-    if wide and not np.isfinite(products).all():
+        block = block.double() if in_float64 else block
+        chosen_rows = block[positions]
+        for row_tile in _tiles(len(positions)):
+            for column_tile in _tiles(n):
+                _add_products(products, chosen_rows, row_tile, block, column_tile)
+    if in_float64 and not np.isfinite(products).all():
         _checks.refuse_infinite_rows(rows)
     return products
 
@@ -474,30 +496,35 @@ def _block_width(n: int, entries: int = _BLOCK_ENTRIES) -> int:
 
 def _tiles(n: int) -> list[slice]:
     """``range(n)`` in parts of equal length, none longer than a tile."""
-    step = -(-n // -(-n // _TILE_ROWS))
-    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    tile_length = -(-n // -(-n // _TILE_ROWS))
+    return [slice(start, min(start + tile_length, n)) for start in range(0, n, tile_length)]
 
 
 def _upper_tiles(n: int) -> Iterator[tuple[slice, slice]]:
     """The tiles (i, j) with i <= j: the others follow by symmetry."""
     tiles = _tiles(n)
-    for number, i in enumerate(tiles):
-        for j in tiles[number:]:
-            yield i, j
+    for number, row_tile in enumerate(tiles):
+        for column_tile in tiles[number:]:
+            yield row_tile, column_tile
 
 
 def _add_products(
-    total: np.ndarray, left: torch.Tensor, i: slice, right: torch.Tensor, j: slice
+    products: np.ndarray,
+    left_rows: torch.Tensor,
+    row_tile: slice,
+    right_rows: torch.Tensor,
+    column_tile: slice,
 ) -> None:
     """Add the products of rows i of ``left`` and rows j of ``right`` to the tile (i, j) of ``total``."""
-    rows_i = left[i]
-    rows_j = right[j]
-    with np.errstate(all="ignore"):  # the callers report values that are not finite
+    rows_i = left_rows[row_tile]
+    rows_j = right_rows[column_tile]
+    # The callers report values that are not finite.
+    with np.errstate(all="ignore"):
         if rows_i.device.type == "cpu" and max(len(rows_i), len(rows_j)) >= _MIN_NUMPY_ROWS:
             # For a matrix and its own transpose, NumPy computes one half.
-            total[i, j] += rows_i.numpy() @ rows_j.numpy().T
+            products[row_tile, column_tile] += rows_i.numpy() @ rows_j.numpy().T
         else:
-            total[i, j] += (rows_i @ rows_j.T).cpu().numpy()
+            products[row_tile, column_tile] += (rows_i @ rows_j.T).cpu().numpy()
 
 
 MIN_ITERATED_ROWS = 128
@@ -522,9 +549,11 @@ def leading_vector(square: np.ndarray) -> np.ndarray:
     n = len(square)
     if n >= MIN_ITERATED_ROWS:
         # The same start in every run, and orthogonal to nothing in particular.
-        start = np.cos(np.arange(n) ** 2)
+        start_vector = np.cos(np.arange(n) ** 2)
         try:
-            _, vectors = scipy.sparse.linalg.eigsh(square, k=1, which="LA", v0=start, tol=1e-8)
+            _, vectors = scipy.sparse.linalg.eigsh(
+                square, k=1, which="LA", v0=start_vector, tol=1e-8
+            )
             return np.asarray(vectors[:, 0])
         except scipy.sparse.linalg.ArpackNoConvergence:
             pass
@@ -602,10 +631,9 @@ def layer_similarities(
 @public
 def layer_cosines(grams: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Compute :func:`layer_similarities` from the matrices of :func:`layer_grams`; ``"all"`` is the cosine of their sum."""
-    return {
-        **{layer: cosine(gram) for layer, gram in grams.items()},
-        ALL: cosine(np.sum([*grams.values()], axis=0)),
-    }
+    cosines = {layer: cosine(gram) for layer, gram in grams.items()}
+    cosines[ALL] = cosine(np.sum([*grams.values()], axis=0))
+    return cosines
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -646,29 +674,30 @@ def closeness(
         raise ValueError(
             f"closeness needs (d,) and (m, d), got shapes {tuple(update.shape)} and {tuple(stored.shape)}"
         )
-    for name, values in (("update", update[None]), ("stored", stored)):
+    for argument, values in (("update", update[None]), ("stored", stored)):
         if not bool(torch.isfinite(values).all()):
-            _checks.refuse_infinite_rows(values, name)
+            _checks.refuse_infinite_rows(values, argument)
     squares = torch.cat([stored, update[None]]).square().sum(dim=1)
-    if not bool(torch.isfinite(squares).all()):  # too large for the precision of the rows
+    # Squares that are too large for the precision of the rows are computed in float64.
+    if not bool(torch.isfinite(squares).all()):
         update = update.double()
         stored = stored.double()
     if metric == "cosine":
         return _cosine_closeness(update, stored)
     if metric not in CLOSENESS_METRICS:
         raise ValueError(f"metric must be one of {', '.join(CLOSENESS_METRICS)}, got {metric!r}")
-    order = 2 if metric == "l2" else 1
-    distance = torch.stack([(row - update).norm(p=order) for row in stored]).double()
+    norm_order = 2 if metric == "l2" else 1
+    distance = torch.stack([(row - update).norm(p=norm_order) for row in stored]).double()
     # Squares of very small numbers are zero in float32.
-    for i in torch.nonzero(distance < ZERO).flatten().tolist():
-        distance[i] = (stored[i].double() - update.double()).norm(p=order)
+    for position in torch.nonzero(distance < ZERO).flatten().tolist():
+        distance[position] = (stored[position].double() - update.double()).norm(p=norm_order)
     return -distance
 
 
 def _cosine_closeness(update: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
-    norm = update.norm().double()
+    update_norm = update.norm().double()
     stored_norms = stored.norm(dim=1).double()
-    is_zero = (stored_norms < ZERO) | (norm < ZERO)
-    inner = (stored @ update).double()
-    similarity = inner / torch.where(is_zero, 1.0, stored_norms * norm)
+    is_zero = (stored_norms < ZERO) | (update_norm < ZERO)
+    inner_products = (stored @ update).double()
+    similarity = inner_products / torch.where(is_zero, 1.0, stored_norms * update_norm)
     return torch.where(is_zero, 0.0, similarity).clamp(-1.0, 1.0)

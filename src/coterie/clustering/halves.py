@@ -74,7 +74,8 @@ def halves_gram(
         array([[25.,  8.],
                [ 8.,  4.]])
     """
-    first, second = _checks.rows(a, "a"), _checks.rows(b, "b")
+    first = _checks.rows(a, "a")
+    second = _checks.rows(b, "b")
     if first.shape != second.shape:
         raise ValueError(
             f"a and b must be halves of the same clients, got shapes {tuple(first.shape)} and {tuple(second.shape)}"
@@ -115,15 +116,20 @@ def halves(gram: Any, members: Iterable[int] | None = None) -> Halves:
     n = len(square) // 2
     if members is not None:
         first_halves = _checks.position_list(members, n, "members")
-        rows = np.concatenate((first_halves, first_halves + n))
-        square = square[np.ix_(rows, rows)]
+        positions = np.concatenate((first_halves, first_halves + n))
+        square = square[np.ix_(positions, positions)]
         n = len(first_halves)
-    aa = square[:n, :n]
-    ab = square[:n, n:]
-    bb = square[n:, n:]
-    noise = (aa + bb - ab - ab.T) / 4
-    np.fill_diagonal(noise, np.maximum(np.diagonal(noise), 0.0))
-    return Halves(mean=(aa + bb + ab + ab.T) / 4, noise=noise, mixed=(aa - bb + ab.T - ab) / 4)
+    products_aa = square[:n, :n]
+    products_ab = square[:n, n:]
+    products_bb = square[n:, n:]
+    # M = (a + b) / 2 and D = (a - b) / 2.
+    noise_products = (products_aa + products_bb - products_ab - products_ab.T) / 4
+    np.fill_diagonal(noise_products, np.maximum(np.diagonal(noise_products), 0.0))
+    return Halves(
+        mean=(products_aa + products_bb + products_ab + products_ab.T) / 4,
+        noise=noise_products,
+        mixed=(products_aa - products_bb + products_ab.T - products_ab) / 4,
+    )
 
 
 @public
@@ -182,15 +188,15 @@ def signal_gram(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
     return signals(halves(gram, members))
 
 
-def signals(h: Halves) -> np.ndarray:
+def signals(group_halves: Halves) -> np.ndarray:
     """Compute :func:`signal_gram` of checked halves."""
-    return h.mean - np.diag(np.diagonal(h.noise))
+    return group_halves.mean - np.diag(np.diagonal(group_halves.noise))
 
 
 def centred(square: np.ndarray) -> np.ndarray:
     """Compute ``C X C`` with ``C = I - 11ᵀ/n``: the inner products ``(n, n)`` after the mean of the rows is subtracted."""
-    rows = square - square.mean(axis=0)
-    return rows - rows.mean(axis=1, keepdims=True)
+    row_centred = square - square.mean(axis=0)
+    return row_centred - row_centred.mean(axis=1, keepdims=True)
 
 
 @public
@@ -216,11 +222,12 @@ def reliability(gram: Any, members: Iterable[int] | None = None) -> np.ndarray:
         >>> reliability(halves_gram(a, b))  # centred: M = ±(2, 0), and noise ‖D_i‖² = 1, of which the mean takes a half off
         array([0.875, 0.875])
     """
-    h = halves(gram, members)
-    total = np.diagonal(centred(h.mean))
-    at_mean = total <= SQUARE_ROUNDING * np.diagonal(h.mean).max()
-    share = np.diagonal(centred(signals(h))) / np.where(at_mean, 1.0, total)
-    return np.where(at_mean, 1.0, np.clip(share, 0.0, 1.0))
+    group_halves = halves(gram, members)
+    squared_deviations = np.diagonal(centred(group_halves.mean))
+    at_mean = squared_deviations <= SQUARE_ROUNDING * np.diagonal(group_halves.mean).max()
+    signal_deviations = np.diagonal(centred(signals(group_halves)))
+    shares = signal_deviations / np.where(at_mean, 1.0, squared_deviations)
+    return np.where(at_mean, 1.0, np.clip(shares, 0.0, 1.0))
 
 
 @public
@@ -253,10 +260,13 @@ def signal_cosine(
     """
     estimate = signals(halves(gram, members))
     estimate = centred(estimate) if centre else estimate
-    square = np.diagonal(estimate)
-    has_signal = square > SQUARE_ROUNDING * max(float(np.abs(square).max()), np.finfo(float).tiny)
-    inverse_norm = np.where(has_signal, 1.0 / np.sqrt(np.where(has_signal, square, 1.0)), 0.0)
-    similarity = np.clip(inverse_norm[:, None] * inverse_norm * estimate, -1.0, 1.0)
+    squared_norms = np.diagonal(estimate)
+    largest = max(float(np.abs(squared_norms).max()), np.finfo(float).tiny)
+    has_signal = squared_norms > SQUARE_ROUNDING * largest
+    inverse_norms = np.where(
+        has_signal, 1.0 / np.sqrt(np.where(has_signal, squared_norms, 1.0)), 0.0
+    )
+    similarity = np.clip(inverse_norms[:, None] * inverse_norms * estimate, -1.0, 1.0)
     np.fill_diagonal(similarity, 1.0)
     return similarity
 
@@ -292,26 +302,26 @@ class _Scaled(NamedTuple):
     alone: np.ndarray
 
 
-def half_tests(h: Halves, share: float) -> tuple[float, float]:
+def half_tests(group_halves: Halves, noise_share: float) -> tuple[float, float]:
     """Compute :func:`direction_test` and :func:`odd_one_out_test`, from the same scaled halves."""
-    scaled = _scaled(h, share)
+    scaled = _scaled(group_halves, noise_share)
     return _direction(scaled), _odd_one_out(scaled)
 
 
-def direction_test(h: Halves, share: float) -> float:
+def direction_test(group_halves: Halves, noise_share: float) -> float:
     """Test that all signals are equal, against two groups that differ, or any one direction in which clients differ.
 
     u is the leading eigenvector of the centred Gram matrix of one half: the clients of that half
     differ most along it. Each half chooses once, and the smaller p-value counts twice (Bonferroni).
 
     Args:
-        h: The halves.
-        share: ``1/r``.
+        group_halves: The halves.
+        noise_share: ``1/r``.
 
     Returns:
         The p-value; 1 for fewer than three clients.
     """
-    return _direction(_scaled(h, share))
+    return _direction(_scaled(group_halves, noise_share))
 
 
 def _direction(scaled: _Scaled | None) -> float:
@@ -331,7 +341,7 @@ def _slope_p_value(chosen_by: np.ndarray, cross: np.ndarray) -> float:
     return float(_p_value(slope, residual=y @ y - slope**2, df=len(y) - 2))
 
 
-def odd_one_out_test(h: Halves, share: float) -> float:
+def odd_one_out_test(group_halves: Halves, noise_share: float) -> float:
     """Test that all signals are equal, against one client that differs from all others.
 
     For client i, u singles it out: the test asks whether ``a_i · b_i``, centred, is larger than
@@ -340,13 +350,13 @@ def odd_one_out_test(h: Halves, share: float) -> float:
     of freedom, as both have to be small by chance.
 
     Args:
-        h: The halves.
-        share: ``1/r``.
+        group_halves: The halves.
+        noise_share: ``1/r``.
 
     Returns:
         The p-value, the smallest of n p-values times n; 1 for fewer than three clients.
     """
-    return _odd_one_out(_scaled(h, share))
+    return _odd_one_out(_scaled(group_halves, noise_share))
 
 
 def _odd_one_out(scaled: _Scaled | None) -> float:
@@ -354,11 +364,12 @@ def _odd_one_out(scaled: _Scaled | None) -> float:
     if scaled is None:
         return 1.0
     n = len(scaled.cross)
-    square = scaled.cross**2
-    slope = np.diagonal(scaled.cross) / np.sqrt(scaled.alone)
+    squared_products = scaled.cross**2
+    slopes = np.diagonal(scaled.cross) / np.sqrt(scaled.alone)
     # Of the residual sums of squares of both halves, the larger.
-    residual = np.maximum(square.sum(axis=0), square.sum(axis=1)) - slope**2
-    p_values = _p_value(slope, 2 * residual, 2 * (n - 2))
+    larger_sums = np.maximum(squared_products.sum(axis=0), squared_products.sum(axis=1))
+    residual = larger_sums - slopes**2
+    p_values = _p_value(slopes, 2 * residual, 2 * (n - 2))
     return min(1.0, n * float(p_values.min()))
 
 
@@ -371,56 +382,61 @@ def _p_value(slope: np.ndarray, residual: np.ndarray, df: int) -> np.ndarray:
     return p
 
 
-def _scaled(h: Halves, share: float) -> _Scaled | None:
+def _scaled(group_halves: Halves, noise_share: float) -> _Scaled | None:
     """Scale and centre; ``None`` if there is nothing to test: fewer than three clients, or no difference beyond rounding."""
-    n = len(h.mean)
-    both_halves = h.mean + h.noise  # (A Aᵀ + B Bᵀ) / 2
-    tiny = SQUARE_ROUNDING * float(np.diagonal(both_halves).max())
-    if n < 3 or not tiny > 0:
+    n = len(group_halves.mean)
+    # (A Aᵀ + B Bᵀ) / 2
+    both_halves = group_halves.mean + group_halves.noise
+    rounding = SQUARE_ROUNDING * float(np.diagonal(both_halves).max())
+    if n < 3 or not rounding > 0:
         return None
     # c_i = ‖a_i - ā‖² + ‖b_i - b̄‖², with means weighted by 1/‖D_i‖.
-    level = np.maximum(np.diagonal(h.noise), tiny)
-    weight = 1 / np.sqrt(level)
-    weight /= weight.sum()
-    deviation = np.diagonal(both_halves) - 2 * both_halves @ weight
-    deviation = deviation + weight @ both_halves @ weight
-    if deviation.max() <= tiny:
+    noise_levels = np.maximum(np.diagonal(group_halves.noise), rounding)
+    mean_weights = 1 / np.sqrt(noise_levels)
+    mean_weights /= mean_weights.sum()
+    squared_deviations = np.diagonal(both_halves) - 2 * both_halves @ mean_weights
+    squared_deviations = squared_deviations + mean_weights @ both_halves @ mean_weights
+    if squared_deviations.max() <= rounding:
         return None
     # Rows are divided by c_i^(k/2).
-    k = _inequality(level, share)
-    scale = np.maximum(deviation / deviation.max(), SQUARE_ROUNDING) ** (-k / 2)
-    unit = scale / np.linalg.norm(scale)
+    k = _inequality(noise_levels, noise_share)
+    relative_deviations = squared_deviations / squared_deviations.max()
+    row_scales = np.maximum(relative_deviations, SQUARE_ROUNDING) ** (-k / 2)
+    unit_scales = row_scales / np.linalg.norm(row_scales)
 
     def scaled_and_centred(products: np.ndarray) -> np.ndarray:
         """``P (s sᵀ * products) P`` with ``P = I - u uᵀ`` of the unit vector u of the scales s."""
-        out: np.ndarray = products * scale
-        out *= scale[:, None]
-        left = unit @ out
-        right = out @ unit
-        out -= np.outer(unit, left - float(unit @ right) * unit)
-        out -= np.outer(right, unit)
-        return out
+        result: np.ndarray = products * row_scales
+        result *= row_scales[:, None]
+        left = unit_scales @ result
+        right = result @ unit_scales
+        result -= np.outer(unit_scales, left - float(unit_scales @ right) * unit_scales)
+        result -= np.outer(right, unit_scales)
+        return result
 
-    mixed_twice = h.mixed + h.mixed.T
+    # With a = M + D and b = M - D: A Aᵀ, B Bᵀ and A Bᵀ.
+    mixed = group_halves.mixed
     return _Scaled(
-        first=scaled_and_centred(both_halves + mixed_twice),
-        second=scaled_and_centred(both_halves - mixed_twice),
-        cross=scaled_and_centred(h.mean - h.noise - h.mixed + h.mixed.T),
-        alone=np.maximum(1 - unit**2, SQUARE_ROUNDING),
+        first=scaled_and_centred(both_halves + (mixed + mixed.T)),
+        second=scaled_and_centred(both_halves - (mixed + mixed.T)),
+        cross=scaled_and_centred(group_halves.mean - group_halves.noise - mixed + mixed.T),
+        alone=np.maximum(1 - unit_scales**2, SQUARE_ROUNDING),
     )
 
 
-def _inequality(level: np.ndarray, share: float) -> float:
+def _inequality(noise_levels: np.ndarray, noise_share: float) -> float:
     """k: 0 if noise levels ``(n,)`` vary as equal noise does by chance, 1 if they vary twice as much or more.
 
     The variation is the variance of their logarithms. So that one client among many is not
     overlooked, it is at least the squared distance of the largest logarithm from the median,
     divided by ``2 log n``, the factor by which that square is larger by chance.
     """
-    logs = np.log(level)
-    of_largest = float(logs.max() - np.median(logs)) ** 2 / (2 * np.log(len(logs)))
-    spread = max(float(logs.var(ddof=1)), of_largest)
-    if spread <= 0:
+    log_levels = np.log(noise_levels)
+    largest_deviation = float(log_levels.max() - np.median(log_levels))
+    variance_of_largest = largest_deviation**2 / (2 * np.log(len(log_levels)))
+    log_variance = max(float(log_levels.var(ddof=1)), variance_of_largest)
+    if log_variance <= 0:
         return 0.0
-    by_chance = 2 * share
-    return min(max(2 * (1 - by_chance / spread), 0.0), 1.0)
+    # 2/r is the variance of log ‖D_i‖² under equal noise.
+    chance_variance = 2 * noise_share
+    return min(max(2 * (1 - chance_variance / log_variance), 0.0), 1.0)

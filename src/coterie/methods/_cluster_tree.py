@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -79,7 +80,7 @@ class Tree:
 
     def split(
         self,
-        id: int,
+        node_id: int,
         parts: Iterable[tuple[Client, ...]],
         model: torch.Tensor,
         losses: Mapping[Client, float] | None = None,
@@ -88,10 +89,10 @@ class Tree:
     ) -> tuple[Tree, tuple[int, ...]]:
         """Split a leaf into parts.
 
-        Clients that are in no part stay at node ``id`` and may walk down from there.
+        Clients that are in no part stay at node ``node_id`` and may walk down from there.
 
         Args:
-            id: the leaf to split.
+            node_id: the leaf to split.
             parts: clients of each child.
             model: ``(d,)``, the model that the clients were offered.
             losses: validation losses with ``model``, by client.
@@ -105,23 +106,25 @@ class Tree:
             ValueError: the node is already split, a part is empty, or a client is in two parts or
                 not of this node.
         """
-        parent = self.nodes[id]
+        parent = self.nodes[node_id]
         parts = tuple(parts)
         if parent.model is not None:
-            raise ValueError(f"node {id} is split already")
-        members = [client for part in parts for client in part]
+            raise ValueError(f"node {node_id} is split already")
+        members = list(chain.from_iterable(parts))
         is_in_two_parts = len(set(members)) < len(members)
         if not all(parts) or is_in_two_parts or not set(members) <= set(parent.clients):
             raise ValueError(
-                f"the parts of node {id} must be its clients, none empty and none twice"
+                f"the parts of node {node_id} must be its clients, none empty and none twice"
             )
+        # The node becomes an inner node, with the model of the split.
         nodes = list(self.nodes)
-        nodes[id] = replace(parent, model=model, round=round, losses=dict(losses or {}))
+        nodes[node_id] = replace(parent, model=model, round=round, losses=dict(losses or {}))
+        # The edge into each child keeps the updates of its clients, for Algorithm 4.
         for part in parts:
             senders, updates = self._edge(part, replies)
             child = Node(
                 id=len(nodes),
-                parent=id,
+                parent=node_id,
                 clients=tuple(sorted(part)),
                 heard=senders,
                 updates=updates,
@@ -144,39 +147,40 @@ class Tree:
         """Return the form of updates ``(n, d)`` that an edge keeps: a copy of their parameters ``(n, p)``, or sketches."""
         parameters = updates[:, : self.parameters]
         if self.sketch is None:
-            return parameters.clone()  # the engine reuses the memory of updates
+            # The engine reuses the memory of updates.
+            return parameters.clone()
         sketches = sketch(parameters, self.sketch)
         return sketches.clone() if sketches is parameters else sketches
 
-    def children(self, id: int) -> tuple[Node, ...]:
-        """Return the children of node ``id``."""
-        return tuple(node for node in self.nodes if node.parent == id)
+    def children(self, node_id: int) -> tuple[Node, ...]:
+        """Return the children of node ``node_id``."""
+        return tuple(node for node in self.nodes if node.parent == node_id)
 
-    def model(self, id: int) -> torch.Tensor:
-        """Return the model ``(d,)`` that the clients of inner node ``id`` were offered when it was split."""
-        model = self.nodes[id].model
+    def model(self, node_id: int) -> torch.Tensor:
+        """Return the model ``(d,)`` that the clients of an inner node were offered when it was split."""
+        model = self.nodes[node_id].model
         if model is None:
-            raise ValueError(f"node {id} has not been split")
+            raise ValueError(f"node {node_id} has not been split")
         return model
 
-    def is_leaf(self, id: int) -> bool:
-        """Return whether node ``id`` has not been split."""
-        return self.nodes[id].model is None
+    def is_leaf(self, node_id: int) -> bool:
+        """Return whether node ``node_id`` has not been split."""
+        return self.nodes[node_id].model is None
 
-    def path(self, id: int) -> tuple[Node, ...]:
-        """Return the nodes from the root down to ``id``."""
-        nodes = [self.nodes[id]]
+    def path(self, node_id: int) -> tuple[Node, ...]:
+        """Return the nodes from the root down to ``node_id``."""
+        nodes = [self.nodes[node_id]]
         while nodes[-1].parent is not None:
             nodes.append(self.nodes[nodes[-1].parent])
         return tuple(reversed(nodes))
 
     def nearest(
-        self, id: int, update: torch.Tensor, closeness: Closeness
+        self, node_id: int, update: torch.Tensor, closeness: Closeness
     ) -> tuple[int, dict[int, float]]:
         """Find the child whose edge holds the update closest to a given one (one step of Algorithm 4).
 
         Args:
-            id: the inner node.
+            node_id: the inner node.
             update: ``(d,)``, the given update.
             closeness: closeness of two updates; a greater value is closer.
 
@@ -185,12 +189,11 @@ class Tree:
             of the closest update of each child.
         """
         compared_update = self.short(update[None])[0]
-        closest = {
-            child.id: float(closeness(compared_update, child.updates).max())
-            for child in self.children(id)
-            if child.updates is not None
-        }
-        return max(closest, key=lambda child: (closest[child], child)), closest
+        closest = {}
+        for child in self.children(node_id):
+            if child.updates is not None:
+                closest[child.id] = float(closeness(compared_update, child.updates).max())
+        return max(closest, key=lambda child_id: (closest[child_id], child_id)), closest
 
     def place(self, node_of_client: Mapping[Client, int]) -> Tree:
         """Return the tree in which each client is at its node: on the path from the root to it, and in no other node.
@@ -198,14 +201,15 @@ class Tree:
         Args:
             node_of_client: client -> id of its node.
         """
-        placed_clients: dict[int, set[Client]] = {}  # node -> the clients whose path goes through
-        for id, clients in clients_by_node(node_of_client).items():
-            for node in self.path(id):
-                placed_clients.setdefault(node.id, set()).update(clients)
+        # Node -> the clients whose path goes through it.
+        passing_clients: dict[int, set[Client]] = {}
+        for node_id, clients in clients_by_node(node_of_client).items():
+            for node in self.path(node_id):
+                passing_clients.setdefault(node.id, set()).update(clients)
         nodes = []
         for node in self.nodes:
-            stay = set(node.clients) - node_of_client.keys()
-            members = stay | placed_clients.get(node.id, set())
+            other_members = set(node.clients) - node_of_client.keys()
+            members = other_members | passing_clients.get(node.id, set())
             if members != set(node.clients):
                 node = replace(node, clients=tuple(sorted(members)))
             nodes.append(node)
@@ -221,11 +225,11 @@ class Tree:
             nodes.append(node)
         return replace(self, nodes=tuple(nodes))
 
-    def grow(self, id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
-        """Add to node ``id`` a child that holds ``client`` alone; return the new tree and the child's id."""
+    def grow(self, node_id: int, client: Client, update: torch.Tensor) -> tuple[Tree, int]:
+        """Add to node ``node_id`` a child that holds ``client`` alone; return the new tree and the child's id."""
         child = Node(
             id=len(self.nodes),
-            parent=id,
+            parent=node_id,
             clients=(),
             heard=(client,),
             updates=self.short(update[None]),
@@ -285,7 +289,7 @@ class Walked:
 
 
 def tasks(
-    tree: Tree, walkers: Walkers, present: tuple[Client, ...], first: int, **task: Any
+    tree: Tree, walkers: Walkers, present: tuple[Client, ...], first_row: int, **task_fields: Any
 ) -> tuple[list[torch.Tensor], dict[Client, Task]]:
     """Plan the training of the walkers.
 
@@ -293,23 +297,27 @@ def tasks(
         tree: the parameter tree.
         walkers: clients at inner nodes.
         present: clients that are present.
-        first: row of the plan's models at which the returned models begin.
-        **task: further fields of the tasks.
+        first_row: row of the plan's models at which the returned models begin.
+        **task_fields: further fields of the tasks.
 
     Returns:
-        The models that walkers train from, for rows ``first``, ``first + 1``, ... of a plan, and
-        the tasks.
+        The models that walkers train from, for rows ``first_row``, ``first_row + 1``, ... of a
+        plan, and the tasks.
     """
     present_clients = set(present)
-    asked_walkers = {client: id for client, id in walkers.items() if client in present_clients}
-    node_ids = sorted(set(asked_walkers.values()))
-    models = [tree.model(id) for id in node_ids]
-    row_of_node = {id: first + i for i, id in enumerate(node_ids)}
+    models: list[torch.Tensor] = []
+    row_of_node: dict[int, int] = {}
+    asked_walkers = {
+        client: node_id for client, node_id in walkers.items() if client in present_clients
+    }
+    for node_id in sorted(set(asked_walkers.values())):
+        row_of_node[node_id] = first_row + len(models)
+        models.append(tree.model(node_id))
     walker_tasks = {}
-    for client, id in sorted(asked_walkers.items()):
+    for client, node_id in sorted(asked_walkers.items()):
         # Updates are comparable only with the learning rate of the round in which the node split.
         walker_tasks[client] = Task(
-            offered=(row_of_node[id],), lr_round=tree.nodes[id].round, **task
+            offered=(row_of_node[node_id],), lr_round=tree.nodes[node_id].round, **task_fields
         )
     return models, walker_tasks
 
@@ -334,25 +342,26 @@ def step(
     arrived: dict[Client, int] = {}
     notes = []
     walker_replies = replies.of(walkers)
-    for i, client in enumerate(walker_replies.clients):
-        start = walkers[client]
-        update = walker_replies.all_updates[i]
+    for index, client in enumerate(walker_replies.clients):
+        start_node = walkers[client]
+        update = walker_replies.all_updates[index]
         # Algorithm 4: the child whose edge holds the most similar update.
-        child, closest = tree.nearest(start, update, partial(closeness, metric=metric))
+        child_id, closest = tree.nearest(start_node, update, partial(closeness, metric=metric))
         criteria: tuple[Criterion, ...] = ()
         if threshold is not None:
-            distance = 1 - closest[child] if metric == "cosine" else -closest[child]
+            distance = 1 - closest[child_id] if metric == "cosine" else -closest[child_id]
             criteria = (_near(distance, threshold),)
+        # A walker that is far from all clients becomes a new leaf below its node.
         if all(criterion.held for criterion in criteria):
-            tree = tree.place({client: child})
+            tree = tree.place({client: child_id})
         else:
-            tree, child = tree.grow(start, client, update)
-        if tree.is_leaf(child):
-            arrived[client] = child
+            tree, child_id = tree.grow(start_node, client, update)
+        if tree.is_leaf(child_id):
+            arrived[client] = child_id
             del remaining_walkers[client]
         else:
-            remaining_walkers[client] = child
-        notes.append(_step_note(tree, client, start, child, closest, metric, criteria))
+            remaining_walkers[client] = child_id
+        notes.append(_step_note(tree, client, start_node, child_id, closest, metric, criteria))
     return Walked(tree, remaining_walkers, arrived, tuple(notes))
 
 
@@ -371,35 +380,75 @@ def _near(distance: float, threshold: float) -> Criterion:
 def _step_note(
     tree: Tree,
     client: Client,
-    start: int,
-    child: int,
+    start_node: int,
+    child_id: int,
     closest: Mapping[int, float],
     metric: str,
     criteria: tuple[Criterion, ...],
 ) -> Note:
-    """Describe one walker's step from node ``start``, to a new leaf if the criteria did not hold."""
+    """Describe one walker's step from a node, to a new leaf if the criteria did not hold."""
     if metric == "cosine":
         measure = "greatest cosine"
-        measured = dict(closest)
-    else:  # a closeness is a negative distance
+        values = dict(closest)
+    else:
+        # A closeness is a negative distance.
         measure = f"least {metric} distance"
-        measured = {id: -value for id, value in closest.items()}
-    compared = ", ".join(f"{value:.3g} to node {id}" for id, value in sorted(measured.items()))
-    is_at_leaf = tree.is_leaf(child)
-    is_new_leaf = child not in closest
-    text = f"client {client} at node {start}: {measure} {compared}; "
-    text += f"{'joins' if is_at_leaf else 'continues from'} node {child}"
-    if is_new_leaf:
-        text += ", a new group: it is far from all"
+        values = {node_id: -value for node_id, value in closest.items()}
+    compared = [f"{value:.3g} to node {node_id}" for node_id, value in sorted(values.items())]
+    return walk_note(
+        tree,
+        client,
+        start_node,
+        child_id,
+        comparison=f"{measure} {', '.join(compared)}",
+        new_group_reason=None if child_id in closest else "it is far from all",
+        joined="joined a group",
+        criteria=criteria,
+        numbers={f"node_{node_id}": value for node_id, value in values.items()},
+    )
+
+
+def walk_note(
+    tree: Tree,
+    client: Client,
+    start_node: int,
+    child_id: int,
+    *,
+    comparison: str,
+    new_group_reason: str | None,
+    joined: str,
+    criteria: tuple[Criterion, ...],
+    numbers: Mapping[str, float],
+) -> Note:
+    """Describe one walker's step, for every method with a tree.
+
+    Args:
+        tree: the tree after the step.
+        client: the walker.
+        start_node: the inner node from which it came.
+        child_id: the node to which it went.
+        comparison: what was measured, with the values.
+        new_group_reason: why it became a new leaf; None if it did not.
+        joined: what a walker does that becomes no new leaf, in the past tense.
+        criteria: the comparisons that decided.
+        numbers: the note's numbers.
+    """
+    is_at_leaf = tree.is_leaf(child_id)
+    verb = "joins" if is_at_leaf else "continues from"
+    text = f"client {client} at node {start_node}: {comparison}; {verb} node {child_id}"
+    alternative = "started a new group"
+    if new_group_reason is not None:
+        text += f", a new group: {new_group_reason}"
+        alternative = joined
     return Note(
         kind="join" if is_at_leaf else "walk",
         effect="joins" if is_at_leaf else "waits",
         clients=(client,),
         text=text,
         criteria=criteria,
-        otherwise=f"it would have {'joined a group' if is_new_leaf else 'started a new group'}",
-        numbers={f"node_{id}": value for id, value in measured.items()},
-        labels={"at": start, "node": child},
+        otherwise=f"it would have {alternative}",
+        numbers=numbers,
+        labels={"at": start_node, "node": child_id},
     )
 
 
@@ -487,10 +536,13 @@ def split(
     Returns:
         The new tree, and the children, which inherit the leaf's peak.
     """
-    tree, ids = tree.split(leaf.node, tuple(child_updates), leaf.model, leaf.losses, replies, round)
+    # Each child starts from the leaf's model, and applies its own update.
+    tree, child_ids = tree.split(
+        leaf.node, tuple(child_updates), leaf.model, leaf.losses, replies, round
+    )
     children = []
-    for id, (part, update) in zip(ids, child_updates.items(), strict=True):
-        child = Leaf(node=id, clients=part, model=leaf.model + update, peak=leaf.peak)
+    for child_id, (part, update) in zip(child_ids, child_updates.items(), strict=True):
+        child = Leaf(node=child_id, clients=part, model=leaf.model + update, peak=leaf.peak)
         children.append(child)
     return tree, children
 
@@ -536,21 +588,29 @@ def served(
         better_node: client -> node whose model it uses instead.
         ensemble: value of ``Assignment.ensemble``.
     """
-    inner_models = {node.id: node.model for node in state.tree.nodes if node.model is not None}
-    nodes = [*(leaf.node for leaf in state.leaves), *inner_models]
-    row_of_node = {node: row for row, node in enumerate(nodes)}
-    node_of_client = {client: leaf.node for leaf in state.leaves for client in leaf.clients}
+    # One row a model: those of the leaves, then those of the inner nodes.
+    models = []
+    row_of_node = {}
+    node_of_client: dict[Client, int] = {}
+    for leaf in state.leaves:
+        row_of_node[leaf.node] = len(models)
+        models.append(leaf.model)
+        node_of_client.update(dict.fromkeys(leaf.clients, leaf.node))
+    for node in state.tree.nodes:
+        if node.model is not None:
+            row_of_node[node.id] = len(models)
+            models.append(node.model)
     node_of_client |= state.walkers
     used_node = {**node_of_client, **better_node}
+    path_rows = {}
+    for client, node_id in node_of_client.items():
+        path_rows[client] = tuple(row_of_node[node.id] for node in state.tree.path(node_id))
     groups = [leaf.clients for leaf in state.leaves if leaf.clients]
-    path = {}
-    for client, node in node_of_client.items():
-        path[client] = tuple(row_of_node[ancestor.id] for ancestor in state.tree.path(node))
     return Assignment(
-        models=torch.stack([*(leaf.model for leaf in state.leaves), *inner_models.values()]),
-        row={client: row_of_node[node] for client, node in sorted(used_node.items())},
+        models=torch.stack(models),
+        row={client: row_of_node[node_id] for client, node_id in sorted(used_node.items())},
         groups=as_groups([*groups, *waiting(state.walkers)]),
-        path=path,
+        path=path_rows,
         ensemble=ensemble,
     )
 
@@ -566,9 +626,9 @@ def admitted(state: S, clients: tuple[Client, ...], node: int = 0) -> S:
 
 def retired(state: S, clients: tuple[Client, ...]) -> S:
     """Return the state without these clients."""
-    removed = set(clients)
-    leaves = [replace(leaf, clients=without(leaf.clients, removed)) for leaf in state.leaves]
-    walkers = {client: node for client, node in state.walkers.items() if client not in removed}
+    leavers = set(clients)
+    leaves = [replace(leaf, clients=without(leaf.clients, leavers)) for leaf in state.leaves]
+    walkers = {client: node for client, node in state.walkers.items() if client not in leavers}
     return changed(state, leaves=ordered(leaves), tree=state.tree.remove(clients), walkers=walkers)
 
 

@@ -40,7 +40,7 @@ Deviations
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
@@ -80,7 +80,7 @@ from coterie.core import (
     weights,
 )
 from coterie.methods import _cluster_tree
-from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
+from coterie.methods._cluster_tree import Leaf, Node, Tree, join, ordered, root
 from coterie.methods._decisions import KeepWhole, SplitGroup
 from coterie.settings import SettingError, check, setting
 
@@ -237,6 +237,7 @@ class CFL:
         return CFLState(round=0, leaves=(leaf,), tree=tree, training=federation.training)
 
     def plan(self, state: CFLState, cohort: Cohort) -> Plan:
+        # Algorithm 5: the members of each group train from the group's model.
         models = [leaf.model for leaf in state.leaves]
         tasks: dict[Client, Task] = {}
         # An exchange of gradients is only for the groups that are about to split by them.
@@ -253,6 +254,7 @@ class CFL:
                 halves=halves,
                 training=training_of_halves(state.training) if halves else None,
             )
+            # A group splits only by the updates of all its members.
             ask_all = by_gradients or leaf.ask_all or self._splits_by_schedule(state)
             sampled_clients = cohort.sample(leaf.clients, 1.0 if ask_all else self.fraction)
             tasks.update(dict.fromkeys(sampled_clients, task))
@@ -291,9 +293,11 @@ class CFL:
         notes = []
         for leaf in state.leaves:
             group = groups[leaf.node]
-            if group is None:  # no member answered
+            # Without a reply of a member, the group and its model stay.
+            if group is None:
                 leaves.append(leaf)
                 continue
+            # Algorithm 5: test the criteria. Then split the group, or apply its mean update.
             if self.split_rounds is None:
                 decision = self.decide(group, state.round + 1)
             else:
@@ -307,6 +311,7 @@ class CFL:
                 case action:
                     leaves.append(trained(group, action))
                     notes.append(describe(group, decision))
+        # Algorithm 4: newcomers move down one level of the tree.
         new_state = replace(
             new_state, round=state.round + 1, leaves=ordered(leaves), notes=tuple(notes)
         )
@@ -409,16 +414,19 @@ class CFL:
             The leaf's replies; None if no member answered.
         """
         leaf = state.leaves[row]
-        members = replies.of(leaf.clients)
-        if not members.clients:
+        member_replies = replies.of(leaf.clients)
+        if not member_replies.clients:
             return None
         # Running statistics are averaged with the parameters, but not compared.
         compared_columns = None if self.sketch else slice(0, state.tree.parameters)
-        products = gram(members.all_updates, columns=compared_columns)
-        client_weights = weights(members, self.weighting)
+        # ‖Σ w_i Δ_i‖, max_i ‖Δ_i‖ and the cosines follow from the Gram matrix.
+        products = gram(member_replies.all_updates, columns=compared_columns)
+        client_weights = weights(member_replies, self.weighting)
         # With a robust rule, or in a federation, the engine has averaged already.
-        mean_update = members.mean(client_weights) if replies.means is None else replies.means[row]
-        if members.averaging.needs_all:
+        mean_update = (
+            member_replies.mean(client_weights) if replies.means is None else replies.means[row]
+        )
+        if member_replies.averaging.needs_all:
             # The Gram matrix gives the norm of a weighted mean, not that of a robust one.
             mean_norm = float(mean_update[: state.tree.parameters].double().norm())
         else:
@@ -430,14 +438,14 @@ class CFL:
             leaf=replace(
                 leaf,
                 peak=max(leaf.peak, client_norm),
-                losses=_losses(leaf, members) if self.fallback else {},
+                losses=_losses(leaf, member_replies) if self.fallback else {},
             ),
-            replies=members,
+            replies=member_replies,
             mean=mean_update,
             mean_norm=mean_norm,
             client_norm=client_norm,
             cosines=cosines,
-            sides=optimal_bipartition(cosines) if len(members.clients) > 1 else None,
+            sides=optimal_bipartition(cosines) if len(member_replies.clients) > 1 else None,
             complete=(
                 self.fraction == 1.0
                 or leaf.ask_all
@@ -454,6 +462,7 @@ class CFL:
             group: the group's replies.
             round: the current round, from 1.
         """
+        # Groups that cannot split, whatever their updates are.
         members = group.leaf.clients
         if len(members) < 2:
             return Decision(KeepWhole(), why="a group of one client cannot split")
@@ -461,18 +470,20 @@ class CFL:
             return Decision(
                 KeepWhole(), why=f"round {round} is within the warm-up of {self.warmup} rounds"
             )
+        # Algorithm 5, first test: stationary, and incongruent.
         norm_criteria = self.norm_criteria(group)
         if not all(criterion.held for criterion in norm_criteria):
             side_criteria = self.cut_criteria(group) if self.similarity == "updates" else ()
             return Decision(
                 KeepWhole(), (*norm_criteria, *side_criteria), otherwise=self._otherwise(group)
             )
-        # The group is stationary and incongruent; the sides of a sample say nothing of the others.
+        # The sides of a sample of the members say nothing about the other members.
         if not group.complete:
             return Decision(AskAll(), norm_criteria, "all members are asked in the next round")
         if not group.has_quorum(self.quorum):
-            answered = f"only {len(group.clients)} of {len(members)} members answered"
-            return Decision(AskAll(), norm_criteria, f"{answered}, so they are asked again")
+            answered_text = f"only {len(group.clients)} of {len(members)} members answered"
+            return Decision(AskAll(), norm_criteria, f"{answered_text}, so they are asked again")
+        # Algorithm 5, second test: the two sides are separable.
         if self.similarity == "gradients":
             decision = Decision(AskGradients(), norm_criteria, "gradients are asked for next")
         else:
@@ -517,26 +528,27 @@ class CFL:
         if group.sides is None:
             return ()
         criteria = []
+        # γ_max is a setting, or measured from the halves of the members' data.
         if self.gamma_max is not None:
             gamma_max: float | None = self.gamma_max
             setting_name = "gamma_max"
-            basis = ""
+            basis_text = ""
         else:
             gamma_max = measured_gamma(group.replies)
             setting_name = ""
-            basis = " by the measured noise"
+            basis_text = " by the measured noise"
         if gamma_max is not None:
             # γ_max < sqrt((1 - α_cross) / 2)
-            cross = group.alpha if self.scale == "relative" else group.cross
+            alpha_cross = group.alpha if self.scale == "relative" else group.cross
             criteria.append(
                 Criterion(
                     "noise allowed",
-                    gamma_bound(cross),
+                    gamma_bound(alpha_cross),
                     ">",
                     gamma_max,
                     setting_name,
-                    met=f"separable{basis}",
-                    unmet=f"not separable{basis}",
+                    met=f"separable{basis_text}",
+                    unmet=f"not separable{basis_text}",
                     key="gamma_bound",
                 )
             )
@@ -564,10 +576,14 @@ class CFL:
             norm_criteria: the criteria that were met before.
         """
         if self.gamma_max is None and measured_gamma(group.replies) is None:
-            if group.leaf.ask_all:  # they were asked for halves
-                why = "gamma_max cannot be measured: fewer than two members sent updates of halves"
-                return Decision(KeepWhole(), norm_criteria, why)
+            # All members of such a group were asked for halves.
+            if group.leaf.ask_all:
+                reason = (
+                    "gamma_max cannot be measured: fewer than two members sent updates of halves"
+                )
+                return Decision(KeepWhole(), norm_criteria, reason)
             return Decision(AskAll(), norm_criteria, "gamma_max is measured next, from halves")
+        # The group splits where Algorithm 1 cuts it, if the sides can be told apart.
         criteria = (*norm_criteria, *self.cut_criteria(group))
         if not all(criterion.held for criterion in criteria):
             return Decision(KeepWhole(), criteria, otherwise=self._otherwise(group))
@@ -594,10 +610,11 @@ class CFL:
 
     def _persistent(self, leaf: Leaf, decision: Decision) -> Decision:
         """Hold a decision until the criteria have been met for ``persistence`` rounds in a row."""
-        acts = isinstance(decision.action, SplitGroup | AskGradients)
-        if not acts or self.persistence == 1:
+        would_act = isinstance(decision.action, SplitGroup | AskGradients)
+        if not would_act or self.persistence == 1:
             return decision
-        rounds = Criterion(
+        # The count of this round is the leaf's count so far, and one.
+        round_count = Criterion(
             "rounds in a row",
             leaf.held + 1,
             ">=",
@@ -605,8 +622,8 @@ class CFL:
             "persistence",
             key="persistence",
         )
-        criteria = (*decision.criteria, rounds)
-        if rounds.held:
+        criteria = (*decision.criteria, round_count)
+        if round_count.held:
             return replace(decision, criteria=criteria)
         return Decision(HoldSplit(), criteria, decision.why, "it would have split by now")
 
@@ -628,13 +645,14 @@ class CFL:
         """
         if not self._splits_by_schedule(state):
             return None
-        alphas = {}
+        # Only groups that may split: two sides, a quorum of replies, and no side too small.
+        alpha_of_node = {}
         for node, group in groups.items():
             if group is None or group.sides is None or not group.has_quorum(self.quorum):
                 continue
             if group.smaller_side >= self.min_cluster_size:
-                alphas[node] = group.alpha
-        return min(alphas, key=lambda node: (alphas[node], node), default=None)
+                alpha_of_node[node] = group.alpha
+        return min(alpha_of_node, key=lambda node: (alpha_of_node[node], node), default=None)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -694,11 +712,11 @@ def split_by_schedule(group: GroupUpdates, is_scheduled: bool) -> Decision:
     """
     if not is_scheduled:
         return Decision(KeepWhole(), why="not chosen by split_rounds")
-    corrected = f"{group.alpha:.3f} corrected for {len(group.clients)} clients"
-    why = f"the least similar group in a round of split_rounds: alpha_cross {group.cross:.3f} ({corrected})"
+    corrected_alpha = f"{group.alpha:.3f} corrected for {len(group.clients)} clients"
+    reason = f"the least similar group in a round of split_rounds: alpha_cross {group.cross:.3f} ({corrected_alpha})"
     if group.uncertainty:
-        why += f"; {group.uncertainty}"
-    return Decision(SplitGroup(group.parts()), why=why)
+        reason += f"; {group.uncertainty}"
+    return Decision(SplitGroup(group.parts()), why=reason)
 
 
 def trained(group: GroupUpdates, action: Action) -> Leaf:
@@ -715,6 +733,7 @@ def trained(group: GroupUpdates, action: Action) -> Leaf:
 
 def describe(group: GroupUpdates, decision: Decision) -> Note:
     """Describe a decision, with the group's norms and α_cross; with the cosines if it splits."""
+    # A split is described with the cosines that led to it.
     parts: Groups = ()
     similarity: dict[str, torch.Tensor] = {}
     match decision.action:
@@ -802,15 +821,18 @@ class GroupUpdates:
         """What a split's note adds where the error of the sketches may have changed the sides; else empty."""
         if self.sketched is None:
             return ""
-        error = sketch_error(self.sketched, len(self.clients))
-        if bipartition_margin(self.cosines) > 2 * error:
+        cosine_error = sketch_error(self.sketched, len(self.clients))
+        if bipartition_margin(self.cosines) > 2 * cosine_error:
             return ""
         return f"unsure: sketches of {self.sketched} numbers may have changed the sides"
 
     def parts(self) -> Groups:
         """Return the sides as groups of client ids."""
-        sides = (self.sides.left, self.sides.right) if self.sides else ()
-        return as_groups([self.clients[i] for i in side] for side in sides)
+        if self.sides is None:
+            return ()
+        return as_groups(
+            [self.clients[index] for index in side] for side in (self.sides.left, self.sides.right)
+        )
 
 
 def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
@@ -825,30 +847,38 @@ def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
     Yields:
         (client, node) of each such client and of the ancestor with the smallest loss.
     """
+    # A member of a leaf: its loss at the leaf against those at the leaf's ancestors.
     for leaf in state.leaves:
         ancestors = state.tree.path(leaf.node)[:-1]
         for client in leaf.clients:
-            losses = [(node.losses[client], node.id) for node in ancestors if client in node.losses]
-            if losses and client in leaf.losses and min(losses)[0] < leaf.losses[client]:
-                yield client, min(losses)[1]
+            least = _least_loss(client, ancestors)
+            if least and client in leaf.losses and least[0] < leaf.losses[client]:
+                yield client, least[1]
+    # A walker: all nodes on its path so far.
     for client, node_id in state.walkers.items():
-        path = state.tree.path(node_id)
-        losses = [(node.losses[client], node.id) for node in path if client in node.losses]
-        if losses:
-            yield client, min(losses)[1]
+        least = _least_loss(client, state.tree.path(node_id))
+        if least:
+            yield client, least[1]
 
 
-def without_bias(cross: float, n: int) -> float:
+def _least_loss(client: Client, nodes: Iterable[Node]) -> tuple[float, int] | None:
+    """The smallest loss of a client's that was measured at one of the nodes, and that node's id."""
+    losses = [(node.losses[client], node.id) for node in nodes if client in node.losses]
+    return min(losses, default=None)
+
+
+def without_bias(alpha_cross: float, num_clients: int) -> float:
     """Return α_cross of n clients, corrected for the bias of a small n.
 
     At a stationary point the updates of n clients sum to zero. So the mean cosine is -1/(n - 1)
     even for clients that agree: -0.05 for 20 clients, but -0.25 for five. ``((n - 1) α + 1) / n``
     is 0 at that value, and 1 where α is 1.
     """
-    return ((n - 1) * cross + 1) / n
+    return ((num_clients - 1) * alpha_cross + 1) / num_clients
 
 
 def _share(value: float, of: float) -> float:
+    """A norm as a share of another; not a number if that is zero, so that no criterion holds."""
     return value / of if of else math.nan
 
 
