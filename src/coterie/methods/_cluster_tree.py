@@ -589,7 +589,7 @@ def served(
         ensemble: value of ``Assignment.ensemble``.
     """
     # One row a model: those of the leaves, then those of the inner nodes.
-    models = []
+    models: list[torch.Tensor] = []
     row_of_node = {}
     node_of_client: dict[Client, int] = {}
     for leaf in state.leaves:
