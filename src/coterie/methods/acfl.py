@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -64,6 +65,12 @@ from coterie.core import (
     state,
     weights,
     without,
+)
+from coterie.methods._decisions import (
+    cut_in_words,
+    cut_rule_in_words,
+    merges_at_cut,
+    missed_quorum,
 )
 from coterie.settings import SettingError, check, nearest, setting
 
@@ -103,10 +110,12 @@ class ACFLState:
     @property
     def groups(self) -> tuple[tuple[int, tuple[Client, ...]], ...]:
         """(number, members) of every group that has members."""
-        members: dict[int, list[Client]] = {}
-        for client, group in sorted(self.home.items()):
-            members.setdefault(group, []).append(client)
-        return tuple((group, tuple(clients)) for group, clients in sorted(members.items()))
+        groups_of_number: dict[int, list[Client]] = {}
+        for client, number in sorted(self.home.items()):
+            groups_of_number.setdefault(number, []).append(client)
+        return tuple(
+            (number, tuple(members)) for number, members in sorted(groups_of_number.items())
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +174,7 @@ class ACFL:
 
     def init(self, federation: Federation) -> ACFLState:
         clients = federation.clients
-        first = federation.draw(0)
+        first_model = federation.draw(0)
         if self.groups is not None and self.groups > len(clients):
             raise SettingError(
                 f"ACFL.groups must be at most the {len(clients)} clients, got {self.groups}"
@@ -175,11 +184,12 @@ class ACFL:
                 f"ACFL.mixing_per_client must have one number for each of the {len(clients)} clients, "
                 f"got {len(self.mixing_per_client)}; ACFL.mixing is one number for all"
             )
+        # One group of all clients, until they are clustered.
         return ACFLState(
             round=0,
-            centres=first[None],
+            centres=first_model[None],
             home=dict.fromkeys(clients, 0),
-            own=first.new_zeros(0, len(first)),
+            own=first_model.new_zeros(0, len(first_model)),
             columns=dict(federation.columns),
             compared=layers_compared(federation, self.layers, self.cluster),
             mixing=dict(zip(clients, self.mixing_per_client, strict=False)),
@@ -191,53 +201,57 @@ class ACFL:
             task = Task(offered=(0,), epochs=self.pretrain_epochs)
             tasks = dict.fromkeys(cohort.present, task)
             return Plan(models=state.centres[:1], tasks=tasks, ends_round=False)
-        models, row = self._served(state)
-        asked: list[Client] = []
+        # A round: every client trains from the model that serves it.
+        models, row_of_client = self._served(state)
+        asked_clients: list[Client] = []
         for _, members in state.groups:
-            asked += cohort.sample(members, self.fraction)
-        tasks = {client: Task(offered=(row[client],)) for client in sorted(asked)}
+            asked_clients += cohort.sample(members, self.fraction)
+        tasks = {client: Task(offered=(row_of_client[client],)) for client in sorted(asked_clients)}
         # Late clients train as in the clustering exchange, from the same model.
-        late = sorted(set(state.waiting) & set(cohort.present))
-        if late and state.seats is not None:
+        late_clients = sorted(set(state.waiting) & set(cohort.present))
+        if late_clients and state.seats is not None:
             task = Task(
                 offered=(len(models) - 1,), epochs=self.pretrain_epochs, lr_round=state.seats.round
             )
-            tasks.update(dict.fromkeys(late, task))
+            tasks.update(dict.fromkeys(late_clients, task))
         # Without mixing and late clients, no single update is needed.
-        mean_is_enough = not late and all(self._mixing(state, c) == 0 for c in state.home)
+        has_mixing = any(self._mixing(state, client) != 0 for client in state.home)
+        mean_is_enough = not late_clients and not has_mixing
         return Plan(models=models, tasks=tasks, need="mean" if mean_is_enough else "rows")
 
     def step(self, state: ACFLState, replies: Replies) -> ACFLState:
         if self._clusters_now(state):
             return self._cluster(state, replies)
-        return replace(self._place(self._train(state, replies), replies), round=state.round + 1)
+        new_state = self._train(state, replies)
+        new_state = self._place(new_state, replies)
+        return replace(new_state, round=state.round + 1)
 
     def assignment(self, state: ACFLState) -> Assignment:
-        models, row = self._served(state)
+        models, row_of_client = self._served(state)
         groups = [members for _, members in state.groups]
         if state.waiting:
             groups.append(state.waiting)
-        return Assignment(models=models, row=row, groups=as_groups(groups))
+        return Assignment(models=models, row=row_of_client, groups=as_groups(groups))
 
     def explain(self, state: ACFLState) -> tuple[Note, ...]:
         return state.notes
 
     def admit(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
-        new = set(clients) - set(state.home) - set(state.waiting)
+        newcomers = set(clients) - set(state.home) - set(state.waiting)
         if state.seats is None:
-            return replace(state, home={**state.home, **dict.fromkeys(sorted(new), 0)})
-        return replace(state, waiting=tuple(sorted(new.union(state.waiting))))
+            return replace(state, home={**state.home, **dict.fromkeys(sorted(newcomers), 0)})
+        return replace(state, waiting=tuple(sorted(newcomers.union(state.waiting))))
 
     def retire(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
         """Remove clients; their data in ``seats`` stay, so that on return they are likely to find their group."""
-        gone = set(clients)
-        trained, trained_models = rows_without(state.trained, state.own, gone)
+        leavers = set(clients)
+        trained, trained_models = rows_without(state.trained, state.own, leavers)
         return replace(
             state,
-            home={c: group for c, group in state.home.items() if c not in gone},
+            home={client: group for client, group in state.home.items() if client not in leavers},
             trained=trained,
             own=trained_models,
-            waiting=without(state.waiting, gone),
+            waiting=without(state.waiting, leavers),
         )
 
     # -- rounds
@@ -249,53 +263,67 @@ class ACFL:
 
     def _served(self, state: ACFLState) -> tuple[torch.Tensor, dict[Client, int]]:
         """The groups' models, then the mixed models, then the model of waiting clients; and client -> row."""
-        # λ h_k + (1 - λ) h_c of each client that has a model h_k of its own.
-        mixing = [self._mixing(state, client) for client in state.trained]
-        share = torch.tensor(mixing).to(state.own)[:, None]
-        centre = state.centres[[state.home[client] for client in state.trained]]
-        mixed = share * state.own + (1 - share) * centre
-        parts = [state.centres, mixed]
+        # λ h_k + (1 - λ) h_c of each client that has a model h_k.
+        lambdas = [self._mixing(state, client) for client in state.trained]
+        mixing = torch.tensor(lambdas).to(state.own)[:, None]
+        centres = state.centres[[state.home[client] for client in state.trained]]
+        mixed_models = mixing * state.own + (1 - mixing) * centres
+        models = torch.cat([state.centres, mixed_models])
         if state.seats and state.waiting:
-            parts.append(state.seats.first[None])
-        models = torch.cat(parts)
-        row = dict(state.home)
-        for i, client in enumerate(state.trained):
-            row[client] = len(state.centres) + i
-        row.update(dict.fromkeys(state.waiting, len(models) - 1))
-        return models, row
+            models = torch.cat([models, state.seats.first[None]])
+        # Members without a model h_k get their group's model.
+        row_of_client = dict(state.home)
+        for index, client in enumerate(state.trained):
+            row_of_client[client] = len(state.centres) + index
+        row_of_client.update(dict.fromkeys(state.waiting, len(models) - 1))
+        return models, row_of_client
 
     def _train(self, state: ACFLState, replies: Replies) -> ACFLState:
         """A round of clients with a group: h_c is the mean of the h_k received, and h_k is kept where λ > 0."""
         state = replace(state, notes=())
-        if replies.updates is None:  # λ = 0
-            means = 0.0 if replies.means is None else replies.means[: len(state.centres)]
-            return replace(state, centres=state.centres + means)
-        members = replies.of(state.home)
-        if not members.clients:
+        # λ = 0 for all clients: the engine has averaged the updates.
+        if replies.updates is None:
+            mean_updates = 0.0 if replies.means is None else replies.means[: len(state.centres)]
+            return replace(state, centres=state.centres + mean_updates)
+        member_replies = replies.of(state.home)
+        if not member_replies.clients:
             return state
-        models, row = self._served(state)
-        rows = models[[row[client] for client in members.clients]] + members.all_updates
+        # h_k: the model that served the client, and its update.
+        models, row_of_client = self._served(state)
+        start_rows = [row_of_client[client] for client in member_replies.clients]
+        trained_models = models[start_rows] + member_replies.all_updates
+        # h_c = Σ (|D_k| / |D_c|) h_k over the members that answered.
         centres = state.centres.clone()
-        for group, clients in state.groups:
-            answered = members.of(clients)
-            if answered.clients:
-                trained_models = rows[members.positions(clients)]
-                data_weights = weights(answered, "data")
-                centres[group] = answered.averaging.around(
-                    centres[group], trained_models, data_weights
+        for group, members in state.groups:
+            group_replies = member_replies.of(members)
+            if group_replies.clients:
+                group_models = trained_models[member_replies.positions(members)]
+                data_weights = weights(group_replies, "data")
+                centres[group] = group_replies.averaging.around(
+                    centres[group], group_models, data_weights
                 )
-        mixing = [client for client in members.clients if self._mixing(state, client) > 0]
-        trained, kept_models = rows_without(state.trained, state.own, mixing)
-        kept_models = torch.cat([kept_models, rows[members.positions(mixing)]])
-        return replace(state, centres=centres, trained=(*trained, *mixing), own=kept_models)
+        # The h_k that are mixed in later, the new ones after those of absent clients.
+        mixed_clients = [
+            client for client in member_replies.clients if self._mixing(state, client) > 0
+        ]
+        absent, absent_models = rows_without(state.trained, state.own, mixed_clients)
+        mixed_models = trained_models[member_replies.positions(mixed_clients)]
+        return replace(
+            state,
+            centres=centres,
+            trained=(*absent, *mixed_clients),
+            own=torch.cat([absent_models, mixed_models]),
+        )
 
     # -- the clustering
     # -------------------------------------------------------------------------------------------------
 
     def _clusters_now(self, state: ACFLState) -> bool:
+        """Whether the next exchange is the clustering exchange; after too few replies, a round comes first."""
         return self.cluster and state.seats is None and state.missed != state.round
 
     def _rule(self, state: ACFLState) -> Rule:
+        """The rule of the clustering, from the settings."""
         return Rule(
             threshold=self.threshold,
             groups=self.groups,
@@ -306,29 +334,21 @@ class ACFL:
         )
 
     def _cluster(self, state: ACFLState, replies: Replies) -> ACFLState:
-        everyone = tuple(sorted(state.home))
-        answered = len(replies.clients)
-        if answered < self.quorum * len(everyone) or answered < 1:
-            text = (
-                f"not clustered yet: {answered} of {len(everyone)} clients answered, "
-                f"less than the quorum {self.quorum:g}"
-            )
-            return replace(
-                state,
-                missed=state.round,
-                notes=(Note(kind="keep", effect="keeps", clients=everyone, text=text),),
-            )
-        late = tuple(sorted(set(everyone) - set(replies.clients)))
-        seats, centres, note = clustered(
-            self._rule(state), state.round, state.centres[0], replies, late
+        """The clustering exchange: the clients that answered are clustered, unless they are too few."""
+        clients = tuple(sorted(state.home))
+        quorum_note = missed_quorum(clients, len(replies.clients), self.quorum)
+        if quorum_note is not None:
+            return replace(state, missed=state.round, notes=(quorum_note,))
+        late_clients = tuple(sorted(set(clients) - set(replies.clients)))
+        references, centres, note = clustered(
+            self._rule(state), state.round, state.centres[0], replies, late_clients
         )
-        home = dict(zip(seats.clients, seats.home, strict=True))
         return replace(
             state,
-            seats=seats,
+            seats=references,
             centres=centres,
-            home=home,
-            waiting=late,
+            home=dict(zip(references.clients, references.home, strict=True)),
+            waiting=late_clients,
             trained=(),
             own=state.own[:0],
             notes=(note,),
@@ -336,18 +356,24 @@ class ACFL:
 
     def _place(self, state: ACFLState, replies: Replies) -> ACFLState:
         """Place the waiting clients that answered."""
-        late = replies.of(state.waiting)
-        if not late.clients or state.seats is None:
+        late_replies = replies.of(state.waiting)
+        if not late_replies.clients or state.seats is None:
             return state
-        seats, models, notes = placed(self._rule(state), state.seats, len(state.centres), late)
-        home = dict(zip(seats.clients, seats.home, strict=True))
+        references, new_models, notes = placed(
+            self._rule(state), state.seats, len(state.centres), late_replies
+        )
+        home = dict(state.home)
+        newly_placed = set(late_replies.clients)
+        for client, group in zip(references.clients, references.home, strict=True):
+            if client in newly_placed:
+                home[client] = group
         return replace(
             state,
-            seats=seats,
-            centres=torch.cat([state.centres, models]),
+            seats=references,
+            centres=torch.cat([state.centres, new_models]),
             notes=notes,
-            home={**state.home, **{client: home[client] for client in late.clients}},
-            waiting=tuple(client for client in state.waiting if client not in set(late.clients)),
+            home=home,
+            waiting=without(state.waiting, late_replies.clients),
         )
 
 
@@ -394,14 +420,14 @@ class Rule:
     columns: Mapping[str, tuple[int, int]]
     compared: tuple[str, ...]
 
-    def rows(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
-        """Return the compared updates or weights ``(n, d)`` of clients that trained from ``first``."""
-        return updates if self.updates else first + updates
+    def rows(self, first_model: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
+        """Return the compared updates or weights ``(n, d)`` of clients that trained from ``first_model``."""
+        return updates if self.updates else first_model + updates
 
-    def vectors(self, first: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
+    def vectors(self, first_model: torch.Tensor, updates: torch.Tensor) -> torch.Tensor:
         """Return the updates or weights in the compared layers, ``(n, p)``; a copy."""
         spans = [self.columns[layer] for layer in self.compared]
-        rows = self.rows(first, updates)
+        rows = self.rows(first_model, updates)
         return torch.cat([rows[:, start:stop] for start, stop in spans], dim=1)
 
     def criteria(
@@ -410,16 +436,15 @@ class Rule:
         """The comparison of a similarity with the threshold, above which clients merge; none without a threshold."""
         if self.threshold is None:
             return ()
-        name = f"similarity of the {key.replace('_', ' ')}"
-        return (Criterion(name, similarity, sign, self.threshold, "threshold", met, unmet, key),)
+        criterion_name = f"similarity of the {key.replace('_', ' ')}"
+        criterion = Criterion(
+            criterion_name, similarity, sign, self.threshold, "threshold", met, unmet, key
+        )
+        return (criterion,)
 
     def words(self) -> str:
         """Return the rule as text for notes."""
-        return (
-            f"threshold {self.threshold:g}"
-            if self.threshold is not None
-            else f"{self.groups} groups asked for"
-        )
+        return cut_rule_in_words(self.threshold, self.groups)
 
 
 def layers_compared(
@@ -452,155 +477,173 @@ def layers_compared(
 
 
 def clustered(
-    rule: Rule, round: int, first: torch.Tensor, replies: Replies, late: tuple[Client, ...]
+    rule: Rule,
+    round: int,
+    first_model: torch.Tensor,
+    replies: Replies,
+    late_clients: tuple[Client, ...],
 ) -> tuple[ClusterReferences, torch.Tensor, Note]:
     """Cluster the clients that answered.
 
     Args:
         rule: the rule of the clustering.
         round: number of rounds completed.
-        first: ``(d,)``, the model that the clients trained from.
+        first_model: ``(d,)``, the model that the clients trained from.
         replies: replies of the exchange.
-        late: clients that were silent.
+        late_clients: clients that were silent.
 
     Returns:
         The data for placing late clients, the models ``(k, d)`` of the groups (line 9 of the
         algorithm), and the reasons.
     """
     # Agglomerative clustering by cosine similarity of the compared layers.
-    grams = layer_grams(rule.rows(first, replies.all_updates), rule.columns)
-    compared = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
-    labels, merges = _labels(rule, compared)
-    groups = [[replies.clients[i] for i in positions] for positions in groups_of(labels)]
+    grams = layer_grams(rule.rows(first_model, replies.all_updates), rule.columns)
+    compared_cosines = cosine(np.sum([grams[layer] for layer in rule.compared], axis=0))
+    labels, heights = _labels(rule, compared_cosines)
+    groups = []
+    for positions in groups_of(labels):
+        groups.append([replies.clients[position] for position in positions])
     # Line 9: the model of a group is the data-weighted mean of its clients' models.
-    models = torch.stack([_mean(first, replies, group) for group in groups])
-    seats = ClusterReferences(
+    models = torch.stack([_mean(first_model, replies, group) for group in groups])
+    references = ClusterReferences(
         round=round,
-        first=first,
+        first=first_model,
         clients=replies.clients,
         home=tuple(labels.tolist()),
-        vectors=rule.vectors(first, replies.all_updates),
+        vectors=rule.vectors(first_model, replies.all_updates),
     )
-    matrices = {**layer_cosines(grams), "compared": compared}
-    similarity = {name: torch.from_numpy(matrix).float() for name, matrix in matrices.items()}
-    note = _note(rule, groups, 1 - np.sort(merges), late)
-    return seats, models, replace(note, heard=replies.clients, similarity=similarity)
+    cosines = {**layer_cosines(grams), "compared": compared_cosines}
+    similarity = {layer: torch.from_numpy(matrix).float() for layer, matrix in cosines.items()}
+    note = _note(rule, groups, 1 - np.sort(heights), late_clients)
+    return references, models, replace(note, heard=replies.clients, similarity=similarity)
 
 
-def _labels(rule: Rule, similar: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _labels(rule: Rule, similarities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(label of each client, numbered by first member; heights of the merges), from similarities ``(n, n)``."""
-    merges = dendrogram(1 - similar, rule.linkage)
+    merges = dendrogram(1 - similarities, rule.linkage)
+    # The paper's threshold is a similarity, and a dendrogram is cut at a distance.
     threshold = None if rule.threshold is None else 1 - rule.threshold
-    groups = None if rule.groups is None else min(rule.groups, len(similar))
-    return cut_dendrogram(merges, threshold=threshold, groups=groups), merges[:, 2]
+    num_groups = None if rule.groups is None else min(rule.groups, len(similarities))
+    return cut_dendrogram(merges, threshold=threshold, groups=num_groups), merges[:, 2]
 
 
-def _mean(first: torch.Tensor, replies: Replies, clients: list[Client]) -> torch.Tensor:
-    """The data-weighted mean of the models that ``clients`` trained from ``first``."""
-    members = replies.of(clients)
-    return members.averaging.around(first, first + members.all_updates, weights(members, "data"))
+def _mean(first_model: torch.Tensor, replies: Replies, clients: list[Client]) -> torch.Tensor:
+    """The data-weighted mean of the models that ``clients`` trained from the first model."""
+    member_replies = replies.of(clients)
+    models = first_model + member_replies.all_updates
+    return member_replies.averaging.around(first_model, models, weights(member_replies, "data"))
 
 
 def _note(
-    rule: Rule, clusters: list[list[Client]], similarities: np.ndarray, late: tuple[Client, ...]
+    rule: Rule,
+    clusters: list[list[Client]],
+    similarities: np.ndarray,
+    late_clients: tuple[Client, ...],
 ) -> Note:
     """Describe the cut, given the similarity of each merge, the greatest first."""
-    count = len(clusters)
-    merges = len(similarities) - (count - 1)  # that the cut made
-    numbers = {"groups": float(count)}
+    merge_numbers = merges_at_cut(similarities, len(clusters))
     criteria: tuple[Criterion, ...] = ()
-    if merges:
-        numbers["last_merge"] = float(similarities[merges - 1])
-        criteria += rule.criteria("last_merge", numbers["last_merge"], ">", met="two groups merged")
-    if count > 1:
-        numbers["next_merge"] = float(similarities[merges])
-        criteria += rule.criteria("next_merge", numbers["next_merge"], "<=", met="no merge")
-    last, further = (
-        f"{numbers[name]:.3g}" if name in numbers else "none"
-        for name in ("last_merge", "next_merge")
-    )
+    if "last_merge" in merge_numbers:
+        last_merge = merge_numbers["last_merge"]
+        criteria += rule.criteria("last_merge", last_merge, ">", met="two groups merged")
+    if "next_merge" in merge_numbers:
+        next_merge = merge_numbers["next_merge"]
+        criteria += rule.criteria("next_merge", next_merge, "<=", met="no merge")
+    compared = "updates" if rule.updates else "weights"
+    layers = ", ".join(layer or "the only layer" for layer in rule.compared)
     text = (
-        f"{rule.linkage} linkage of the cosine similarity of {'updates' if rule.updates else 'weights'} in "
-        f"{', '.join(layer or 'the only layer' for layer in rule.compared)}, {rule.words()}: "
-        f"similarity of the last merge {last}, of the next one {further}; {count} group{'s' if count > 1 else ''}"
+        f"{rule.linkage} linkage of the cosine similarity of {compared} in {layers}, {rule.words()}: "
+        f"similarity {cut_in_words(merge_numbers, len(clusters))}"
     )
-    if late:
-        text += f"; {len(late)} silent clients wait in a separate group"
-    groups = as_groups([*clusters, late] if late else clusters)
+    if late_clients:
+        text += f"; {len(late_clients)} silent clients wait in a separate group"
+    groups = as_groups([*clusters, late_clients] if late_clients else clusters)
     return Note(
         kind="cluster" if len(groups) > 1 else "keep",
         effect="divides" if len(groups) > 1 else "keeps",
-        clients=tuple(sorted(c for g in groups for c in g)),
+        clients=tuple(sorted(chain.from_iterable(groups))),
         text=text,
         parts=groups,
-        numbers=numbers,
+        numbers={"groups": float(len(clusters)), **merge_numbers},
         criteria=criteria,
         otherwise="the groups would have been different",
     )
 
 
 def placed(
-    rule: Rule, seats: ClusterReferences, groups: int, replies: Replies
+    rule: Rule, references: ClusterReferences, num_groups: int, replies: Replies
 ) -> tuple[ClusterReferences, torch.Tensor, tuple[Note, ...]]:
-    """Place late clients that trained from ``seats.first``.
+    """Place late clients that trained from ``references.first``.
 
     A client with an older vector is compared with that vector too; then the new one replaces it.
 
     Args:
         rule: the rule of the clustering.
-        seats: data of the clients placed so far.
-        groups: number of groups; new groups are numbered from there.
+        references: data of the clients placed so far.
+        num_groups: number of groups; new groups are numbered from there.
         replies: replies of the late clients.
 
     Returns:
         The data with these clients, models ``(j, d)`` of the new groups, and the reasons.
     """
-    clients = list(seats.clients)
-    home = list(seats.home)
-    vectors = seats.vectors
+    first_model = references.first
+    clients = list(references.clients)
+    home = list(references.home)
+    vectors = references.vectors
     notes = []
     new_groups: list[list[Client]] = []
-    late_vectors = rule.vectors(seats.first, replies.all_updates)
+    late_vectors = rule.vectors(first_model, replies.all_updates)
     for client, vector in zip(replies.clients, late_vectors, strict=True):
         # The most similar client placed so far: its group, or a new one if it is not similar enough.
         similarities = closeness(vector, vectors)
-        most_similar = int(similarities.argmax())
-        note = _joined(rule, client, clients[most_similar], float(similarities[most_similar]))
+        nearest_position = int(similarities.argmax())
+        note = _join_note(
+            rule, client, clients[nearest_position], float(similarities[nearest_position])
+        )
         if all(criterion.held for criterion in note.criteria):
-            group = home[most_similar]
+            group = home[nearest_position]
         else:
-            group = groups + len(new_groups)
+            group = num_groups + len(new_groups)
             new_groups.append([])
-        if group >= groups:
-            new_groups[group - groups].append(client)
+        if group >= num_groups:
+            new_groups[group - num_groups].append(client)
         notes.append(note)
         # The new vector replaces the client's older one, if there is one.
-        kept = [i for i, earlier in enumerate(clients) if earlier != client]
-        clients = [clients[i] for i in kept] + [client]
-        home = [home[i] for i in kept] + [group]
-        vectors = torch.cat([vectors[kept], vector[None]])
-    models = seats.first.new_zeros(0, len(seats.first))
+        if client in clients:
+            older = clients.index(client)
+            del clients[older], home[older]
+            vectors = torch.cat([vectors[:older], vectors[older + 1 :]])
+        clients.append(client)
+        home.append(group)
+        vectors = torch.cat([vectors, vector[None]])
+    # Line 9 for the new groups.
+    models = first_model.new_zeros(0, len(first_model))
     if new_groups:
-        models = torch.stack([_mean(seats.first, replies, group) for group in new_groups])
-    seats = replace(seats, clients=tuple(clients), home=tuple(home), vectors=vectors)
-    return seats, models, tuple(notes)
+        models = torch.stack([_mean(first_model, replies, group) for group in new_groups])
+    references = replace(references, clients=tuple(clients), home=tuple(home), vectors=vectors)
+    return references, models, tuple(notes)
 
 
-def _joined(rule: Rule, client: Client, like: Client, similarity: float) -> Note:
+def _join_note(rule: Rule, client: Client, nearest_client: Client, similarity: float) -> Note:
     """The note of a late client, which joins the group of the most similar client if its criteria hold."""
-    whom = "its own earlier model" if like == client else f"client {like}"
-    joins = "it joins that group"
-    founds = "it starts a new group"
-    criteria = rule.criteria("nearest_client", similarity, ">", met=joins, unmet=founds)
-    held = all(criterion.held for criterion in criteria)
-    text = f"client {client} is most similar to {whom}, cosine {similarity:.3g}, {rule.words()}: {joins if held else founds}"
+    nearest_name = f"client {nearest_client}"
+    if nearest_client == client:
+        nearest_name = "its own earlier model"
+    joins_text = "it joins that group"
+    founds_text = "it starts a new group"
+    criteria = rule.criteria("nearest_client", similarity, ">", met=joins_text, unmet=founds_text)
+    joins = all(criterion.held for criterion in criteria)
+    text = (
+        f"client {client} is most similar to {nearest_name}, cosine {similarity:.3g}, "
+        f"{rule.words()}: {joins_text if joins else founds_text}"
+    )
     return Note(
         kind="join",
         effect="joins",
         clients=(client,),
         text=text,
         numbers={"similarity": similarity},
-        labels={"like": like},
+        labels={"like": nearest_client},
         criteria=criteria,
-        otherwise=f"it would have {'started a new group' if held else 'joined that group'}",
+        otherwise=f"it would have {'started a new group' if joins else 'joined that group'}",
     )

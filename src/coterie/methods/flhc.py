@@ -51,6 +51,12 @@ from coterie.core import (
 )
 from coterie.methods import _cluster_tree
 from coterie.methods._cluster_tree import Tree, root
+from coterie.methods._decisions import (
+    cut_in_words,
+    cut_rule_in_words,
+    merges_at_cut,
+    missed_quorum,
+)
 from coterie.settings import SettingError, check, setting
 
 
@@ -153,31 +159,34 @@ class FLHC:
         return FLHCState(round=0, tree=tree, leaves=(0,), models=federation.draw(0)[None])
 
     def _clusters_now(self, state: FLHCState) -> bool:
+        """Whether the next exchange is the clustering exchange; after too few replies, a round of FedAvg comes first."""
         return not state.clustered and state.round >= self.warmup and state.missed != state.round
 
     def plan(self, state: FLHCState, cohort: Cohort) -> Plan:
         # The clustering exchange: all clients, regardless of fraction. No aggregation, so not a
         # round.
         if self._clusters_now(state):
-            everyone = dict.fromkeys(cohort.present, 0)
-            return train_from(state.models, everyone, **self._rows(state), ends_round=False)
+            row_of_client = dict.fromkeys(cohort.present, 0)
+            return train_from(
+                state.models, row_of_client, **self._needs_rows(state), ends_round=False
+            )
         # A round of FedAvg in each group.
-        row = {}
-        for number, group in enumerate(state.groups):
+        row_of_client = {}
+        for row, group in enumerate(state.groups):
             if group:
-                row.update(dict.fromkeys(cohort.sample(group, self.fraction), number))
-        need: dict[str, Any] = self._rows(state) if state.walkers else {"need": "mean"}
-        plan = train_from(state.models, row, **need)
+                row_of_client.update(dict.fromkeys(cohort.sample(group, self.fraction), row))
+        need: dict[str, Any] = self._needs_rows(state) if state.walkers else {"need": "mean"}
+        plan = train_from(state.models, row_of_client, **need)
         # Late clients train from the models on their way through the tree.
-        models, walks = _cluster_tree.tasks(
+        walker_models, walker_tasks = _cluster_tree.tasks(
             state.tree, state.walkers, cohort.present, len(state.models)
         )
-        if not walks:
+        if not walker_tasks:
             return plan
-        all_models = torch.stack([*state.models, *models])
-        return replace(plan, models=all_models, tasks={**plan.tasks, **walks})
+        models = torch.stack([*state.models, *walker_models])
+        return replace(plan, models=models, tasks={**plan.tasks, **walker_tasks})
 
-    def _rows(self, state: FLHCState) -> dict[str, Any]:
+    def _needs_rows(self, state: FLHCState) -> dict[str, Any]:
         """Arguments of a plan that collects updates, or their sketches."""
         if self.sketch is None:
             return {"need": "rows"}
@@ -186,17 +195,19 @@ class FLHC:
     def step(self, state: FLHCState, replies: Replies) -> FLHCState:
         if self._clusters_now(state):
             return self._cluster(state, replies)
-        means = None if replies.means is None else replies.means[: len(state.models)]
-        if means is None and replies.updates is not None:  # these include updates of walkers
-            means, _ = group_means(replies, state.groups)
-        models = state.models if means is None else state.models + means
+        # A round of FedAvg: each group's model takes the mean update of its members.
+        mean_updates = None if replies.means is None else replies.means[: len(state.models)]
+        # Single updates include those of walkers, which count for no group.
+        if mean_updates is None and replies.updates is not None:
+            mean_updates, _ = group_means(replies, state.groups)
+        models = state.models if mean_updates is None else state.models + mean_updates
         notes: tuple[Note, ...] = ()
         if state.round == 0 and not state.clustered and self.warmup > 1:
-            notes = (self._waits(state),)
-        new = replace(state, models=models, round=state.round + 1, notes=notes)
-        return self._place(new, replies)
+            notes = (self._warmup_note(state),)
+        new_state = replace(state, models=models, round=state.round + 1, notes=notes)
+        return self._place(new_state, replies)
 
-    def _waits(self, state: FLHCState) -> Note:
+    def _warmup_note(self, state: FLHCState) -> Note:
         """Say in the first round when the clients will be clustered, for runs that end before."""
         text = f"not clustered yet: this is done after round {self.warmup} (warmup)"
         return Note(kind="keep", effect="keeps", clients=state.tree.nodes[0].clients, text=text)
@@ -206,53 +217,49 @@ class FLHC:
         if not state.walkers:
             return state
         walked = _cluster_tree.step(state.tree, state.walkers, replies, self.metric, self.threshold)
-        new = tuple(dict.fromkeys(id for id in walked.arrived.values() if id not in state.leaves))
-        first = state.tree.model(0)
+        # Walkers that are far from all clients have become new leaves, each with the root's model.
+        arrived_at = dict.fromkeys(walked.arrived.values())
+        new_leaves = tuple(node_id for node_id in arrived_at if node_id not in state.leaves)
+        root_model = state.tree.model(0)
         return replace(
             state,
             tree=walked.tree,
             walkers=walked.walkers,
-            leaves=(*state.leaves, *new),
-            models=torch.cat([state.models, first.repeat(len(new), 1)]),
+            leaves=(*state.leaves, *new_leaves),
+            models=torch.cat([state.models, root_model.repeat(len(new_leaves), 1)]),
             notes=walked.notes,
         )
 
     def _cluster(self, state: FLHCState, replies: Replies) -> FLHCState:
+        """The clustering exchange: all clients are clustered by their updates, unless too few answered."""
         clients = state.tree.nodes[0].clients
-        answered = len(replies.clients)
-        if answered < self.quorum * len(clients) or answered < 1:
-            text = (
-                f"not clustered yet: {answered} of {len(clients)} clients answered, "
-                f"less than the quorum {self.quorum:g}"
-            )
-            return replace(
-                state,
-                missed=state.round,
-                notes=(Note(kind="keep", effect="keeps", clients=clients, text=text),),
-            )
+        quorum_note = missed_quorum(clients, len(replies.clients), self.quorum)
+        if quorum_note is not None:
+            return replace(state, missed=state.round, notes=(quorum_note,))
         # FL+HC: hierarchical clustering of the updates w_k - w by their distances, once.
         distances = self._distances(replies.all_updates[:, : state.tree.parameters])
         labels, merges = self._labels(distances)
-        groups = as_groups([replies.clients[i] for i in group] for group in groups_of(labels))
-        tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
-        late = sorted(set(clients) - set(replies.clients))
-        note = self._note(state, groups, merges[:, 2], late)
-        if self.sketch is not None and self.sketch < (
-            state.tree.parameters or state.models.shape[1]
-        ):
-            reason = self._doubt(distances, labels, merges, self.sketch)
-            note = replace(
-                note, text=f"{note.text}; in sketches{f', unsure: {reason}' if reason else ''}"
-            )
-        note = replace(
-            note, heard=replies.clients, similarity={"all": torch.from_numpy(distances).float()}
+        groups = as_groups(
+            [replies.clients[position] for position in positions] for positions in groups_of(labels)
         )
+        tree, leaves = state.tree.split(0, groups, state.models[0], {}, replies, state.round)
+        # Clients that were silent are placed when they answer.
+        late_clients = sorted(set(clients) - set(replies.clients))
+        note = self._note(state, groups, merges[:, 2], late_clients)
+        num_parameters = state.tree.parameters or state.models.shape[1]
+        if self.sketch is not None and self.sketch < num_parameters:
+            doubt_text = self._doubt(distances, labels, merges, self.sketch)
+            unsure = f", unsure: {doubt_text}" if doubt_text else ""
+            note = replace(note, text=f"{note.text}; in sketches{unsure}")
+        similarity = {"all": torch.from_numpy(distances).float()}
+        note = replace(note, heard=replies.clients, similarity=similarity)
+        # Every cluster starts from the global model.
         return replace(
             state,
             tree=tree,
             leaves=leaves,
             models=state.models[0].repeat(len(groups), 1),
-            walkers=dict.fromkeys(late, 0),
+            walkers=dict.fromkeys(late_clients, 0),
             notes=(note,),
         )
 
@@ -265,106 +272,99 @@ class FLHC:
     def _labels(self, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(label of each reply, the merges)."""
         merges = dendrogram(distances, self.linkage)
-        groups = None if self.groups is None else min(self.groups, len(distances))
-        return cut_dendrogram(merges, threshold=self.threshold, groups=groups), merges
+        num_groups = None if self.groups is None else min(self.groups, len(distances))
+        return cut_dendrogram(merges, threshold=self.threshold, groups=num_groups), merges
 
     def _doubt(
-        self, distances: np.ndarray, labels: np.ndarray, merges: np.ndarray, size: int
+        self, distances: np.ndarray, labels: np.ndarray, merges: np.ndarray, sketch_size: int
     ) -> str | None:
-        """Why whole updates might give other groups than their sketches of ``size`` numbers; None if they would not."""
-        ends = borders(distances, labels, merges, self.linkage)
+        """Why whole updates might give other groups than their sketches; None if they would not."""
         return doubt(
-            ends,
+            borders(distances, labels, merges, self.linkage),
             linkage=self.linkage,
             metric=self.metric,
             threshold=self.threshold,
-            size=size,
+            size=sketch_size,
             n=len(labels),
         )
 
     def _note(
-        self, state: FLHCState, groups: Groups, heights: np.ndarray, late: list[Client]
+        self, state: FLHCState, groups: Groups, heights: np.ndarray, late_clients: list[Client]
     ) -> Note:
         """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""
-        count = len(groups)
-        merges = len(heights) - (count - 1)  # that the cut made
-        ascending = np.sort(heights)
-        numbers = {"groups": float(count), "node": 0.0, "first_part": 1.0}
-        if merges:
-            numbers["last_merge"] = float(ascending[merges - 1])
-        if count > 1:
-            numbers["next_merge"] = float(ascending[merges])
-        last, further = (
-            f"{numbers[name]:.3g}" if name in numbers else "none"
-            for name in ("last_merge", "next_merge")
-        )
-        rule = (
-            f"threshold {self.threshold:g}"
-            if self.threshold is not None
-            else f"{self.groups} groups asked for"
-        )
+        merge_numbers = merges_at_cut(np.sort(heights), len(groups))
         text = (
-            f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, {rule}: distance of the last merge "
-            f"{last}, of the next one {further}; {count} group{'s' if count > 1 else ''}"
+            f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, "
+            f"{cut_rule_in_words(self.threshold, self.groups)}: "
+            f"distance {cut_in_words(merge_numbers, len(groups))}"
         )
-        if late:
-            text += f"; {len(late)} silent clients are placed when they answer"
+        if late_clients:
+            text += f"; {len(late_clients)} silent clients are placed when they answer"
         return Note(
             kind="cluster" if len(groups) > 1 else "keep",
             effect="divides" if len(groups) > 1 else "keeps",
             clients=state.tree.nodes[0].clients,
             text=text,
             parts=groups,
-            numbers=numbers,
-            criteria=self._criteria(numbers),
+            numbers={"groups": float(len(groups)), "node": 0.0, "first_part": 1.0, **merge_numbers},
+            criteria=self._criteria(merge_numbers),
             otherwise="the groups would have been different",
         )
 
-    def _criteria(self, numbers: Mapping[str, float]) -> tuple[Criterion, ...]:
+    def _criteria(self, merge_numbers: Mapping[str, float]) -> tuple[Criterion, ...]:
         """The comparisons with the threshold that decided the cut."""
+        if self.threshold is None:
+            return ()
         tests: Mapping[str, tuple[Sign, str]] = {
             "last_merge": ("<", "two groups merged"),
             "next_merge": (">=", "no merge"),
         }
-        return tuple(
-            Criterion(
-                f"distance of the {name.replace('_', ' ')}",
-                numbers[name],
-                sign,
-                self.threshold,
-                "threshold",
-                key=name,
-                met=met,
-            )
-            for name, (sign, met) in tests.items()
-            if name in numbers and self.threshold is not None
-        )
+        criteria = []
+        for key, (sign, meaning) in tests.items():
+            if key in merge_numbers:
+                criterion = Criterion(
+                    f"distance of the {key.replace('_', ' ')}",
+                    merge_numbers[key],
+                    sign,
+                    self.threshold,
+                    "threshold",
+                    key=key,
+                    met=meaning,
+                )
+                criteria.append(criterion)
+        return tuple(criteria)
 
     def assignment(self, state: FLHCState) -> Assignment:
-        groups = as_groups(
-            [*(group for group in state.groups if group), *_cluster_tree.waiting(state.walkers)]
-        )
-        row = {client: i for i, group in enumerate(state.groups) for client in group}
-        first = state.tree.nodes[0].model
-        if first is None or (len(state.leaves) == 1 and not state.walkers):
-            return Assignment(models=state.models, row=row, groups=groups)
-        k = len(state.models)  # the root's model comes last
-        row |= dict.fromkeys(state.walkers, k)
-        path = {client: (k,) if at == k else (k, at) for client, at in row.items()}
+        filled_groups = [group for group in state.groups if group]
+        groups = as_groups([*filled_groups, *_cluster_tree.waiting(state.walkers)])
+        row_of_client: dict[Client, int] = {}
+        for row, group in enumerate(state.groups):
+            row_of_client.update(dict.fromkeys(group, row))
+        root_model = state.tree.nodes[0].model
+        if root_model is None or (len(state.leaves) == 1 and not state.walkers):
+            return Assignment(models=state.models, row=row_of_client, groups=groups)
+        # The root's model comes last; it serves walkers, and is on the path of all clients.
+        root_row = len(state.models)
+        row_of_client.update(dict.fromkeys(state.walkers, root_row))
+        paths = {}
+        for client, row in row_of_client.items():
+            paths[client] = (root_row,) if row == root_row else (root_row, row)
         return Assignment(
-            models=torch.cat([state.models, first[None]]), row=row, groups=groups, path=path
+            models=torch.cat([state.models, root_model[None]]),
+            row=row_of_client,
+            groups=groups,
+            path=paths,
         )
 
     def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
         """Admit clients: before the clustering they are members at once, after it they are placed."""
-        tree = state.tree.place(dict.fromkeys(clients, 0))
-        walkers = (
-            {**state.walkers, **dict.fromkeys(clients, 0)} if state.clustered else state.walkers
-        )
-        return replace(state, tree=tree, walkers=walkers)
+        at_root = dict.fromkeys(clients, 0)
+        walkers = {**state.walkers, **at_root} if state.clustered else state.walkers
+        return replace(state, tree=state.tree.place(at_root), walkers=walkers)
 
     def retire(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
-        walkers = {c: id for c, id in state.walkers.items() if c not in set(clients)}
+        leavers = set(clients)
+        walkers = {client: node for client, node in state.walkers.items() if client not in leavers}
         return replace(state, tree=state.tree.remove(clients), walkers=walkers)
 
     def explain(self, state: FLHCState) -> tuple[Note, ...]:
