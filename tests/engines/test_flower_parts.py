@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import Context, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from test_flower_functions import own as own_functions
 from torch import Tensor
 
@@ -421,6 +421,44 @@ def test_under_noise_no_held_out_losses_leave() -> None:
     order = Order(task=TASKS["only measured"], training=Training(), lr=0.1, key=(0, 0, 0), client=0)
     with pytest.raises(ValueError, match="with noise, this client only trains"):
         answered(tried, [order], mods=[boundary_mod(boundary, tried.model)])
+
+
+class Summed(Told):
+    """The same, for which sums are enough."""
+
+    needs: ClassVar[Needs] = replace(Told.needs, sums_only=True)
+
+
+def test_masked_numbers_that_cannot_be_used_refuse_one_part_of_a_reply() -> None:
+    """As in a reply without masks, the other part counts, in the sum and among those who answered."""
+    boundary = Boundary(masks=True)
+    task = Task(offered=(0,))
+
+    def two_parts(exchange: int, models: Tensor) -> Plan:
+        return of_parts(a=all_do(task, models, need="mean"), b=all_do(task, models, need="mean"))
+
+    method = Summed(two_parts)
+    tried = world(IDS)
+    app = app_of(tried, [boundary_mod(boundary, tried.model, simulated=0)])
+
+    def short_in_part_b(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        is_client_2 = reply.metadata.src_node_id == grid.get_node_ids()[2]
+        if is_client_2 and reply.has_content() and "masked.b" in reply.content:
+            reply.content["masked.b"] = ArrayRecord({"masked": Array(np.zeros(3, dtype=np.uint32))})
+        return reply
+
+    grid = Here(short_in_part_b, len(IDS))  # type: ignore[arg-type]
+    (done,) = strategy_of(method, tried, boundary=boundary).rounds(grid, 1)
+    parts = method.seen[0].parts
+    others = tuple(client for client in IDS if client != 2)
+    assert (parts["a"].clients, dict(parts["a"].refused)) == (IDS, {})
+    assert parts["a"].mean_counts[0] == len(IDS)
+    assert parts["b"].clients == others
+    assert parts["b"].mean_counts[0] == len(others)
+    assert list(parts["b"].refused) == [2]
+    assert "are not wanted: shape" in parts["b"].refused[2]
+    assert list(done.refused) == [2]
 
 
 # -- values that a client keeps
