@@ -68,6 +68,7 @@ class Comparison(list[dict[str, Any]]):
         """The rows; ``part_of_ending`` maps the end of a column's name to a part of the interval."""
         rows = []
         for entry, settings in zip(self, differences(self), strict=True):
+            # The columns: what was run, then each number and the ends of its interval.
             row = {
                 "method": entry["method"],
                 "settings": settings,
@@ -119,9 +120,9 @@ def differences(
         rivals = [rival for rival in compared if _is_same_method(rival, entry)]
         settings = []
         for table_name in tables:
-            for key, value in entry.get(table_name, {}).items():
-                if any(rival.get(table_name, {}).get(key) != value for rival in rivals):
-                    settings.append(f"{key} {value}")
+            for setting, setting_value in entry.get(table_name, {}).items():
+                if any(rival.get(table_name, {}).get(setting) != setting_value for rival in rivals):
+                    settings.append(f"{setting} {setting_value}")
         differences_of_entries.append(", ".join(settings))
     return differences_of_entries
 
@@ -147,20 +148,20 @@ def unequal(compared: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> lis
     for table_name in AROUND:
         tables = [entry.get(table_name, {}) for entry in compared]
         # The settings of all tables, in their order.
-        keys: dict[str, None] = {}
-        for settings in tables:
-            keys.update(dict.fromkeys(settings))
-        for key in keys:
+        all_settings: dict[str, None] = {}
+        for settings_table in tables:
+            all_settings.update(dict.fromkeys(settings_table))
+        for setting in all_settings:
             # Value of the setting -> the rows that have it.
             labels_of_value: dict[str, list[str]] = {}
-            for settings, label in zip(tables, labels, strict=True):
-                value = str(settings.get(key, "not set"))
-                labels_of_value.setdefault(value, []).append(label)
+            for settings_table, label in zip(tables, labels, strict=True):
+                setting_value = str(settings_table.get(setting, "not set"))
+                labels_of_value.setdefault(setting_value, []).append(label)
             if len(labels_of_value) > 1:
-                values = []
-                for value, labels_with_value in labels_of_value.items():
-                    values.append(f"{value} ({', '.join(labels_with_value)})")
-                differing_settings.append(f"{key} {', '.join(values)}")
+                values_in_words = []
+                for setting_value, labels_with_value in labels_of_value.items():
+                    values_in_words.append(f"{setting_value} ({', '.join(labels_with_value)})")
+                differing_settings.append(f"{setting} {', '.join(values_in_words)}")
     return differing_settings
 
 
@@ -168,15 +169,15 @@ def side_by_side(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
     """Compare runs, as :func:`compare` does, from their summaries."""
     entries: list[tuple[list[Any], dict[int, Summary]]] = []
     for run in summaries:
-        settings = [run[key] for key in SAME_BUT_SEED]
+        same_settings = [run[key] for key in SAME_BUT_SEED]
         seed = run["seed"]
         for entry_settings, run_of_seed in entries:
             # A second run with the same settings and seed is an entry of its own.
-            if entry_settings == settings and seed not in run_of_seed:
+            if entry_settings == same_settings and seed not in run_of_seed:
                 run_of_seed[seed] = run
                 break
         else:
-            entries.append((settings, {seed: run}))
+            entries.append((same_settings, {seed: run}))
     return [_over_seeds(list(run_of_seed.values())) for _, run_of_seed in entries]
 
 
@@ -194,6 +195,7 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
         "exact": num_exact,
     }
     for key in (*COMPARED, *first_run["others"]):
+        # Mean and interval over the seeds.
         entry[key] = interval([_number(run, key) for run in runs])
     entry["others"] = first_run["others"]
     # The main metric also has its own name.

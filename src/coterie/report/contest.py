@@ -196,15 +196,20 @@ class Contest:
     # Test sets and constant predictions.
 
     @property
+    def _data_trials(self) -> list[Trial]:
+        """A run with each seed. In their data, the runs of all methods are the same."""
+        return [self.methods[0].trials[seed] for seed in self.seeds]
+
+    @property
     def test_unit(self) -> str:
         """What the sizes of the test sets count."""
-        return self.methods[0].trials[self.seeds[0]].test_unit
+        return self._data_trials[0].test_unit
 
     def test_size(self, client: ClientId) -> float | None:
         """Return a client's number of test examples or subjects, the mean over seeds; None if not recorded."""
         test_sizes = []
-        for seed in self.seeds:
-            test_size = self.methods[0].trials[seed].test_sizes.get(client)
+        for trial in self._data_trials:
+            test_size = trial.test_sizes.get(client)
             if not test_size:
                 return None
             test_sizes.append(test_size)
@@ -213,16 +218,14 @@ class Contest:
     @cached_property
     def constant(self) -> MethodTrials | None:
         """Always predicting the same, as if it were a method; None if its scores are not recorded."""
-        # The data are those of any method: all methods have the same clients.
-        trial_of_seed = {seed: self.methods[0].trials[seed] for seed in self.seeds}
-        predictions = {trial.reference.predicts for trial in trial_of_seed.values()}
+        predictions = {trial.reference.predicts for trial in self._data_trials}
         if self.round is None or not all(predictions):
             return None
         label = "always predicting the same"
         if len(predictions) == 1:
             label = f"always predicting {predictions.pop()}"
         constant_trials = {}
-        for seed, trial in trial_of_seed.items():
+        for seed, trial in zip(self.seeds, self._data_trials, strict=True):
             constant_trials[seed] = _as_if_predicted(trial, self.round)
         return MethodTrials(label, constant_trials)
 
@@ -248,9 +251,8 @@ class Contest:
         # With each seed, the better of both predictions counts.
         better = max if self.summary["better"] == "greater" else min
         better_scores = []
-        for seed in self.seeds:
-            reference = self.methods[0].trials[seed].reference
-            predictions = (reference.values, reference.own_values)
+        for trial in self._data_trials:
+            predictions = (trial.reference.values, trial.reference.own_values)
             scores = [prediction[client] for prediction in predictions if client in prediction]
             if not scores:
                 return None
@@ -289,8 +291,7 @@ class Contest:
         if not score_pairs:
             return None
         client_means = _means_over_seeds(score_pairs)
-        mean_score = mean_value(score for score, _ in client_means.values())
-        mean_rival_score = mean_value(rival_score for _, rival_score in client_means.values())
+        mean_score, mean_rival_score = _mean_pair(client_means.values())
         improvement = self._improvement(mean_score, mean_rival_score)
         # Noise follows from the sizes of the test sets, or else from the seeds or the clients.
         if self.noise_is_of_tests:
@@ -360,13 +361,15 @@ class Contest:
 
     def _size_for_noise(self, client: ClientId) -> float:
         """The harmonic mean of a client's test sizes over the seeds: its variance is the mean of theirs."""
-        trials = self.methods[0].trials
-        return 1 / mean_value(1 / trials[seed].test_sizes[client] for seed in self.seeds)
+        return 1 / mean_value(1 / trial.test_sizes[client] for trial in self._data_trials)
 
     def _testers(self, client: ClientId) -> float:
         """How many clients test the examples of a client, the most over the seeds; 1 if not recorded."""
-        tables = [self.methods[0].trials[seed].testers for seed in self.seeds]
-        return max((table.get(client, 1.0) for table in tables if table is not None), default=1.0)
+        testers = []
+        for trial in self._data_trials:
+            if trial.testers is not None:
+                testers.append(trial.testers.get(client, 1.0))
+        return max(testers, default=1.0)
 
     @property
     def shares_tests(self) -> bool:
@@ -494,10 +497,14 @@ def _means_over_seeds(score_pairs: ScorePairs) -> dict[ClientId, tuple[float, fl
     """Return client -> the means over seeds of its scores with two methods."""
     means: dict[ClientId, tuple[float, float]] = {}
     for client, pairs_of_client in score_pairs.items():
-        mean_score = mean_value(score for score, _ in pairs_of_client)
-        mean_rival_score = mean_value(rival_score for _, rival_score in pairs_of_client)
-        means[client] = (mean_score, mean_rival_score)
+        means[client] = _mean_pair(pairs_of_client)
     return means
+
+
+def _mean_pair(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Return the means of the first and of the second score of some pairs."""
+    scores, rival_scores = zip(*pairs, strict=True)
+    return mean_value(scores), mean_value(rival_scores)
 
 
 def _differences(pairs: Iterable[tuple[float, float]]) -> list[float]:

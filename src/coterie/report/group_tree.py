@@ -53,7 +53,7 @@ def history(lines: Sequence[Line]) -> Group:
     for line in lines:
         # 1. The splits and mergers of this round.
         for note in line["notes"]:
-            parts = sorted(tuple(part) for part in note["parts"])
+            parts = sorted(map(tuple, note["parts"]))
             is_about_all = root.clients == tuple(note["clients"])
             if parts:
                 clients = tuple(sorted(note["clients"]))
@@ -61,15 +61,15 @@ def history(lines: Sequence[Line]) -> Group:
             elif is_about_all and not root.parts and examines_groups(note):
                 root.why = note["text"]
         # 2. Clients that came, left or moved.
-        _follow(root, [tuple(group) for group in line["groups"]])
+        _follow(root, list(map(tuple, line["groups"])))
     last_line = lines[-1]
-    last_groups = sorted(tuple(group) for group in last_line["groups"])
+    last_groups = sorted(map(tuple, last_line["groups"]))
     if _leaf_members(root) == last_groups:
         return root
     return Group(
         clients=_all_clients(last_line),
         round=last_line["round"],
-        parts=[Group(clients=group) for group in last_groups],
+        parts=list(map(Group, last_groups)),
     )
 
 
@@ -99,7 +99,7 @@ def _divide(group: Group, clients: Members, parts: list[Members], round: int, wh
         group.why = why
     elif sorted(part.clients for part in group.parts) != parts:
         # A note with the present parts only confirms them.
-        group.parts = [Group(clients=part) for part in parts]
+        group.parts = list(map(Group, parts))
         group.round = round
         group.why = why
 

@@ -81,6 +81,7 @@ def limited(lines: Sequence[Line]) -> list[Limit]:
             counts.setdefault(client, []).append(line.get("counted", {}).get(key, claim))
         bound_rounds.update(_bound_clients(line))
     limits = []
+    # robust.norms scales updates; robust.share limits what a client counts and what it reports.
     for client, factors_of_client in factors.items():
         num_rounds = len(factors_of_client)
         limits.append(Limit(client, "robust.norms", "scaled", num_rounds, tuple(factors_of_client)))
@@ -127,11 +128,14 @@ def limit_sentences(limits: Sequence[Limit], num_rounds: int) -> list[str]:
 
 
 def _limit_sentence(limits: Sequence[Limit], words: str, num_rounds: int) -> str:
+    """Return the sentence about limits with one effect, which ``words`` describe."""
+    # Each effect has one setting.
     setting = limits[0].setting
     effect = words.format(clients=count(len(limits), "client"))
     named = []
     for limit in limits[:MAX_CLIENTS_IN_SENTENCE]:
         named.append(f"client {limit.client} {_amount(limit, num_rounds)}")
+    # The number of clients is in the sentence already.
     if len(limits) > MAX_CLIENTS_IN_SENTENCE:
         named.append("...")
     return (

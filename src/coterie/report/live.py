@@ -63,7 +63,7 @@ class Screen:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -91,11 +91,11 @@ class Screen:
             self.display.console.print(line, no_wrap=True, overflow="ellipsis")
 
 
-def bar(name: str, done: float, total: float, suffix: str) -> Table:
+def bar(title: str, done: float, total: float, suffix: str) -> Table:
     """Return one line of any width with a progress bar.
 
     Args:
-        name: The text before the bar.
+        title: The text before the bar.
         done: The progress, in the unit of ``total``.
         total: The progress at the end.
         suffix: The text after the bar.
@@ -106,13 +106,13 @@ def bar(name: str, done: float, total: float, suffix: str) -> Table:
     grid.add_column(ratio=1, min_width=8)
     grid.add_column(no_wrap=True)
     progress = ProgressBar(total=max(total, 1), completed=done)
-    grid.add_row(Text(name), progress, Text(suffix, style="dim"))
+    grid.add_row(Text(title), progress, Text(suffix, style="dim"))
     return grid
 
 
-def line_of(text: str) -> Text:
+def line_of(sentence: str) -> Text:
     """Return a text as one line, cut at the terminal's edge."""
-    return Text(f"  {text}", style="cyan", no_wrap=True, overflow="ellipsis")
+    return Text(f"  {sentence}", style="cyan", no_wrap=True, overflow="ellipsis")
 
 
 class Live:
@@ -120,15 +120,15 @@ class Live:
 
     Args:
         console: Where to show it, or None to show nothing.
-        names: One per run, the method first, followed by ``-seed`` if there are several seeds.
+        run_names: One per run, the method first, followed by ``-seed`` if there are several seeds.
         rounds: The greatest number of rounds of each run.
     """
 
-    def __init__(self, console: Console | None, names: Iterable[str], rounds: int) -> None:
+    def __init__(self, console: Console | None, run_names: Iterable[str], rounds: int) -> None:
         self.screen = Screen(console)
-        self.names = list(names)
+        self.names = list(run_names)
         self.rounds = rounds
-        self.pace = Pace([name.partition("-seed")[0] for name in self.names], rounds)
+        self.pace = Pace([run_name.partition("-seed")[0] for run_name in self.names], rounds)
         self.run_number = 0
         self.num_finished = 0
         # What is known of the present run.
@@ -144,28 +144,28 @@ class Live:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.screen.__exit__(kind, error, trace)
+        self.screen.__exit__(error_type, error, trace)
 
-    def begin(self, number: int, done: int) -> None:
-        """Show that the run with this ``number`` starts, or continues after ``done`` rounds."""
-        self.run_number = number
+    def begin(self, run_number: int, rounds_done: int) -> None:
+        """Show that the run with this ``run_number`` starts, or continues after ``rounds_done`` rounds."""
+        self.run_number = run_number
         self.last_line = None
         self.last_tested_line = None
         self.last_score = ""
         self.has_warned_of_divergence = False
         self.has_warned_of_limits = False
-        self.pace.begin(number, done)
+        self.pace.begin(run_number, rounds_done)
         self.screen.write(self._lines, at_once=True)
 
-    def show(self, number: int, line: Line) -> None:
-        """Show that a round of the run with this ``number`` has been recorded as ``line``."""
+    def show(self, run_number: int, line: Line) -> None:
+        """Show that a round of the run with this ``run_number`` has been recorded as ``line``."""
         self.pace.ended(line["round"])
         self.last_line = line
-        self._warn(number, line)
+        self._warn(run_number, line)
         if line["tested"]:
             self.last_tested_line = line
             # The mean is not a number if nothing was measured or the models diverged.
@@ -179,22 +179,22 @@ class Live:
                 self.screen.keep(Text.assemble("  ", event))
         self.screen.write(self._lines)
 
-    def _warn(self, number: int, line: Line) -> None:
+    def _warn(self, run_number: int, line: Line) -> None:
         """Warn of divergence and of limits on clients, of each once a run."""
-        name = self.names[number]
+        run_name = self.names[run_number]
         if not self.has_warned_of_divergence:
             problem = divergence(line, self.last_tested_line)
             if problem:
                 self.has_warned_of_divergence = True
-                self.tell(f"{name}: {problem}")
+                self.tell(f"{run_name}: {problem}")
         if not self.has_warned_of_limits:
             changes = limit_sentences(limited([line]), 1)
             if changes:
                 self.has_warned_of_limits = True
-                self.tell(f"{name}: in round {line['round']}, {' '.join(changes)}")
+                self.tell(f"{run_name}: in round {line['round']}, {' '.join(changes)}")
 
-    def end(self, number: int) -> None:
-        """Show that the run with this ``number`` has ended."""
+    def end(self, run_number: int) -> None:
+        """Show that the run with this ``run_number`` has ended."""
         self.num_finished += 1
         self.pace.finish()
         if self.last_line is not None:
@@ -205,19 +205,19 @@ class Live:
                 self.pace.taken(),
             )
             summary = f": {', '.join(filter(None, results))}"
-            self.screen.keep(Text.assemble((self.names[number], "bold"), summary))
+            self.screen.keep(Text.assemble((self.names[run_number], "bold"), summary))
 
-    def tell(self, text: str) -> None:
+    def tell(self, sentence: str) -> None:
         """Print a sentence that stays, on stderr even without a console."""
         # On a console the sentence is above the updated lines.
         if self.screen.display:
-            self.screen.keep(Text(f"coterie: {text}", style="yellow"))
+            self.screen.keep(Text(f"coterie: {sentence}", style="yellow"))
         else:
-            say(f"coterie: {text}", sys.stderr)
+            say(f"coterie: {sentence}", sys.stderr)
 
-    def note(self, text: str) -> None:
+    def note(self, activity: str) -> None:
         """Show, on a console only, a further activity."""
-        self.screen.write(lambda: [*self._lines(), line_of(text)], at_once=True)
+        self.screen.write(lambda: [*self._lines(), line_of(activity)], at_once=True)
 
     def _lines(self) -> Iterable[RenderableType]:
         rounds_done = self.pace.done
@@ -226,6 +226,7 @@ class Live:
         if self.last_line is None:
             yield line_of("the first round is in progress")
         else:
+            # What the last round of this run gave.
             replies = f"{self.last_line['answered']} of {self.last_line['asked']} replies"
             results = (replies, self.last_score, groups(self.last_line["groups"]))
             yield line_of(", ".join(filter(None, results)))
@@ -304,11 +305,11 @@ class Steps:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.screen.__exit__(kind, error, trace)
+        self.screen.__exit__(error_type, error, trace)
 
     def step(self) -> None:
         """Show that one more step is done."""
@@ -318,9 +319,9 @@ class Steps:
         self.total = max(self.total, self.done)
         self.screen.write(self._lines, at_once=True)
 
-    def tell(self, text: str) -> None:
+    def tell(self, activity: str) -> None:
         """Show the activity within the present step."""
-        self.activity = text
+        self.activity = activity
         self.screen.write(self._lines)
 
     def _lines(self) -> Iterable[RenderableType]:
@@ -363,12 +364,12 @@ class Pace:
     """The speed of the runs of an experiment, which follow each other.
 
     Args:
-        kinds: The kind of each run, such as its method; runs of one kind take about the same time.
+        run_kinds: The kind of each run, such as its method; runs of one kind take about the same time.
         rounds: The greatest number of rounds of each run.
     """
 
-    def __init__(self, kinds: Sequence[str], rounds: int) -> None:
-        self.kinds = kinds
+    def __init__(self, run_kinds: Sequence[str], rounds: int) -> None:
+        self.kinds = run_kinds
         self.rounds = rounds
         self.run_number = 0
         self.done = 0
@@ -380,10 +381,10 @@ class Pace:
         self.begin_time = time.monotonic()
         self.round_end_time = self.begin_time
 
-    def begin(self, number: int, done: int) -> None:
-        """Start the run with this ``number``, after ``done`` rounds."""
-        self.run_number = number
-        self.done = done
+    def begin(self, run_number: int, rounds_done: int) -> None:
+        """Start the run with this ``run_number``, after ``rounds_done`` rounds."""
+        self.run_number = run_number
+        self.done = rounds_done
         self.recent_seconds.clear()
         # The first round includes the start of data and workers. It counts until there is another.
         self.has_only_first_round = True
@@ -413,6 +414,7 @@ class Pace:
     def left(self) -> str:
         """Return the remaining time of the present run, as a continuation of a sentence; empty if it is not known."""
         rounds_left = self.rounds - self.done
+        # Without a past round the speed is not known.
         if not self.recent_seconds or not rounds_left:
             return ""
         return f", {duration(median(self.recent_seconds) * rounds_left)} left"
@@ -422,13 +424,14 @@ class Pace:
 
         A kind of run without past rounds is assumed to take the mean time of the other kinds.
         """
+        # No run has had a round yet.
         if not self.seconds_of_kind:
             return ""
         mean_seconds = fmean(self.seconds_of_kind.values())
         # 1. The runs that have not begun.
         waiting_seconds = []
-        for number, kind in enumerate(self.kinds):
-            if number != self.run_number and number not in self.ended_runs:
+        for run_number, kind in enumerate(self.kinds):
+            if run_number != self.run_number and run_number not in self.ended_runs:
                 waiting_seconds.append(self.seconds_of_kind.get(kind, mean_seconds) * self.rounds)
         seconds = sum(waiting_seconds)
         # 2. The rest of the present run.
@@ -439,5 +442,6 @@ class Pace:
 
     def share(self) -> float:
         """Return the share of all rounds that are done."""
+        # An ended run counts as a whole, also one that stopped early.
         share_of_run = 0 if self.run_number in self.ended_runs else self.done / self.rounds
         return (len(self.ended_runs) + share_of_run) / len(self.kinds)

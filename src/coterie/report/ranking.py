@@ -74,6 +74,7 @@ def comparable(methods: Sequence[MethodTrials]) -> Contest:
     most_seeds_first = sorted(
         methods, key=lambda method: (not _is_tested(method), -len(method.trials))
     )
+    # The comparison grows from the method with most seeds.
     joined = most_seeds_first[:1]
     left_out = []
     for method in most_seeds_first[1:]:
@@ -104,6 +105,7 @@ def _same_data(trials: Mapping[int, Trial], other_trials: Mapping[int, Trial]) -
 
 def _common(methods: Sequence[MethodTrials]) -> tuple[list[int], set[int]]:
     """Return the seeds that all methods have, and the rounds that all have tested with each seed."""
+    # A comparison needs the same seeds and rounds for all.
     seeds = sorted(set.intersection(*(set(method.trials) for method in methods)))
     if not seeds:
         return seeds, set()
@@ -194,6 +196,7 @@ def with_baselines(run: Path, trial: Trial) -> tuple[Contest, MethodTrials]:
     method_name = trial.summary["method"]
     seed = trial.summary["seed"]
     trials = [trial]
+    # Runs of the baselines are next to the run in its experiment's folder.
     for baseline in BASELINES:
         if baseline == method_name:
             continue

@@ -120,8 +120,8 @@ def summarised(
         **scores(lines),
     }
     # Sums over all rounds.
-    for name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
-        numbers[name] = sum(line[name] for line in lines)
+    for count_name in ("bytes_up", "bytes_down", "exchanges", "evaluations"):
+        numbers[count_name] = sum(line[count_name] for line in lines)
     numbers |= {
         "seconds": sum(sum(line["seconds"].values()) for line in lines),
         "limited": [limit.plain() for limit in limits],
@@ -134,7 +134,9 @@ def summarised(
 
 def _run_settings(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the run itself, and the data if these are the user's own."""
-    settings = {name: description.get(name, default) for name, default in RUN_SETTINGS.items()}
+    settings = {
+        setting: description.get(setting, default) for setting, default in RUN_SETTINGS.items()
+    }
     # A file of the user's own may be any; a named data set is always the same.
     if flattened(description["scenario"]).get("dataset") in OWN_DATA and "data" in description:
         settings["data"] = description["data"]
@@ -179,6 +181,7 @@ def isolated(groups: Sequence[Sequence[ClientId]], adversaries: Sequence[ClientI
     num_adversaries = 0
     num_isolated = 0
     for group in groups:
+        # A group of adversaries alone harms nobody.
         adversaries_of_group = sum(client in adversaries for client in group)
         num_adversaries += adversaries_of_group
         if adversaries_of_group == len(group):
@@ -200,6 +203,7 @@ def privacy(boundary: Mapping[str, Any], lines: Sequence[Line]) -> Summary | Non
     """
     if not boundary.get("noise"):
         return None
+    # A client's updates are counted where it sent some.
     updates_of_client: Counter[str] = Counter()
     for line in lines:
         updates_of_client.update(line.get("released", {}))
@@ -301,7 +305,7 @@ def scores(lines: Sequence[Line]) -> Summary:
     # A client may lack some metrics. The keys are an ordered set.
     metrics: dict[str, None] = {}
     for entry in tested_line["clients"].values():
-        metrics |= dict.fromkeys(name for name in entry if name not in ABOUT)
+        metrics |= dict.fromkeys(entry_name for entry_name in entry if entry_name not in ABOUT)
     for metric in metrics:
         if metric != main_metric:
             numbers[metric] = spread(tested_line, metric)["mean"]
@@ -328,6 +332,7 @@ def expand(folders: Folder | Iterable[Folder]) -> list[Path]:
     listed: list[Any] = [folders]
     if isinstance(folders, Iterable) and not isinstance(folders, str | os.PathLike):
         listed = list(folders)
+    # The caller may have passed anything.
     for folder in listed:
         if not isinstance(folder, str | os.PathLike):
             raise UserError(
@@ -371,6 +376,7 @@ def interval(values: Sequence[float | None], confidence: float = 0.95) -> dict[s
         >>> interval([0.8, 0.9, 1.0])["low"].__round__(4)  # 0.9 - 4.3027 * 0.1 / sqrt(3)
         0.6516
     """
+    # A mean is not known if one of its values is missing.
     sample = [value for value in values if value is not None]
     sample_size = len(sample)
     if sample_size == 0 or sample_size < len(values):

@@ -72,6 +72,7 @@ def tree(lines: Sequence[Line]) -> Tree:
 
 def _branch(group: Group, tested_line: Line | None, parent: Tree | None) -> Tree:
     """Return a group and the groups below it as a branch of ``parent``, or as a tree of its own."""
+    # A group that was not divided is bold: it exists now.
     label = Text(members(group.clients), style="" if group.parts else "bold")
     score = None if tested_line is None else mean_of(tested_line, group.clients)
     if tested_line is not None and score is not None:
@@ -98,6 +99,7 @@ def event(note: Mapping[str, Any], round: int) -> Text | None:
     Returns:
         The line, or None if the note has fewer than two parts.
     """
+    # Only divisions are worth a line of their own.
     if len(note["parts"]) < 2:
         return None
     shown_parts = note["parts"][:MAX_PARTS_OF_EVENT]
@@ -267,6 +269,7 @@ def plus_minus(value: Mapping[str, float | None], digits: int = 3) -> str:
         >>> plus_minus({"mean": 0.9, "low": 0.85, "high": 0.95}), plus_minus({"mean": 0.9, "low": None, "high": None})
         ('0.900 ± 0.050', '0.900')
     """
+    # The interval is symmetric, so one end says all.
     mean = value["mean"]
     high = value["high"]
     if mean is None or high is None:

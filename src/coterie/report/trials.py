@@ -94,6 +94,7 @@ def trial(run: Path | str, description: Mapping[str, Any], lines: Sequence[Line]
         main_metric = shown_as(line).main
         honest_entries = _honest_entries(line)
         round_scores = _numbers(honest_entries, main_metric)
+        # A round counts as tested if the main metric is known of some client.
         if round_scores:
             scores[round] = round_scores
             sums[round] = _sums_of_honest(line, main_metric, honest_entries)
@@ -138,6 +139,7 @@ def _averages_shares(
 
 def _honest_entries(line: Line) -> dict[ClientId, Mapping[str, Any]]:
     """Return what a round records of each client that is no adversary."""
+    # The record has clients as text.
     client_id = shown_as(line).key
     entries = {}
     for key, entry in line["clients"].items():
@@ -220,6 +222,11 @@ class MethodTrials:
         return str(self.first.summary["method"])
 
     @property
+    def summaries(self) -> list[Summary]:
+        """The summaries of its runs."""
+        return [trial.summary for trial in self.trials.values()]
+
+    @property
     def mean_groups(self) -> float:
         """The mean number of groups over the seeds."""
-        return mean_value(len(trial.summary["groups"]) for trial in self.trials.values())
+        return mean_value(len(summary["groups"]) for summary in self.summaries)

@@ -77,8 +77,8 @@ def verdict(contest: Contest, method: MethodTrials | None = None) -> dict[str, A
 def _baselines(contest: Contest, method: MethodTrials) -> list[MethodTrials]:
     """Return the baselines other than a method, as far as they were run."""
     baselines = []
-    for name in BASELINES:
-        baseline = contest.find(name)
+    for baseline_name in BASELINES:
+        baseline = contest.find(baseline_name)
         if baseline is not None and baseline is not method:
             baselines.append(baseline)
     return baselines
@@ -156,18 +156,19 @@ def _row(contest: Contest, client: ClientId, fedavg: MethodTrials | None) -> dic
 
 def groups_found(method: MethodTrials) -> str:
     """Return how many groups a method found, and whether they are the true ones, as a sentence."""
-    summaries = [trial.summary for trial in method.trials.values()]
-    counts = [len(summary["groups"]) for summary in summaries]
+    counts = [len(summary["groups"]) for summary in method.summaries]
     if min(counts) == max(counts):
-        groups = count(counts[0], "group")
-        seeds = f" with each of {len(counts)} seeds" if len(counts) > 1 else ""
+        groups_in_words = count(counts[0], "group")
+        seeds_in_words = f" with each of {len(counts)} seeds" if len(counts) > 1 else ""
     else:
-        groups = f"{min(counts)} to {max(counts)} groups"
-        seeds = f" over {len(counts)} seeds"
+        groups_in_words = f"{min(counts)} to {max(counts)} groups"
+        seeds_in_words = f" over {len(counts)} seeds"
     if method.name in BASELINES:
-        return f"{method.label} is {BASELINES[method.name]}: it has {groups} by definition."
-    agreement = _agreement([summary["ari"] for summary in summaries])
-    return f"{method.label} found {groups}{seeds}{agreement}."
+        return (
+            f"{method.label} is {BASELINES[method.name]}: it has {groups_in_words} by definition."
+        )
+    agreement = _agreement([summary["ari"] for summary in method.summaries])
+    return f"{method.label} found {groups_in_words}{seeds_in_words}{agreement}."
 
 
 def _agreement(rand_indices: list[float | None]) -> str:
@@ -210,11 +211,13 @@ def compare(contest: Contest, method: MethodTrials, rival: MethodTrials) -> str:
     rival_name = rival.label
     if rival.name in BASELINES:
         rival_name = f"{BASELINES[rival.name]} ({rival.label})"
-    seeds = f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
-    clients = _better_and_worse(contest.client_gains(method, rival))
+    seeds_in_words = (
+        f", in the mean over {len(contest.seeds)} seeds" if len(contest.seeds) > 1 else ""
+    )
+    clients_in_words = _better_and_worse(contest.client_gains(method, rival))
     return (
-        f"Compared with {rival_name} in round {contest.round}{seeds}, the {contest.mean_name} of "
-        f"{method.label} is {_difference(gain)}; {clients}."
+        f"Compared with {rival_name} in round {contest.round}{seeds_in_words}, the {contest.mean_name} of "
+        f"{method.label} is {_difference(gain)}; {clients_in_words}."
     )
 
 
@@ -373,10 +376,12 @@ def _missing_baselines(contest: Contest) -> tuple[str, str]:
     method_names = {method.name for method in contest.methods}
     # A label may be a name and a number.
     method_names |= {label.partition(" ")[0] for label in contest.left_out}
-    missing = [name for name in BASELINES if name not in method_names]
+    missing = [baseline_name for baseline_name in BASELINES if baseline_name not in method_names]
     if not missing:
         return "", ""
-    baselines = " and with ".join(f"{BASELINES[name]} ({name})" for name in missing)
+    baselines = " and with ".join(
+        f"{BASELINES[baseline_name]} ({baseline_name})" for baseline_name in missing
+    )
     problem = f"There is no run to compare with {baselines}."
     if contest.summary["scenario"] in (FEDERATION, OWN_WORLD):
         return f"{problem} Record one over the same clients.", ""
@@ -391,7 +396,7 @@ def _imports_code(contest: Contest) -> bool:
     """Whether the scenario or the model is the user's own code, named ``package.module:Name``."""
     scenario = contest.summary["scenario"]
     model = contest.summary["scenario_settings"].get("model", "")
-    return any(":" in str(name) for name in (scenario, model))
+    return any(":" in str(object_name) for object_name in (scenario, model))
 
 
 def _command_for(contest: Contest, baselines: list[str]) -> str:
@@ -400,8 +405,8 @@ def _command_for(contest: Contest, baselines: list[str]) -> str:
     # The baselines' folder is next to the run's.
     new_folder = run.with_name(f"{run.name}-baselines") if run.name else Path("../baselines")
     arguments = ["coterie", "run", str(run / RUN)]
-    for name in baselines:
-        arguments += ["--method", name]
+    for baseline_name in baselines:
+        arguments += ["--method", baseline_name]
     # The run's own file has one seed.
     seeds = sorted(contest.focus.trials)
     if len(seeds) > 1:

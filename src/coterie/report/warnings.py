@@ -128,6 +128,7 @@ def clients_below(contest: Contest, method: MethodTrials) -> list[ClientBelow]:
         constant_score = contest.constant_score(client)
         if not scores or constant_score is None:
             continue
+        # The mean over seeds, and how far it is below the constant's.
         score = sum(scores.values()) / len(scores)
         shortfall = constant_score - score
         if contest.summary["better"] == "smaller":
@@ -195,6 +196,7 @@ def evidence_line(contest: Contest, best: MethodTrials, below: Sequence[ClientBe
 
     Empty if the evidence is weak.
     """
+    # A method with groups needs no evidence for them.
     if best.mean_groups > 1:
         return ""
     strongest: GroupEvidence | None = None
@@ -205,6 +207,7 @@ def evidence_line(contest: Contest, best: MethodTrials, below: Sequence[ClientBe
             if trial.evidence and (strongest is None or trial.evidence.p < strongest.p):
                 strongest = trial.evidence
                 label = method.label
+    # Weaker evidence counts if one model fails some client.
     max_p_value = MAX_P_OF_EVIDENCE_IF_BELOW if below else MAX_P_OF_EVIDENCE
     if strongest is None or strongest.p >= max_p_value:
         return ""

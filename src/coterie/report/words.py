@@ -68,6 +68,7 @@ def members(clients: Iterable[ClientId], max_spans: int = 12) -> str:
         else:
             spans.append([client, client])
     span_names = [_span(first, last) for first, last in spans]
+    # A long list shows its first spans and the last one.
     if len(span_names) > max_spans:
         span_names = [*span_names[:max_spans], f"... {span_names[-1]}"]
     return f"{', '.join(span_names)} ({count(len(sorted_clients), 'client')})"
@@ -120,6 +121,7 @@ def by_time(world: Mapping[str, Any]) -> str:
     order = about.get("order") if isinstance(about, Mapping) else None
     if not isinstance(order, Mapping) or not isinstance(order.get("test"), float):
         return ""
+    # Parts of the sentence that depend on the record.
     gap = f", with a gap of {order['gap']}" if "gap" in order else ""
     left_out = ""
     num_left_out = order.get("left_out")

@@ -68,6 +68,7 @@ def explain(run: Folder, client: int | str | None = None, round: int | None = No
     """
     history = read(Path(run), round)
     values = _values(history, client)
+    # JSON has no infinite numbers.
     return Explanation(finite(values), _text(history, values, client, WIDTH))
 
 

@@ -120,6 +120,7 @@ def _standing_notes(
 ) -> list[NoteView]:
     """Return the last notes that left a client's group unchanged: about it alone, and about several groups."""
     standing: list[NoteView] = []
+    # A note that is one of the client's steps is not repeated.
     for note in (run_history.last_about(notes, group), run_history.last_of_all(history, notes)):
         if note is None or client not in note.clients:
             continue
@@ -133,8 +134,8 @@ def _personal(choices: Sequence[NoteView], client: ClientId) -> dict[str, Any] |
 
     It is None for a method without personal models.
     """
+    # The last note with such values says which model serves; the client may be missing in it.
     for note in reversed(choices):
-        # The last note with such values says which model serves; the client may be missing in it.
         differences = note.values(EXPECTED_GAIN)
         if not differences:
             continue
@@ -147,9 +148,10 @@ def _personal(choices: Sequence[NoteView], client: ClientId) -> dict[str, Any] |
 
 def _step(history: RunHistory, note: NoteView, client: ClientId) -> dict[str, Any]:
     """Return a decision about a client, with the client's scores before and after it."""
+    # The first round whose models the decision may have changed.
     first_index_after = note.index
+    # New groups of an epoch train in the next round.
     if note.effect == "regroups":
-        # The new groups train in the next round.
         first_index_after += 1
     return {
         **decision(note),
@@ -284,7 +286,7 @@ def _described(step: dict[str, Any], explanation: dict[str, Any]) -> list[Paragr
     paragraphs = [(1, f"Round {step['round']}: {run_history.happened(step)}")]
     # Reasons that several sources state are listed once.
     reasons = dict.fromkeys([*step["client"]["words"], *step["words"], *step["grounds"]])
-    paragraphs += [(2, sentence) for sentence in reasons]
+    paragraphs += run_history.indented(reasons)
     scores = {
         "before": step["score_before"],
         "after": step["score_after"],
@@ -328,7 +330,7 @@ def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
     for step in explanation["standing"]:
         paragraphs.append((1, f"Round {step['round']}, the last time that its group was examined:"))
         reasons = dict.fromkeys([*step["words"], *step["client"]["words"]])
-        paragraphs += [(2, sentence) for sentence in reasons]
+        paragraphs += run_history.indented(reasons)
     return paragraphs
 
 

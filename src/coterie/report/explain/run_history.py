@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -79,8 +79,9 @@ def run_history(history: RunHistory) -> dict[str, Any]:
 
 def left_out(history: RunHistory) -> dict[str, str]:
     """Return who was refused in the last round and is in no group, such as a node with another schema, and why."""
+    # A client that is in a group takes part, even if a reply of it was refused.
     last_line = history.lines[-1]
-    present = {str(client) for client in history.present}
+    present = set(map(str, history.present))
     left_out_clients = {}
     for client, reason in last_line["refused"].items():
         if str(client) not in present:
@@ -129,6 +130,7 @@ def grounds(note: NoteView, notes: Sequence[NoteView]) -> list[str]:
     for earlier in notes:
         if earlier.effect != "info" or earlier.labels.get("arm") != arm:
             continue
+        # Later decisions, and those about single clients, are no reason for its lead.
         if earlier.index > note.index or len(earlier.clients) < 2:
             continue
         if earlier.criteria and all(criterion.held for criterion in earlier.criteria):
@@ -150,6 +152,7 @@ def last_about(notes: Sequence[NoteView], group: Clients) -> NoteView | None:
         The note, or None if there is no such note or the group has changed since, except for
         clients that came or left.
     """
+    # From the last note back to the last one that changed this group.
     members = set(group)
     for note in reversed(notes):
         if _changed(note, members):
@@ -172,6 +175,7 @@ def last_of_all(history: RunHistory, notes: Sequence[NoteView]) -> NoteView | No
     Returns:
         The note, or None if there is no such note or one of the groups has changed since.
     """
+    # From the last note back to the last one that changed groups.
     present = history.present
     for note in reversed(notes):
         if _changed(note, present):
@@ -198,6 +202,7 @@ def _examined(note: NoteView) -> bool:
 
 def _standing(history: RunHistory, notes: Sequence[NoteView], group: Clients) -> dict[str, Any]:
     """Return a group with its mean score in the last tested round, and the last decision that left it unchanged."""
+    # The score is that of the last test, whenever that was.
     tested_line = last_tested(history.lines)
     note = last_about(notes, group)
     return {
@@ -278,13 +283,20 @@ def title(explanation: dict[str, Any], start: str = "") -> list[Paragraph]:
         f"{count(len(explanation['groups']), 'group')}."
     )
     texts = [" ".join(explanation["verdict"]), run, explanation["about"]]
-    return [*((0, text) for text in texts if text), (0, "")]
+    paragraphs = [(0, text) for text in texts if text]
+    return [*paragraphs, (0, "")]
+
+
+def indented(sentences: Iterable[str]) -> list[Paragraph]:
+    """Return sentences as paragraphs below the one of a decision."""
+    return [(2, sentence) for sentence in sentences]
 
 
 def _left_out_words(explanation: dict[str, Any]) -> list[Paragraph]:
     """Who was refused in the last round and is in no group."""
     if not explanation["left_out"]:
         return []
+    # The first of them, and how many more there are.
     refusals = list(explanation["left_out"].items())
     paragraphs = [(0, "WHO TAKES NO PART")]
     for client, reason in refusals[:MAX_SHOWN]:
@@ -305,26 +317,29 @@ def _refused_words(history: RunHistory) -> list[Paragraph]:
 
 
 def first_and_last(
-    items: Sequence[Any], max_items: int, noun: str, words: Callable[[Any], list[Paragraph]]
+    items: Sequence[Any],
+    max_items: int,
+    item_noun: str,
+    item_words: Callable[[Any], list[Paragraph]],
 ) -> list[Paragraph]:
     """Return the paragraphs of the first and the last items, and the number of those between.
 
     Args:
         items: The items.
         max_items: The greatest number of items, an even one.
-        noun: What an item is called.
-        words: Returns the paragraphs of an item.
+        item_noun: What an item is called.
+        item_words: Returns the paragraphs of an item.
     """
     # All items, if they are few enough; else the first and the last.
     num_hidden = len(items) - max_items
     num_first = len(items) if num_hidden <= 0 else max_items // 2
     paragraphs: list[Paragraph] = []
     for item in items[:num_first]:
-        paragraphs += words(item)
+        paragraphs += item_words(item)
     if num_hidden > 0:
-        paragraphs.append((1, f"... {count(num_hidden, noun)} (--json has all of them) ..."))
+        paragraphs.append((1, f"... {count(num_hidden, item_noun)} (--json has all of them) ..."))
         for item in items[-(max_items // 2) :]:
-            paragraphs += words(item)
+            paragraphs += item_words(item)
     return paragraphs
 
 
@@ -368,7 +383,7 @@ def _choice(entry: dict[str, Any]) -> list[Paragraph]:
     """One decision about models: its note, and below it what follows from it."""
     paragraphs = [(1, f"Round {entry['round']}: {entry['text'].removesuffix('.')}.")]
     # The first sentence is the text of the note.
-    paragraphs += [(2, sentence) for sentence in entry["words"][1:]]
+    paragraphs += indented(entry["words"][1:])
     return paragraphs
 
 
@@ -376,7 +391,7 @@ def described(entry: dict[str, Any]) -> list[Paragraph]:
     """Return one decision: what happened, and below it the reasons."""
     reasons = [*entry["words"], *entry.get("grounds", ())]
     paragraphs = [(1, f"Round {entry['round']}: {happened(entry)}")]
-    paragraphs += [(2, sentence) for sentence in reasons]
+    paragraphs += indented(reasons)
     return paragraphs
 
 
@@ -424,13 +439,14 @@ def _presence_words(history: RunHistory) -> list[Paragraph]:
     """The rounds in which clients arrived or left."""
     paragraphs = []
     for line_before, line in pairwise(history.lines):
+        # Clients that are in a group after one of two adjacent rounds only.
         arrived = clients_of(line) - clients_of(line_before)
-        left = clients_of(line_before) - clients_of(line)
+        departed = clients_of(line_before) - clients_of(line)
         events = []
         if arrived:
             events.append(f"{who(arrived)} arrived")
-        if left:
-            events.append(f"{who(left)} left")
+        if departed:
+            events.append(f"{who(departed)} left")
         if events:
             paragraphs.append((1, f"Round {line['round']}: {'; '.join(events)}."))
     if not paragraphs:
@@ -459,11 +475,12 @@ def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
     if decision_of_all is not None:
         round_of_all = decision_of_all["round"]
         paragraphs.append((1, f"All together, last examined in round {round_of_all}:"))
-        paragraphs += [(2, sentence) for sentence in decision_of_all["words"]]
+        paragraphs += indented(decision_of_all["words"])
     # The last decision about each group alone.
     groups = explanation["standing"]["groups"]
     for group in groups[:MAX_SHOWN]:
         clients = who(group["clients"])
+        # The sentence starts with the clients.
         name = f"{clients[:1].upper()}{clients[1:]}"
         if group["score"] is not None:
             name = f"{name}, mean {explanation['metric']} {group['score']:.3f}"
@@ -474,7 +491,7 @@ def _standing_words(explanation: dict[str, Any]) -> list[Paragraph]:
         else:
             round_of_group = decision_of_group["round"]
             paragraphs.append((1, f"{name}; last examined in round {round_of_group}:"))
-            paragraphs += [(2, sentence) for sentence in decision_of_group["words"]]
+            paragraphs += indented(decision_of_group["words"])
     num_hidden = len(groups) - MAX_SHOWN
     if num_hidden > 0:
         further_groups = count(num_hidden, "further group")

@@ -66,7 +66,7 @@ class RunHistory:
     @property
     def groups(self) -> list[Clients]:
         """The groups after the last of these rounds."""
-        return [tuple(group) for group in self.lines[-1]["groups"]]
+        return list(map(tuple, self.lines[-1]["groups"]))
 
     @cached_property
     def present(self) -> set[ClientId]:
@@ -81,6 +81,7 @@ class RunHistory:
     def views(self) -> Iterator[NoteView]:
         """Yield every note, oldest first."""
         line_before: Line | None = None
+        # Each note is seen with the round before it, to tell what it changed.
         for round_index, line in enumerate(self.lines):
             for note in line["notes"]:
                 yield NoteView(self, round_index, line, line_before, note)
@@ -134,12 +135,12 @@ class NoteView:
     @property
     def parts(self) -> list[Clients]:
         """The parts of the note: groups of clients."""
-        return [tuple(part) for part in self.note["parts"]]
+        return list(map(tuple, self.note["parts"]))
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
         """The criteria of the note. Records have no infinite numbers: a bound is then that of the setting, or NaN."""
-        return tuple(self._criterion(entry) for entry in self.note["criteria"])
+        return tuple(map(self._criterion, self.note["criteria"]))
 
     def _criterion(self, recorded: Mapping[str, Any]) -> Criterion:
         # None stands for a number that is not finite.
@@ -177,6 +178,7 @@ class NoteView:
     def values(self, value_name: str) -> dict[ClientId, float]:
         """Return client -> number for the numbers that are known; empty if the record has none of this name."""
         client_id = shown_as(self.line).key
+        # Values that are not finite are recorded as None.
         recorded = self.note["values"].get(value_name, {})
         return {client_id(key): value for key, value in recorded.items() if value is not None}
 
@@ -205,7 +207,7 @@ class NoteView:
             return True
         clients = self._clients_of_parts
         parts_before = {frozenset(clients & set(group)) for group in self._groups_before}
-        return {frozenset(part) for part in self.parts} != parts_before - {frozenset()}
+        return set(map(frozenset, self.parts)) != parts_before - {frozenset()}
 
     @property
     def _clients_of_parts(self) -> set[ClientId]:
@@ -242,6 +244,7 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
             raise UserError(
                 f"{run} has {len(run_names)} runs inside, and explain tells of one: {run_names_shown}"
             )
+    # The records as people read them, up to the last complete round.
     record = Record(folder)
     description, lines = record.shown()
     if not lines:
@@ -250,6 +253,7 @@ def read(run: Path | str, round: int | None = None) -> RunHistory:
         )
     # Rounds are numbered from 1 without gaps.
     last_round = lines[-1]["round"]
+    # A caller in Python may pass any value.
     if round is not None and not (isinstance(round, int) and 1 <= round <= last_round):
         raise UserError(
             f"--round {round} is not among the {last_round} recorded rounds of {run}: 1 to {last_round}"

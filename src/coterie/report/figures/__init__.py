@@ -71,7 +71,7 @@ def plot(
             f"{source} has {len(folders)} runs and a figure of {kind} is of one "
             f"({', '.join(OVER_ROUNDS)} show several): name {named}"
         )
-    gathered_runs = [gather(folder) for folder in folders]
+    gathered_runs = list(map(gather, folders))
     if len(gathered_runs) > 1:
         return style.write(lambda: several.figure(gathered_runs, kind), [out])[0]
     return style.write(lambda: drawings.figure(gathered_runs[0], kind, round), [out])[0]

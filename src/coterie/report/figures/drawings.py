@@ -75,30 +75,37 @@ def figure(run: Gathered, kind: str, round: int | None = None) -> Figure:
     raise ValueError(f"there is no figure {kind!r}")
 
 
-def _grid(number: int, square: bool = False) -> tuple[Figure, np.ndarray]:
+def _grid(num_axes: int, square: bool = False) -> tuple[Figure, np.ndarray]:
     """Create a figure with this number of axes, at most three side by side: a column wide for one, else a page."""
     # Four axes are two by two.
-    columns = 2 if number == 4 else min(number, 3)
-    rows = math.ceil(number / columns)
-    width = COLUMN if number == 1 else PAGE
-    height = width / columns * 0.86 if square else 2.2
-    drawing, all_axes = panels(columns, rows, width=width, height=height)
-    for unused_axes in all_axes.flat[number:]:
+    num_columns = 2 if num_axes == 4 else min(num_axes, 3)
+    num_rows = math.ceil(num_axes / num_columns)
+    width = COLUMN if num_axes == 1 else PAGE
+    height = width / num_columns * 0.86 if square else 2.2
+    drawing, all_axes = panels(num_columns, num_rows, width=width, height=height)
+    for unused_axes in all_axes.flat[num_axes:]:
         unused_axes.remove()
-    return drawing, all_axes.flat[:number]
+    return drawing, all_axes.flat[:num_axes]
 
 
-def _over_rounds(axes: Axes, run: Gathered) -> None:
-    """Make the horizontal axis that of the rounds of a run."""
-    axes.set(xlabel="round", xlim=(1, max(2, len(run.lines))))
+def over_rounds(axes: Axes, num_rounds: int) -> None:
+    """Make the horizontal axis that of rounds."""
+    axes.set(xlabel="round", xlim=(1, max(2, num_rounds)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     # A fixed number of bins: "auto" can change the width of labels after layout.
     axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
 
 
-def _curve(axes: Axes, rounds: Sequence[int], values: Any, **look: Any) -> None:
+def curve(axes: Axes, rounds: Sequence[int], values: Any, **look: Any) -> None:
     """Draw a line with about eight markers."""
     axes.plot(rounds, values, markevery=math.ceil(len(rounds) / 8), **look)
+
+
+def legend_below(drawing: Figure) -> None:
+    """Put a legend with two columns below the axes of a figure."""
+    drawing.legend(
+        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
+    )
 
 
 class Block(NamedTuple):
@@ -182,12 +189,12 @@ def _groups(run: Gathered) -> Figure:
     polygons.set_rasterized(len(group_blocks) > MAX_VECTOR_BLOCKS)
     axes.add_collection(polygons)
     # 2. The axes: the first client is at the top.
-    _over_rounds(axes, run)
+    over_rounds(axes, len(run.lines))
     axes.set(xlim=(0.5, len(run.lines) + 0.5), ylim=(num_clients - 0.5, -0.5))
     axes.spines[:].set_visible(False)
     # Few clients have their names at the axis; many have their number.
     if num_clients <= MAX_SINGLE_ITEMS:
-        axes.set_yticks(range(num_clients), [str(client) for client in run.clients])
+        axes.set_yticks(range(num_clients), list(map(str, run.clients)))
         axes.set_ylabel("client")
     else:
         axes.set_yticks(
@@ -236,11 +243,11 @@ def _name_ended_groups(
 
 def _draw_true_groups(axes: Axes, run: Gathered, looks: Looks, row_height: float) -> None:
     """Draw the true groups as stripes at the left, with a letter where there is room."""
-    for number, start, end in _stripes(run, run.clients):
-        colour = looks.colour_of_truth[number]
+    for true_group, start, end in _stripes(run, run.clients):
+        colour = looks.colour_of_truth[true_group]
         axes.axhspan(start, end, -0.03, -0.008, color=colour, linewidth=0, clip_on=False)
         if (end - start) * row_height > LINE_HEIGHT * 0.8:
-            letter = chr(ord("A") + number) if number < 26 else f"T{number}"
+            letter = chr(ord("A") + true_group) if true_group < 26 else f"T{true_group}"
             axes.text(
                 -0.019,
                 (start + end) / 2,
@@ -291,6 +298,7 @@ def _scores(run: Gathered, metric: str) -> Figure:
         raise UserError(f"{run.folder} has no {metric} recorded: {_why_no_scores(run, metric)}")
     most_tested_first = sorted(group_values, key=lambda node: (-len(group_values[node]), node))
     nodes = sorted(most_tested_first[:MAX_GROUP_CURVES])
+    # The legend has two columns: of groups, clients and changes.
     height = 2.1 + LINE_HEIGHT * math.ceil((len(nodes) + 2) / 2)
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
     looks = Looks(run)
@@ -315,10 +323,8 @@ def _scores(run: Gathered, metric: str) -> Figure:
             label = "groups changed" if round == changes[0] else None
             axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
     axes.set_ylabel(metric)
-    _over_rounds(axes, run)
-    drawing.legend(
-        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
-    )
+    over_rounds(axes, len(run.lines))
+    legend_below(drawing)
     return drawing
 
 
@@ -415,11 +421,11 @@ def _draw_group(
         else:
             heights.append(pooled_by_round.get(round, math.nan))
     is_current = node in looks.number_of_node
-    end = "" if is_current else f", until {run.nodes[node].last}"
-    label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{end})"
+    lifetime = "" if is_current else f", until {run.nodes[node].last}"
+    label = f"G{node} ({count(len(run.nodes[node].clients), 'client')}{lifetime})"
     # Current groups are in front of those that ended.
     zorder = 3 if is_current else 2.5
-    _curve(axes, list(values_by_round), heights, **looks.line(node), label=label, zorder=zorder)
+    curve(axes, list(values_by_round), heights, **looks.line(node), label=label, zorder=zorder)
 
 
 def _traffic(run: Gathered) -> Figure:
@@ -431,20 +437,20 @@ def _traffic(run: Gathered) -> Figure:
         "to clients (down)": np.cumsum(np.array(columns["bytes_down"], dtype=float)) / 1e6,
     }
     seconds: dict[str, np.ndarray] = {}
-    for name, column in columns.items():
-        if name.startswith("seconds_"):
+    for column_name, column in columns.items():
+        if column_name.startswith("seconds_"):
             # None, where a round has no such activity, becomes NaN and leaves a gap.
-            seconds[name.removeprefix("seconds_")] = np.array(column, dtype=float)
+            seconds[column_name.removeprefix("seconds_")] = np.array(column, dtype=float)
     charts_by_label = {"MB sent so far": megabytes, "seconds of each round": seconds}
     # 2. One chart of each.
     drawing, all_axes = _grid(2)
     rounds = range(1, len(run.lines) + 1)
     for axes, (label, series) in zip(all_axes, charts_by_label.items(), strict=True):
-        for number, (name, values) in enumerate(series.items()):
-            _curve(axes, rounds, values, **numbered(number), label=name)
+        for series_number, (column_name, values) in enumerate(series.items()):
+            curve(axes, rounds, values, **numbered(series_number), label=column_name)
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
-        _over_rounds(axes, run)
+        over_rounds(axes, len(run.lines))
         axes.legend()
     return drawing
 
@@ -477,9 +483,9 @@ def _similarity(run: Gathered, round: int | None) -> Figure:
         title = f"round {line['round']}"
         if len(with_matrix) > 1:
             title = f"{title}, {len(arranged.clients)} clients"
-        for name, values in arranged.layers.items():
-            layer_title = title if len(matrices) == 1 else f"{title}, {name}"
-            layers.append(MatrixLayer(layer_title, measure(matrices[name]), arranged, values))
+        for layer_name, values in arranged.layers.items():
+            layer_title = title if len(matrices) == 1 else f"{title}, {layer_name}"
+            layers.append(MatrixLayer(layer_title, measure(matrices[layer_name]), arranged, values))
     looks = Looks(run)
     drawing, all_axes = _grid(len(layers), square=True)
     for axes, layer in zip(all_axes, layers, strict=True):
@@ -518,15 +524,15 @@ def scale(matrix: np.ndarray) -> dict[str, Any]:
         matrix: The matrix ``(n, n)``.
     """
     finite_values = matrix[np.isfinite(matrix)]
-    least = float(finite_values.min()) if len(finite_values) else 0.0
-    greatest = float(finite_values.max()) if len(finite_values) else 1.0
+    smallest = float(finite_values.min()) if len(finite_values) else 0.0
+    largest = float(finite_values.max()) if len(finite_values) else 1.0
     # Cosines are from -1 to 1, up to rounding. Distances are not negative.
-    if -1.001 <= least < 0 and greatest <= 1.001:
-        limit = max(-least, greatest)
+    if -1.001 <= smallest < 0 and largest <= 1.001:
+        limit = max(-smallest, largest)
         return {"cmap": "PuOr_r", "vmin": -limit, "vmax": limit}
     # A scale needs two different ends.
-    end = greatest if greatest > least else least + 1
-    return {"cmap": "YlGnBu", "vmin": least, "vmax": end}
+    scale_end = largest if largest > smallest else smallest + 1
+    return {"cmap": "YlGnBu", "vmin": smallest, "vmax": scale_end}
 
 
 def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None:
@@ -559,8 +565,8 @@ def _matrix(axes: Axes, run: Gathered, looks: Looks, layer: MatrixLayer) -> None
             axes.axhline(row - 0.5, color="black", linewidth=0.9)
             axes.axvline(row - 0.5, color="black", linewidth=0.9)
     # True groups: stripes at the left and at the top.
-    for number, start, end in _stripes(run, [clients[i] for i in first_clients]):
-        stripe = {"color": looks.colour_of_truth[number], "linewidth": 0, "clip_on": False}
+    for true_group, start, end in _stripes(run, [clients[i] for i in first_clients]):
+        stripe = {"color": looks.colour_of_truth[true_group], "linewidth": 0, "clip_on": False}
         axes.axhspan(start, end, -0.045, -0.015, **stripe)
         axes.axvspan(start, end, 1.015, 1.045, **stripe)
     axes.set(xticks=[], yticks=[])
@@ -608,12 +614,12 @@ def _criteria(run: Gathered) -> Figure:
     return drawing
 
 
-def _level(axes: Axes, name: str, value: float) -> None:
+def _level(axes: Axes, bound_name: str, bound: float) -> None:
     """Draw a threshold, with its name at the right."""
-    axes.axhline(value, color=GREY, linestyle=(0, (5, 2)), linewidth=0.8, zorder=1)
+    axes.axhline(bound, color=GREY, linestyle=(0, (5, 2)), linewidth=0.8, zorder=1)
     axes.annotate(
-        f"{name} {value:g}",
-        (1, value),
+        f"{bound_name} {bound:g}",
+        (1, bound),
         xycoords=axes.get_yaxis_transform(),
         annotation_clip=True,
         ha="right",
@@ -629,7 +635,7 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
     is_of_groups = any(series["node"] is not None for series in chart["series"])
     # What the legend explains -> its look.
     legend: dict[str, dict[str, Any]] = {}
-    for number, series in enumerate(chart["series"]):
+    for series_number, series in enumerate(chart["series"]):
         node = series["node"]
         dash = {"linestyle": DASHES[series["dash"] % len(DASHES)]}
         if node is not None:
@@ -637,18 +643,20 @@ def _chart(axes: Axes, run: Gathered, looks: Looks, chart: Chart) -> None:
         elif is_of_groups:
             look = SEVERAL
         else:
-            look = numbered(number)
+            look = numbered(series_number)
         # Where colours are of groups, the legend explains the dashes only.
         legend_look = {"color": "black", **dash} if is_of_groups else {**look, **dash}
         legend.setdefault(series["name"], legend_look)
         if look is SEVERAL:
             legend["several groups together"] = {**SEVERAL, "linestyle": ""}
-        _curve(axes, *zip(*series["points"], strict=True), **{**look, **dash})
-    _over_rounds(axes, run)
+        curve(axes, *zip(*series["points"], strict=True), **{**look, **dash})
+    over_rounds(axes, len(run.lines))
     if chart["log"]:
         axes.set_yscale("log")
     if len(legend) > 1:
-        handles = [Line2D([], [], **look, label=name) for name, look in legend.items()]
+        handles = [
+            Line2D([], [], **look, label=legend_name) for legend_name, look in legend.items()
+        ]
         axes.legend(handles=handles, loc="best", handlelength=2.6, labelspacing=0.3)
 
 

@@ -20,12 +20,12 @@ MAX_GREY_GROUPS = 40
 distinguished."""
 
 
-def numbered(number: int) -> dict[str, Any]:
+def numbered(line_number: int) -> dict[str, Any]:
     """Return the colour, marker and dash of the line with this number in a figure."""
     return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": DASHES[number % len(DASHES)],
+        "color": COLOURS[line_number % len(COLOURS)],
+        "marker": MARKERS[line_number % len(MARKERS)],
+        "linestyle": DASHES[line_number % len(DASHES)],
     }
 
 
@@ -45,7 +45,9 @@ class Looks:
         # Groups are numbered in the order of the clients, which is that of the page.
         last_nodes = (nodes[-1] for nodes in run.members)
         current_nodes = dict.fromkeys(node for node in last_nodes if node >= 0)
-        self.number_of_node = {node: number for number, node in enumerate(current_nodes)}
+        self.number_of_node = {
+            node: group_number for group_number, node in enumerate(current_nodes)
+        }
         self.has_many_groups = len(run.nodes) > MAX_GREY_GROUPS
         self.colour_of_truth = self._choose_colours(run)
 
@@ -54,8 +56,8 @@ class Looks:
         truth = run.truth
         # Number of a true group -> number of a current group -> how many clients are in both.
         common_clients: dict[int, Counter[int]] = {}
-        for number in truth.values():
-            common_clients[number] = Counter()
+        for true_group in truth.values():
+            common_clients[true_group] = Counter()
         for client, nodes in zip(run.clients, run.members, strict=True):
             if client in truth and nodes[-1] in self.number_of_node:
                 common_clients[truth[client]][self.number_of_node[nodes[-1]]] += 1
@@ -64,13 +66,19 @@ class Looks:
             return -max(common_clients[number].values(), default=0), number
 
         colours: dict[int, str] = {}
-        for number in sorted(common_clients, key=largest_share_first):
+        for true_group in sorted(common_clients, key=largest_share_first):
             # The colours of the groups with most of its members, then the others.
-            most_common_groups = [group for group, _ in common_clients[number].most_common()]
-            preferred = [COLOURS[group] for group in most_common_groups if group < len(COLOURS)]
+            most_common_groups = [
+                group_number for group_number, _ in common_clients[true_group].most_common()
+            ]
+            preferred = [
+                COLOURS[group_number]
+                for group_number in most_common_groups
+                if group_number < len(COLOURS)
+            ]
             used = set(colours.values())
             unused = [colour for colour in [*preferred, *COLOURS] if colour not in used]
-            colours[number] = unused[0] if unused else COLOURS[number % len(COLOURS)]
+            colours[true_group] = unused[0] if unused else COLOURS[true_group % len(COLOURS)]
         return colours
 
     def area(self, node: int) -> str:
@@ -91,5 +99,8 @@ class Looks:
         if node not in self.number_of_node:
             return {**numbered(node), "color": GREY, "linestyle": "--"}
         # The dash changes when all colours are used.
-        number = self.number_of_node[node]
-        return {**numbered(number), "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+        group_number = self.number_of_node[node]
+        return {
+            **numbered(group_number),
+            "linestyle": DASHES[group_number // len(COLOURS) % len(DASHES)],
+        }

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from coterie.records.shown import shown_as, spread
+from coterie.report.figures.drawings import curve, legend_below, over_rounds
 from coterie.report.figures.looks import numbered
 from coterie.report.figures.style import COLUMN, LINE_HEIGHT, panels
 from coterie.report.gathered import Gathered
@@ -28,33 +28,28 @@ def figure(runs: Sequence[Gathered], kind: str) -> Figure:
     """
     metric = kind
     if kind == "score":
+        # Scores of different metrics have no common axis.
         main_metrics = list(dict.fromkeys(shown_as(run.lines[-1]).main for run in runs))
         if len(main_metrics) > 1:
             raise UserError(
                 f"these runs have different main metrics, {' and '.join(main_metrics)}: a figure of score needs one"
             )
         metric = main_metrics[0]
+    # 1. A curve for each run.
     curves = []
     for run in runs:
         curves.append(_bytes_so_far(run) if kind == "traffic" else _scores(run, metric))
     # Below the axes is a legend with two columns.
     height = 2.1 + LINE_HEIGHT * math.ceil((len(runs) + 1) / 2)
     drawing, ((axes,),) = panels(1, width=COLUMN, height=height)
-    for number, (label, value_of_round) in enumerate(zip(_labels(runs), curves, strict=True)):
-        axes.plot(
-            list(value_of_round),
-            list(value_of_round.values()),
-            markevery=math.ceil(len(value_of_round) / 8),
-            **numbered(number),
-            label=label,
-        )
-    axes.set(xlabel="round", xlim=(1, max(2, *(len(run.lines) for run in runs))))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    for line_number, (label, value_of_round) in enumerate(zip(_labels(runs), curves, strict=True)):
+        rounds = list(value_of_round)
+        values = list(value_of_round.values())
+        curve(axes, rounds, values, **numbered(line_number), label=label)
+    # The longest run sets the width.
+    over_rounds(axes, max(len(run.lines) for run in runs))
     axes.set_ylabel("MB sent so far" if kind == "traffic" else metric)
-    drawing.legend(
-        loc="outside lower center", ncols=2, handlelength=2.6, columnspacing=1.2, labelspacing=0.3
-    )
+    legend_below(drawing)
     return drawing
 
 
@@ -63,6 +58,7 @@ def _scores(run: Gathered, metric: str) -> dict[int, float]:
     mean_of_round = {}
     for line in run.lines:
         if line["tested"]:
+            # A run may have been tested without this metric.
             mean = spread(line, metric)["mean"]
             if not math.isnan(mean):
                 mean_of_round[line["round"]] = mean
@@ -88,6 +84,7 @@ def _labels(runs: Sequence[Gathered]) -> list[str]:
         lambda run: f", {run.folder.parent.name}/{run.folder.name}",
     ]
     for addition in additions:
+        # Labels that differ are short enough.
         if len(set(labels)) < len(labels):
             labels = [label + addition(run) for label, run in zip(labels, runs, strict=True)]
     return labels

@@ -59,9 +59,11 @@ STYLE = {
     "lines.linewidth": 1.3,
     "lines.markersize": 3.5,
     "legend.frameon": False,
+    # Type 42 is TrueType, which journals take; Type 3 they do not.
     "pdf.fonttype": 42,
     "figure.constrained_layout.use": True,
     "savefig.dpi": 180,
+    # Ids of elements are the same in every file.
     "svg.hashsalt": "coterie",
 }
 
@@ -89,6 +91,7 @@ def load() -> None:
     It reads a file ``matplotlibrc`` there, and versions below 3.11 evaluate a part of it. The
     current folder may be another person's run directory.
     """
+    # The folder of this file has no matplotlibrc.
     with contextlib.chdir(Path(__file__).parent):
         import matplotlib  # noqa: F401
 
@@ -106,6 +109,7 @@ def write(figure: Callable[[], Figure], files: Iterable[Path]) -> tuple[Path, ..
     import matplotlib
 
     files = tuple(files)
+    # The user's own style stays as it is.
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  # its keys can be any
         drawing = figure()
         for path in files:
@@ -134,5 +138,6 @@ def panels(
     """
     from matplotlib.figure import Figure
 
+    # This figure is not known to pyplot, so it needs no closing.
     drawing = Figure(figsize=(width, height * rows))
     return drawing, drawing.subplots(rows, columns, squeeze=False, **share)

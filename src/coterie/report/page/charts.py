@@ -140,7 +140,7 @@ def _criterion_chart(criterion_name: str, placed_criteria: Sequence[PlacedNumber
         criterion_name,
         f"Required for the decision: {criterion_name} {newest['sign']} {bound_in_words}{meaning}.",
         _group_series(
-            placed_criteria, series_names, least=MIN_ON_LOG_AXIS if is_logarithmic else None
+            placed_criteria, series_names, minimum=MIN_ON_LOG_AXIS if is_logarithmic else None
         ),
         levels,
         is_logarithmic,
@@ -151,9 +151,9 @@ def _needs_log_axis(criteria: Iterable[Mapping[str, Any]]) -> bool:
     """Whether the values and bounds of a criterion span so many orders of magnitude, and none is negative."""
     numbers = []
     for criterion in criteria:
-        for key in ("value", "bound"):
-            if criterion[key] is not None:
-                numbers.append(criterion[key])
+        for number_key in ("value", "bound"):
+            if criterion[number_key] is not None:
+                numbers.append(criterion[number_key])
     positive = [number for number in numbers if number > 0]
     if not positive or min(numbers) < 0:
         return False
@@ -221,8 +221,8 @@ def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each further number that notes have in at least two rounds."""
     rounds_with_number: dict[str, set[int]] = {}
     for round, _, note in notes:
-        for quantity, value in note["numbers"].items():
-            if value is not None:
+        for quantity, number in note["numbers"].items():
+            if number is not None:
                 rounds_with_number.setdefault(quantity, set()).add(round)
     several_times = [quantity for quantity, rounds in rounds_with_number.items() if len(rounds) > 1]
     # The numbers of all notes, by round and group.
@@ -308,14 +308,14 @@ def _single_series(series_name: str, points: Sequence[Any], dash: int = 0) -> di
 def _group_series(
     placed_numbers: Sequence[PlacedNumbers],
     series_names: Mapping[str, str],
-    least: float | None = None,
+    minimum: float | None = None,
 ) -> list[dict[str, Any]]:
     """Return a series per group and number; if there are too many groups, those with the most rounds.
 
     Args:
         placed_numbers: The numbers, with their rounds and groups.
         series_names: Key of a number -> name of its series.
-        least: Smaller numbers are replaced by this one; None to keep them.
+        minimum: Smaller numbers are replaced by this one; None to keep them.
     """
     # If most numbers are about several groups together, all are drawn as one series.
     num_about_several = sum(node < 0 for _, node, _ in placed_numbers)
@@ -323,27 +323,29 @@ def _group_series(
     points_of_series: dict[tuple[int, str], list[list[float]]] = {}
     for round, node, numbers in placed_numbers:
         drawn_node = -1 if joins_groups else node
-        for key in series_names:
-            value = numbers.get(key)
-            if value is None:
+        for number_key in series_names:
+            number = numbers.get(number_key)
+            if number is None:
                 continue
-            if least is not None:
-                value = max(value, least)
-            points_of_series.setdefault((drawn_node, key), []).append([round, five_digits(value)])
+            if minimum is not None:
+                number = max(number, minimum)
+            points_of_series.setdefault((drawn_node, number_key), []).append(
+                [round, five_digits(number)]
+            )
     # A group counts by its longest series.
     num_points: dict[int, int] = {}
     for (node, _), points in points_of_series.items():
         num_points[node] = max(num_points.get(node, 0), len(points))
     longest_first = sorted(num_points, key=lambda node: (-num_points[node], node))
     drawn_nodes = set(longest_first[:MAX_GROUPS_IN_CHART])
-    dash_of_key = {key: dash for dash, key in enumerate(series_names)}
+    dash_of_key = {number_key: dash for dash, number_key in enumerate(series_names)}
     all_series = []
-    for (node, key), points in points_of_series.items():
+    for (node, number_key), points in points_of_series.items():
         if node in drawn_nodes:
             all_series.append(
                 {
-                    "name": series_names[key],
-                    "dash": dash_of_key[key],
+                    "name": series_names[number_key],
+                    "dash": dash_of_key[number_key],
                     "node": node if node >= 0 else None,
                     "points": points,
                 }

@@ -75,7 +75,7 @@ def document(runs: Folder | Iterable[Folder]) -> dict[str, Any]:
     folders = expand(runs)
     if not folders:
         raise UserError("a report needs at least one run, got none")
-    return document_of([read_run(folder) for folder in folders])
+    return document_of(list(map(read_run, folders)))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
         compared = side_by_side([run.trial.summary for _, run in ranked])
     return {
         "coterie": version("coterie"),
-        "verdicts": [verdict(contest) for contest in comparisons],
+        "verdicts": list(map(verdict, comparisons)),
         "runs": run_entries,
         "compared": compared,
     }
@@ -141,7 +141,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
         names = ["/".join(path.parts[-depth:]) for path in absolute_paths]
         if len(set(names)) == len(names):
             return names
-    return [str(path) for path in absolute_paths]
+    return list(map(str, absolute_paths))
 
 
 def read_run(folder: Path) -> PageRun:
@@ -571,7 +571,7 @@ def page(document: Mapping[str, Any], reload_seconds: int | None = None) -> str:
         reload_seconds: Seconds after which the page reloads itself, because its file will be
             written again; None if the page is final.
     """
-    script = "\n".join(asset(script_name) for script_name in SCRIPTS)
+    script = "\n".join(map(asset, SCRIPTS))
     # The page's policy allows this one script, by its digest, and nothing from the network.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
