@@ -209,7 +209,7 @@ def nearby(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Cluster, list
     ) -> Any:
         actors = [Nearby(at) for at in dies]
         nodes = [Node(f"node {i}", actor, 1) for i, actor in enumerate(actors)]
-        monkeypatch.setattr(Cluster, "_placed", lambda *_: nodes)
+        monkeypatch.setattr(Cluster, "_start_actors", lambda *_: nodes)
         return Cluster(maker, boundary or Boundary(), 0, Hardware()), actors
 
     return made

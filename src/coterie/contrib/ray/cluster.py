@@ -49,11 +49,11 @@ from coterie.robust import Extent, Robust, extent
 from coterie.settings import SettingError, UserError
 from coterie.training import ClientResult, Order
 
-PLACING = 120.0
+MAX_START_SECONDS = 120.0
 """Longest time in seconds until an actor has started on each node. A node without free cores by
 then is not used."""
 
-REACHING = 5.0
+MAX_CONNECTION_SECONDS = 5.0
 """Longest time in seconds for a connection to the address of a cluster."""
 
 
@@ -143,8 +143,8 @@ def try_nodes(
     Raises:
         UserError: The cluster cannot be used.
     """
-    with connected(address, start=False) as found:
-        if found:
+    with connected(address, start=False) as is_connected:
+        if is_connected:
             Cluster(maker, boundary, seed, hardware).close()
 
 
@@ -172,10 +172,11 @@ def connected(
         UserError: There is no cluster at the address.
     """
     if ray.is_initialized():
-        here = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", here):
+        connected_address = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", connected_address):
             raise UserError(
-                f"address must be that of the cluster to which this process is connected, {here}, got {address!r}"
+                "address must be that of the cluster to which this process is connected, "
+                f"{connected_address}, got {address!r}"
             )
         yield True
         return
@@ -190,45 +191,45 @@ def connected(
 
 def _connect(address: str | None, cores: int | None, start: bool) -> bool:
     """Connect to a cluster, or start one; return whether there is a connection."""
-    named = address or os.environ.get("RAY_ADDRESS") or None
-    if named not in (None, "auto", "local"):
-        _check_reachable(named, "address" if address else "RAY_ADDRESS")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    wanted_address = address or os.environ.get("RAY_ADDRESS") or None
+    if wanted_address not in (None, "auto", "local"):
+        _check_reachable(wanted_address, "address" if address else "RAY_ADDRESS")
+    log_settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     with _undisturbed():
-        if named != "local":
+        # Without an address, the cluster of this machine is tried before one is started.
+        if wanted_address != "local":
             try:
-                ray.init(address=named or "auto", **quiet)
+                ray.init(address=wanted_address or "auto", **log_settings)
                 return True
             except (ConnectionError, RuntimeError, ValueError) as error:
-                if named is not None:
-                    hint = (
-                        "ray start --head starts one"
-                        if named == "auto"
-                        else "does it run the same versions?"
-                    )
+                if wanted_address is not None:
+                    hint = "does it run the same versions?"
+                    if wanted_address == "auto":
+                        hint = "ray start --head starts one"
                     raise UserError(
-                        f"there is no Ray cluster at {named}: {_first_line(error)} ({hint})"
+                        f"there is no Ray cluster at {wanted_address}: {_first_line(error)} ({hint})"
                     ) from error
         if start:
             ray.init(
                 address="local",
                 num_cpus=cores or default_workers(),
                 include_dashboard=False,
-                **quiet,
+                **log_settings,
             )
         return start
 
 
-def _check_reachable(address: str, name: str) -> None:
+def _check_reachable(address: str, source: str) -> None:
     """Raise an error if nothing answers at an address; Ray itself would try for a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in address:
-        raise SettingError(f"{name} must be HOST:PORT, auto or local, got {address!r}")
+        raise SettingError(f"{source} must be HOST:PORT, auto or local, got {address!r}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHING).close()
+        endpoint = host.strip("[]"), int(port)
+        socket.create_connection(endpoint, timeout=MAX_CONNECTION_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"there is no Ray cluster at {name} {address}: {_first_line(error)}"
+            f"there is no Ray cluster at {source} {address}: {_first_line(error)}"
         ) from error
 
 
@@ -243,24 +244,26 @@ def _undisturbed() -> Iterator[None]:
     Ray's workers search the driver's current folder first for modules, and it may be another
     person's run directory. So they get the folder of Coterie itself, from which they import anyway.
     """
-    here = os.getcwd()
-    settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in settings}
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM) if main else None
-    os.environ.update(settings)
+    current_folder = os.getcwd()
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
+    variables_before = {name: os.environ.get(name) for name in variables}
+    # Python allows signal handlers in the main thread only.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    sigterm_handler = signal.getsignal(signal.SIGTERM) if in_main_thread else None
+    os.environ.update(variables)
     os.chdir(Path(__file__).parents[2])
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
             yield
     finally:
-        os.chdir(here)
-        for name, value in before.items():
+        os.chdir(current_folder)
+        for name, value in variables_before.items():
             os.environ.pop(name, None)
-            os.environ.update({} if value is None else {name: value})
-        if handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+            if value is not None:
+                os.environ[name] = value
+        if sigterm_handler is not None:
+            signal.signal(signal.SIGTERM, sigterm_handler)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -273,19 +276,19 @@ class NodeOrder:
 
     Attributes:
         jobs: Lists of :class:`.worker.PlacedOrder` or of :class:`.worker.Test`.
-        extra: Shape ``(p, d)``: the rows made for single clients, which follow the models.
+        personal_rows: Shape ``(p, d)``: the rows made for single clients, which follow the models.
         slots: Number of slots for replies.
         sketch: Numbers of a sketch; 0 without sketches.
-        stay: Whether the updates stay on the node.
-        more: Whether the updates that stay there from an earlier order are still needed.
+        updates_stay: Whether the updates stay on the node.
+        keeps_earlier: Whether the updates that stay there from an earlier order are still needed.
     """
 
     jobs: list[Any]
-    extra: np.ndarray
+    personal_rows: np.ndarray
     slots: int = 0
     sketch: int = 0
-    stay: bool = False
-    more: bool = False
+    updates_stay: bool = False
+    keeps_earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -297,15 +300,15 @@ class Outcome:
         rows: Slot -> its row ``(d,)``: personal models, and updates that do not stay.
         sketches: Shape ``(slots, sketch)``.
         extents: Slot -> the measure of an update that stays.
-        kept: Slot -> the values of an update that stays, in the columns of the layers that stay at
-            the client.
+        kept_layers: Slot -> the values of an update that stays, in the columns of the layers that
+            stay at the client.
     """
 
     results: list[Any]
     rows: Mapping[int, np.ndarray]
     sketches: np.ndarray
     extents: Mapping[int, Extent]
-    kept: Mapping[int, np.ndarray]
+    kept_layers: Mapping[int, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -315,14 +318,12 @@ class Failure:
     Attributes:
         message: One sentence.
         details: A traceback, or empty.
-        lost: Whether the node cannot be used any more.
-        wrong: Whether it is a mistake of the user.
+        node_lost: Whether the node cannot be used any more.
     """
 
     message: str
     details: str = ""
-    lost: bool = False
-    wrong: bool = False
+    node_lost: bool = False
 
 
 class Station:
@@ -351,12 +352,13 @@ class Station:
         """
         sys.path += [folder for folder in folders if folder not in sys.path]
         try:
-            with seeded(0, Purpose.OWN_CODE):  # the same world on each node
+            # The same seed gives the same world on each node.
+            with seeded(0, Purpose.OWN_CODE):
                 world = maker()
         except UserError as error:
-            return Failure(str(error), wrong=True)
+            return Failure(str(error))
         self.pool = ClientPool(world, inprocess.wire_of(world, seed, boundary), hardware)
-        self.held: list[Tensor] = []
+        self.stored_updates: list[Tensor] = []
         return None
 
     def work(self, models: np.ndarray, order: NodeOrder) -> Outcome | Failure:
@@ -366,48 +368,49 @@ class Station:
             models: The models ``(k, d)``.
             order: The order.
         """
-        pool, given = self.pool, torch.from_numpy(models.copy())  # Ray's own memory is read-only
-        if order.more:
-            pool.worker.replies = torch.empty(
-                0, pool.layout.size
-            )  # new memory; the earlier rows stay in ``held``
+        pool = self.pool
+        # Arrays in Ray's own memory are read-only.
+        model_rows = torch.from_numpy(models.copy())
+        personal_rows = list(torch.from_numpy(order.personal_rows.copy()))
+        if order.keeps_earlier:
+            # The pool gets new memory for replies; the earlier rows stay in ``stored_updates``.
+            pool.worker.replies = torch.empty(0, pool.layout.size)
         try:
-            results = pool.put(
-                given, list(torch.from_numpy(order.extra.copy())), order.slots, order.sketch
-            ).run(order.jobs)
+            runner = pool.put(model_rows, personal_rows, order.slots, order.sketch)
+            results = runner.run(order.jobs)
         except EngineError as error:
-            return Failure(str(error), error.details, lost=isinstance(error, WorkerLost))
-        if order.stay:
-            self.held = [*(self.held if order.more else ()), pool.worker.replies]
+            return Failure(str(error), error.details, node_lost=isinstance(error, WorkerLost))
+        replies = pool.worker.replies
+        if order.updates_stay:
+            earlier_updates = self.stored_updates if order.keeps_earlier else []
+            self.stored_updates = [*earlier_updates, replies]
         rows: dict[int, np.ndarray] = {}
         extents: dict[int, Extent] = {}
-        kept: dict[int, np.ndarray] = {}
-        for placed, result in _results(results):
+        kept_layers: dict[int, np.ndarray] = {}
+        for placed, result in _training_results(results):
+            # Personal models go to the server in any case, and updates if they do not stay.
             if placed.personal_slot is not None:
-                rows[placed.personal_slot] = pool.worker.replies[placed.personal_slot].numpy()
+                rows[placed.personal_slot] = replies[placed.personal_slot].numpy()
             if not result.trained or placed.order.beside_halves:
                 continue
-            row = pool.worker.replies[placed.slot]
-            if not order.stay:
-                rows[placed.slot] = row.numpy()
+            update = replies[placed.slot]
+            if not order.updates_stay:
+                rows[placed.slot] = update.numpy()
                 continue
+            # Of an update that stays, the server gets its measure and the layers that the client
+            # keeps. These count in no mean.
             keep_mask = pool.keep_mask(placed.order.task)
-            start = given[list(result.chosen)].mean(0)
-            extents[placed.slot] = extent(row, start, pool.wire, keep_mask)
+            start = model_rows[list(result.chosen)].mean(0)
+            extents[placed.slot] = extent(update, start, pool.wire, keep_mask)
             if keep_mask is not None:
-                kept[placed.slot] = row[keep_mask].numpy()
-                row[keep_mask] = 0.0  # it counts in no mean
-        return Outcome(
-            results,
-            rows,
-            pool.worker.sketches[: order.slots if order.sketch else 0].numpy(),
-            extents,
-            kept,
-        )
+                kept_layers[placed.slot] = update[keep_mask].numpy()
+                update[keep_mask] = 0.0
+        sketches = pool.worker.sketches[: order.slots if order.sketch else 0].numpy()
+        return Outcome(results, rows, sketches, extents, kept_layers)
 
     def reduce(
         self,
-        held: int,
+        order_number: int,
         slots: Sequence[int],
         factors: Sequence[float],
         amounts: np.ndarray,
@@ -416,8 +419,8 @@ class Station:
         """Average updates that stayed here.
 
         Args:
-            held: The position of the order of which they are replies, among those whose updates are
-                here.
+            order_number: The position of the order of which they are replies, among those whose
+                updates are here.
             slots: The slots of the updates.
             factors: The factor by which each is scaled first.
             amounts: Shape ``(m,)``: their weights.
@@ -426,11 +429,11 @@ class Station:
         Returns:
             The groups with updates here; their means, one row each; the sums of the weights.
         """
-        rows = self.held[held]
+        updates = self.stored_updates[order_number]
         for slot, factor in zip(slots, factors, strict=True):
             if factor != 1.0:
-                rows[slot] *= factor
-        return means_of(rows, slots, amounts, groups)
+                updates[slot] *= factor
+        return means_of(updates, slots, amounts, groups)
 
 
 def means_of(
@@ -447,12 +450,15 @@ def means_of(
     Returns:
         The groups with rows; their means, one row each; the sums of the weights.
     """
-    there = sorted({group for each in groups for group in each})
-    place = {group: i for i, group in enumerate(there)}
-    means = Means(len(there), rows.shape[1])
-    chosen = rows[: len(slots)] if list(slots) == list(range(len(slots))) else rows[list(slots)]
-    means.add(chosen, amounts, [[place[group] for group in each] for each in groups])
-    return there, means.means.numpy(), means.weight
+    groups_here = sorted(set().union(*groups))
+    place_of_group = {group: place for place, group in enumerate(groups_here)}
+    places = [[place_of_group[group] for group in groups_of_row] for groups_of_row in groups]
+    # A view if the rows are the first ones, as in one process, and else a copy.
+    are_first_rows = list(slots) == list(range(len(slots)))
+    counted_rows = rows[: len(slots)] if are_first_rows else rows[list(slots)]
+    means = Means(len(groups_here), rows.shape[1])
+    means.add(counted_rows, amounts, places)
+    return groups_here, means.means.numpy(), means.weight
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -480,17 +486,32 @@ class Share:
 
     Attributes:
         node: The node.
-        at: The positions of its jobs in the list of all.
+        job_positions: The positions of its jobs in the list of all.
         slots: The slots of its replies here, in the order of those there.
         order: The jobs, as they were sent.
-        held: The position of the order among those whose updates are on the node.
+        order_number: The position of the order among those whose updates are on the node.
     """
 
     node: Node
-    at: tuple[int, ...]
+    job_positions: tuple[int, ...]
     slots: tuple[int, ...]
     order: NodeOrder
-    held: int = 0
+    order_number: int = 0
+
+
+@dataclass(frozen=True)
+class CountedUpdate:
+    """How an update that stays on a node counts in means.
+
+    Attributes:
+        amount: Its weight.
+        groups: The groups in which it counts.
+        replies: As how many replies it counts: the second half of a client's data as none.
+    """
+
+    amount: float
+    groups: tuple[int, ...]
+    replies: int
 
 
 class Cluster:
@@ -510,19 +531,20 @@ class Cluster:
         self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware
     ) -> None:
         self.nodes: list[Node] = []
-        self._said: list[Note] = []
-        self._why = ""
+        self._notes: list[Note] = []
+        # The jobs of the current exchange, and the rows to which they refer.
         self._models: Tensor | None = None
-        self._sent: Any = None
-        self._personal: Sequence[Tensor] = ()
+        self._models_in_store: Any = None
+        self._personal_rows: Sequence[Tensor] = ()
         self._jobs: Sequence[Any] = ()
-        self._stay = False
+        # The updates that stay on the nodes: in which shares they are, and how they count.
+        self._updates_stay = False
         self._shares: list[Share] = []
         self._extents: dict[int, Extent] = {}
         self._factors: dict[int, float] = {}
-        self._pairs: dict[int, int] = {}
+        self._second_half_of: dict[int, int] = {}
         try:
-            self.nodes = self._placed(hardware.workers)
+            self.nodes = self._start_actors(hardware.workers)
             self._begin(maker, boundary, seed, hardware)
         except BaseException:
             self.close()
@@ -537,14 +559,16 @@ class Cluster:
     def close(self) -> None:
         """End the actors."""
         for node in self.nodes:
-            with suppress(Exception):  # the cluster may be gone
+            # The cluster may be gone.
+            with suppress(Exception):
                 ray.kill(node.actor)
         self.nodes = []
 
     def notes(self) -> tuple[Note, ...]:
         """Return what happened to the nodes since the last call."""
-        said, self._said = tuple(self._said), []
-        return said
+        notes = tuple(self._notes)
+        self._notes = []
+        return notes
 
     @property
     def machines(self) -> int:
@@ -554,71 +578,69 @@ class Cluster:
     # -- the beginning
     # ------------------------------------------------------------------------------------------------
 
-    def _placed(self, workers: int | None) -> list[Node]:
+    def _start_actors(self, workers: int | None) -> list[Node]:
         """Start an actor on each node that has cores."""
-        made = []
-        for one in sorted(ray.nodes(), key=lambda one: one["NodeID"]):
-            cores = int(one["Resources"].get("CPU", 0))
-            if not one["Alive"] or not cores:
+        candidates = []
+        for description in sorted(ray.nodes(), key=lambda description: description["NodeID"]):
+            node_id = description["NodeID"]
+            cores = int(description["Resources"].get("CPU", 0))
+            if not description["Alive"] or not cores:
                 continue
             processes = min(workers or cores, cores)
-            there = NodeAffinitySchedulingStrategy(one["NodeID"], soft=False)
-            actor = (
-                ray.remote(Station).options(num_cpus=processes, scheduling_strategy=there).remote()
+            on_this_node = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            station = ray.remote(Station).options(
+                num_cpus=processes, scheduling_strategy=on_this_node
             )
-            made.append(
-                Node(f"{one['NodeManagerHostname']} ({one['NodeID'][:8]})", actor, processes)
+            name = f"{description['NodeManagerHostname']} ({node_id[:8]})"
+            candidates.append(Node(name, station.remote(), processes))
+        # If this fails, ``close`` ends the actors of these nodes.
+        self.nodes = candidates
+        node_of_call = {node.actor.ready.remote(): node for node in candidates}
+        calls = list(node_of_call)
+        started_calls: list[Any] = []
+        if calls:
+            started_calls, _ = ray.wait(calls, num_returns=len(calls), timeout=MAX_START_SECONDS)
+        if not started_calls:
+            raise UserError(
+                f"the Ray cluster has no free cores: none of its {len(candidates)} nodes with cores "
+                f"started an actor in {MAX_START_SECONDS:g} s"
             )
-        self.nodes = made
-        asked = {node.actor.ready.remote(): node for node in made}
-        started, _ = (
-            ray.wait(list(asked), num_returns=len(asked), timeout=PLACING) if asked else ([], [])
-        )
-        if not started:
-            none = f"none of its {len(made)} nodes with cores started an actor in {PLACING:g} s"
-            raise UserError(f"the Ray cluster has no free cores: {none}")
-        nodes = []
-        for call, node in asked.items():
-            why = (
-                _obstacle(node, call)
-                if call in started
-                else f"it had no {node.processes} free cores"
-            )
-            if why is None:
-                nodes.append(node)
+        usable_nodes = []
+        for call, node in node_of_call.items():
+            obstacle: str | None = f"it had no {node.processes} free cores"
+            if call in started_calls:
+                obstacle = _obstacle(node, call)
+            if obstacle is None:
+                usable_nodes.append(node)
             else:
                 ray.kill(node.actor)
-                self._say((), f"{_named(node)} is not used: {why}")
-        if not nodes:
-            raise UserError(f"no node of the Ray cluster can be used: {why}")
-        return nodes
+                self._add_note((), f"{_full_name(node)} is not used: {obstacle}")
+        if not usable_nodes:
+            raise UserError(f"no node of the Ray cluster can be used: {obstacle}")
+        return usable_nodes
 
     def _begin(
         self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware
     ) -> None:
         """Make the world on each node."""
         folders = [folder for folder in sys.path if folder]
-        calls = [
-            (
-                node,
-                node.actor.begin.remote(
-                    maker, boundary, seed, replace(hardware, workers=node.processes), folders
-                ),
-            )
-            for node in self.nodes
-        ]
+        calls = []
+        for node in self.nodes:
+            node_hardware = replace(hardware, workers=node.processes)
+            call = node.actor.begin.remote(maker, boundary, seed, node_hardware, folders)
+            calls.append((node, call))
         for node, call in calls:
             try:
-                failed = ray.get(call)
+                failure = ray.get(call)
             except RayTaskError as error:
                 raise UserError(
-                    f"{_named(node)} cannot make the world: {sentence(error.cause)}"
+                    f"{_full_name(node)} cannot make the world: {sentence(error.cause)}"
                 ) from error
             except RayError as error:
                 self._lose(node, _first_line(error), ())
                 continue
-            if failed is not None:
-                raise UserError(f"{_named(node)} cannot make the world: {failed.message}")
+            if failure is not None:
+                raise UserError(f"{_full_name(node)} cannot make the world: {failure.message}")
 
     # -- jobs
     # ---------------------------------------------------------------------------------------------------------
@@ -626,134 +648,160 @@ class Cluster:
     def place(self, models: Tensor, personal: Sequence[Tensor], here: Worker, stay: bool) -> None:
         """See :class:`.pool.Remote`. The same models are sent once."""
         if models is not self._models:
-            self._models, self._sent = models, ray.put(np.ascontiguousarray(models.numpy()))
-        self._personal, self._here, self._stay, self._shares = personal, here, stay, []
-        self._extents, self._factors, self._pairs = {}, {}, {}
+            self._models = models
+            self._models_in_store = ray.put(np.ascontiguousarray(models.numpy()))
+        self._personal_rows = personal
+        self._server_worker = here
+        self._updates_stay = stay
+        self._shares = []
+        self._extents = {}
+        self._factors = {}
+        self._second_half_of = {}
 
     def run(self, jobs: Sequence[Any]) -> list[Any]:
         """Carry out jobs, see :class:`.pool.Runner`. Jobs of a node that is lost run on the others."""
         results: list[Any] = [None] * len(jobs)
         self._jobs = jobs
-        for share, outcome in self._carried_out(range(len(jobs))):
-            for at, result in zip(share.at, outcome.results, strict=True):
-                results[at] = [self._known(jobs[at], i, one) for i, one in enumerate(result)]
-            self._take(share, outcome)
+        for share, outcome in self._run_shares(range(len(jobs))):
+            for position, result in zip(share.job_positions, outcome.results, strict=True):
+                results[position] = _with_server_orders(jobs[position], result)
+            self._store_outcome(share, outcome)
         return results
 
-    def _known(self, jobs: Sequence[Any], i: int, one: Any) -> Any:
-        """A result with the job as it is numbered here."""
-        return (jobs[i], one[1]) if isinstance(jobs[i], PlacedOrder) else one
-
-    def _carried_out(self, at: Sequence[int]) -> Iterator[tuple[Share, Outcome]]:
-        """Carry out the jobs at these positions; every share as soon as it is done."""
-        waiting = {self._send(share): share for share in self._cut(at)}
-        while waiting:
-            (call, *_), _ = ray.wait(list(waiting), num_returns=1)
-            share = waiting.pop(call)
-            outcome = self._received(share, call)
-            if outcome is None:
-                waiting |= {self._send(again): again for again in self._cut(share.at)}
-            else:
+    def _run_shares(self, positions: Sequence[int]) -> Iterator[tuple[Share, Outcome]]:
+        """Carry out the jobs at these positions; yield every share as soon as it is done."""
+        share_of_call = {self._send(share): share for share in self._shares_of(positions)}
+        while share_of_call:
+            (call, *_), _ = ray.wait(list(share_of_call), num_returns=1)
+            share = share_of_call.pop(call)
+            outcome = self._receive(share, call)
+            if outcome is not None:
                 yield share, outcome
+                continue
+            # The node is lost: the others carry out its jobs.
+            for new_share in self._shares_of(share.job_positions):
+                share_of_call[self._send(new_share)] = new_share
 
     def _send(self, share: Share) -> Any:
-        if self._stay:
+        if self._updates_stay:
             self._shares.append(share)
-        return share.node.actor.work.remote(self._sent, share.order)
+        return share.node.actor.work.remote(self._models_in_store, share.order)
 
-    def _received(self, share: Share, call: Any) -> Outcome | None:
+    def _receive(self, share: Share, call: Any) -> Outcome | None:
         """The outcome of a share; None if its node is lost."""
         try:
             outcome = _result(share.node, call)
         except RayError as error:
-            outcome = Failure(_first_line(error), lost=True)
+            outcome = Failure(_first_line(error), node_lost=True)
         if isinstance(outcome, Failure):
-            if not outcome.lost:
+            if not outcome.node_lost:
                 raise EngineError(outcome.message, outcome.details)
             if share in self._shares:
                 self._shares.remove(share)
-            self._lose(share.node, outcome.message, share.at)
+            self._lose(share.node, outcome.message, share.job_positions)
             return None
         return outcome
 
-    def _lose(self, node: Node, why: str, at: Sequence[int]) -> None:
-        """Use a node no more, and say which clients run elsewhere."""
+    def _lose(self, node: Node, failure: str, positions: Sequence[int]) -> None:
+        """Use a node no more, and note which clients run elsewhere."""
         with suppress(Exception):
             ray.kill(node.actor)
-        self._why, self.nodes = why, [other for other in self.nodes if other is not node]
+        self.nodes = [other for other in self.nodes if other is not node]
         if not self.nodes:
             raise EngineError(
-                f"no node of the Ray cluster is left; the last was {node.name}: {why}"
+                f"no node of the Ray cluster is left; the last was {node.name}: {failure}"
             )
-        clients = tuple(
-            sorted({client for i in at for one in self._jobs[i] for client in _clients(one)})
-        )
-        self._say(clients, f"{_named(node)} was lost: {why}; its clients run on the others")
+        clients: set[Client] = set()
+        for position in positions:
+            clients.update(*map(_clients, self._jobs[position]))
+        text = f"{_full_name(node)} was lost: {failure}; its clients run on the others"
+        self._add_note(tuple(sorted(clients)), text)
 
-    def _say(self, clients: tuple[Client, ...], text: str) -> None:
-        self._said.append(Note(kind="node", effect="warns", clients=clients, text=text))
+    def _add_note(self, clients: tuple[Client, ...], text: str) -> None:
+        self._notes.append(Note(kind="node", effect="warns", clients=clients, text=text))
 
     # -- shares
     # -------------------------------------------------------------------------------------------------------
 
-    def _cut(self, at: Sequence[int]) -> list[Share]:
+    def _shares_of(self, positions: Sequence[int]) -> list[Share]:
         """Divide jobs among the nodes, each the next one that would end first; always in the same way."""
-        shares: list[list[int]] = [[] for _ in self.nodes]
-        for i, node in divided(
-            [self._cost(self._jobs[i]) for i in at], [node.processes for node in self.nodes]
-        ):
-            shares[node].append(at[i])
-        return [
-            self._share(node, tuple(share))
-            for node, share in zip(self.nodes, shares, strict=True)
-            if share
-        ]
+        positions_of_nodes: list[list[int]] = [[] for _ in self.nodes]
+        costs = [self._cost(self._jobs[position]) for position in positions]
+        speeds = [node.processes for node in self.nodes]
+        for job, node_number in divided(costs, speeds):
+            positions_of_nodes[node_number].append(positions[job])
+        shares = []
+        for node, positions_of_node in zip(self.nodes, positions_of_nodes, strict=True):
+            if positions_of_node:
+                shares.append(self._share(node, tuple(positions_of_node)))
+        return shares
 
-    def _cost(self, job: Sequence[Any]) -> int:
+    def _cost(self, job: Sequence[PlacedOrder | Test]) -> int:
         """Number of examples of a job."""
-        return sum(len(one) if isinstance(one, Test) else self._examples(one.order) for one in job)
+        cost = 0
+        for work in job:
+            cost += len(work) if isinstance(work, Test) else self._examples(work.order)
+        return cost
 
     def _examples(self, order: Order) -> int:
         """Number of training examples of an order; a half has half of them."""
-        step = self._here.world.step(order.round + 1)
-        data = self._here.data(order.client, order.task.holdout.share, step)
+        step = self._server_worker.world.step(order.round + 1)
+        data = self._server_worker.data(order.client, order.task.holdout.share, step)
         return len(data.train) // (1 if order.half is None else 2)
 
-    def _share(self, node: Node, at: tuple[int, ...]) -> Share:
+    def _share(self, node: Node, positions: tuple[int, ...]) -> Share:
         """A node's share, with slots and rows numbered anew."""
         assert self._models is not None
-        jobs, k = [self._jobs[i] for i in at], len(self._models)
-        slots = sorted({slot for job in jobs for one in job for slot in _slots(one)})
-        rows = sorted({row for job in jobs for one in job for row in _rows(one) if row >= k})
-        slot, row = (
-            {old: new for new, old in enumerate(slots)},
-            {old: k + new for new, old in enumerate(rows)},
-        )
-        renamed = [[_renumbered(one, slot, row) for one in job] for job in jobs]
-        extra = torch.stack([self._personal[old - k] for old in rows]) if rows else self._models[:0]
-        # Tests have no slots; of the orders of an exchange, all have sketches or none.
-        sketch = jobs[0][0].order.sketch_numbers if slots else 0
-        held = sum(other.node is node for other in self._shares)
+        jobs = [self._jobs[position] for position in positions]
+        model_count = len(self._models)
+        # The slots that the jobs write, and the rows of single clients that they read. They get the
+        # numbers from 0, and those behind the models, in the node's own matrices.
+        slots: set[int] = set()
+        personal_rows: set[int] = set()
+        for job in jobs:
+            for work in job:
+                slots.update(_slots(work))
+                personal_rows.update(row for row in _rows(work) if row >= model_count)
+        sorted_slots = sorted(slots)
+        sorted_rows = sorted(personal_rows)
+        node_slots = {slot: node_slot for node_slot, slot in enumerate(sorted_slots)}
+        node_rows = {row: node_row for node_row, row in enumerate(sorted_rows, model_count)}
+        node_jobs = []
+        for job in jobs:
+            node_jobs.append([_renumbered(work, node_slots, node_rows) for work in job])
+        sent_rows = self._models[:0]
+        if sorted_rows:
+            sent_rows = torch.stack([self._personal_rows[row - model_count] for row in sorted_rows])
+        earlier_orders = sum(share.node is node for share in self._shares)
         node_order = NodeOrder(
-            renamed, extra.numpy(), len(slots), sketch, self._stay, self._stay and held > 0
+            node_jobs,
+            sent_rows.numpy(),
+            slots=len(sorted_slots),
+            # Tests have no slots; of the orders of an exchange, all have sketches or none.
+            sketch=jobs[0][0].order.sketch_numbers if sorted_slots else 0,
+            updates_stay=self._updates_stay,
+            keeps_earlier=self._updates_stay and earlier_orders > 0,
         )
-        return Share(node, at, tuple(slots), node_order, held)
+        return Share(node, positions, tuple(sorted_slots), node_order, earlier_orders)
 
-    def _take(self, share: Share, outcome: Outcome) -> None:
+    def _store_outcome(self, share: Share, outcome: Outcome) -> None:
         """Write what a node sent to the matrices of this process."""
-        replies, sketches = self._here.replies, self._here.sketches
-        for placed, result in _results(outcome.results):
+        worker = self._server_worker
+        for placed, result in _training_results(outcome.results):
             slot = share.slots[placed.slot]
-            if not (result.trained or placed.order.beside_halves or self._stay):
-                replies[slot] = 0.0  # clears the row of an earlier exchange
-            if placed.slot in outcome.kept:
-                keep_mask = self._here.wire.layout.mask(placed.order.task.local_layers)
-                replies[slot, keep_mask] = torch.from_numpy(outcome.kept[placed.slot].copy())
-        for slot, row in outcome.rows.items():
-            replies[share.slots[slot]] = torch.from_numpy(row.copy())
+            if not (result.trained or placed.order.beside_halves or self._updates_stay):
+                # Clear the row of an earlier exchange.
+                worker.replies[slot] = 0.0
+            if placed.slot in outcome.kept_layers:
+                keep_mask = worker.wire.layout.mask(placed.order.task.local_layers)
+                kept_values = outcome.kept_layers[placed.slot].copy()
+                worker.replies[slot, keep_mask] = torch.from_numpy(kept_values)
+        for node_slot, row in outcome.rows.items():
+            worker.replies[share.slots[node_slot]] = torch.from_numpy(row.copy())
         if share.order.sketch:
-            sketches[list(share.slots)] = torch.from_numpy(outcome.sketches.copy())
-        self._extents.update({share.slots[slot]: one for slot, one in outcome.extents.items()})
+            worker.sketches[list(share.slots)] = torch.from_numpy(outcome.sketches.copy())
+        for node_slot, update_extent in outcome.extents.items():
+            self._extents[share.slots[node_slot]] = update_extent
 
     # -- updates that stay
     # --------------------------------------------------------------------------------------------
@@ -768,7 +816,7 @@ class Cluster:
 
     def pair(self, first: int, second: int) -> None:
         """See :class:`.pool.Remote`."""
-        self._pairs[first] = second
+        self._second_half_of[first] = second
 
     def add_means(
         self,
@@ -778,61 +826,72 @@ class Cluster:
         groups: Sequence[Sequence[int]],
     ) -> None:
         """See :class:`.pool.Remote`. Updates of a node that is lost are made again on the others."""
-        counted = {
-            slot: (float(amount), tuple(each), 1)
-            for slot, amount, each in zip(slots, amounts, groups, strict=True)
-        }
-        for (
-            first,
-            second,
-        ) in self._pairs.items():  # the mean of both halves: each counts with half the weight
-            if first in counted:
-                amount, each, _ = counted[first]
-                counted |= {first: (amount / 2, each, 1), second: (amount / 2, each, 0)}
-        found: list[tuple[Share, tuple[list[int], np.ndarray, np.ndarray]]] = []
-        waiting = list(self._shares)
-        while waiting:
-            calls = [(share, self._reduced(share, counted)) for share in waiting]
-            waiting = []
+        counted = self._counted_updates(slots, amounts, groups)
+        # Each node averages its updates. Lost nodes are replaced until all shares are averaged.
+        node_means: list[tuple[Share, tuple[list[int], np.ndarray, np.ndarray]]] = []
+        open_shares = list(self._shares)
+        while open_shares:
+            calls = [(share, self._average(share, counted)) for share in open_shares]
+            open_shares = []
             for share, call in calls:
+                if call is None:
+                    continue
                 try:
-                    found += [] if call is None else [(share, _result(share.node, call))]
+                    node_means.append((share, _result(share.node, call)))
                 except RayError as error:
-                    waiting += self._again(share, _first_line(error))
-        for share, (there, rows, weights) in sorted(found, key=lambda one: one[0].slots):
-            for group, mean, weight in zip(there, rows, weights, strict=True):
-                heard = sum(
-                    counted[slot][2]
-                    for slot in share.slots
-                    if slot in counted and group in counted[slot][1]
-                )
-                means.join(group, torch.from_numpy(mean.copy()), float(weight), heard)
+                    open_shares += self._run_again(share, _first_line(error))
+        # Always in the same order, whichever node was first.
+        for share, (groups_there, rows, weights) in sorted(
+            node_means, key=lambda of_share: of_share[0].slots
+        ):
+            for group, mean, weight in zip(groups_there, rows, weights, strict=True):
+                reply_count = 0
+                for slot in share.slots:
+                    if slot in counted and group in counted[slot].groups:
+                        reply_count += counted[slot].replies
+                means.join(group, torch.from_numpy(mean.copy()), float(weight), reply_count)
 
-    def _reduced(
-        self, share: Share, counted: Mapping[int, tuple[float, tuple[int, ...], int]]
-    ) -> Any:
+    def _counted_updates(
+        self, slots: Sequence[int], amounts: np.ndarray, groups: Sequence[Sequence[int]]
+    ) -> dict[int, CountedUpdate]:
+        """How the update of each slot counts; of both halves of a client's data, each with half the weight."""
+        counted = {}
+        for slot, amount, groups_of_update in zip(slots, amounts, groups, strict=True):
+            counted[slot] = CountedUpdate(float(amount), tuple(groups_of_update), 1)
+        for first, second in self._second_half_of.items():
+            if first in counted:
+                half = replace(counted[first], amount=counted[first].amount / 2)
+                counted[first] = replace(half, replies=1)
+                counted[second] = replace(half, replies=0)
+        return counted
+
+    def _average(self, share: Share, counted: Mapping[int, CountedUpdate]) -> Any:
         """The call that averages the updates of a share; None if none of them counts."""
-        at = [(there, slot) for there, slot in enumerate(share.slots) if slot in counted]
-        if not any(counted[slot][1] for _, slot in at):
+        node_slots = []
+        factors = []
+        updates = []
+        for node_slot, slot in enumerate(share.slots):
+            if slot in counted:
+                node_slots.append(node_slot)
+                factors.append(self._factors.get(slot, 1.0))
+                updates.append(counted[slot])
+        if not any(update.groups for update in updates):
             return None
-        factors = [self._factors.get(slot, 1.0) for _, slot in at]
-        weights, groups = (
-            np.array([counted[slot][0] for _, slot in at]),
-            [counted[slot][1] for _, slot in at],
-        )
+        amounts = np.array([update.amount for update in updates])
+        groups = [update.groups for update in updates]
         return share.node.actor.reduce.remote(
-            share.held, [there for there, _ in at], factors, weights, groups
+            share.order_number, node_slots, factors, amounts, groups
         )
 
-    def _again(self, share: Share, why: str) -> list[Share]:
+    def _run_again(self, share: Share, failure: str) -> list[Share]:
         """Carry out a share of a lost node on the others; the new shares. Its results are known already."""
         self._shares.remove(share)
         if share.node in self.nodes:
-            self._lose(share.node, why, share.at)
-        before = len(self._shares)
-        for _ in self._carried_out(share.at):
+            self._lose(share.node, failure, share.job_positions)
+        earlier_shares = len(self._shares)
+        for _ in self._run_shares(share.job_positions):
             pass
-        return self._shares[before:]
+        return self._shares[earlier_shares:]
 
 
 def divided(costs: Sequence[float], speeds: Sequence[float]) -> Iterator[tuple[int, int]]:
@@ -850,25 +909,27 @@ def divided(costs: Sequence[float], speeds: Sequence[float]) -> Iterator[tuple[i
         [(0, 0), (1, 1), (2, 1), (3, 0)]
     """
     loads = [0.0] * len(speeds)
-    for i, cost in enumerate(costs):
-        node = min(range(len(speeds)), key=lambda n: ((loads[n] + cost) / speeds[n], n))
+    for job, cost in enumerate(costs):
+        end_times = [(load + cost) / speed for load, speed in zip(loads, speeds, strict=True)]
+        node = end_times.index(min(end_times))
         loads[node] += cost
-        yield i, node
+        yield job, node
 
 
 def _obstacle(node: Node, call: Any) -> str | None:
     """Return why a node was lost before it began, or None. It is an error if it does not have this version of Coterie."""
-    here = version("coterie")
+    server_version = version("coterie")
     try:
-        there = ray.get(call)
+        node_version = ray.get(call)
     except RayError as error:
         if isinstance(error, RayActorError) and not error.actor_init_failed:
             return _first_line(error)
-        hint = f"install coterie[ray] {here} there, as here"
-        raise UserError(f"{_named(node)} cannot import Coterie: {hint}") from error
-    if there != here:
+        hint = f"install coterie[ray] {server_version} there, as here"
+        raise UserError(f"{_full_name(node)} cannot import Coterie: {hint}") from error
+    if node_version != server_version:
         raise UserError(
-            f"{_named(node)} has Coterie {there}, this machine has {here}: install the same version"
+            f"{_full_name(node)} has Coterie {node_version}, this machine has {server_version}: "
+            "install the same version"
         )
     return None
 
@@ -878,53 +939,68 @@ def _result(node: Node, call: Any) -> Any:
     try:
         return ray.get(call)
     except RayTaskError as error:
-        raise EngineError(f"{_named(node)} failed: {sentence(error.cause)}", str(error)) from error
+        raise EngineError(
+            f"{_full_name(node)} failed: {sentence(error.cause)}", str(error)
+        ) from error
 
 
-def _named(node: Node) -> str:
+def _full_name(node: Node) -> str:
     return f"node {node.name} of the Ray cluster"
 
 
-def _results(
+def _with_server_orders(
+    job: Sequence[PlacedOrder | Test], node_results: Sequence[Any]
+) -> list[Any]:
+    """The results of a job with its orders as they are numbered at the server."""
+    results = []
+    for work, result in zip(job, node_results, strict=True):
+        results.append((work, result[1]) if isinstance(work, PlacedOrder) else result)
+    return results
+
+
+def _training_results(
     results: Sequence[Sequence[Any]],
 ) -> Iterator[tuple[PlacedOrder, ClientResult]]:
     """The orders and their results; nothing of tests."""
-    return (pair for result in results for pair in result if isinstance(pair, tuple))
+    for results_of_job in results:
+        for result in results_of_job:
+            if isinstance(result, tuple):
+                yield result
 
 
-def _clients(job: PlacedOrder | Test) -> tuple[Client, ...]:
+def _clients(work: PlacedOrder | Test) -> tuple[Client, ...]:
     """The clients of an order or a test."""
-    return job.clients if isinstance(job, Test) else (job.order.client,)
+    return work.clients if isinstance(work, Test) else (work.order.client,)
 
 
-def _slots(job: PlacedOrder | Test) -> list[int]:
+def _slots(work: PlacedOrder | Test) -> list[int]:
     """The slots of the reply matrix that an order writes."""
-    if isinstance(job, Test):
+    if isinstance(work, Test):
         return []
-    return [slot for slot in (job.slot, job.personal_slot) if slot is not None]
+    return [slot for slot in (work.slot, work.personal_slot) if slot is not None]
 
 
-def _rows(job: PlacedOrder | Test) -> list[int]:
+def _rows(work: PlacedOrder | Test) -> list[int]:
     """The rows of the model matrix that an order or a test reads."""
-    rows = list(job.rows)
-    if isinstance(job, PlacedOrder) and job.personal_row is not None:
-        rows.append(job.personal_row)
+    rows = list(work.rows)
+    if isinstance(work, PlacedOrder) and work.personal_row is not None:
+        rows.append(work.personal_row)
     return rows
 
 
 def _renumbered(
-    job: PlacedOrder | Test, slots: Mapping[int, int], rows: Mapping[int, int]
+    work: PlacedOrder | Test, slots: Mapping[int, int], rows: Mapping[int, int]
 ) -> PlacedOrder | Test:
     """An order or a test with the slots, and the rows of single clients, numbered anew."""
-    model_rows = tuple(rows.get(row, row) for row in job.rows)
-    if isinstance(job, Test):
-        return replace(job, rows=model_rows)
-    personal_row = job.personal_row
-    personal_slot = job.personal_slot
+    model_rows = tuple(rows.get(row, row) for row in work.rows)
+    if isinstance(work, Test):
+        return replace(work, rows=model_rows)
+    personal_row = work.personal_row
+    personal_slot = work.personal_slot
     return replace(
-        job,
+        work,
         rows=model_rows,
-        slot=slots[job.slot],
+        slot=slots[work.slot],
         personal_row=None if personal_row is None else rows.get(personal_row, personal_row),
         personal_slot=None if personal_slot is None else slots[personal_slot],
     )
