@@ -507,7 +507,8 @@ def play(
     strategy = strategy_of(method, boundary)
     with listening() as lines, a_run():
         for done in strategy.rounds(Scripted(boundary, hostile, who).grid(), rounds):
-            strategy._tell(done, Result())
+            strategy._store_metrics(done, Result())
+            strategy._log_round(done)
             if why := broken(done, who) or (unfit(done, lines) if words else None):
                 return why
     return None

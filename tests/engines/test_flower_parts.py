@@ -204,7 +204,7 @@ def stored(
     assert strategy._federated_run is not None
     with seeded(0):
         layout = Layout(tried.model())
-    run = strategy._federated_run.exchanges.run
+    run = strategy._federated_run.exchanges.own_values.run
     return ClientMemory(
         grid.contexts[FIRST + 7 * client], layout, run, client, part, since
     ).own_values_before(1000)

@@ -128,7 +128,7 @@ def test_a_superlink_that_cannot_be_reached_is_no_malformed_answer() -> None:
     grid = TolerantGrid(Broken(app_of(world(IDS)), 1))
     with pytest.raises(Gone):
         grid.pull_messages(["a"])
-    assert not grid.singly
+    assert not grid.fetches_singly
 
 
 # -- arrays

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,123 +15,33 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from torch import Tensor, nn
+from torch import Tensor
 
-from coterie.boundary import Boundary, Wire
-from coterie.core import Cohort, Federation, Method, Position, Replies, Round, Training
-from coterie.data import objective
-from coterie.data.schema import Schema
+from coterie.core import Cohort, Federation, Position, Replies, Round
 from coterie.data.world import World
 from coterie.engines.clock import Clock
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import GridExchanges
+from coterie.engines.flower.federation import FederationSettings
 from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST
 from coterie.engines.flower.nodes import (
-    Identity,
     Messenger,
     NodeMemory,
     Nodes,
-    Waiting,
 )
+from coterie.engines.flower.own_values import OwnValues
 from coterie.engines.flower.schemas import checked_memory, federation_schema
 from coterie.engines.flower.tolerant_grid import TolerantGrid, log
 from coterie.engines.membership import Roster
 from coterie.engines.plausible import Plausible
 from coterie.engines.rounds import Steps, round_steps
 from coterie.engines.workers import EngineError
-from coterie.models.layout import Layout
-from coterie.randomness import seeded
 from coterie.records.record import versions
-from coterie.robust import Robust
 from coterie.settings import SettingError
-
-APP_METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
-    "loss": ("loss", "eval_loss", "test_loss", "val_loss"),
-    "accuracy": (
-        "accuracy",
-        "eval_acc",
-        "eval_accuracy",
-        "acc",
-        "test_acc",
-        "test_accuracy",
-        "val_acc",
-        "val_accuracy",
-    ),
-}
-"""Metric -> the names that apps may use for it. The first one found in a reply counts."""
 
 MAX_WITNESSES = 5
 """Clients that are asked for the first model under a rotation. Two of them may be hostile or have
 another secret."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FederationSettings:
-    """The settings of a federation.
-
-    See :class:`~coterie.engines.flower.MethodStrategy` for the names that are not listed here.
-
-    Attributes:
-        waiting: ``timeout``, ``min_replies`` and ``grace`` of the strategy.
-        metric_names: Metric -> the names that apps use for it.
-        wire: The wire between clients and server.
-        other_tensors: Tensors of the net's state dict that are not part of a row.
-
-    Raises:
-        SettingError: Method and boundary do not fit together, or the boundary has a secret.
-    """
-
-    method: Method[Any]
-    model: Callable[[], nn.Module]
-    training: Training
-    nodes: int
-    wait: float
-    waiting: Waiting
-    identity: Identity
-    patience: int
-    seed: int
-    eval_every: int
-    metric_names: Mapping[str, Sequence[str]]
-    boundary: Boundary
-    robust: Robust = field(default_factory=Robust)
-    schema: Schema | None = None
-    wire: Wire = field(init=False)
-    other_tensors: messages.OtherTensors = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.boundary.check_method(self.method)
-        if self.boundary.secret is not None:
-            raise SettingError(
-                "Boundary.secret must be none in the server's strategy, got one: only the clients may know it"
-            )
-        with seeded(0):
-            module = self.model()
-        layout = Layout(module)
-        object.__setattr__(self, "wire", Wire(self.boundary, layout, self.seed))
-        object.__setattr__(self, "other_tensors", messages.OtherTensors.of(module, layout))
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of the net's parameters in a row."""
-        return self.wire.layout
-
-    @property
-    def main_metric(self) -> str:
-        """The main metric: the first one whose names were given, besides the loss; the accuracy if none or it was."""
-        configured_metrics = [
-            metric
-            for metric, app_names in self.metric_names.items()
-            if APP_METRIC_NAMES.get(metric) != app_names and metric != "loss"
-        ]
-        if not configured_metrics or "accuracy" in configured_metrics:
-            return "accuracy"
-        return configured_metrics[0]
-
-    @property
-    def better(self) -> str:
-        """Whether a greater or a smaller value of the main metric is better; greater if it has a name of the user's own."""
-        metric = objective.METRICS.get(self.main_metric)
-        return "greater" if metric is None else metric.better
 
 
 class FederatedRun:
@@ -179,11 +89,11 @@ class FederatedRun:
         self.roster = roster
         self.sealed_models: dict[int, Tensor] = {}
         memory = memory or NodeMemory()
-        self.messenger = Messenger(grid)
+        messenger = Messenger(grid)
         identity = settings.identity.continued(memory.owners, memory.nodes)
         roster_names = roster.client_names if roster else {}
         self.nodes = Nodes(
-            self.messenger,
+            messenger,
             settings.waiting,
             identity,
             clients_before=memory.nodes,
@@ -196,22 +106,15 @@ class FederatedRun:
         online_clients = self.nodes.wait_for_clients(settings.nodes, settings.wait, log.info)
         online_clients = self._with_common_schema(online_clients)
         self.exchanges = GridExchanges(
-            messenger=self.messenger,
-            wire=settings.wire,
-            training=settings.training,
-            seed=settings.seed,
+            settings=settings,
             nodes=self.nodes,
-            rest=settings.other_tensors,
-            waiting=settings.waiting,
-            names=settings.metric_names,
-            method=settings.method.name,
-            online=online_clients,
-            patience=settings.patience,
-            robust=settings.robust,
+            own_values=OwnValues(
+                run=memory.run,
+                stored_exchanges={part: dict(stored) for part, stored in memory.layers.items()},
+                ended=dict(memory.ended),
+            ),
             configs=configs,
-            run=memory.run,
-            layers={part: dict(of_part) for part, of_part in memory.layers.items()},
-            ended=dict(memory.ended),
+            online=online_clients,
             measured=Plausible.of_objective(roster.objective)
             if isinstance(roster, World)
             else None,
@@ -396,7 +299,7 @@ class FederatedRun:
             main=self.settings.main_metric,
         )
         self.position = finished_round.position
-        self.exchanges.round_stored()
+        self.exchanges.own_values.round_stored()
         return self.last
 
     def _train_messages(self) -> list[Message]:
@@ -447,13 +350,13 @@ class FederatedRun:
     def memory(self) -> NodeMemory:
         """The server's knowledge of the nodes, which a run needs to continue, besides the position."""
         nodes = self.nodes
-        exchanges = self.exchanges
+        own_values = self.exchanges.own_values
         return NodeMemory(
-            run=exchanges.run,
+            run=own_values.run,
             nodes={**nodes.clients_before, **nodes.client_of_node},
-            layers={part: dict(of_part) for part, of_part in exchanges.layers.items()},
+            layers={part: dict(stored) for part, stored in own_values.stored_exchanges.items()},
             owners=dict(nodes.identity.owners),
             names=dict(nodes.client_names),
-            ended=dict(exchanges.ended),
+            ended=dict(own_values.ended),
             schema=None if nodes.schema is None else nodes.schema.to_json(),
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coterie.core import Position, Round
 from coterie.data.scenario import FEDERATION
-from coterie.engines.flower.federated_run import FederationSettings
+from coterie.engines.flower.federation import FederationSettings
 from coterie.engines.flower.messages import OtherTensors
 from coterie.engines.flower.nodes import NodeMemory
 from coterie.engines.flower.schemas import checked_memory

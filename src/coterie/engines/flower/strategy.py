@@ -24,7 +24,8 @@ from coterie.boundary import Boundary
 from coterie.core import Assignment, Cohort, Method, Position, Round, Training
 from coterie.data.schema import Schema, checked
 from coterie.engines.flower import messages
-from coterie.engines.flower.federated_run import APP_METRIC_NAMES, FederatedRun, FederationSettings
+from coterie.engines.flower.federated_run import FederatedRun
+from coterie.engines.flower.federation import APP_METRIC_NAMES, FederationSettings
 from coterie.engines.flower.limited import LimitLog
 from coterie.engines.flower.nodes import (
     CLAIMED,

@@ -1,0 +1,126 @@
+"""What the server knows of the values that clients store for themselves: layers that stay at them, and personal models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from coterie.core import Client, Note, Plan, Task
+from coterie.training import ClientResult
+
+
+@dataclass
+class OwnValues:
+    """Which own values the clients and their nodes have.
+
+    Attributes:
+        run: Name of the run, under which clients store their values, see
+            :class:`.nodes.NodeMemory`.
+        stored_exchanges: Name of a part of the plan -> client -> the exchange after which it last
+            stored values.
+        layers_of_nodes: Node -> name of a part -> the own layers that it is known to have, which
+            need not be sent.
+        ended: Name of a part that ended -> the exchange from which on own values of it count again.
+        ending: The same for parts that ended in this round. Clients delete their values only when
+            the round is stored.
+    """
+
+    run: str = ""
+    stored_exchanges: dict[str, dict[Client, int]] = field(default_factory=dict)
+    layers_of_nodes: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    ending: dict[str, int] = field(default_factory=dict)
+
+    def layers_of(self, node: int, part: str) -> tuple[str, ...]:
+        """Return the own layers of a part of the plan that a node is known to have."""
+        return self.layers_of_nodes.get(node, {}).get(part, ())
+
+    def first_valid_exchange(self, part: str) -> int:
+        """Return the exchange from which on own values of a part count: the one after it last ended."""
+        first_exchange = 0
+        for ends in (self.ended, self.ending):
+            for ended_part, exchange in ends.items():
+                if _belongs_to(part, ended_part):
+                    first_exchange = max(first_exchange, exchange)
+        return first_exchange
+
+    def update(
+        self,
+        part: str,
+        plan: Plan,
+        results: Mapping[Client, ClientResult],
+        exchange: int,
+        node_of: Callable[[Client], int],
+        clients_report: bool,
+    ) -> Iterator[Note]:
+        """Update which clients have stored own values after an exchange.
+
+        Args:
+            part: The name of the part of the plan.
+            plan: The part.
+            results: Client -> its result, for clients whose replies count.
+            exchange: Number of the exchange.
+            node_of: Returns the node of a client.
+            clients_report: Whether clients report from which own values they started.
+
+        Yields:
+            A note for each client that started from other own values than expected.
+        """
+        exchanges_of_part = self.stored_exchanges.setdefault(part, {})
+        for client, task in plan.tasks.items():
+            layers_of_node = self.layers_of_nodes.setdefault(node_of(client), {})
+            if client not in results:
+                # It may return without its layers.
+                layers_of_node.pop(part, None)
+                continue
+            if not _stores_values(task):
+                continue
+            uses_personal_model = task.personal is not None and task.personal.start == "own"
+            stored_at = results[client].stored_at
+            expected = exchanges_of_part.get(client, -1)
+            uses_values = bool(task.local_layers) or uses_personal_model
+            if clients_report and uses_values and stored_at != expected:
+                text = _lost_values(client, bool(task.local_layers), stored_at, expected)
+                yield Note(kind="node", effect="warns", clients=(client,), text=text)
+            layers_of_node[part] = task.local_layers
+            exchanges_of_part[client] = exchange
+        if not exchanges_of_part:
+            del self.stored_exchanges[part]
+
+    def end_parts(self, ended_parts: Iterable[str], exchange: int) -> None:
+        """Note that own values of some parts, stored up to an exchange, do not count any more."""
+        for ended_part in ended_parts:
+            self.ending[ended_part] = exchange + 1
+            for part in [part for part in self.stored_exchanges if _belongs_to(part, ended_part)]:
+                del self.stored_exchanges[part]
+                for layers_of_node in self.layers_of_nodes.values():
+                    layers_of_node.pop(part, None)
+
+    def round_stored(self) -> None:
+        """Note that a round has ended: no server continues before it, so clients may delete what ended in it."""
+        self.ended |= self.ending
+        self.ending = {}
+
+
+def _belongs_to(part: str, whole: str) -> bool:
+    """Whether a part of a plan is another one or lies in it: names are paths."""
+    return f"{part}/".startswith(f"{whole}/")
+
+
+def _stores_values(task: Task) -> bool:
+    """Whether a client stores own values after a task."""
+    keeps_layers = bool(task.local_layers) and task.trains and not task.gradient
+    return task.personal is not None or keeps_layers
+
+
+def _lost_values(client: Client, has_layers: bool, stored_at: int, expected: int) -> str:
+    """The sentence about a client with other own values than it should have, by exchanges or -1."""
+    values = "layers" if has_layers else "personal model"
+    pronoun = "those" if has_layers else "that"
+    should_have = f"no {values} of its own"
+    if expected >= 0:
+        should_have = f"its {values} of exchange {expected}"
+    has = "none, and starts anew"
+    if stored_at >= 0:
+        has = f"{pronoun} of exchange {stored_at}"
+    return f"client {client} should have {should_have}, but has {has}"
