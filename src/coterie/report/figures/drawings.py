@@ -330,7 +330,6 @@ def _scores(run: Gathered, metric: str) -> Figure:
 
 def _values_by_round(run: Gathered, metric: str) -> dict[ClientId, dict[int, float]]:
     """Return client -> round -> its value of a metric."""
-    # Position i of a round is round i + 1.
     tests_of_client = client_tests(run.lines)
     client_values: dict[ClientId, dict[int, float]] = {}
     for client in run.clients:
@@ -338,6 +337,7 @@ def _values_by_round(run: Gathered, metric: str) -> dict[ClientId, dict[int, flo
         for index, entry in tests_of_client.get(client, {}).items():
             value = entry.get(metric)
             if value is not None:
+                # Rounds are numbered from 1.
                 value_of_round[index + 1] = value
         client_values[client] = value_of_round
     return client_values
@@ -347,7 +347,6 @@ def _honest_values(
     run: Gathered, client_values: Mapping[ClientId, Mapping[int, float]]
 ) -> dict[int, dict[int, list[float]]]:
     """Return node -> round -> the values of the honest clients that were members then."""
-    # The groups' scores are those of honest clients.
     adversaries = set(run.facts.get("adversaries", ()))
     group_values: dict[int, dict[int, list[float]]] = {}
     for client, nodes in zip(run.clients, run.members, strict=True):

@@ -114,10 +114,10 @@ def document_of(page_runs: Sequence[PageRun]) -> dict[str, Any]:
             for seed in sorted(method.trials):
                 run_dir = method.trials[seed].summary["run_dir"]
                 rank_of_run.setdefault(run_dir, len(rank_of_run))
-    name_of_folder = labels([run.folder for run in page_runs])
+    run_names = labels([run.folder for run in page_runs])
     # Runs that no contest could compare come last.
     ranked = sorted(
-        zip(name_of_folder, page_runs, strict=True),
+        zip(run_names, page_runs, strict=True),
         key=lambda named_run: rank_of_run.get(named_run[1].run_dir, len(rank_of_run)),
     )
     run_entries = []
