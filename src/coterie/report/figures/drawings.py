@@ -316,11 +316,12 @@ def _scores(run: Gathered, metric: str) -> Figure:
             _draw_band(axes, looks, node, values_by_round)
         _draw_group(axes, run, looks, node, values_by_round, pooled_by_round)
     # 3. The rounds in which groups changed.
-    changes = sorted({round for round, _, note in run.notes if len(note["parts"]) > 1})
-    if len(changes) <= MAX_SINGLE_ITEMS:
-        for round in changes:
+    divisions = [placed_note for placed_note in run.notes if len(placed_note.note["parts"]) > 1]
+    rounds_of_change = sorted({placed_note.round for placed_note in divisions})
+    if len(rounds_of_change) <= MAX_SINGLE_ITEMS:
+        for round in rounds_of_change:
             # The legend names the first line only.
-            label = "groups changed" if round == changes[0] else None
+            label = "groups changed" if round == rounds_of_change[0] else None
             axes.axvline(round, color="black", linestyle=":", linewidth=0.7, label=label, zorder=1)
     axes.set_ylabel(metric)
     over_rounds(axes, len(run.lines))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -29,8 +29,20 @@ from coterie.report.summary import agreement_at
 
 Chart = dict[str, Any]
 
-PlacedNumbers = tuple[int, int, Mapping[str, Any]]
-"""Round, node of the group (or -1 for several groups together), and numbers by their keys."""
+
+class PlacedNumbers(NamedTuple):
+    """Numbers of a note, with its place in a run.
+
+    Attributes:
+        round: The round of the note.
+        node: The group that it is about, or -1 for several groups together.
+        numbers: The numbers by their keys.
+    """
+
+    round: int
+    node: int
+    numbers: Mapping[str, Any]
+
 
 MAX_GROUPS_IN_CHART = 12
 """The greatest number of groups in a chart; those with the most points are shown."""
@@ -67,7 +79,7 @@ def charts(
             of a drift.
     """
     # Notes about a single client have no numbers of groups.
-    notes_of_groups = [placed for placed in notes if len(placed.note["clients"]) > 1]
+    notes_of_groups = [placed_note for placed_note in notes if len(placed_note.note["clients"]) > 1]
     all_charts = [
         *_agreement_charts(world or {}, lines),
         *_criterion_charts(notes_of_groups),
@@ -110,16 +122,17 @@ def _criterion_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each criterion of these notes."""
     # Name of a criterion -> the criterion in each note that has it.
     criteria: dict[str, list[PlacedNumbers]] = {}
-    for round, node, note in notes:
-        for criterion in note["criteria"]:
-            criteria.setdefault(criterion["name"], []).append((round, node, criterion))
+    for placed_note in notes:
+        for criterion in placed_note.note["criteria"]:
+            placed_criterion = PlacedNumbers(placed_note.round, placed_note.node, criterion)
+            criteria.setdefault(criterion["name"], []).append(placed_criterion)
     for criterion_name, placed_criteria in criteria.items():
         yield _criterion_chart(criterion_name, placed_criteria)
 
 
 def _criterion_chart(criterion_name: str, placed_criteria: Sequence[PlacedNumbers]) -> Chart:
     """Draw a criterion's value for every group, and its bound as a level, or as a curve if it varies."""
-    criteria = [criterion for _, _, criterion in placed_criteria]
+    criteria = [placed_criterion.numbers for placed_criterion in placed_criteria]
     newest = criteria[-1]
     bound_name = newest["setting"] or "bound"
     # A level is one line for all rounds; only a bound that never changes can be one.
@@ -166,11 +179,13 @@ def _dendrogram_charts(
     """Draw the clusterings of a method with a linkage: its distances, or 1 minus its cosines."""
     if "linkage" not in method:
         return
-    for round, _, note in notes:
-        if not note["similarity"]:
+    for placed_note in notes:
+        if not placed_note.note["similarity"]:
             continue
+        # Rounds are numbered from 1.
+        line = lines[placed_note.round - 1]
         try:
-            clients, matrices = load(folder, lines[round - 1], note)
+            clients, matrices = load(folder, line, placed_note.note)
         except DamagedError:
             # The page says how many files cannot be read.
             continue
@@ -180,7 +195,7 @@ def _dendrogram_charts(
             continue
         # Clients that were not compared have no distance.
         if np.isfinite(matrix).all():
-            yield _dendrogram_chart(method, round, clients, matrix)
+            yield _dendrogram_chart(method, placed_note.round, clients, matrix)
 
 
 def _dendrogram_chart(
@@ -220,13 +235,15 @@ def five_digits(value: float) -> float:
 def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw a chart for each further number that notes have in at least two rounds."""
     rounds_with_number: dict[str, set[int]] = {}
-    for round, _, note in notes:
-        for quantity, number in note["numbers"].items():
+    for placed_note in notes:
+        for quantity, number in placed_note.note["numbers"].items():
             if number is not None:
-                rounds_with_number.setdefault(quantity, set()).add(round)
+                rounds_with_number.setdefault(quantity, set()).add(placed_note.round)
     several_times = [quantity for quantity, rounds in rounds_with_number.items() if len(rounds) > 1]
-    # The numbers of all notes, by round and group.
-    placed_numbers = [(round, node, note["numbers"]) for round, node, note in notes]
+    placed_numbers = []
+    for placed_note in notes:
+        numbers = placed_note.note["numbers"]
+        placed_numbers.append(PlacedNumbers(placed_note.round, placed_note.node, numbers))
     for quantity in several_times[:MAX_FURTHER_CHARTS]:
         series = _group_series(placed_numbers, {quantity: quantity})
         yield _chart(quantity, "A number of the method's notes.", series)
@@ -234,24 +251,25 @@ def _number_charts(notes: PlacedNotes) -> Iterable[Chart]:
 
 def _client_value_charts(notes: PlacedNotes) -> Iterable[Chart]:
     """Draw the least, the mean and the greatest of the clients' values in notes of at least two rounds."""
-    values_by_round: dict[str, dict[int, list[float]]] = {}
-    for round, _, note in notes:
-        for quantity, value_of_client in note["values"].items():
+    values_of_quantity: dict[str, dict[int, list[float]]] = {}
+    for placed_note in notes:
+        for quantity, value_of_client in placed_note.note["values"].items():
             # Which model a client took, and its loss with one of several models, are no quantities
             # whose mean over clients says something.
             if quantity == "model" or quantity.rpartition(" ")[2].isdecimal():
                 continue
             values = [value for value in value_of_client.values() if value is not None]
             if values:
-                values_by_round.setdefault(quantity, {}).setdefault(round, []).extend(values)
+                by_round = values_of_quantity.setdefault(quantity, {})
+                by_round.setdefault(placed_note.round, []).extend(values)
     several_times = [
-        quantity for quantity, by_round in values_by_round.items() if len(by_round) > 1
+        quantity for quantity, by_round in values_of_quantity.items() if len(by_round) > 1
     ]
     for quantity in several_times[:MAX_FURTHER_CHARTS]:
         yield _chart(
             f"{quantity} of the clients",
             "Over the clients that answered.",
-            _extremes_and_mean(values_by_round[quantity]),
+            _extremes_and_mean(values_of_quantity[quantity]),
             axis_label=quantity,
         )
 
@@ -318,7 +336,7 @@ def _group_series(
         minimum: Smaller numbers are replaced by this one; None to keep them.
     """
     # If most numbers are about several groups together, all are drawn as one series.
-    num_about_several = sum(node < 0 for _, node, _ in placed_numbers)
+    num_about_several = sum(placed.node < 0 for placed in placed_numbers)
     joins_groups = 2 * num_about_several > len(placed_numbers)
     points_of_series: dict[tuple[int, str], list[list[float]]] = {}
     for round, node, numbers in placed_numbers:
