@@ -66,9 +66,10 @@ class Moments:
     @classmethod
     def of(cls, a: np.ndarray, b: np.ndarray) -> Moments:
         """Return the sums of n clients: rows ``(n, k)`` of their first and second halves, in float64."""
-        mean, noise = (a + b) / 2, (a - b) / 2
+        updates = (a + b) / 2
+        noise = (a - b) / 2
         fourth = float(((noise**2).sum(axis=1) ** 2).sum())
-        return cls(len(a), mean.sum(axis=0), mean.T @ mean, noise.T @ noise, fourth)
+        return cls(len(a), updates.sum(axis=0), updates.T @ updates, noise.T @ noise, fourth)
 
     def vector(self) -> np.ndarray:
         """Return all sums as one vector of :func:`length` numbers; vectors of clients add up to the vector of their group."""
@@ -90,7 +91,11 @@ class Moments:
             )
         total, products, noise = np.split(vector[2:], [k, k + k * (k + 1) // 2])
         return cls(
-            float(vector[0]), total, _symmetric(products, k), _symmetric(noise, k), float(vector[1])
+            count=float(vector[0]),
+            total=total,
+            products=_symmetric(products, k),
+            noise=_symmetric(noise, k),
+            fourth=float(vector[1]),
         )
 
     def __add__(self, other: Moments) -> Moments:
@@ -113,10 +118,11 @@ def length(k: int) -> int:
     return 2 + k + k * (k + 1)
 
 
-def _symmetric(upper: np.ndarray, k: int) -> np.ndarray:
-    out = np.zeros((k, k))
-    out[np.triu_indices(k)] = upper
-    return out + np.triu(out, 1).T
+def _symmetric(upper_triangle: np.ndarray, k: int) -> np.ndarray:
+    """The symmetric matrix ``(k, k)`` with this upper triangle, row after row."""
+    matrix = np.zeros((k, k))
+    matrix[np.triu_indices(k)] = upper_triangle
+    return matrix + np.triu(matrix, 1).T
 
 
 def congruence_from_sums(sums: Moments) -> Congruence:
@@ -134,24 +140,40 @@ def congruence_from_sums(sums: Moments) -> Congruence:
         >>> congruence_from_sums(Moments.of(*(signal + noise))).p < 1e-5, congruence_from_sums(Moments.of(*noise)).p > 0.05
         (True, True)
     """
-    n, scatter = round(sums.count), sums.scatter
+    n = round(sums.count)
+    scatter = sums.scatter
     if n < 2:
         return Congruence(n, 0.0, 0.0, math.inf, math.inf, 1.0, None, None, 1.0)
-    observed, total, df = float(np.trace(scatter)), float(np.trace(sums.noise)), n * (n - 1)
-    share = _share(scatter, sums.noise)
-    squares = _squares(sums, share)
-    own, pairs = (1 - 1 / n) ** 2 * squares, (total**2 - squares) / n**2
-    nothing = SQUARE_ROUNDING * n * float(np.trace(sums.products) + total)
-    found = compared(observed, (1 - 1 / n) * total, own, pairs, Noise(share, df), nothing)
-    return Congruence(n, found.value, found.z, 1 / share, df, found.p, None, None, found.p)
+    # The observed spread X = tr S, and Y = (1 - 1/n) tr N, which the noise alone would give.
+    observed_spread = float(np.trace(scatter))
+    noise_level = float(np.trace(sums.noise))
+    df = n * (n - 1)
+    inverse_dimension = _inverse_dimension(scatter, sums.noise)
+    # The variance of Y has the squares of single levels, and the products of two.
+    squared_levels = _squared_levels(sums, inverse_dimension)
+    sum_of_squares = (1 - 1 / n) ** 2 * squared_levels
+    sum_of_pairs = (noise_level**2 - squared_levels) / n**2
+    rounding = SQUARE_ROUNDING * n * float(np.trace(sums.products) + noise_level)
+    excess = compared(
+        observed_spread,
+        (1 - 1 / n) * noise_level,
+        sum_of_squares,
+        sum_of_pairs,
+        Noise(inverse_dimension, df),
+        rounding,
+    )
+    effective_dimension = 1 / inverse_dimension
+    return Congruence(
+        n, excess.value, excess.z, effective_dimension, df, excess.p, None, None, excess.p
+    )
 
 
-def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = ()) -> Contrast:
+def contrast_from_sums(first: Moments, second: Moments, more: Iterable[Moments] = ()) -> Contrast:
     """Test whether two groups have the same mean signal: :func:`~coterie.clustering.contrast` from sums alone.
 
     Args:
-        one: The sums of one group, of one client or more.
-        other: Those of the other group, of sketches from the same model by the same map.
+        first: The sums of one group, of one client or more.
+        second: Those of the other group, of sketches from the same model by the same map.
         more: The sums of further groups, from which the effective dimension of the noise is
             estimated as well.
 
@@ -160,56 +182,67 @@ def contrast_from_sums(one: Moments, other: Moments, more: Iterable[Moments] = (
 
     Example:
         >>> noise = np.random.default_rng(2).normal(size=(2, 2, 5, 50))
-        >>> one, other = Moments.of(*noise[0]), Moments.of(*(1 + noise[1]))
-        >>> found = contrast_from_sums(one, other)
-        >>> found.p < 1e-6, 45 < found.distance < 55, contrast_from_sums(one, Moments.of(*noise[1])).p > 0.05
+        >>> first, second = Moments.of(*noise[0]), Moments.of(*(1 + noise[1]))
+        >>> contrast = contrast_from_sums(first, second)
+        >>> contrast.p < 1e-6, 45 < contrast.distance < 55, contrast_from_sums(first, Moments.of(*noise[1])).p > 0.05
         (True, True, True)
     """
-    groups, known = (one, other), (one, other, *more)
-    apart = one.total / one.count - other.total / other.count
-    noise = one.noise + other.noise
-    levels = [float(np.trace(group.noise)) for group in groups]
-    along = float(apart @ noise @ apart) / max(float(apart @ apart) * sum(levels), 1e-300)
-    scatter: np.ndarray = np.sum([group.scatter for group in known], axis=0)
-    share = min(max(_share(scatter, np.sum([group.noise for group in known], axis=0)), along), 1.0)
-    squares = [_squares(group, share) for group in groups]
-    expected = sum(level / group.count**2 for group, level in zip(groups, levels, strict=True))
-    own = sum(square / group.count**4 for group, square in zip(groups, squares, strict=True))
-    df = sum(round(group.count) * (round(group.count) - 1) for group in known)
-    nothing = SQUARE_ROUNDING * float(
-        sum(np.trace(group.products) for group in groups) + sum(levels)
+    groups = (first, second)
+    all_groups = (first, second, *more)
+    difference = first.total / first.count - second.total / second.count
+    squared_distance = float(difference @ difference)
+    noise_levels = [float(np.trace(group.noise)) for group in groups]
+    # The effective dimension is that of the noise of all groups, but noise along the difference
+    # counts for no less than it is.
+    noise_along = float(difference @ (first.noise + second.noise) @ difference)
+    share_along = noise_along / max(squared_distance * sum(noise_levels), 1e-300)
+    scatter: np.ndarray = np.sum([group.scatter for group in all_groups], axis=0)
+    noise: np.ndarray = np.sum([group.noise for group in all_groups], axis=0)
+    inverse_dimension = min(max(_inverse_dimension(scatter, noise), share_along), 1.0)
+    # What the noise of both means alone would give, and the squares of it for each group.
+    expected = 0.0
+    sum_of_squares = 0.0
+    for group, level in zip(groups, noise_levels, strict=True):
+        expected += level / group.count**2
+        sum_of_squares += _squared_levels(group, inverse_dimension) / group.count**4
+    df = max(sum(round(group.count) * (round(group.count) - 1) for group in all_groups), 1)
+    rounding = SQUARE_ROUNDING * float(
+        sum(np.trace(group.products) for group in groups) + sum(noise_levels)
     )
-    found = compared(
-        float(apart @ apart),
+    excess = compared(
+        squared_distance,
         expected,
-        own,
-        max(expected**2 - own, 0.0),
-        Noise(share, max(df, 1)),
-        nothing,
+        sum_of_squares,
+        max(expected**2 - sum_of_squares, 0.0),
+        Noise(inverse_dimension, df),
+        rounding,
     )
-    spread = sum(float(apart @ group.noise @ apart) / group.count**2 for group in groups)
-    return Contrast(found.value, max(found.sd, 2 * math.sqrt(spread)), found.z, max(df, 1), found.p)
+    # The standard deviation of the squared distance, if the means do differ.
+    spread = sum(float(difference @ group.noise @ difference) / group.count**2 for group in groups)
+    sd = max(excess.sd, 2 * math.sqrt(spread))
+    return Contrast(excess.value, sd, excess.z, df, excess.p)
 
 
-def _share(scatter: np.ndarray, noise: np.ndarray) -> float:
+def _inverse_dimension(scatter: np.ndarray, noise: np.ndarray) -> float:
     """``1/r``, the second mean of :mod:`~coterie.clustering.congruence`."""
-    both = float(np.trace(scatter) * np.trace(noise))
-    return (
-        min(max(float((scatter * noise).sum()) / both, MIN_SHARE), 1.0) if both > 0 else MIN_SHARE
-    )
+    traces = float(np.trace(scatter) * np.trace(noise))
+    if not traces > 0:
+        return MIN_SHARE
+    return min(max(float((scatter * noise).sum()) / traces, MIN_SHARE), 1.0)
 
 
-def _squares(sums: Moments, share: float) -> float:
+def _squared_levels(sums: Moments, inverse_dimension: float) -> float:
     """The sum of squared noise levels.
 
     The square of a level is too large on average by the factor 1 + 2/r; levels are at least as
     unequal as equal ones.
     """
-    return max(sums.fourth / (1 + 2 * share), float(np.trace(sums.noise)) ** 2 / sums.count)
+    of_equal_levels = float(np.trace(sums.noise)) ** 2 / sums.count
+    return max(sums.fourth / (1 + 2 * inverse_dimension), of_equal_levels)
 
 
-_PARTS = np.array([0.2, 0.3, 0.5, 0.2, 0.75])
-_PARTS /= np.linalg.norm(_PARTS)
+_PART_WEIGHTS = np.array([0.2, 0.3, 0.5, 0.2, 0.75])
+_PART_WEIGHTS /= np.linalg.norm(_PART_WEIGHTS)
 """Weights of count, halves, dot, square and products in an answer, each of which has norm 1 at most
 without them."""
 
@@ -237,45 +270,51 @@ class Crossed:
     @classmethod
     def of(cls, a: np.ndarray, b: np.ndarray) -> Crossed:
         """Return the sums of n clients: rows ``(n, k)`` of their first and second halves."""
-        dots, products = (a * b).sum(axis=1), a.T @ b
-        totals = np.stack([a.sum(axis=0), b.sum(axis=0)])
+        dots = (a * b).sum(axis=1)
+        products = a.T @ b
         return cls(
-            len(a), totals, float(dots.sum()), float((dots**2).sum()), (products + products.T) / 2
+            count=len(a),
+            totals=np.stack([a.sum(axis=0), b.sum(axis=0)]),
+            dot=float(dots.sum()),
+            square=float((dots**2).sum()),
+            products=(products + products.T) / 2,
         )
 
     def vector(self) -> np.ndarray:
         """Return all sums as one vector of :func:`crossed_length` numbers."""
         upper = np.triu_indices(len(self.products))
-        twice = np.where(
-            upper[0] == upper[1], 1.0, math.sqrt(2)
-        )  # then its norm is that of the whole matrix
         parts = [
             [self.count],
             self.totals.ravel() / math.sqrt(2),
             [self.dot],
             [self.square],
-            self.products[upper] * twice,
+            # With these factors the triangle has the norm of the whole matrix.
+            self.products[upper] * _triangle_factors(upper),
         ]
-        return np.concatenate(
-            [weight * np.asarray(part) for weight, part in zip(_PARTS, parts, strict=True)]
-        )
+        weighted = zip(_PART_WEIGHTS, parts, strict=True)
+        return np.concatenate([weight * np.asarray(part) for weight, part in weighted])
 
     @classmethod
     def from_vector(cls, vector: np.ndarray) -> Crossed:
         """Return the sums of a vector."""
-        k = _size(len(vector))
+        k = _sketch_size(len(vector))
+        weighted_parts = np.split(vector, np.cumsum([1, 2 * k, 1, 1]))
         count, totals, dot, square, products = (
-            part / weight
-            for weight, part in zip(
-                _PARTS, np.split(vector, np.cumsum([1, 2 * k, 1, 1])), strict=True
-            )
+            part / weight for weight, part in zip(_PART_WEIGHTS, weighted_parts, strict=True)
         )
-        upper = np.triu_indices(k)
-        products = products / np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
-        totals = totals.reshape(2, k) * math.sqrt(2)
+        upper_triangle = products / _triangle_factors(np.triu_indices(k))
         return cls(
-            float(count[0]), totals, float(dot[0]), float(square[0]), _symmetric(products, k)
+            count=float(count[0]),
+            totals=totals.reshape(2, k) * math.sqrt(2),
+            dot=float(dot[0]),
+            square=float(square[0]),
+            products=_symmetric(upper_triangle, k),
         )
+
+
+def _triangle_factors(upper: tuple[np.ndarray, ...]) -> np.ndarray:
+    """1 for each place on the diagonal of a symmetric matrix, and √2 for each above it, which stands for two."""
+    return np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
 
 
 def crossed_length(k: int) -> int:
@@ -288,7 +327,8 @@ def crossed_length(k: int) -> int:
     return 3 + 2 * k + k * (k + 1) // 2
 
 
-def _size(length: int) -> int:
+def _sketch_size(length: int) -> int:
+    """k, the numbers of a sketch, from :func:`crossed_length`."""
     return round((math.sqrt(25 + 8 * (length - 3)) - 5) / 2)
 
 
@@ -308,10 +348,16 @@ def crossed_congruence(sums: Crossed, deviation: float = 0.0) -> tuple[float, fl
         >>> crossed_congruence(Crossed.of(*(signal - 0.1 + noise)))[1] < 1e-9, crossed_congruence(Crossed.of(*noise))[1] > 0.05
         (True, True)
     """
-    n, (_, halves, dot, _, _), k = max(sums.count, 2.0), deviation / _PARTS, sums.totals.shape[1]
+    n = max(sums.count, 2.0)
+    k = sums.totals.shape[1]
+    _, noise_of_totals, noise_of_dot, _, _ = deviation / _PART_WEIGHTS
     spread = sums.dot - float(sums.totals[0] @ sums.totals[1]) / n
-    of_totals = 2 * halves**2 * (float((sums.totals**2).sum()) + 2 * k * halves**2) / n**2
-    variance = max(sums.square - sums.dot**2 / n, 0.0) + dot**2 + of_totals
+    # The variance of the spread: that of a·b between the clients, and those of the noise on Σ a·b
+    # and on the product of both totals.
+    clients_variance = max(sums.square - sums.dot**2 / n, 0.0)
+    squared_totals = float((sums.totals**2).sum()) + 2 * k * noise_of_totals**2
+    product_variance = 2 * noise_of_totals**2 * squared_totals / n**2
+    variance = clients_variance + noise_of_dot**2 + product_variance
     if variance <= 0:
         return spread, 1.0
     return spread, float(scipy.special.stdtr(n - 1, -spread / math.sqrt(variance)))
@@ -320,17 +366,18 @@ def crossed_congruence(sums: Crossed, deviation: float = 0.0) -> tuple[float, fl
 def crossed_axis(sums: Crossed) -> tuple[np.ndarray, float]:
     """Return the direction ``(k,)`` of length 1 along which the clients' signals differ most, and its variance."""
     n = max(sums.count, 2.0)
-    both = np.outer(*sums.totals)
-    values, directions = np.linalg.eigh(sums.products - (both + both.T) / 2 / n)
-    direction: np.ndarray = directions[:, -1]
-    return direction, max(float(values[-1]), 0.0) / n
+    product_of_totals = np.outer(*sums.totals)
+    scatter = sums.products - (product_of_totals + product_of_totals.T) / 2 / n
+    eigenvalues, eigenvectors = np.linalg.eigh(scatter)
+    direction: np.ndarray = eigenvectors[:, -1]
+    return direction, max(float(eigenvalues[-1]), 0.0) / n
 
 
 def axis(sums: Moments) -> np.ndarray:
     """Return the direction ``(k,)`` of length 1 along which the clients' signals differ most, without the noise's share."""
-    direction: np.ndarray = np.linalg.eigh(sums.scatter - (1 - 1 / sums.count) * sums.noise)[1][
-        :, -1
-    ]
+    signal_scatter = sums.scatter - (1 - 1 / sums.count) * sums.noise
+    _, eigenvectors = np.linalg.eigh(signal_scatter)
+    direction: np.ndarray = eigenvectors[:, -1]
     return direction
 
 
@@ -349,16 +396,17 @@ def histogram_cut(counts: np.ndarray) -> int | None:
         3
     """
     counts = np.maximum(counts, 0.0)
-    left, places = np.cumsum(counts)[:-1], np.arange(len(counts))
-    right = counts.sum() - left
-    sums = np.cumsum(counts * places)[:-1]
-    if not ((left > 0) & (right > 0)).any():
+    places = np.arange(len(counts))
+    left_counts = np.cumsum(counts)[:-1]
+    right_counts = counts.sum() - left_counts
+    if not ((left_counts > 0) & (right_counts > 0)).any():
         return None
+    # The total variance is that within the sides plus that between them, which is greatest here.
+    left_sums = np.cumsum(counts * places)[:-1]
+    right_sums = (counts * places).sum() - left_sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        between = np.nan_to_num(
-            left * right * (sums / left - ((counts * places).sum() - sums) / right) ** 2, nan=-1.0
-        )
-    best = np.flatnonzero(
-        between >= between.max() * (1 - 1e-12)
-    )  # empty bins between the sides: cut in the middle of them
-    return int(best[len(best) // 2]) + 1
+        distances = left_sums / left_counts - right_sums / right_counts
+        between = np.nan_to_num(left_counts * right_counts * distances**2, nan=-1.0)
+    # All cuts through the same empty bins are equal: take the one in the middle.
+    best_cuts = np.flatnonzero(between >= between.max() * (1 - 1e-12))
+    return int(best_cuts[len(best_cuts) // 2]) + 1
