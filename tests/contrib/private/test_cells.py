@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.contrib.private.cells import (
-    BINS,
+    COORDINATE_BINS,
     COVERED,
     Question,
     centres_of,
@@ -95,8 +95,8 @@ def test_a_histogram_of_places_cuts_between_two_groups() -> None:
     halves = [np.array([[0.0, sign * 0.8, 0.0, 0.0]] * 2) for sign in (-1, -1, 1)]
     (two,) = cuts(question, sum(question.answer(own) for own in halves), 0.0)
     assert two is not None
-    np.testing.assert_allclose(two[:, 1], [-0.8, 0.8], atol=4 / BINS)
-    assert cuts(question, np.eye(1, BINS)[0], 0.0) == [None]
+    np.testing.assert_allclose(two[:, 1], [-0.8, 0.8], atol=4 / COORDINATE_BINS)
+    assert cuts(question, np.eye(1, COORDINATE_BINS)[0], 0.0) == [None]
 
 
 def test_a_median_from_a_noisy_histogram_is_too_large_rather_than_too_small() -> None:
@@ -174,7 +174,7 @@ def test_two_clouds_are_cut_between_them() -> None:
 
 
 def test_a_histogram_in_one_bin_cannot_be_cut() -> None:
-    counts = np.zeros(BINS)
+    counts = np.zeros(COORDINATE_BINS)
     counts[7] = 5
     assert two_centres(ASKS["coordinates"], counts, np.zeros(4)) is None
 

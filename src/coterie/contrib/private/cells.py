@@ -60,18 +60,30 @@ CENTRED = ("distances", "crossed", "places")
 COVERED = ("norms", *CENTRED)
 """Questions whose answers have norm 1 at most."""
 
-OCTAVES, STEPS = 32, 2
-"""Norms and numbers of examples are told apart from 2^-16 to 2^16, in this many steps per octave.
-"""
+BINS_PER_OCTAVE = 2
+"""Bins of a histogram of norms, distances or numbers of examples, for each factor of two."""
 
-BELOW, ABOVE = 7, 1
-"""Norms and distances are told apart from 2^-7 to 2 times the scale of the question."""
+SIZE_OCTAVES = 32
+"""The histograms of ``"sizes"`` reach from 2^-16 to 2^16."""
 
-BINS = 32
+SIZE_BINS = SIZE_OCTAVES * BINS_PER_OCTAVE
+
+OCTAVES_BELOW = 7
+OCTAVES_ABOVE = 1
+"""The histograms of ``"norms"`` and ``"distances"`` reach from 2^-7 to 2 times the scale of the
+question."""
+
+NORM_BINS = (OCTAVES_BELOW + OCTAVES_ABOVE) * BINS_PER_OCTAVE
+
+COORDINATE_BINS = 32
 """Bins of a histogram of coordinates."""
 
-WIDTH = 3.0
-"""It reaches this many standard deviations to both sides of the cell's mean."""
+HALF_WIDTH = 3.0
+"""A histogram of coordinates reaches this many standard deviations to both sides of the cell's
+mean."""
+
+SMALLEST_NORM = 1e-300
+"""What counts in place of a norm of zero, which has no logarithm."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,24 +127,19 @@ class Question:
 
     def length(self, k: int) -> int:
         """Return how many numbers a client answers that has sketches of k numbers."""
-        c, sizes = len(self.cells), OCTAVES * STEPS
-        of = {
-            "sizes": 2 * sizes,
-            "coordinates": BINS,
+        num_cells = len(self.cells)
+        lengths = {
+            "sizes": 2 * SIZE_BINS,
+            "moments": num_cells * length(k),
+            "coordinates": COORDINATE_BINS,
             "means": self.count * (1 + k),
             "cell": 0,
-            "moments": c * length(k),
+            "norms": 2 * NORM_BINS,
+            "distances": NORM_BINS,
+            "crossed": num_cells * crossed_length(k),
+            "places": num_cells * COORDINATE_BINS,
         }
-        near = (BELOW + ABOVE) * STEPS
-        return (
-            of
-            | {
-                "norms": 2 * near,
-                "distances": near,
-                "crossed": c * crossed_length(k),
-                "places": c * BINS,
-            }
-        )[self.ask]
+        return lengths[self.ask]
 
     @property
     def asks_cell(self) -> bool:
@@ -154,50 +161,21 @@ class Question:
         """How many numbers a client receives with the question, besides a few of the task's."""
         return sum(0 if part is None else part.size for part in (self.centres, self.axis))
 
-    def _distance(self, norm: float) -> np.ndarray:
-        """The histogram of a norm in units of the scale."""
-        out = np.zeros((BELOW + ABOVE) * STEPS)
-        out[
-            int(np.clip(np.floor((np.log2(max(norm, 1e-300)) + BELOW) * STEPS), 0, len(out) - 1))
-        ] = 1.0
-        return out
-
-    def _centred(self, halves: np.ndarray) -> np.ndarray:
-        """The answer about halves in units of the scale, less the centre of their cell."""
-        cell = self._nearest(halves.mean(axis=0))
-        apart = halves if self.centres is None else halves - self.centres[cell]
-        if self.ask == "distances":
-            return self._distance(float(np.linalg.norm(apart.mean(axis=0))))
-        apart = apart / np.maximum(1.0, np.linalg.norm(apart, axis=1, keepdims=True))
-        out = np.zeros((len(self.cells), self.length(halves.shape[1]) // len(self.cells)))
-        if cell not in self.cells:
-            return out.ravel()
-        at = self.cells.index(cell)
-        if self.ask == "crossed":
-            out[at] = Crossed.of(*apart[:, None]).vector()
-        elif self.axis is not None:
-            out[
-                at, int(np.clip((0.5 + self.axis[at] @ apart.mean(axis=0)) * BINS, 0, BINS - 1))
-            ] = 1.0
-        return out.ravel()
-
     def cell(self, halves: np.ndarray) -> int:
         """Return the cell of a client with these sketches ``(2, k)``."""
         return self._nearest(self._scaled(halves).mean(axis=0))
 
     def _nearest(self, mean: np.ndarray) -> int:
-        return (
-            0 if self.centres is None else int(np.argmin(((mean - self.centres) ** 2).sum(axis=1)))
-        )
+        """The cell whose centre is nearest to the mean of a client's sketches, in units of the scale."""
+        if self.centres is None:
+            return 0
+        return int(np.argmin(((mean - self.centres) ** 2).sum(axis=1)))
 
     def _scaled(self, halves: np.ndarray) -> np.ndarray:
         """Both halves in units of the scale, with a mean and a noise of norm 1 at most, in double precision."""
-        halves = halves.astype(np.float64)
-        mean, noise = (
-            (halves[0] + halves[1]) / 2 / self.scale,
-            (halves[0] - halves[1]) / 2 / self.scale,
-        )
-        mean, noise = (part / max(1.0, float(np.linalg.norm(part))) for part in (mean, noise))
+        first, second = halves.astype(np.float64)
+        mean = _shortened((first + second) / 2 / self.scale)
+        noise = _shortened((first - second) / 2 / self.scale)
         return np.stack([mean + noise, mean - noise])
 
     def answer(
@@ -213,45 +191,94 @@ class Question:
         Returns:
             The answer in single precision; None if the client does not know what is asked for.
         """
-        found = self._answer(halves, norm, examples)
-        return None if found is None else found.astype(np.float32)
+        answer: np.ndarray | None = None
+        if self.needs_norm:
+            if norm is not None and self.ask == "sizes":
+                answer = np.concatenate([_size_histogram(norm), _size_histogram(examples)])
+            elif norm is not None:
+                both = [_norm_histogram(norm / self.scale), _examples_histogram(examples)]
+                answer = np.concatenate(both) / np.sqrt(2)
+        elif halves is not None and self.ask in CENTRED:
+            answer = self._centred_answer(halves.astype(np.float64) / self.scale)
+        elif halves is not None:
+            answer = self._answer_about_cell(self._scaled(halves))
+        return None if answer is None else answer.astype(np.float32)
 
-    def _answer(
-        self, halves: np.ndarray | None, norm: float | None, examples: int
-    ) -> np.ndarray | None:
-        if self.ask == "sizes":
-            return (
-                None
-                if norm is None
-                else np.concatenate([_one(_size_bin(norm)), _one(_size_bin(examples))])
-            )
-        if self.ask == "norms":
-            if norm is None:
-                return None
-            counted = np.zeros((BELOW + ABOVE) * STEPS)
-            counted[min(max(examples, 1).bit_length() - 1, len(counted) - 1)] = 1.0
-            return np.concatenate([self._distance(norm / self.scale), counted]) / np.sqrt(2)
-        if halves is None:
-            return None
-        if self.ask in CENTRED:
-            return self._centred(halves.astype(np.float64) / self.scale)
-        scaled = self._scaled(halves)
+    def _centred_answer(self, halves: np.ndarray) -> np.ndarray:
+        """The answer about halves in units of the scale, less the centre of their cell."""
+        cell = self._nearest(halves.mean(axis=0))
+        centred = halves if self.centres is None else halves - self.centres[cell]
+        if self.ask == "distances":
+            return _norm_histogram(float(np.linalg.norm(centred.mean(axis=0))))
+        centred = centred / np.maximum(1.0, np.linalg.norm(centred, axis=1, keepdims=True))
+        # One row for each cell that is asked about; all but that of the client's cell are zero.
+        rows = np.zeros((len(self.cells), self.length(halves.shape[1]) // len(self.cells)))
+        if cell in self.cells:
+            row = self.cells.index(cell)
+            if self.ask == "crossed":
+                rows[row] = Crossed.of(*centred[:, None]).vector()
+            elif self.axis is not None:
+                # The middle of the histogram is the centre, and one width is an axis long.
+                place = 0.5 + self.axis[row] @ centred.mean(axis=0)
+                rows[row, _coordinate_bin(place)] = 1.0
+        return rows.ravel()
+
+    def _answer_about_cell(self, scaled: np.ndarray) -> np.ndarray:
+        """The answer about halves as :meth:`_scaled` returns them: numbers in the place of the client's cell."""
         mean = scaled.mean(axis=0)
         cell = self._nearest(mean)
         if self.ask == "moments":
-            own = Moments.of(*scaled[:, None]).vector()
+            moments = Moments.of(*scaled[:, None]).vector()
             return np.concatenate(
-                [own if cell == one else np.zeros(len(own)) for one in self.cells]
+                [moments if cell == asked else np.zeros(len(moments)) for asked in self.cells]
             )
         if self.ask == "means":
             table = np.zeros((self.count, 1 + len(mean)))
             table[cell] = [1.0, *mean]
             return table.ravel()
-        out = np.zeros(self.length(len(mean)))
+        histogram = np.zeros(self.length(len(mean)))
         if self.ask == "coordinates" and cell in self.cells and self.axis is not None:
             place = (float(self.axis @ mean) - self.low) / (self.high - self.low)
-            out[int(np.clip(place * BINS, 0, BINS - 1))] = 1.0
-        return out
+            histogram[_coordinate_bin(place)] = 1.0
+        return histogram
+
+
+def _shortened(vector: np.ndarray) -> np.ndarray:
+    """A vector, shortened to norm 1 if it is longer."""
+    return vector / max(1.0, float(np.linalg.norm(vector)))
+
+
+# -- histograms of one client: a 1 in its bin
+# ------------------------------------------------------------------------------
+
+
+def _one_hot(bin_index: float, num_bins: int) -> np.ndarray:
+    """Zeros with a 1 in a bin; what is beyond an end is counted in the last bin there."""
+    histogram = np.zeros(num_bins)
+    histogram[int(np.clip(bin_index, 0, num_bins - 1))] = 1.0
+    return histogram
+
+
+def _size_histogram(value: float) -> np.ndarray:
+    """The histogram of a norm, or of a number of examples, for ``"sizes"``."""
+    octave = np.log2(max(value, SMALLEST_NORM)) + SIZE_OCTAVES / 2
+    return _one_hot(np.floor(octave * BINS_PER_OCTAVE), SIZE_BINS)
+
+
+def _norm_histogram(norm: float) -> np.ndarray:
+    """The histogram of a norm in units of the scale, for ``"norms"`` and ``"distances"``."""
+    octave = np.log2(max(norm, SMALLEST_NORM)) + OCTAVES_BELOW
+    return _one_hot(np.floor(octave * BINS_PER_OCTAVE), NORM_BINS)
+
+
+def _examples_histogram(examples: int) -> np.ndarray:
+    """The histogram of a number of examples for ``"norms"``: a bin for each power of two."""
+    return _one_hot(max(examples, 1).bit_length() - 1, NORM_BINS)
+
+
+def _coordinate_bin(place: float) -> int:
+    """The bin of a coordinate, from its place between the ends of the histogram, 0 and 1."""
+    return int(np.clip(place * COORDINATE_BINS, 0, COORDINATE_BINS - 1))
 
 
 def question_of(task: Task) -> Question | None:
@@ -259,20 +286,6 @@ def question_of(task: Task) -> Question | None:
     question = task.private.question
     assert question is None or isinstance(question, Question)
     return question
-
-
-def _size_bin(value: float) -> int:
-    return int(
-        np.clip(
-            np.floor((np.log2(max(value, 1e-300)) + OCTAVES / 2) * STEPS), 0, OCTAVES * STEPS - 1
-        )
-    )
-
-
-def _one(at: int) -> np.ndarray:
-    out = np.zeros(OCTAVES * STEPS)
-    out[at] = 1.0
-    return out
 
 
 def sizes_of(sums: np.ndarray, quantile: float = 1.0) -> tuple[float, float]:
@@ -292,13 +305,14 @@ def sizes_of(sums: np.ndarray, quantile: float = 1.0) -> tuple[float, float]:
         >>> round(bound, 2), round(examples)
         (5.66, 76)
     """
-    norms, counts = np.maximum(np.split(sums, 2), 0.0)
-    return 2.0 ** ((_quantile(norms, quantile) + 1) / STEPS - OCTAVES / 2), 2.0 ** (
-        (_quantile(counts, 0.5) + 0.5) / STEPS - OCTAVES / 2
-    )
+    norms, examples = np.maximum(np.split(sums, 2), 0.0)
+    norm_bound = (_quantile(norms, quantile) + 1) / BINS_PER_OCTAVE - SIZE_OCTAVES / 2
+    median_examples = (_quantile(examples, 0.5) + 0.5) / BINS_PER_OCTAVE - SIZE_OCTAVES / 2
+    return 2.0**norm_bound, 2.0**median_examples
 
 
 def _quantile(counts: np.ndarray, share: float) -> int:
+    """The bin in which the counts reach a share of all."""
     return int(np.searchsorted(np.cumsum(counts), share * counts.sum() * (1 - 1e-12)))
 
 
@@ -315,7 +329,7 @@ def median_of(counts: np.ndarray, scale: float) -> float:
         >>> median_of(np.array([0] * 10 + [3, 1, 1] + [0] * 3), 8.0)
         2.8284271247461903
     """
-    return float(scale * 2.0 ** ((_middle(counts) + 1) / STEPS - BELOW))
+    return float(scale * 2.0 ** ((_median_bin(counts) + 1) / BINS_PER_OCTAVE - OCTAVES_BELOW))
 
 
 def norms_of(sums: np.ndarray, scale: float) -> tuple[float, int]:
@@ -331,13 +345,13 @@ def norms_of(sums: np.ndarray, scale: float) -> tuple[float, int]:
         (2.0, 91)
     """
     norms, examples = np.split(sums, 2)
-    return median_of(norms, scale), round(2.0 ** (_middle(examples) + 0.5))
+    return median_of(norms, scale), round(2.0 ** (_median_bin(examples) + 0.5))
 
 
-def _middle(counts: np.ndarray) -> int:
+def _median_bin(counts: np.ndarray) -> int:
     """The bin of the median, sought from the last bin."""
-    above = np.cumsum(counts[::-1])[::-1]
-    return int(np.flatnonzero(above >= above[0] / 2)[-1])
+    counts_from_here = np.cumsum(counts[::-1])[::-1]
+    return int(np.flatnonzero(counts_from_here >= counts_from_here[0] / 2)[-1])
 
 
 def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | None) -> Question:
@@ -351,16 +365,16 @@ def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | No
     """
     direction = axis(sums)
     middle = float(direction @ sums.total) / sums.count
-    width = WIDTH * max(float(direction @ sums.scatter @ direction) / sums.count, 1e-30) ** 0.5
-    low, high = middle - width, middle + width
+    variance = float(direction @ sums.scatter @ direction) / sums.count
+    half_width = HALF_WIDTH * max(variance, 1e-30) ** 0.5
     return Question(
         ask="coordinates",
         scale=scale,
         centres=centres,
         cells=(cell,),
         axis=direction,
-        low=low,
-        high=high,
+        low=middle - half_width,
+        high=middle + half_width,
     )
 
 
@@ -369,22 +383,31 @@ def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.
 
     Args:
         question: The question of :func:`coordinates`.
-        counts: Shape ``(BINS,)``, the sum of the answers.
+        counts: Shape ``(COORDINATE_BINS,)``, the sum of the answers.
         mean: Shape ``(k,)``, the mean of the cell.
 
     Returns:
         The centres, on the axis through the mean; None if all clients are in one bin.
     """
-    cut, direction = histogram_cut(counts), question.axis
+    cut = histogram_cut(counts)
+    direction = question.axis
     if cut is None or direction is None:
         return None
     counts = np.maximum(counts, 0.0)
-    places = question.low + (np.arange(BINS) + 0.5) * (question.high - question.low) / BINS
-    sides = [
-        float(counts[side] @ places[side] / counts[side].sum())
-        for side in (slice(cut), slice(cut, None))
-    ]
-    return np.stack([mean + (side - float(direction @ mean)) * direction for side in sides])
+    width = question.high - question.low
+    places = question.low + (np.arange(COORDINATE_BINS) + 0.5) * width / COORDINATE_BINS
+    left, right = _side_means(counts, places, cut)
+    mean_place = float(direction @ mean)
+    return np.stack(
+        [mean + (left - mean_place) * direction, mean + (right - mean_place) * direction]
+    )
+
+
+def _side_means(counts: np.ndarray, places: np.ndarray, cut: int) -> tuple[float, float]:
+    """The mean places of a histogram on both sides of a cut."""
+    left = counts[:cut] @ places[:cut] / counts[:cut].sum()
+    right = counts[cut:] @ places[cut:] / counts[cut:].sum()
+    return float(left), float(right)
 
 
 def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.ndarray | None]:
@@ -399,31 +422,31 @@ def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.nd
         The centres in units of the scale, for each of the question's cells; None if all its clients
         are in one bin.
     """
-    found: list[np.ndarray | None] = []
-    for cell, row in zip(question.cells, counts.reshape(len(question.cells), BINS), strict=True):
-        row = np.where(
-            row > deviation / 2, row, 0.0
-        )  # most bins at the ends are empty, and would count with their noise
-        cut, centres, axis = histogram_cut(row), question.centres, question.axis
-        if cut is None or axis is None or centres is None:
-            found.append(None)
+    centres_of_sides: list[np.ndarray | None] = []
+    histograms = counts.reshape(len(question.cells), COORDINATE_BINS)
+    for row, (cell, histogram) in enumerate(zip(question.cells, histograms, strict=True)):
+        # Most bins at the ends are empty, and would count with their noise.
+        histogram = np.where(histogram > deviation / 2, histogram, 0.0)
+        cut = histogram_cut(histogram)
+        if cut is None or question.axis is None or question.centres is None:
+            centres_of_sides.append(None)
             continue
-        across = axis[question.cells.index(cell)].astype(np.float64)
-        across /= across @ across  # one width long
-        places = (np.arange(BINS) + 0.5) / BINS - 0.5
-        sides = [
-            float(row[side] @ places[side] / row[side].sum())
-            for side in (slice(cut), slice(cut, None))
-        ]
-        found.append(np.stack([centres[cell] + side * across for side in sides]))
-    return found
+        axis_of_cell = question.axis[row].astype(np.float64)
+        width = axis_of_cell / (axis_of_cell @ axis_of_cell)  # one width of the histogram long
+        places = (np.arange(COORDINATE_BINS) + 0.5) / COORDINATE_BINS - 0.5
+        left, right = _side_means(histogram, places, cut)
+        centre = question.centres[cell]
+        centres_of_sides.append(np.stack([centre + left * width, centre + right * width]))
+    return centres_of_sides
 
 
 def halved(sums: Moments) -> np.ndarray:
     """Return the centres ``(2, k)`` of a cut at the mean, across the axis on which a cell's clients differ most."""
-    direction, mean = axis(sums), sums.total / sums.count
-    apart = (float(direction @ sums.scatter @ direction) / sums.count) ** 0.5 * direction
-    return np.stack([mean - apart, mean + apart])
+    direction = axis(sums)
+    mean = sums.total / sums.count
+    variance = float(direction @ sums.scatter @ direction) / sums.count
+    offset = variance**0.5 * direction
+    return np.stack([mean - offset, mean + offset])
 
 
 def centres_of(sums: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:

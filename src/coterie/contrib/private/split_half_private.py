@@ -40,7 +40,7 @@ import numpy as np
 import torch
 
 from coterie.clustering import sketch
-from coterie.contrib.private.cells import WIDTH, Question, cuts, median_of, norms_of
+from coterie.contrib.private.cells import HALF_WIDTH, Question, cuts, median_of, norms_of
 from coterie.contrib.private.moments import (
     Crossed,
     crossed_axis,
@@ -329,7 +329,8 @@ class SplitHalfPrivate:
             centres[search.open[i]] += torch.from_numpy(cells[i].totals.mean(axis=0) / count)
             direction, variance = crossed_axis(cells[i])
             axes.append(
-                torch.from_numpy(direction) / (2 * min(WIDTH * max(variance, 1e-3) ** 0.5, WIDEST))
+                torch.from_numpy(direction)
+                / (2 * min(HALF_WIDTH * max(variance, 1e-3) ** 0.5, WIDEST))
             )
         if not axes:
             return self._found(replace(state, search=search))
