@@ -58,9 +58,11 @@ from coterie.methods._model_choice import MOST_MODELS
 from coterie.settings import check, setting
 from coterie.settings.calls import public
 
-PROFILE, TRAIN = "profile", "train"
-"""Parts of a plan of a clustering round: all clients train the criterion, and those of other groups
-their own model."""
+PROFILE = "profile"
+"""The part of a clustering round's plan in which all clients train the criterion."""
+
+TRAIN = "train"
+"""The part in which clients of other groups train their own model."""
 
 
 @state("cfl-gp")
@@ -90,12 +92,18 @@ class CFLGPState:
     counts: torch.Tensor
     notes: tuple[Note, ...] = ()
 
-    def at(self, client: Client) -> int:
+    def row_for(self, client: Client) -> int:
         """The model of a client: that of its group, or of the largest group."""
-        if client in self.row or not self.row:
-            return self.row.get(client, 0)
+        if client in self.row:
+            return self.row[client]
+        if not self.row:
+            return 0
         rows = list(self.row.values())
         return max(sorted(set(rows)), key=rows.count)
+
+    def rows_for(self, clients: Sequence[Client]) -> list[int]:
+        """The models of some clients."""
+        return [self.row_for(client) for client in clients]
 
 
 @public
@@ -136,18 +144,16 @@ class CFLGP:
 
     def init(self, federation: Federation) -> CFLGPState:
         models = torch.stack([federation.draw(row) for row in range(self.models)])
-        whole = federation.parameters
-        columns = (
-            federation.columns[federation.dense[-1]]
-            if self.layer == "last" and federation.dense
-            else None
-        )
-        first, stop = columns or (whole.start or 0, whole.stop)
+        if self.layer == "last" and federation.dense:
+            start, stop = federation.columns[federation.dense[-1]]
+        else:
+            start = federation.parameters.start or 0
+            stop = federation.parameters.stop
         return CFLGPState(
             clients=federation.clients,
             models=models,
-            columns=(first, stop),
-            profiles=torch.zeros(0, self.models, min(self.sketch, stop - first)),
+            columns=(start, stop),
+            profiles=torch.zeros(0, self.models, min(self.sketch, stop - start)),
             counts=torch.zeros(0, self.models, dtype=torch.int64),
         )
 
@@ -158,41 +164,49 @@ class CFLGP:
         return state.round // self.period % self.models
 
     def plan(self, state: CFLGPState, cohort: Cohort) -> Plan:
-        asked, criterion = cohort.sample(state.clients, self.fraction), self.criterion(state)
-        tasks = {client: Task(offered=(state.at(client),)) for client in asked}
-        train = Plan(models=state.models, tasks=tasks, need="rows")
+        asked_clients = cohort.sample(state.clients, self.fraction)
+        tasks = {client: Task(offered=(state.row_for(client),)) for client in asked_clients}
+        train_plan = Plan(models=state.models, tasks=tasks, need="rows")
+        criterion = self.criterion(state)
         if criterion is None:
-            return train
-        own = {client: task for client, task in tasks.items() if task.offered != (criterion,)}
-        profile = Plan(
+            return train_plan
+        # A clustering round: all clients train the criterion, and those of other groups also their own
+        # group's model.
+        profile_plan = Plan(
             models=state.models[criterion][None],
-            tasks=dict.fromkeys(asked, Task(offered=(0,))),
+            tasks=dict.fromkeys(asked_clients, Task(offered=(0,))),
             need="rows",
         )
+        other_tasks = {
+            client: task for client, task in tasks.items() if task.offered != (criterion,)
+        }
         return Plan(
             models=state.models[:0],
             tasks={},
-            parts={PROFILE: profile, TRAIN: replace(train, tasks=own)},
+            parts={PROFILE: profile_plan, TRAIN: replace(train_plan, tasks=other_tasks)},
         )
 
     def step(self, state: CFLGPState, replies: Replies) -> CFLGPState:
         criterion = self.criterion(state)
         state = replace(state, round=state.round + 1, notes=())
         if criterion is None:
-            return replace(
-                state,
-                models=self._means(
-                    state, [(replies, state.models[_rows(state, replies.clients)])], state
-                ),
-            )
-        seen, own = replies.parts[PROFILE], replies.parts[TRAIN]
-        mine = seen.of(client for client in seen.clients if state.at(client) == criterion)
+            start_models = state.models[state.rows_for(replies.clients)]
+            return replace(state, models=self._means(state, [(replies, start_models)], state))
+        # A clustering round: the updates from the criterion enter the profiles. Those of the
+        # criterion's own group count for its model, too.
+        profile_replies = replies.parts[PROFILE]
+        train_replies = replies.parts[TRAIN]
+        group_replies = profile_replies.of(
+            client for client in profile_replies.clients if state.row_for(client) == criterion
+        )
         trained = [
-            (mine, state.models[criterion][None]),
-            (own, state.models[_rows(state, own.clients)]),
+            (group_replies, state.models[criterion][None]),
+            (train_replies, state.models[state.rows_for(train_replies.clients)]),
         ]
-        new = self._grouped(self._profiled(state, seen, criterion)) if seen.clients else state
-        return replace(new, models=self._means(state, trained, new))
+        new_state = state
+        if profile_replies.clients:
+            new_state = self._grouped(self._profiled(state, profile_replies, criterion))
+        return replace(new_state, models=self._means(state, trained, new_state))
 
     def _means(
         self, before: CFLGPState, trained: Sequence[tuple[Replies, torch.Tensor]], after: CFLGPState
@@ -205,68 +219,77 @@ class CFLGP:
                 one from which all did.
             after: the state with the groups.
         """
-        heard = [
-            (replies, starts + replies.all_updates)
-            for replies, starts in trained
-            if replies.clients
-        ]
+        answered = [(replies, starts) for replies, starts in trained if replies.clients]
         models = before.models.clone()
-        if not heard:
+        if not answered:
             return models
-        clients = [client for replies, _ in heard for client in replies.clients]
-        rows, at = (
-            torch.cat([made for _, made in heard]),
-            np.array([after.at(client) for client in clients]),
-        )
-        counts = amounts(np.concatenate([replies.examples for replies, _ in heard]), self.weighting)
-        for row in sorted(set(at.tolist())):
-            members = np.flatnonzero(at == row)
-            share = counts[members] / counts[members].sum()
-            models[row] = heard[0][0].averaging.around(models[row], rows[members], share)
+        trained_models = torch.cat([starts + replies.all_updates for replies, starts in answered])
+        examples = np.concatenate([replies.examples for replies, _ in answered])
+        group_rows: list[int] = []
+        for replies, _ in answered:
+            group_rows += after.rows_for(replies.clients)
+        counts = amounts(examples, self.weighting)
+        row_of_reply = np.array(group_rows)
+        averaging = answered[0][0].averaging
+        for row in sorted(set(group_rows)):
+            members = np.flatnonzero(row_of_reply == row)
+            shares = counts[members] / counts[members].sum()
+            models[row] = averaging.around(models[row], trained_models[members], shares)
         return models
 
-    def _profiled(self, state: CFLGPState, seen: Replies, criterion: int) -> CFLGPState:
+    def _profiled(self, state: CFLGPState, replies: Replies, criterion: int) -> CFLGPState:
         """The state with the updates of clients from the criterion in their profiles."""
-        known = joined(state.known, seen.clients)
-        place = {client: i for i, client in enumerate(known)}
+        # The tables grow by the clients that have had no profile.
+        known = joined(state.known, replies.clients)
+        position_of_client = {client: position for position, client in enumerate(known)}
         profiles = state.profiles.new_zeros(len(known), *state.profiles.shape[1:])
         counts = state.counts.new_zeros(len(known), self.models)
-        before = [place[client] for client in state.known]
-        profiles[before], counts[before] = state.profiles, state.counts
-        rows = seen.all_updates[:, slice(*state.columns)]
-        rows = sketch(rows, self.sketch) if rows.shape[1] > self.sketch else rows
-        at = [place[client] for client in seen.clients]
-        counts[at, criterion] += 1
-        profiles[at, criterion] += (rows - profiles[at, criterion]) / counts[at, criterion, None]
+        earlier = [position_of_client[client] for client in state.known]
+        profiles[earlier] = state.profiles
+        counts[earlier] = state.counts
+        # Each new update moves the mean of the client's updates from the criterion.
+        updates = replies.all_updates[:, slice(*state.columns)]
+        if updates.shape[1] > self.sketch:
+            updates = sketch(updates, self.sketch)
+        answered = [position_of_client[client] for client in replies.clients]
+        counts[answered, criterion] += 1
+        differences = updates - profiles[answered, criterion]
+        profiles[answered, criterion] += differences / counts[answered, criterion, None]
         return replace(state, known=known, profiles=profiles, counts=counts)
 
     def _grouped(self, state: CFLGPState) -> CFLGPState:
         """The state with the groups of k-means; clients keep the number of the group that they share most clients with."""
-        labels, values = clusters(state.profiles.flatten(1), self.models)
-        old = [state.row.get(client, -1) for client in state.known]
-        row = dict(zip(state.known, matched(labels, old, self.models), strict=True))
-        moved = sum(
-            1 for client, at in row.items() if state.row and state.row.get(client, at) != at
-        )
-        parts = groups_by(row)
-        changed = parts != groups_by(state.row)
-        text = f"{len(row)} clients in {len(parts)} groups by their updates from {int((state.counts.sum(0) > 0).sum())} models"
+        labels, singular_values = clusters(state.profiles.flatten(1), self.models)
+        former_rows = [state.row.get(client, -1) for client in state.known]
+        new_rows = matched(labels, former_rows, self.models)
+        row_of_client = dict(zip(state.known, new_rows, strict=True))
+        groups = groups_by(row_of_client)
+        has_changed = groups != groups_by(state.row)
+        num_moved = 0
+        if state.row:
+            num_moved = sum(
+                state.row.get(client, row) != row for client, row in row_of_client.items()
+            )
+        num_criteria = int((state.counts.sum(0) > 0).sum())
+        numbers = {"moved": float(num_moved)}
+        for rank, singular_value in enumerate(singular_values, 1):
+            numbers[f"singular value {rank}"] = float(singular_value)
         note = Note(
-            kind="cluster" if changed else "keep",
-            effect="divides" if changed else "keeps",
+            kind="cluster" if has_changed else "keep",
+            effect="divides" if has_changed else "keeps",
             clients=state.clients,
-            text=f"{text}; {moved} moved",
-            parts=parts if changed else (),
-            numbers={
-                "moved": float(moved),
-                **{f"singular value {i + 1}": float(v) for i, v in enumerate(values)},
-            },
+            text=(
+                f"{len(row_of_client)} clients in {len(groups)} groups by their updates from "
+                f"{num_criteria} models; {num_moved} moved"
+            ),
+            parts=groups if has_changed else (),
+            numbers=numbers,
         )
-        return replace(state, row=row, notes=(note,))
+        return replace(state, row=row_of_client, notes=(note,))
 
     def assignment(self, state: CFLGPState) -> Assignment:
-        row = {client: state.at(client) for client in state.clients}
-        return Assignment(models=state.models, row=row, groups=groups_by(row))
+        row_of_client = {client: state.row_for(client) for client in state.clients}
+        return Assignment(models=state.models, row=row_of_client, groups=groups_by(row_of_client))
 
     def explain(self, state: CFLGPState) -> tuple[Note, ...]:
         return state.notes
@@ -276,18 +299,18 @@ class CFLGP:
         return replace(state, clients=joined(state.clients, clients), notes=())
 
     def retire(self, state: CFLGPState, clients: tuple[Client, ...]) -> CFLGPState:
-        gone = set(clients)
-        known, profiles = rows_without(state.known, state.profiles, gone)
-        _, counts = rows_without(state.known, state.counts, gone)
-        row = {client: at for client, at in state.row.items() if client not in gone}
-        left = without(state.clients, gone)
+        leavers = set(clients)
+        known, profiles = rows_without(state.known, state.profiles, leavers)
+        _, counts = rows_without(state.known, state.counts, leavers)
         return replace(
-            state, clients=left, known=known, profiles=profiles, counts=counts, row=row, notes=()
+            state,
+            clients=without(state.clients, leavers),
+            known=known,
+            profiles=profiles,
+            counts=counts,
+            row={client: row for client, row in state.row.items() if client not in leavers},
+            notes=(),
         )
-
-
-def _rows(state: CFLGPState, clients: Sequence[Client]) -> list[int]:
-    return [state.at(client) for client in clients]
 
 
 def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -307,13 +330,14 @@ def clusters(profiles: torch.Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
         True
     """
     k = min(k, len(profiles))
-    values, vectors = np.linalg.eigh(gram(profiles))
-    rounding = len(values) * np.finfo(values.dtype).eps * values[-1]
-    singular = np.sqrt(
-        np.where(values > rounding, values, 0.0)[::-1][:k]
-    )  # clients that are all the same have one direction
-    points = vectors[:, ::-1][:, :k] * singular
-    return k_means(points, k), singular
+    # The squares of the singular values, and the singular directions, from the Gram matrix.
+    eigenvalues, eigenvectors = np.linalg.eigh(gram(profiles))
+    # Clients that are all the same have one direction; the others are rounding errors.
+    rounding = len(eigenvalues) * np.finfo(eigenvalues.dtype).eps * eigenvalues[-1]
+    descending = np.where(eigenvalues > rounding, eigenvalues, 0.0)[::-1]
+    singular_values = np.sqrt(descending[:k])
+    points = eigenvectors[:, ::-1][:, :k] * singular_values
+    return k_means(points, k), singular_values
 
 
 def k_means(points: np.ndarray, k: int) -> np.ndarray:
@@ -328,23 +352,22 @@ def k_means(points: np.ndarray, k: int) -> np.ndarray:
     """
     from sklearn.cluster import KMeans
 
-    distinct = len(np.unique(points.round(12), axis=0))
-    labels: np.ndarray = KMeans(n_clusters=min(k, distinct), n_init=10, random_state=0).fit_predict(
-        points
-    )
+    num_distinct = len(np.unique(points.round(12), axis=0))
+    clustering = KMeans(n_clusters=min(k, num_distinct), n_init=10, random_state=0)
+    labels: np.ndarray = clustering.fit_predict(points)
     return labels
 
 
-def matched(labels: Sequence[int] | np.ndarray, old: Sequence[int], k: int) -> list[int]:
+def matched(labels: Sequence[int] | np.ndarray, former: Sequence[int], k: int) -> list[int]:
     """Number groups so that most clients keep the number that they had.
 
     Args:
         labels: Each client's new group.
-        old: Its old one; -1 for none.
+        former: Its former one; -1 for none.
         k: Number of groups.
 
     Returns:
-        Each client's new group, with the numbers of the old ones.
+        Each client's new group, with the numbers of the former ones.
 
     Example:
         >>> matched([0, 0, 1, 1], [1, 1, 1, 0], 2)
@@ -352,9 +375,10 @@ def matched(labels: Sequence[int] | np.ndarray, old: Sequence[int], k: int) -> l
     """
     from scipy.optimize import linear_sum_assignment
 
-    common = np.zeros((k, k))
-    for new, before in zip(labels, old, strict=True):
-        if before >= 0:
-            common[new, before] += 1
-    _, number = linear_sum_assignment(common, maximize=True)
-    return [int(number[label]) for label in labels]
+    # The clients that each new group has in common with each former one.
+    num_common = np.zeros((k, k))
+    for new_group, former_group in zip(labels, former, strict=True):
+        if former_group >= 0:
+            num_common[new_group, former_group] += 1
+    _, numbers = linear_sum_assignment(num_common, maximize=True)
+    return [int(numbers[label]) for label in labels]

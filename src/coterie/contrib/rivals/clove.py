@@ -51,7 +51,7 @@ from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
 from coterie.settings.calls import public
 
-BETTER = 1.1
+MIN_SILHOUETTE_GAIN = 1.1
 """A larger number of groups needs a silhouette this many times as large (the published code)."""
 
 
@@ -126,48 +126,54 @@ class CLoVE:
         return CLoVEState(clients=federation.clients, models=models)
 
     def plan(self, state: CLoVEState, cohort: Cohort) -> Plan:
+        all_rows = tuple(range(self.models))
         if state.measured is None:
-            asked = cohort.sample(state.clients, self.fraction)
+            asked_clients = cohort.sample(state.clients, self.fraction)
         else:
-            asked = tuple(client for client in state.measured if client in cohort.present)
-        random = state.round == 0 and self.first == "random"
-        if state.measured is None and not (random or state.stable or self.models == 1):
-            task = Task(offered=tuple(range(self.models)), epochs=0, measure="train")
+            asked_clients = tuple(client for client in state.measured if client in cohort.present)
+        # Algorithm 1 measures the losses with all models first, unless groups are drawn or final.
+        draws_groups = state.round == 0 and self.first == "random"
+        needs_no_losses = draws_groups or state.stable or self.models == 1
+        if state.measured is None and not needs_no_losses:
+            task = Task(offered=all_rows, epochs=0, measure="train")
             return Plan(
-                models=state.models, tasks=dict.fromkeys(asked, task), need="mean", ends_round=False
+                models=state.models,
+                tasks=dict.fromkeys(asked_clients, task),
+                need="mean",
+                ends_round=False,
             )
-        row = self._random(asked, cohort) if random else state.row
-        best = Task(
-            offered=tuple(range(self.models)), measure="train"
-        )  # of a client without a model
-        tasks = {
-            client: Task(offered=(row[client],)) if client in row else best for client in asked
-        }
+        # Then each client trains its group's model, or the best one if it has none.
+        row_of_client = self._random(asked_clients, cohort) if draws_groups else state.row
+        tasks = {}
+        for client in asked_clients:
+            if client in row_of_client:
+                tasks[client] = Task(offered=(row_of_client[client],))
+            else:
+                tasks[client] = Task(offered=all_rows, measure="train")
         return Plan(models=state.models, tasks=tasks, need="mean", weighting=self.weighting)
 
-    def _random(self, asked: Sequence[Client], cohort: Cohort) -> dict[Client, int]:
+    def _random(self, asked_clients: Sequence[Client], cohort: Cohort) -> dict[Client, int]:
         """A random model for each client; no model is without a client if there are enough."""
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange)
-        rows = np.concatenate([np.arange(self.models), rng.integers(self.models, size=len(asked))])[
-            : len(asked)
-        ]
-        return dict(zip(asked, rng.permutation(rows).tolist(), strict=True))
+        # Each model once, then models at random.
+        drawn_rows = rng.integers(self.models, size=len(asked_clients))
+        rows = np.concatenate([np.arange(self.models), drawn_rows])[: len(asked_clients)]
+        return dict(zip(asked_clients, rng.permutation(rows).tolist(), strict=True))
 
     def step(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         if not replies.ends_round:
             return self._grouped(state, replies)
         models = state.models if replies.means is None else state.models + replies.mean_updates
-        chosen = {
-            client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)
-        }
-        steady = (
-            dict.fromkeys(chosen, 1) if not state.round and self.first == "random" else state.steady
-        )
-        row = {**state.row, **chosen}
+        chosen_row = {}
+        for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
+            chosen_row[client] = chosen_rows[0]
+        steady = state.steady
+        if not state.round and self.first == "random":
+            steady = dict.fromkeys(chosen_row, 1)
         return replace(
             state,
             models=models,
-            row=row,
+            row={**state.row, **chosen_row},
             steady=steady,
             round=state.round + 1,
             measured=None,
@@ -177,45 +183,58 @@ class CLoVE:
     def _grouped(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         """The state in which clients have the models that fit their losses."""
         losses = np.array(replies.losses, float).reshape(len(replies.clients), self.models)
-        whole = np.isfinite(losses).all(axis=1)
-        heard = [client for client, fine in zip(replies.clients, whole, strict=True) if fine]
-        if not heard:
+        is_finite = np.isfinite(losses).all(axis=1)
+        clients = [
+            client for client, finite in zip(replies.clients, is_finite, strict=True) if finite
+        ]
+        if not clients:
             return replace(state, measured=replies.clients, notes=())
-        new = dict(zip(heard, grouped(capped(losses[whole]), self.estimate), strict=True))
-        steady = {
-            client: 1 + state.steady.get(client, 0) * (state.row.get(client) == at)
-            for client, at in new.items()
-        }
-        stable = self.patience is not None and min(steady.values()) >= self.patience
-        row, steady = {**state.row, **new}, {**state.steady, **steady}
-        after = replace(state, row=row, steady=steady, stable=stable, measured=replies.clients)
-        return replace(after, notes=(self._note(state, after, replies, new),))
+        # Algorithm 1: k-means on the loss vectors, and a match of groups and models.
+        new_rows = grouped(capped(losses[is_finite]), self.estimate)
+        new_row = dict(zip(clients, new_rows, strict=True))
+        # For how many groupings in a row each client has had this model.
+        steady = {}
+        for client, row in new_row.items():
+            keeps_model = state.row.get(client) == row
+            steady[client] = 1 + (state.steady.get(client, 0) if keeps_model else 0)
+        is_stable = self.patience is not None and min(steady.values()) >= self.patience
+        new_state = replace(
+            state,
+            row={**state.row, **new_row},
+            steady={**state.steady, **steady},
+            stable=is_stable,
+            measured=replies.clients,
+        )
+        return replace(new_state, notes=(self._note(state, new_state, replies, new_row),))
 
     def _note(
-        self, before: CLoVEState, after: CLoVEState, replies: Replies, new: Mapping[Client, int]
+        self, before: CLoVEState, after: CLoVEState, replies: Replies, new_row: Mapping[Client, int]
     ) -> Note:
-        parts = self.assignment(after).groups
-        changed = not before.row or parts != self.assignment(before).groups
-        moved = sum(1 for client, at in new.items() if before.row.get(client, at) != at)
-        text = f"{len(new)} clients in {len(set(new.values()))} groups by their losses with {self.models} models; {moved} moved"
+        """Describe a grouping, after which the clients in ``new_row`` have these models."""
+        groups = self.assignment(after).groups
+        has_changed = not before.row or groups != self.assignment(before).groups
+        num_moved = sum(before.row.get(client, row) != row for client, row in new_row.items())
+        num_groups = len(set(new_row.values()))
+        text = (
+            f"{len(new_row)} clients in {num_groups} groups by their losses with {self.models} models; "
+            f"{num_moved} moved"
+        )
+        if after.stable:
+            text += f"; each has had its model in {self.patience} groupings: groups are final"
+        model_numbers = {client: float(row) for client, row in new_row.items()}
         return Note(
-            kind="cluster" if changed else "keep",
-            effect="divides" if changed else "keeps",
+            kind="cluster" if has_changed else "keep",
+            effect="divides" if has_changed else "keeps",
             clients=after.clients,
-            text=text
-            + f"; each has had its model in {self.patience} groupings: groups are final"
-            * after.stable,
-            parts=parts if changed else (),
-            numbers={"moved": float(moved)},
-            values={
-                "model": {client: float(at) for client, at in new.items()},
-                **losses_of(replies),
-            },
+            text=text,
+            parts=groups if has_changed else (),
+            numbers={"moved": float(num_moved)},
+            values={"model": model_numbers, **losses_of(replies)},
         )
 
     def assignment(self, state: CLoVEState) -> Assignment:
-        row = of_all(state.clients, state.row, 0)
-        return Assignment(models=state.models, row=row, groups=groups_by(row))
+        row_of_client = of_all(state.clients, state.row, 0)
+        return Assignment(models=state.models, row=row_of_client, groups=groups_by(row_of_client))
 
     def explain(self, state: CLoVEState) -> tuple[Note, ...]:
         return state.notes
@@ -226,15 +245,17 @@ class CLoVE:
 
     def retire(self, state: CLoVEState, clients: tuple[Client, ...]) -> CLoVEState:
         """Forget the clients; what the models learned from them stays."""
-        gone = set(clients)
-        row, steady = (
-            {c: at for c, at in of.items() if c not in gone} for of in (state.row, state.steady)
+        leavers = set(clients)
+        return replace(
+            state,
+            clients=without(state.clients, clients),
+            measured=None if state.measured is None else without(state.measured, leavers),
+            row={client: row for client, row in state.row.items() if client not in leavers},
+            steady={
+                client: count for client, count in state.steady.items() if client not in leavers
+            },
+            notes=(),
         )
-        measured = (
-            None if state.measured is None else tuple(c for c in state.measured if c not in gone)
-        )
-        left = without(state.clients, clients)
-        return replace(state, clients=left, measured=measured, row=row, steady=steady, notes=())
 
 
 def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
@@ -258,23 +279,25 @@ def grouped(losses: np.ndarray, estimate: bool = False) -> list[int]:
     """
     from scipy.optimize import linear_sum_assignment
 
-    most = losses.shape[1]
-    labels = k_means(losses, estimated(losses, most) if estimate else most)
+    num_models = losses.shape[1]
+    num_groups = estimated(losses, num_models) if estimate else num_models
+    labels = k_means(losses, num_groups)
+    # The sum of the losses of each group's clients with each model.
     costs = np.stack([losses[labels == label].sum(axis=0) for label in range(labels.max() + 1)])
-    _, model = linear_sum_assignment(costs)
-    return [int(model[label]) for label in labels]
+    _, model_of_group = linear_sum_assignment(costs)
+    return [int(model_of_group[label]) for label in labels]
 
 
-def estimated(losses: np.ndarray, most: int) -> int:
+def estimated(losses: np.ndarray, maximum: int) -> int:
     """Estimate the number of groups by silhouettes of Ward's clustering, as the published code does.
 
     Args:
         losses: Shape ``(n, k)``: each client's losses.
-        most: The maximum.
+        maximum: The maximum number.
 
     Returns:
-        The number from 2 to ``most`` with the greatest mean silhouette. A larger number must be
-        better by a tenth. 1 if there are not three clients, or ``most`` is 1.
+        The number from 2 to ``maximum`` with the greatest mean silhouette. A larger number must be
+        better by a tenth. 1 if there are not three clients, or ``maximum`` is 1.
 
     Example:
         >>> estimated(np.array([[1.0, 5.1], [1.1, 5.0], [2.1, 3.5], [2.0, 3.6]]), 3)
@@ -283,9 +306,11 @@ def estimated(losses: np.ndarray, most: int) -> int:
     from sklearn.metrics import silhouette_score
 
     tree = dendrogram(distances(gram(losses)), "ward")
-    best, found = -1.0, 1
-    for k in range(2, min(most, len(losses) - 1) + 1):
-        score = silhouette_score(losses, cut_dendrogram(tree, groups=k))
-        if score > best * BETTER:
-            best, found = score, k
-    return found
+    best_score = -1.0
+    best_number = 1
+    for number in range(2, min(maximum, len(losses) - 1) + 1):
+        score = silhouette_score(losses, cut_dendrogram(tree, groups=number))
+        if score > best_score * MIN_SILHOUETTE_GAIN:
+            best_score = score
+            best_number = number
+    return best_number

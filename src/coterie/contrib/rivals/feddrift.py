@@ -83,11 +83,17 @@ class FedDriftState:
 
     def members(self, row: int) -> tuple[Client, ...]:
         """The clients of a model."""
-        return tuple(sorted(client for client, at in self.row.items() if at == row))
+        return tuple(sorted(client for client, model in self.row.items() if model == row))
 
     def weight(self, row: int) -> float:
         """The examples from which a model has come, with those of its clients in the current time step."""
-        return self.seen[row] + sum(self.examples.get(client, 1) for client in self.members(row))
+        current_examples = [self.examples.get(client, 1) for client in self.members(row)]
+        return self.seen[row] + sum(current_examples)
+
+    @property
+    def models_in_use(self) -> tuple[int, ...]:
+        """The rows of models that are not free."""
+        return tuple(row for row, time_step in enumerate(self.used) if time_step >= 0)
 
 
 DIVERGED = 1e9
@@ -117,13 +123,11 @@ def cluster_distances(losses: np.ndarray) -> np.ndarray:
                [2., 0.]])
     """
     bounded = np.nan_to_num(losses, nan=DIVERGED, posinf=DIVERGED, neginf=-DIVERGED)
-    worse = (
-        bounded - bounded.diagonal()[:, None]
-    )  # row i: model i on each cluster's data, and less than on its own
-    distances = np.maximum(np.maximum(worse, worse.T), 0.0)
-    diverged = ~np.isfinite(
-        losses.diagonal()
-    )  # equally bad everywhere, so that its distances would be zero
+    # L_ij - L_ii: how much worse model i is on the data of cluster j than on those of its own.
+    excess = bounded - bounded.diagonal()[:, None]
+    distances = np.maximum(np.maximum(excess, excess.T), 0.0)
+    # A diverged model is equally bad everywhere, so that its distances would be zero.
+    diverged = ~np.isfinite(losses.diagonal())
     distances[diverged, :] = DIVERGED
     distances[:, diverged] = DIVERGED
     np.fill_diagonal(distances, 0.0)
@@ -140,9 +144,24 @@ def drifted(
         last: Client -> its least loss at the end of the last time step.
         delta: The threshold.
     """
-    return tuple(
-        sorted(c for c, row in losses.items() if c in last and float(row.min()) - last[c] > delta)
-    )
+    rises = loss_rises(losses, last)
+    return tuple(sorted(client for client, rise in rises.items() if rise > delta))
+
+
+def loss_rises(
+    losses: Mapping[Client, np.ndarray], last: Mapping[Client, float]
+) -> dict[Client, float]:
+    """Return how much the least loss of each client has risen; clients without a last one are left out.
+
+    Args:
+        losses: Client -> the losses ``(k,)`` of all models on its new data.
+        last: Client -> its least loss at the end of the last time step.
+    """
+    rises = {}
+    for client, client_losses in losses.items():
+        if client in last:
+            rises[client] = float(client_losses.min()) - last[client]
+    return rises
 
 
 @public
@@ -193,149 +212,175 @@ class FedDrift:
         )
 
     def plan(self, state: FedDriftState, cohort: Cohort) -> Plan:
-        known = tuple(row for row, step in enumerate(state.used) if step >= 0)
+        # Around the change of the time step, all clients measure all models.
         if state.phase != "train":
-            task = Task(offered=known, epochs=0, measure="train")
-            tasks = dict.fromkeys(sorted(cohort.present), task)
+            task = Task(offered=state.models_in_use, epochs=0, measure="train")
             return Plan(
-                models=state.models, tasks=tasks, need="mean", ends_round=state.phase == "remember"
+                models=state.models,
+                tasks=dict.fromkeys(sorted(cohort.present), task),
+                need="mean",
+                ends_round=state.phase == "remember",
             )
-        groups = [(row, state.members(row)) for row in known]
-        tasks = {
-            c: Task(offered=(row,))
-            for row, members in groups
-            if members
-            for c in cohort.sample(members, self.fraction)
-        }
-        new = [c for c in state.clients if c not in state.row and c in cohort.present]
-        tasks |= dict.fromkeys(new, Task(offered=known, measure="train"))
-        ends = not self._completes(state)
+        # A round: the clients of each model train it.
+        tasks = {}
+        for row in state.models_in_use:
+            members = state.members(row)
+            if members:
+                sampled_clients = cohort.sample(members, self.fraction)
+                tasks.update(dict.fromkeys(sampled_clients, Task(offered=(row,))))
+        # Newcomers choose the model of least loss.
+        newcomers = [
+            client
+            for client in state.clients
+            if client not in state.row and client in cohort.present
+        ]
+        tasks.update(dict.fromkeys(newcomers, Task(offered=state.models_in_use, measure="train")))
         return Plan(
-            models=state.models, tasks=tasks, need="mean", weighting=self.weighting, ends_round=ends
+            models=state.models,
+            tasks=tasks,
+            need="mean",
+            weighting=self.weighting,
+            ends_round=not self._ends_time_step(state),
         )
 
-    def _completes(self, state: FedDriftState) -> bool:
+    def _ends_time_step(self, state: FedDriftState) -> bool:
         """Whether the round is the last of its time step, at whose end clients measure the models."""
         return not math.isinf(self.delta) and (state.round + 1) % self.period == 0
 
     def step(self, state: FedDriftState, replies: Replies) -> FedDriftState:
-        counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
-        state = replace(state, examples={**state.examples, **counts}, notes=())
-        if state.phase == "detect":
-            return self._detect(state, self._measured(state, replies))
-        if state.phase == "remember":
-            least = {c: float(row.min()) for c, row in self._measured(state, replies).items()}
-            seen = tuple(state.weight(row) for row in range(len(state.models)))
-            return replace(
-                state,
-                phase="detect",
-                round=state.round + 1,
-                seen=seen,
-                last={**state.last, **least},
-            )
+        example_counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
+        state = replace(state, examples={**state.examples, **example_counts}, notes=())
+        match state.phase:
+            case "detect":
+                return self._detect(state, self._measured(state, replies))
+            case "remember":
+                return self._remember(state, self._measured(state, replies))
+        # FedAvg in each model's group.
         models = state.models if replies.means is None else state.models + replies.mean_updates
-        chosen = {c: rows[0] for c, rows in zip(replies.clients, replies.chosen, strict=True)}
-        new = replace(state, models=models, row={**state.row, **chosen})
-        return (
-            replace(new, phase="remember")
-            if self._completes(state)
-            else replace(new, round=state.round + 1)
+        row_of_client = dict(state.row)
+        for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
+            row_of_client[client] = chosen_rows[0]
+        new_state = replace(state, models=models, row=row_of_client)
+        if self._ends_time_step(state):
+            return replace(new_state, phase="remember")
+        return replace(new_state, round=state.round + 1)
+
+    def _remember(self, state: FedDriftState, losses: Mapping[Client, np.ndarray]) -> FedDriftState:
+        """End a time step: keep each client's least loss, and the examples from which each model has come."""
+        least_losses = {client: float(values.min()) for client, values in losses.items()}
+        return replace(
+            state,
+            phase="detect",
+            round=state.round + 1,
+            seen=tuple(state.weight(row) for row in range(len(state.models))),
+            last={**state.last, **least_losses},
         )
 
     def _measured(self, state: FedDriftState, replies: Replies) -> dict[Client, np.ndarray]:
         """Client -> the losses ``(k,)`` of all models on its data; infinite for those that are not a number, or not in use."""
         values = replies.losses if self.measure == "loss" else replies.accuracies
-        known = [row for row, step in enumerate(state.used) if step >= 0]
-        found = {}
-        for client, row in zip(replies.clients, values, strict=True):
+        losses_of_client = {}
+        for client, client_values in zip(replies.clients, values, strict=True):
             losses = np.full(len(state.models), np.inf)
-            losses[known] = row if self.measure == "loss" else 1 - np.array(row)
-            found[client] = np.nan_to_num(losses, nan=np.inf)
-        return found
+            losses[list(state.models_in_use)] = (
+                client_values if self.measure == "loss" else 1 - np.array(client_values)
+            )
+            losses_of_client[client] = np.nan_to_num(losses, nan=np.inf)
+        return losses_of_client
 
     # -- a time step begins
     # ---------------------------------------------------------------------------------------------
 
     def _detect(self, state: FedDriftState, losses: Mapping[Client, np.ndarray]) -> FedDriftState:
         """Give each client its best model, or a new one if it has drifted; then merge the other models."""
-        step, away = state.round // self.period, drifted(losses, state.last, self.delta)
-        best = {client: int(row.argmin()) for client, row in losses.items()}
-        new = replace(state, phase="train", row={**state.row, **best})
-        new = self._used(new, step)
-        isolated = []
-        for client in away:
-            new, row = self._new_model(new, client, best[client], step)
-            isolated += [] if row is None else [row]
-        rows = [row for row in sorted(set(new.row.values())) if row not in isolated]
-        new, merges = self._merge(new, rows, losses)
-        note = self._note(new, losses, state.last, away, merges)
-        return replace(new, notes=() if note is None else (note,))
-
-    def _used(self, state: FedDriftState, step: int) -> FedDriftState:
-        now = set(state.row.values())
-        return replace(
-            state, used=tuple(step if row in now else was for row, was in enumerate(state.used))
-        )
+        time_step = state.round // self.period
+        drifted_clients = drifted(losses, state.last, self.delta)
+        # Every client gets the model that is best on its new data.
+        best_row = {client: int(values.argmin()) for client, values in losses.items()}
+        new_state = replace(state, phase="train", row={**state.row, **best_row})
+        new_state = _mark_used(new_state, time_step)
+        # Each client that has drifted gets a new model of its own, which starts as a copy of its best.
+        isolated_rows = []
+        for client in drifted_clients:
+            new_state, row = self._new_model(new_state, client, best_row[client], time_step)
+            if row is not None:
+                isolated_rows.append(row)
+        # The other models merge where one serves the other's clients as well.
+        mergeable_rows = sorted(set(new_state.row.values()) - set(isolated_rows))
+        new_state, num_merged = self._merge(new_state, mergeable_rows, losses)
+        note = self._note(new_state, losses, state.last, drifted_clients, num_merged)
+        return replace(new_state, notes=() if note is None else (note,))
 
     def _new_model(
-        self, state: FedDriftState, client: Client, best: int, step: int
+        self, state: FedDriftState, client: Client, best_row: int, time_step: int
     ) -> tuple[FedDriftState, int | None]:
         """The state in which a client has a copy of its best model, and its row; None if all models are in use."""
-        models, used, seen = state.models.clone(), list(state.used), list(state.seen)
-        row = min(
-            range(len(used)), key=lambda at: used[at]
-        )  # a free one, or the one unused for longest
+        models = state.models.clone()
+        used = list(state.used)
+        seen = list(state.seen)
+        # A free row, or the row that has been unused for longest.
+        row = min(range(len(used)), key=lambda index: used[index])
         if used[row] >= 0 and len(used) < self.models:
-            row, models, used, seen = (
-                len(used),
-                torch.cat([models, models[:1]]),
-                [*used, step],
-                [*seen, 0.0],
-            )
-        elif used[row] == step:
+            # There is room for one more.
+            row = len(used)
+            models = torch.cat([models, models[:1]])
+            used.append(time_step)
+            seen.append(0.0)
+        elif used[row] == time_step:
             return state, None
-        models[row] = state.models[best]
-        used[row], seen[row] = step, 0.0
-        return replace(
-            state, models=models, used=tuple(used), seen=tuple(seen), row={**state.row, client: row}
-        ), row
+        models[row] = state.models[best_row]
+        used[row] = time_step
+        seen[row] = 0.0
+        new_state = replace(
+            state,
+            models=models,
+            used=tuple(used),
+            seen=tuple(seen),
+            row={**state.row, client: row},
+        )
+        return new_state, row
 
     def _merge(
         self, state: FedDriftState, rows: list[int], losses: Mapping[Client, np.ndarray]
     ) -> tuple[FedDriftState, int]:
         """Merge models by complete linkage of their distances; the number of models that are gone."""
-        heard = {row: [c for c in state.members(row) if c in losses] for row in rows}
-        rows = [row for row in rows if heard[row]]
+        measuring_clients = {}
+        for row in rows:
+            members = [client for client in state.members(row) if client in losses]
+            if members:
+                measuring_clients[row] = members
+        rows = list(measuring_clients)
         if len(rows) < 2:
             return state, 0
-        matrix = np.empty((len(rows), len(rows)))
-        for j, row in enumerate(rows):
-            sizes = [state.examples.get(c, 1) for c in heard[row]]
-            matrix[:, j] = np.average([losses[c][rows] for c in heard[row]], axis=0, weights=sizes)
-        labels = cut_dendrogram(
-            dendrogram(cluster_distances(matrix), "complete"), threshold=self.delta
-        )
-        parts = [[rows[i] for i in part] for part in groups_of(labels)]
-        for part in parts:
-            state = _merged(state, part)
-        return state, len(rows) - len(parts)
+        # L_ij: the loss of model i on the data of cluster j, weighted by its clients' examples.
+        cluster_losses = np.empty((len(rows), len(rows)))
+        for column, row in enumerate(rows):
+            members = measuring_clients[row]
+            sizes = [state.examples.get(client, 1) for client in members]
+            member_losses = [losses[client][rows] for client in members]
+            cluster_losses[:, column] = np.average(member_losses, axis=0, weights=sizes)
+        tree = dendrogram(cluster_distances(cluster_losses), "complete")
+        clusters = groups_of(cut_dendrogram(tree, threshold=self.delta))
+        for positions in clusters:
+            state = _merged(state, [rows[position] for position in positions])
+        return state, len(rows) - len(clusters)
 
     def _note(
         self,
         state: FedDriftState,
         losses: Mapping[Client, np.ndarray],
         last: Mapping[Client, float],
-        away: tuple[Client, ...],
-        merges: int,
+        drifted_clients: tuple[Client, ...],
+        num_merged: int,
     ) -> Note | None:
         """Describe the beginning of a time step; None if no client could be compared."""
-        rises = {c: float(row.min()) - last[c] for c, row in losses.items() if c in last}
-        finite = [rise for rise in rises.values() if math.isfinite(rise)]
-        if not finite:
+        rises = loss_rises(losses, last)
+        finite_rises = [rise for rise in rises.values() if math.isfinite(rise)]
+        if not finite_rises:
             return None
         criterion = Criterion(
             "largest rise of a least loss",
-            max(finite),
+            max(finite_rises),
             ">",
             self.delta,
             "delta",
@@ -344,24 +389,24 @@ class FedDrift:
             unmet="no drift",
         )
         groups = self.assignment(state).groups
-        step = state.round // self.period + 1
-        drifted = f"{len(away)} clients drifted, {merges} models merged"
-        text = f"time step {step}: {drifted}; {criterion.text}"
+        time_step = state.round // self.period + 1
+        has_changed = bool(drifted_clients) or num_merged > 0
+        changes = f"{len(drifted_clients)} clients drifted, {num_merged} models merged"
         return Note(
-            kind="cluster" if away or merges else "keep",
-            effect="divides" if away or merges else "keeps",
+            kind="cluster" if has_changed else "keep",
+            effect="divides" if has_changed else "keeps",
             clients=state.clients,
-            text=text,
+            text=f"time step {time_step}: {changes}; {criterion.text}",
             parts=groups,
             criteria=(criterion,),
             numbers={
-                "drifted": float(len(away)),
-                "merged": float(merges),
+                "drifted": float(len(drifted_clients)),
+                "merged": float(num_merged),
                 "groups": float(len(groups)),
             },
             values={
                 "rise of the least loss": rises,
-                "model": {c: float(row) for c, row in state.row.items()},
+                "model": {client: float(row) for client, row in state.row.items()},
             },
         )
 
@@ -369,8 +414,8 @@ class FedDrift:
     # ---------------------------------------------------------------------------------------
 
     def assignment(self, state: FedDriftState) -> Assignment:
-        row = of_all(state.clients, state.row, 0)
-        return Assignment(models=state.models, row=row, groups=groups_by(row))
+        row_of_client = of_all(state.clients, state.row, 0)
+        return Assignment(models=state.models, row=row_of_client, groups=groups_by(row_of_client))
 
     def explain(self, state: FedDriftState) -> tuple[Note, ...]:
         return state.notes
@@ -381,27 +426,44 @@ class FedDrift:
 
     def retire(self, state: FedDriftState, clients: tuple[Client, ...]) -> FedDriftState:
         """Forget the clients; what the models learned from them stays."""
-        gone = set(clients)
-        row = {c: at for c, at in state.row.items() if c not in gone}
-        last = {c: loss for c, loss in state.last.items() if c not in gone}
-        return replace(state, clients=without(state.clients, clients), row=row, last=last, notes=())
+        leavers = set(clients)
+        return replace(
+            state,
+            clients=without(state.clients, clients),
+            row={client: row for client, row in state.row.items() if client not in leavers},
+            last={client: loss for client, loss in state.last.items() if client not in leavers},
+            notes=(),
+        )
 
 
-def _merged(state: FedDriftState, part: list[int]) -> FedDriftState:
+def _merged(state: FedDriftState, rows: list[int]) -> FedDriftState:
     """Replace models by their mean, weighted by the examples that they have come from; it is in the first one's row.
 
     The other rows are free for new models.
     """
-    if len(part) < 2:
+    if len(rows) < 2:
         return state
-    weights = np.array([state.weight(row) for row in part])
+    merged_row = rows[0]
+    freed_rows = set(rows[1:])
+    weights = np.array([state.weight(row) for row in rows])
+    shares = torch.as_tensor(weights / weights.sum(), dtype=state.models.dtype)
     models = state.models.clone()
-    models[part[0]] = (
-        torch.as_tensor(weights / weights.sum(), dtype=models.dtype) @ state.models[part]
-    )
-    gone, seen, used = set(part[1:]), list(state.seen), list(state.used)
-    seen[part[0]] = sum(state.seen[row] for row in part)
-    for row in gone:
-        seen[row], used[row] = 0.0, -1
-    at = {client: part[0] if row in gone else row for client, row in state.row.items()}
-    return replace(state, models=models, seen=tuple(seen), used=tuple(used), row=at)
+    models[merged_row] = shares @ state.models[rows]
+    seen = list(state.seen)
+    used = list(state.used)
+    seen[merged_row] = sum(state.seen[row] for row in rows)
+    for row in freed_rows:
+        seen[row] = 0.0
+        used[row] = -1
+    row_of_client = {}
+    for client, row in state.row.items():
+        row_of_client[client] = merged_row if row in freed_rows else row
+    return replace(state, models=models, seen=tuple(seen), used=tuple(used), row=row_of_client)
+
+
+def _mark_used(state: FedDriftState, time_step: int) -> FedDriftState:
+    """Store the time step as the last one of each model that a client has."""
+    used = list(state.used)
+    for row in set(state.row.values()):
+        used[row] = time_step
+    return replace(state, used=tuple(used))
