@@ -260,7 +260,7 @@ def test_all_that_is_printed_is_printable_and_by_the_command_line() -> None:
         forbidden = {"sys.stdout.write", "sys.stderr.write", "Console", "rich.print"}
         if name != "printable.py":
             forbidden.add("print")
-        if name != "report/terminal.py":
+        if name != "report/console.py":
             forbidden.add("_Console")
         is_command = name.startswith("contrib/") and name.endswith("/command.py")
         if not is_command and part_of(path) not in ("cli", "report", "notebook"):

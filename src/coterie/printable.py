@@ -6,10 +6,12 @@ the cursor, hide words or forge a line. So everything is printed through this mo
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    import logging
 
 _NOT_ASCII = re.compile("[^ -~]")
 

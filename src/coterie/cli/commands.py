@@ -109,18 +109,19 @@ def explain(arguments: argparse.Namespace) -> int:
 def methods(arguments: argparse.Namespace) -> int:
     """The command ``methods``."""
     from coterie.methods import METHODS, method_class
-    from coterie.report import listing, terminal
+    from coterie.report import listing
+    from coterie.report.console import console
 
-    console = terminal.console(sys.stdout)
+    screen = console(sys.stdout)
     if arguments.name is None:
-        console.print(
+        screen.print(
             listing.names({name: listing.first_line(cls) for name, cls in METHODS.items()})
         )
         return 0
     cls = method_class(arguments.name)
     say(f"{arguments.name}: {listing.first_line(cls)}\n")
     if documented(cls):
-        console.print(listing.settings(cls))
+        screen.print(listing.settings(cls))
     else:
         say("It has no settings.")
     return 0
@@ -129,24 +130,25 @@ def methods(arguments: argparse.Namespace) -> int:
 def scenarios(arguments: argparse.Namespace) -> int:
     """The command ``scenarios``."""
     from coterie.data.scenario import SCENARIO_PARTS, SCENARIOS, Scenario, find
-    from coterie.report import listing, terminal
+    from coterie.report import listing
+    from coterie.report.console import console
 
-    console = terminal.console(sys.stdout)
+    screen = console(sys.stdout)
     if arguments.name is None:
-        console.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
+        screen.print(listing.names({name: scenario.about for name, scenario in SCENARIOS.items()}))
         return 0
     scenario = SCENARIOS.get(arguments.name) or find(arguments.name)
     say(f"{arguments.name}: {scenario.about}\n")
     if not isinstance(scenario, Scenario):
         say("It is called with the seed, and has no settings.")
         return 0
-    console.print(listing.settings(scenario, hidden=("training", "about")))
+    screen.print(listing.settings(scenario, hidden=("training", "about")))
     for name in SCENARIO_PARTS:
         part = getattr(scenario, name)
         say(f"\n{name}")
-        console.print(listing.settings(part, called={part.main: name}))
+        screen.print(listing.settings(part, called={part.main: name}))
     say("\ntraining")
-    console.print(listing.settings(scenario.training))
+    screen.print(listing.settings(scenario.training))
     return 0
 
 

@@ -23,7 +23,6 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -476,6 +475,9 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
 
 def versions() -> Mapping[str, str]:
     """The versions of all software on which the results may depend."""
+    # Imported here: commands that read runs do not need it, and it takes long.
+    from importlib.metadata import version
+
     return {
         "coterie": version("coterie"),
         "torch": str(torch.__version__),

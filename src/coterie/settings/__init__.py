@@ -12,7 +12,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, time
 from typing import Any
 
 from coterie.printable import one_line
@@ -441,6 +440,8 @@ def toml(text: str) -> dict[str, Any]:
         >>> toml("a = [1, {b = 2}]")
         {'a': [1, {'b': 2}]}
     """
+    # Imported here: help needs neither.
+    import datetime
     import tomllib
 
     too_deep = f"its tables and lists are more than {DEEPEST} deep"
@@ -455,7 +456,7 @@ def toml(text: str) -> dict[str, Any]:
     except ValueError as error:  # from Python itself: more digits than it reads
         raise ValueError(f"it has a number of too many digits ({error})") from None
     for value in _within(document, too_deep):
-        if isinstance(value, date | time):
+        if isinstance(value, datetime.date | datetime.time):
             raise ValueError("it has a date or a time, which no setting takes")
         if isinstance(value, int) and not fits(value):
             table = document.get("boundary")

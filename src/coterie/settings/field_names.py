@@ -6,7 +6,6 @@ Federated learning has many names for one setting: the number of models is ``k``
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -128,6 +127,9 @@ def closest(name: Any, known_names: Iterable[Any], least: float = CUTOFF) -> str
         >>> closest("Models", ["lr", "models"]), closest("modles", ["lr", "models"]), closest("k", ["lr", "models"])
         ('models', 'models', None)
     """
+    # Imported here: only a mistake needs it.
+    import difflib
+
     by_spelling: dict[str, str] = {}
     for known_name in known_names:
         by_spelling.setdefault(spelled(known_name), str(known_name))
