@@ -1,7 +1,7 @@
 """Warnings about a world's data before the first round.
 
 Scales of inputs and targets that hinder training, classes so rare that accuracy hides them, and
-tests of few rows.
+tests of few rows. ``runs.run`` shows them for a world from any door; nothing is refused.
 """
 
 from __future__ import annotations
@@ -55,43 +55,42 @@ def cautions(world: World) -> list[str]:
     Returns:
         The sentences; empty if there is nothing to say.
     """
-    found = (
+    sentences = (
         *world.hints,
         _of_scales(world),
         of_targets(world),
         _of_rare_classes(world),
         of_few_rows(world),
     )
-    return [text for text in found if text]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _of_scales(world: World) -> str:
     """A sentence if features are large, or of very different sizes, and nothing makes them equal."""
     inputs = next(iter(world.clients.values())).train.inputs
-    if (
-        not isinstance(inputs, torch.Tensor)
-        or not inputs.is_floating_point()
-        or "deviations" in world.about
-    ):
+    if not isinstance(inputs, torch.Tensor) or not inputs.is_floating_point():
         return ""
-    if _normalizes_inputs(world):
+    if "deviations" in world.about or _normalizes_inputs(world):
         return ""
     sizes = typical_sizes(world)
-    names = world.about.get("features")
-    remedy = 'standardize them by constants that all clients share (standardize = "pooled")'
     if not len(sizes):
         return ""
-    most = int(sizes.argmax())
-    if sizes[most] > LARGE_FEATURE:
-        what = _feature(most, len(sizes), names)
-        typical = f"{what} is typically {float(sizes[most]):.3g}"
+    names = world.about.get("features")
+    remedy = 'standardize them by constants that all clients share (standardize = "pooled")'
+
+    # First the largest feature by itself, then its ratio to the smallest one that is not all zeros.
+    largest = int(sizes.argmax())
+    large_feature = _feature(largest, len(sizes), names)
+    if sizes[largest] > LARGE_FEATURE:
+        typical = f"{large_feature} is typically {float(sizes[largest]):.3g}"
         return f"the inputs are not scaled: {typical}, and training may fail or learn a constant; {remedy}"
-    used = sizes[sizes > 0]
-    if len(used) and float(used.max() / used.min()) > MAX_SCALE_RATIO:
-        least = int(torch.where(sizes > 0, sizes, torch.inf).argmin())
-        large, small = (_feature(one, len(sizes), names) for one in (most, least))
+    used_sizes = sizes[sizes > 0]
+    if len(used_sizes) and float(used_sizes.max() / used_sizes.min()) > MAX_SCALE_RATIO:
+        smallest = int(torch.where(sizes > 0, sizes, torch.inf).argmin())
+        small_feature = _feature(smallest, len(sizes), names)
         return (
-            f"the inputs are not scaled: {large} is typically {float(sizes[most]):.3g} and {small} {float(sizes[least]):.3g}, "
+            f"the inputs are not scaled: {large_feature} is typically {float(sizes[largest]):.3g} "
+            f"and {small_feature} {float(sizes[smallest]):.3g}, "
             f"so that training hardly uses the latter; {remedy}"
         )
     return ""
@@ -111,29 +110,33 @@ def typical_sizes(world: World) -> torch.Tensor:
     counts = torch.zeros(())
     for data in world.clients.values():
         values = data.train.inputs[data.train.index]
-        flat = (values if values.ndim == 2 else values.reshape(-1, 1)).double()
-        if squares is not None and len(squares) != flat.shape[1]:
-            return torch.zeros(0)  # clients with other numbers of features are refused elsewhere
-        squares = flat.square().sum(0) + (0 if squares is None else squares)
-        counts = counts + (flat != 0).sum(0)
-    assert squares is not None  # a world has a client
+        # A table has columns; of anything else all values are one column.
+        columns = (values if values.ndim == 2 else values.reshape(-1, 1)).double()
+        # Clients with other numbers of features are refused elsewhere.
+        if squares is not None and len(squares) != columns.shape[1]:
+            return torch.zeros(0)
+        squares = columns.square().sum(0) + (0 if squares is None else squares)
+        counts = counts + (columns != 0).sum(0)
+    # A world has a client.
+    assert squares is not None
     return (squares / counts.clamp(min=1)).sqrt()
 
 
 def _normalizes_inputs(world: World) -> bool:
     """Whether the first layer of the model with tensors of its own is a normalization."""
     with seeded(0):
-        module = world.model()
-    first = next(
-        (one for one in module.modules() if next(one.parameters(recurse=False), None) is not None),
-        None,
-    )
-    return isinstance(
-        first, (torch.nn.modules.batchnorm._NormBase, torch.nn.LayerNorm, torch.nn.GroupNorm)
-    )
+        network = world.model()
+    for layer in network.modules():
+        if next(layer.parameters(recurse=False), None) is not None:
+            return isinstance(
+                layer,
+                (torch.nn.modules.batchnorm._NormBase, torch.nn.LayerNorm, torch.nn.GroupNorm),
+            )
+    return False
 
 
 def _feature(number: int, count: int, names: object) -> str:
+    """A feature in a sentence."""
     if isinstance(names, Sequence) and not isinstance(names, str) and len(names) == count:
         return f"feature '{names[number]}'"
     return "a value" if count == 1 else f"feature {number}"
@@ -144,77 +147,92 @@ def _of_rare_classes(world: World) -> str:
     shares = class_shares(world) if world.objective.main == "accuracy" else {}
     if len(shares) < 2:
         return ""
+    # Of equally frequent classes, the one with the smaller number.
     rarest = min(shares, key=lambda label: (shares[label], label))
     commonest = max(shares, key=lambda label: (shares[label], -label))
-    tests = sum(len(data.test) for data in world.clients.values())
-    if (
-        shares[rarest] >= RARE_CLASS_SHARE / len(shares)
-        or tests * RARE_CLASS_SHARE / len(shares) < MIN_EXPECTED_TESTS
-    ):
+    test_count = sum(len(data.test) for data in world.clients.values())
+    # A class is rare below a part of an equal share. With few test examples it may be so by chance.
+    if shares[rarest] >= RARE_CLASS_SHARE / len(shares):
+        return ""
+    if test_count * RARE_CLASS_SHARE / len(shares) < MIN_EXPECTED_TESTS:
         return ""
     names = world.about.get("classes")
-    better = "AUROC" if len(shares) == 2 else "BalancedAccuracy"
+    better_metric = "AUROC" if len(shares) == 2 else "BalancedAccuracy"
     return (
         f"{class_name(rarest, names)} has {shares[rarest]:.1%} of the test examples, and always predicting "
-        f"{class_name(commonest, names)} has accuracy {shares[commonest]:.3f}: {better} as the main metric would show whether "
-        f'the rare class is found (metrics = ["{better}", "accuracy"])'
+        f"{class_name(commonest, names)} has accuracy {shares[commonest]:.3f}: {better_metric} as the main metric would show "
+        f'whether the rare class is found (metrics = ["{better_metric}", "accuracy"])'
     )
 
 
 def of_few_rows(world: World) -> str:
     """A sentence if clients have few test rows and a metric is not a mean over rows; empty otherwise."""
-    few = [client for client, data in world.clients.items() if 0 < len(data.test) < FEW_ROWS]
-    pooled, other = [], []
+    few_row_clients = [
+        client for client, data in world.clients.items() if 0 < len(data.test) < FEW_ROWS
+    ]
+    # Metrics that are pooled over clients, and a main metric that is averaged over clients although
+    # it is no mean over rows.
+    pooled_metrics = []
+    averaged_metrics = []
     for name, metric in world.objective.named.items():
         if metric.sums is not None or metric.final is math.sqrt:
-            pooled.append(name)
+            pooled_metrics.append(name)
         elif metric.whole and name == world.objective.main:
-            other.append(name)
-    if not few or not (pooled or other):
+            averaged_metrics.append(name)
+    metrics = [*pooled_metrics, *averaged_metrics]
+    if not few_row_clients or not metrics:
         return ""
-    who = f"{len(few):,} of {len(world.clients):,} clients {'has' if len(few) == 1 else 'have'}"
-    metrics = [*pooled, *other]
+
+    has = "has" if len(few_row_clients) == 1 else "have"
     says = "says" if len(metrics) == 1 else "say"
-    text = f"{who} fewer than {FEW_ROWS} test rows, for which {' and '.join(metrics)} of a single client {says} little"
-    if pooled:
-        verb = "is that" if len(pooled) == 1 else "are those"
-        text += f"; over several clients, {' and '.join(pooled)} {verb} of all their rows together"
-    return f"{text}; nor does its mean over clients" if other else text
+    sentence = (
+        f"{len(few_row_clients):,} of {len(world.clients):,} clients {has} fewer than {FEW_ROWS} test rows, "
+        f"for which {' and '.join(metrics)} of a single client {says} little"
+    )
+    if pooled_metrics:
+        verb = "is that" if len(pooled_metrics) == 1 else "are those"
+        sentence += (
+            f"; over several clients, {' and '.join(pooled_metrics)} {verb} "
+            "of all their rows together"
+        )
+    return f"{sentence}; nor does its mean over clients" if averaged_metrics else sentence
 
 
 def of_targets(world: World) -> str:
     """A sentence if the numbers to predict are far from what a net starts with, and are not standardized."""
-    objective, splits = world.objective, [data.train for data in world.clients.values()]
+    objective = world.objective
     if objective.loss in (cross_entropy, binary_cross_entropy):
         return ""
-    if not all(
-        isinstance(split.targets, torch.Tensor) and split.targets.is_floating_point()
-        for split in splits
-    ):
-        return ""
+    splits = [data.train for data in world.clients.values()]
+    for split in splits:
+        if not isinstance(split.targets, torch.Tensor) or not split.targets.is_floating_point():
+            return ""
+    # Targets of several lengths, such as sequences, have no columns.
     if len({split.targets.shape[1:] for split in splits}) > 1:
-        return ""  # of several lengths, such as sequences
+        return ""
     if constant := _constant_target(world):
         return constant
     if objective.target_scale is not None:
         return ""
+
+    # The size of a target is its mean or its deviation, whichever is larger. The largest target
+    # counts if it is too large, otherwise the smallest.
     scale = pooled_scale(splits)
-    sizes = [
-        max(abs(mean), deviation)
-        for mean, deviation in zip(scale.means, scale.deviations, strict=True)
-    ]
-    most, least = (
-        max(range(len(sizes)), key=sizes.__getitem__),
-        min(range(len(sizes)), key=sizes.__getitem__),
-    )
-    wrong = most if sizes[most] > LARGE_TARGET else least
-    if SMALL_TARGET <= sizes[wrong] <= LARGE_TARGET or _starts_near(
-        world, scale.means[wrong], scale.deviations[wrong], wrong
-    ):
+    sizes = []
+    for mean, deviation in zip(scale.means, scale.deviations, strict=True):
+        sizes.append(max(abs(mean), deviation))
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    smallest = min(range(len(sizes)), key=sizes.__getitem__)
+    output = largest if sizes[largest] > LARGE_TARGET else smallest
+    mean = scale.means[output]
+    deviation = scale.deviations[output]
+    if SMALL_TARGET <= sizes[output] <= LARGE_TARGET:
         return ""
-    mean, deviation = scale.means[wrong], scale.deviations[wrong]
+    if _starts_near(world, mean, deviation, output):
+        return ""
     return (
-        f"{_called(world, wrong, len(sizes))} is around {mean:.3g} (standard deviation {deviation:.3g}), and a net starts with "
+        f"{_called(world, output, len(sizes))} is around {mean:.3g} (standard deviation {deviation:.3g}), "
+        "and a net starts with "
         'outputs around 1, so training may fail or learn little: standardize_target = "pooled", which metrics and predictions '
         "undo"
     )
@@ -224,21 +242,21 @@ def _constant_target(world: World) -> str:
     """A sentence if a number to predict is the same in all training rows; empty otherwise."""
     values = torch.cat([data.train.targets for data in world.clients.values()])
     columns = values.flatten(1) if values.dim() > 1 else values[:, None]
-    same = (columns.amin(0) == columns.amax(0)).nonzero().flatten().tolist()
-    if not same:
+    is_constant = columns.amin(0) == columns.amax(0)
+    if not is_constant.any():
         return ""
-    name, value = _called(world, same[0], columns.shape[1]), float(columns[0, same[0]])
+    output = int(is_constant.nonzero()[0])
+    name = _called(world, output, columns.shape[1])
+    value = float(columns[0, output])
     return f"{name} is {value:.6g} in every training row: nothing can be learned, and R2 is not defined"
 
 
 def _called(world: World, output: int, outputs: int) -> str:
     """A target's name, if it is known."""
     names = world.about.get("targets")
-    return (
-        f"the target {names[output]!r}"
-        if isinstance(names, list) and len(names) == outputs
-        else "the target"
-    )
+    if isinstance(names, list) and len(names) == outputs:
+        return f"the target {names[output]!r}"
+    return "the target"
 
 
 def _starts_near(world: World, mean: float, deviation: float, output: int) -> bool:
@@ -246,15 +264,13 @@ def _starts_near(world: World, mean: float, deviation: float, output: int) -> bo
     split = next(iter(world.clients.values())).train
     if not isinstance(split.inputs, torch.Tensor):
         return False
+    # The user's code can raise anything, which the check before the first round reports.
     try:
         with seeded(0), torch.no_grad():
             outputs = world.model().eval()(numbers(split.inputs[split.index[:32]]))
-            first = outputs.double().flatten(1)[:, output]
-    except (
-        Exception
-    ):  # the user's code can raise anything, which the check before the first round reports
+            first_outputs = outputs.double().flatten(1)[:, output]
+    except Exception:
         return False
-    return (
-        abs(float(first.mean()) - mean) <= NEAR_TARGET_DEVIATIONS * deviation
-        and float(first.std(correction=0)) >= deviation / 100
-    )
+    # A net that gives one number for all rows has not the unit, but a bias.
+    is_near = abs(float(first_outputs.mean()) - mean) <= NEAR_TARGET_DEVIATIONS * deviation
+    return is_near and float(first_outputs.std(correction=0)) >= deviation / 100

@@ -1,4 +1,9 @@
-"""Standardization: inputs minus a mean and divided by a deviation, by constants that are the same at all clients."""
+"""Standardization: inputs minus a mean and divided by a deviation, by constants that are the same at all clients.
+
+The settings ``standardize`` and ``standardize_target`` of a scenario, :func:`coterie.from_frame` and
+:func:`coterie.from_lists` end in :func:`standardized` and :func:`with_standardized_targets`. Refused
+are tokens, classes and labels, constants of other features, and deviations that are not positive.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from coterie.data.objective import binary_cross_entropy, cross_entropy, squared_
 from coterie.data.parts import ScenarioPart
 from coterie.data.schema import SHARED_SCALING, Schema
 from coterie.data.target_scale import LossOfStandardized, TargetScale
-from coterie.data.world import Split, World
+from coterie.data.world import ClientData, Split, World
 from coterie.settings import SettingError, UserError, setting
 from coterie.settings.calls import public
 
@@ -61,11 +66,13 @@ class ScalingSettings(ScenarioPart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.standardize == "given"
-        if given != bool(self.means) or given != bool(self.deviations):
+        needs_constants = self.standardize == "given"
+        if needs_constants != bool(self.means) or needs_constants != bool(self.deviations):
             raise SettingError("Scenario.means and deviations go together with standardize = given")
-        given = self.standardize_target == "given"
-        if given != bool(self.target_means) or given != bool(self.target_deviations):
+        needs_constants = self.standardize_target == "given"
+        has_means = bool(self.target_means)
+        has_deviations = bool(self.target_deviations)
+        if needs_constants != has_means or needs_constants != has_deviations:
             raise SettingError(
                 "Scenario.target_means and target_deviations go together with "
                 "standardize_target = given"
@@ -109,61 +116,81 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     """
     if isinstance(how, str) and how == "none":
         return world
-    fits = how == "pooled" if isinstance(how, str) else hasattr(how, "__len__") and len(how) == 2
-    if not fits:
+    if not _is_pooled_or_pair(how):
         raise SettingError(
             f"standardize must be none, pooled, or the means and the deviations, got {how!r:.60}"
         )
-    data = {id(one): one for step in world.steps for one in step.values()}
-    splits = [split for one in data.values() for split in (one.train, one.validation, one.test)]
+
+    # Clients may share splits, and time steps of drift may share clients: each is changed once.
+    data_by_id = {id(data): data for step in world.steps for data in step.values()}
+    splits: list[Split] = []
+    for data in data_by_id.values():
+        splits += [data.train, data.validation, data.test]
     inputs = splits[0].inputs
     if not isinstance(inputs, torch.Tensor):
         raise UserError(
             "standardize needs one tensor of features or images per client, and the inputs are of another form"
         )
-    pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
-    if not (inputs.is_floating_point() or pixels) or inputs.ndim not in (2, 4):
+    are_pixels = inputs.dtype == torch.uint8 and inputs.ndim == 4
+    if not (inputs.is_floating_point() or are_pixels) or inputs.ndim not in (2, 4):
         raise UserError(
             "standardize needs features or images, and the inputs are tokens or of another shape"
         )
+
+    # The constants, of the first time step's training data or of the user.
     if isinstance(how, str):
-        means, deviations = pooled(one.train for one in world.steps[0].values())
+        means, deviations = pooled(data.train for data in world.steps[0].values())
     else:
         features = world.about.get("features")
-        given = (
-            in_order_of(features, name, one)
-            for name, one in zip(("means", "deviations"), how, strict=True)
-        )
-        means, deviations = (
-            _constants(name, one, inputs)
-            for name, one in zip(("means", "deviations"), given, strict=True)
-        )
+        given_means, given_deviations = how
+        ordered_means = in_order_of(features, "means", given_means)
+        ordered_deviations = in_order_of(features, "deviations", given_deviations)
+        means = _constants("means", ordered_means, inputs)
+        deviations = _constants("deviations", ordered_deviations, inputs)
     if not bool((deviations > 0).all()):
         raise SettingError(f"deviations must be > 0, got {float(deviations.min()):g}")
-    wide = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
-    low, width = (
-        means.view(wide).float(),
-        deviations.view(wide).float(),
-    )  # no copy of all data in float64
-    made = {id(pool): (numbers(pool).float() - low).div_(width) for pool in _pools(splits)}
-    new = lambda split: replace(split, inputs=made[id(split.inputs)])  # noqa: E731
-    lists = tuple(means.tolist()), tuple(deviations.tolist())
-    scaled = {
-        key: replace(
-            d,
-            train=new(d.train),
-            validation=new(d.validation),
-            test=new(d.test),
-            schema=replace(
-                d.schema or Schema(), scaling=SHARED_SCALING, means=lists[0], deviations=lists[1]
-            ),
+
+    # The inputs of each pool, in float32: there is no copy of all data in float64.
+    wide_shape = (1, -1) if inputs.ndim == 2 else (1, -1, 1, 1)
+    wide_means = means.view(wide_shape).float()
+    wide_deviations = deviations.view(wide_shape).float()
+    scaled_inputs: dict[int, torch.Tensor] = {}
+    for split in splits:
+        if id(split.inputs) not in scaled_inputs:
+            centred = numbers(split.inputs).float() - wide_means
+            scaled_inputs[id(split.inputs)] = centred.div_(wide_deviations)
+
+    def scaled(split: Split) -> Split:
+        return replace(split, inputs=scaled_inputs[id(split.inputs)])
+
+    scaled_data: dict[int, ClientData] = {}
+    for key, data in data_by_id.items():
+        schema = replace(
+            data.schema or Schema(),
+            scaling=SHARED_SCALING,
+            means=tuple(means.tolist()),
+            deviations=tuple(deviations.tolist()),
         )
-        for key, d in data.items()
-    }
-    steps = [{client: scaled[id(d)] for client, d in step.items()} for step in world.steps]
+        scaled_data[key] = replace(
+            data,
+            train=scaled(data.train),
+            validation=scaled(data.validation),
+            test=scaled(data.test),
+            schema=schema,
+        )
+    steps = []
+    for step in world.steps:
+        steps.append({client: scaled_data[id(data)] for client, data in step.items()})
     about = {**world.about, "means": means.tolist(), "deviations": deviations.tolist()}
     drift = None if world.drift is None else replace(world.drift, data=steps)
     return replace(world, clients=steps[0], drift=drift, about=about)
+
+
+def _is_pooled_or_pair(constants: Any) -> bool:
+    """Whether constants are to be pooled, or are a pair of means and deviations."""
+    if isinstance(constants, str):
+        return constants == "pooled"
+    return hasattr(constants, "__len__") and len(constants) == 2
 
 
 def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,12 +206,15 @@ def pooled(splits: Iterable[Split]) -> tuple[torch.Tensor, torch.Tensor]:
         Means and deviations, float64; the deviation of a feature that never changes is 1.
     """
     splits = list(splits)
+    # First the means, from sums and counts; then the squared differences from them.
     count = torch.zeros((), dtype=torch.float64)
     total = torch.zeros((), dtype=torch.float64)
     for split in splits:
         values = _by_feature(split)
-        count, total = count + values.shape[1], total + values.sum(1)
-    means, squares = total / count, torch.zeros((), dtype=torch.float64)
+        count = count + values.shape[1]
+        total = total + values.sum(1)
+    means = total / count
+    squares = torch.zeros((), dtype=torch.float64)
     for split in splits:
         squares = squares + (_by_feature(split) - means[:, None]).square().sum(1)
     deviations = (squares / count).sqrt()
@@ -196,17 +226,13 @@ def _by_feature(split: Split) -> torch.Tensor:
     return numbers(split.inputs[split.index]).double().transpose(0, 1).flatten(1)
 
 
-def _pools(splits: Sequence[Split]) -> Iterable[torch.Tensor]:
-    return {id(split.inputs): split.inputs for split in splits}.values()
-
-
-def in_order_of(features: Sequence[str] | None, setting: str, given: Any) -> Any:
+def in_order_of(features: Sequence[str] | None, setting: str, constants: Any) -> Any:
     """Return constants that have names in the order of the features; others as they are.
 
     Args:
         features: The names of the features; None if they have none.
         setting: What is given: means or deviations.
-        given: Numbers, or numbers by name: a mapping, a column of pandas, or a frame of one row.
+        constants: Numbers, or numbers by name: a mapping, a column of pandas, or a frame of one row.
 
     Returns:
         The numbers.
@@ -214,59 +240,66 @@ def in_order_of(features: Sequence[str] | None, setting: str, given: Any) -> Any
     Raises:
         SettingError: The names are not those of the features.
     """
-    numbered = False
-    if is_table(given):
-        columns = {str(name): np.asarray(given[name]) for name in column_names(given)}
-        by_name = {name: column[0] for name, column in columns.items() if len(column) == 1}
-    elif isinstance(given, Mapping):
-        by_name = {str(name): value for name, value in given.items()}
-    elif hasattr(getattr(given, "index", None), "equals"):
-        names = given.index.tolist()
-        by_name = {str(name): value for name, value in zip(names, given, strict=True)}
-        numbered = names == list(range(len(names)))  # pandas numbers values that have no names
+    # Names come from a mapping, a frame of one row, or a column of pandas. Pandas numbers values
+    # that have no names.
+    is_numbered = False
+    if is_table(constants):
+        columns = {str(name): np.asarray(constants[name]) for name in column_names(constants)}
+        constant_of_name = {name: column[0] for name, column in columns.items() if len(column) == 1}
+    elif isinstance(constants, Mapping):
+        constant_of_name = {str(name): value for name, value in constants.items()}
+    elif hasattr(getattr(constants, "index", None), "equals"):
+        names = constants.index.tolist()
+        constant_of_name = {str(name): value for name, value in zip(names, constants, strict=True)}
+        is_numbered = names == list(range(len(names)))
     else:
-        return given
-    if numbered and set(by_name) != set(features or ()):
-        return given
+        return constants
+    if is_numbered and set(constant_of_name) != set(features or ()):
+        return constants
     if features is None:
         raise SettingError(
-            f"{setting} has names ({listed(list(by_name))}), and the features have none: give a list of numbers"
+            f"{setting} has names ({listed(list(constant_of_name))}), and the features have none: give a list of numbers"
         )
-    lacking, unknown = (
-        [name for name in features if name not in by_name],
-        [name for name in by_name if name not in features],
-    )
-    if lacking or unknown:
-        parts = [
-            f"{word} {listed(some)}"
-            for word, some in (("lacks", lacking), ("also has", unknown))
-            if some
-        ]
+
+    differences = []
+    missing_names = [name for name in features if name not in constant_of_name]
+    if missing_names:
+        differences.append(f"lacks {listed(missing_names)}")
+    unknown_names = [name for name in constant_of_name if name not in features]
+    if unknown_names:
+        differences.append(f"also has {listed(unknown_names)}")
+    if differences:
         raise SettingError(
-            f"{setting} must have each feature by its name, {listed(features)}: it {' and '.join(parts)}"
+            f"{setting} must have each feature by its name, {listed(features)}: it {' and '.join(differences)}"
         )
-    return [by_name[name] for name in features]
+    return [constant_of_name[name] for name in features]
 
 
-def _constants(name: str, given: Sequence[float], inputs: torch.Tensor) -> torch.Tensor:
-    features = inputs.shape[1]
+def _constants(name: str, values: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """The constants of the features ``(d,)``, or of the channels of images, from as many numbers or from one."""
+    feature_count = inputs.shape[1]
+    noun = "feature" if inputs.ndim == 2 else "channel"
+    return _checked_numbers(name, values, noun, feature_count).expand(feature_count)
+
+
+def _checked_numbers(name: str, values: Any, noun: str, count: int) -> torch.Tensor:
+    """Finite numbers in float64, one or ``count`` of them; raises SettingError if they are something else."""
     try:
-        constants = torch.as_tensor(given, dtype=torch.float64).flatten()
+        constants = torch.as_tensor(values, dtype=torch.float64).flatten()
     except (TypeError, ValueError, RuntimeError):
-        raise SettingError(f"{name} must be numbers, got {given!r:.60}") from None
-    if len(constants) not in (1, features) or not bool(torch.isfinite(constants).all()):
-        each = "feature" if inputs.ndim == 2 else "channel"
+        raise SettingError(f"{name} must be numbers, got {values!r:.60}") from None
+    if len(constants) not in (1, count) or not bool(torch.isfinite(constants).all()):
         raise SettingError(
-            f"{name} must be one finite number, or one per {each}, {features}, got {len(constants)}"
+            f"{name} must be one finite number, or one per {noun}, {count}, got {len(constants)}"
         )
-    return constants.expand(features)
+    return constants
 
 
 # ----------------------------------------------------------------------------------------------------
 # Targets of regression.
 
 
-TARGET = "standardize_target"
+TARGET_SETTING = "standardize_target"
 """The name of the setting, for messages."""
 
 
@@ -294,55 +327,58 @@ def with_standardized_targets(
         how = "pooled" if how else "none"
     if isinstance(how, str) and how == "none":
         return world
-    if not (how == "pooled" if isinstance(how, str) else hasattr(how, "__len__") and len(how) == 2):
-        known = ", ".join(STANDARDIZE[:-1])
+    if not _is_pooled_or_pair(how):
+        allowed = ", ".join(STANDARDIZE[:-1])
         raise SettingError(
-            f"{TARGET} must be {known}, or the means and the deviations, got {how!r:.60}"
+            f"{TARGET_SETTING} must be {allowed}, or the means and the deviations, got {how!r:.60}"
         )
+
+    # Classes and labels have no unit, and another loss may need whole numbers as they are.
     splits = [data.train for data in world.steps[0].values()]
-    targets, loss = splits[0].targets, world.objective.loss
+    targets = splits[0].targets
+    loss = world.objective.loss
     if not isinstance(targets, torch.Tensor) or loss in (cross_entropy, binary_cross_entropy):
-        what = "of another form" if not isinstance(targets, torch.Tensor) else "classes or labels"
+        form = "classes or labels" if isinstance(targets, torch.Tensor) else "of another form"
         raise UserError(
-            f"{TARGET} needs numbers to predict (task = regression), and the targets are {what}"
+            f"{TARGET_SETTING} needs numbers to predict (task = regression), and the targets are {form}"
         )
     if not targets.is_floating_point() and loss is not squared_error:
         raise UserError(
-            f"{TARGET} needs numbers to predict, and the targets are whole numbers, which this loss may need"
+            f"{TARGET_SETTING} needs numbers to predict, and the targets are whole numbers, which this loss may need"
         )
+
     outputs = math.prod(targets.shape[1:])
-    earlier = None if after is None else after.objective.target_scale
+    earlier_scale = None if after is None else after.objective.target_scale
     if isinstance(how, str):
-        scale = pooled_scale(splits) if earlier is None else earlier
+        scale = pooled_scale(splits) if earlier_scale is None else earlier_scale
     else:
-        means, deviations = (
-            _target_constants(f"{TARGET}: {name}", given, outputs)
-            for name, given in zip(("means", "deviations"), how, strict=True)
+        means, deviations = how
+        scale = TargetScale(
+            _target_constants(f"{TARGET_SETTING}: means", means, outputs),
+            _target_constants(f"{TARGET_SETTING}: deviations", deviations, outputs),
         )
-        scale = TargetScale(means, deviations)
     if min(scale.deviations) <= 0:
-        raise SettingError(f"{TARGET}: deviations must be > 0, got {min(scale.deviations):g}")
-    return replace(world, objective=replace(world.objective, loss=LossOfStandardized(loss, scale)))
+        raise SettingError(
+            f"{TARGET_SETTING}: deviations must be > 0, got {min(scale.deviations):g}"
+        )
+    objective = replace(world.objective, loss=LossOfStandardized(loss, scale))
+    return replace(world, objective=objective)
 
 
 def pooled_scale(splits: Iterable[Split]) -> TargetScale:
     """The mean and the standard deviation of each output's targets, over all examples of some splits."""
-    values = torch.cat([split.targets.double().flatten(1) if split.targets.dim() > 1 else split.targets.double()[:, None]
-                        for split in splits])  # fmt: skip
+    columns = []
+    for split in splits:
+        targets = split.targets.double()
+        columns.append(targets.flatten(1) if targets.dim() > 1 else targets[:, None])
+    values = torch.cat(columns)
     # The rounded mean of equal targets may be another number, and their deviation then is not 0.
-    equal = values.amin(0) == values.amax(0)
-    means = torch.where(equal, values[0], values.mean(0))
-    deviations = torch.where(equal, 1.0, values.std(0, correction=0))
+    are_equal = values.amin(0) == values.amax(0)
+    means = torch.where(are_equal, values[0], values.mean(0))
+    deviations = torch.where(are_equal, 1.0, values.std(0, correction=0))
     return TargetScale(tuple(means.tolist()), tuple(deviations.tolist()))
 
 
-def _target_constants(name: str, given: Any, outputs: int) -> tuple[float, ...]:
-    try:
-        constants = torch.as_tensor(given, dtype=torch.float64).flatten()
-    except (TypeError, ValueError, RuntimeError):
-        raise SettingError(f"{name} must be numbers, got {given!r:.60}") from None
-    if len(constants) not in (1, outputs) or not bool(torch.isfinite(constants).all()):
-        raise SettingError(
-            f"{name} must be one finite number, or one per target, {outputs}, got {len(constants)}"
-        )
-    return tuple(constants.tolist())
+def _target_constants(name: str, values: Any, outputs: int) -> tuple[float, ...]:
+    """The constants of the targets, one for each output or one for all."""
+    return tuple(_checked_numbers(name, values, "target", outputs).tolist())

@@ -59,8 +59,8 @@ class TargetScale:
         """Constants as a number, or as a tensor of the last dimension on the device of ``values``."""
         if len(constants) == 1:
             return constants[0]
-        kind = values.dtype if values.is_floating_point() else torch.float32
-        return torch.tensor(constants, dtype=kind, device=values.device)
+        dtype = values.dtype if values.is_floating_point() else torch.float32
+        return torch.tensor(constants, dtype=dtype, device=values.device)
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,26 @@ def sound(value: Any) -> bool:
     """Whether a value, which may come from anybody, is what :func:`recorded` returns."""
     if not isinstance(value, Mapping) or set(value) != {"means", "deviations"}:
         return False
-    lists = [value["means"], value["deviations"]]
-    if not all(isinstance(each, list) and each for each in lists) or len(lists[0]) != len(lists[1]):
+    means = value["means"]
+    deviations = value["deviations"]
+    if not isinstance(means, list) or not isinstance(deviations, list):
         return False
-    numbers = [number for each in lists for number in each]
-    real = all(
-        isinstance(number, int | float) and not isinstance(number, bool) for number in numbers
-    )
-    return real and all(map(math.isfinite, numbers)) and min(lists[1]) > 0
+    if not means or len(means) != len(deviations):
+        return False
+    # True and False are numbers to Python, and none here.
+    for number in (*means, *deviations):
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            return False
+        if not math.isfinite(number):
+            return False
+    return min(deviations) > 0
 
 
 def of_record(value: Mapping[str, Any] | None) -> TargetScale | None:
     """The constants in a record or an export, which :func:`sound` accepts; None if it has none."""
     if value is None:
         return None
-    return TargetScale(*(tuple(map(float, value[name])) for name in ("means", "deviations")))
+    return TargetScale(
+        means=tuple(map(float, value["means"])),
+        deviations=tuple(map(float, value["deviations"])),
+    )
