@@ -15,7 +15,7 @@ import pytest
 import coterie
 from coterie.core import Training
 from coterie.methods import FedAvg, method_class
-from coterie.methods._named import HERE, OTHERS
+from coterie.methods._named import EQUIVALENTS, OTHERS
 from coterie.settings import UserError
 from coterie.settings.calls import CallError, public
 
@@ -249,7 +249,7 @@ def test_an_algorithm_that_is_not_included_is_no_slip_of_one_that_is(name: str) 
         method_class(name)
     assert "did you mean" not in str(caught.value)
     assert (
-        HERE.get(name) or "which is not included; your own methods run beside Coterie's"
+        EQUIVALENTS.get(name) or "which is not included; your own methods run beside Coterie's"
     ) in str(caught.value)
 
 

@@ -21,25 +21,27 @@ METHODS: Registry[type[Any]] = Registry(
 """Name -> class; :mod:`coterie.methods` fills in Coterie's own."""
 
 
-def method_class(name: str, own: Mapping[str, type[Any]] = MappingProxyType({})) -> type[Any]:
+def method_class(
+    name: str, user_methods: Mapping[str, type[Any]] = MappingProxyType({})
+) -> type[Any]:
     """Return the class of the method called ``name``.
 
     Args:
         name: a method's name.
-        own: name -> class of a user's own methods.
+        user_methods: name -> class of a user's own methods.
 
     Raises:
         UserError: there is no such method; the message suggests the nearest known name. Or it is an
             extension's, and cannot be imported.
     """
-    if name in own:
-        return own[name]
+    if name in user_methods:
+        return user_methods[name]
     try:
         return METHODS.find(name)
     except KeyError:
-        instead = _instead(name, [*own, *METHODS])
+        advice = _advice(name, [*user_methods, *METHODS])
         raise UserError(
-            f"there is no method {name!r}{instead} (known: {', '.join(METHODS)})"
+            f"there is no method {name!r}{advice} (known: {', '.join(METHODS)})"
         ) from None
 
 
@@ -56,7 +58,7 @@ OTHERS = frozenset(_OTHERS.split())
 """Algorithms of the literature that are not among Coterie's methods, as
 :func:`~coterie.settings.field_names.spelled`."""
 
-HERE = {
+EQUIVALENTS = {
     "fedprox": "FedProx is fedavg with the setting training.proximal, such as 0.01",
     "fedsgd": "FedSGD is fedavg with the settings training.steps = 1 and training.batch = 0",
     "local": "training without a server is the method independent",
@@ -72,30 +74,34 @@ HERE = {
 OWN_METHODS = 'your own methods run beside Coterie\'s, see "Add a method" in the documentation'
 
 
-def _instead(name: Any, known: Sequence[str]) -> str:
+def _advice(name: Any, method_names: Sequence[str]) -> str:
     """What to do about a name that is no method's: a setting that does the same, the right spelling, or an own method.
 
     Names of algorithms differ by few letters, so one of the literature is not taken for a slip, and
     a slip is at most two letters.
     """
     spelling = spelled(name)
-    if spelling in HERE:
-        return f"; {HERE[spelling]}"
-    exact = [one for one in known if spelled(one) == spelling]
-    if not exact and spelling in OTHERS:
+    if spelling in EQUIVALENTS:
+        return f"; {EQUIVALENTS[spelling]}"
+    # The same letters, such as another case or another hyphen.
+    for method_name in method_names:
+        if spelled(method_name) == spelling:
+            return f"; did you mean {method_name}?"
+    if spelling in OTHERS:
         return f", which is not included; {OWN_METHODS}"
-    slips = {one: edits(spelling, spelled(one)) for one in known}
-    best = exact[0] if exact else min(slips, key=slips.__getitem__)
-    if exact or slips[best] <= (1 if len(spelling) < 6 else 2):
-        return f"; did you mean {best}?"
+    # A slip of one letter in a short name, or of two in a longer one.
+    slips = {method_name: edits(spelling, spelled(method_name)) for method_name in method_names}
+    nearest_name = min(slips, key=slips.__getitem__)
+    if slips[nearest_name] <= (1 if len(spelling) < 6 else 2):
+        return f"; did you mean {nearest_name}?"
     return f", which is not included; {OWN_METHODS}"
 
 
-def made(given: Any) -> Any:
+def made(method: Any) -> Any:
     """Return a method from its name, from a table of its name and settings, or as it is.
 
     Args:
-        given: The name, the table or the method.
+        method: The name, the table or the method.
 
     Raises:
         UserError: There is no such method, or a setting is not allowed.
@@ -104,21 +110,21 @@ def made(given: Any) -> Any:
         >>> made({"name": "ifca", "models": 3}).models
         3
     """
-    if isinstance(given, str):
-        return method_class(given)()
-    if isinstance(given, Mapping):
-        settings = dict(given)
+    if isinstance(method, str):
+        return method_class(method)()
+    if isinstance(method, Mapping):
+        settings = dict(method)
         if "name" not in settings:
             raise SettingError(
-                f"a method's table needs a name, one of {', '.join(METHODS)}, got {given!r:.60}"
+                f"a method's table needs a name, one of {', '.join(METHODS)}, got {method!r:.60}"
             )
         return build(method_class(str(settings.pop("name"))), settings)
-    if isinstance(given, type):
+    if isinstance(method, type):
         raise SettingError(
-            f"a method is an object with its settings, got the class {given.__name__}: write {given.__name__}()"
+            f"a method is an object with its settings, got the class {method.__name__}: write {method.__name__}()"
         )
-    if isinstance(given, Method):
-        return given
+    if isinstance(method, Method):
+        return method
     raise SettingError(
-        f"a method is a name, a table with a name, or an object with the five functions, got {given!r:.60}"
+        f"a method is a name, a table with a name, or an object with the five functions, got {method!r:.60}"
     )

@@ -50,6 +50,9 @@ from coterie.settings import SettingError, check, setting
 MIN_ACCURACY = 1e-7
 """Value that replaces an accuracy of zero."""
 
+MAX_NAMED_CLIENTS = 3
+"""Clients that a note names as examples."""
+
 
 @state("fedfa")
 class FedFAState:
@@ -108,29 +111,26 @@ class FedFA:
         if not replies.clients:
             return replace(state, notes=())
         accuracies = _accuracies(replies)
-        invalid = {client: acc for client, acc in accuracies.items() if not 0 <= acc <= 1}
+        invalid = {
+            client: accuracy for client, accuracy in accuracies.items() if not 0 <= accuracy <= 1
+        }
         notes = _left_out(invalid)
         if len(invalid) == len(accuracies):
             if len(invalid) > len(state.clients) / 2:
-                client = min(invalid)
-                example = f", but client {client} measured {invalid[client]:g}"
-                if math.isnan(invalid[client]):
-                    example = ""
-                raise SettingError(
-                    f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{example}"
-                )
+                raise _no_accuracy(invalid)
             return replace(state, notes=notes)
-        valid = replies.of(set(accuracies) - set(invalid))
+        valid_replies = replies.of(set(accuracies) - set(invalid))
         # p_n = -log2(Acc_n) / Σ_m -log2(Acc_m)
-        fair = fair_weights(valid)
+        fair_shares = fair_weights(valid_replies)
         # In a federation, or with adversaries, no weight is above its limit.
-        bounded = valid.averaging.bounded(fair)
-        share = fair
-        if bounded is not fair:
-            share = bounded / bounded.sum()
-            notes = (_limited(valid.clients, fair, share), *notes)
-        model = state.model + valid.mean(share)
-        return replace(state, model=model, notes=(_note(valid, share), *notes))
+        bounded_shares = valid_replies.averaging.bounded(fair_shares)
+        shares = fair_shares
+        if bounded_shares is not fair_shares:
+            shares = bounded_shares / bounded_shares.sum()
+            notes = (_limited(valid_replies.clients, fair_shares, shares), *notes)
+        # w <- w + Σ p_n Δ_n
+        model = state.model + valid_replies.mean(shares)
+        return replace(state, model=model, notes=(_note(valid_replies, shares), *notes))
 
     def assignment(self, state: FedFAState) -> Assignment:
         groups = (state.clients,) if state.clients else ()
@@ -156,53 +156,66 @@ def _accuracies(replies: Replies) -> dict[Client, float]:
     return accuracies
 
 
+def _no_accuracy(invalid: Mapping[Client, float]) -> SettingError:
+    """The error of an objective whose main metric is no accuracy, with an example that is a number."""
+    client = min(invalid)
+    example = ""
+    if not math.isnan(invalid[client]):
+        example = f", but client {client} measured {invalid[client]:g}"
+    return SettingError(
+        f"fedfa needs an objective whose main metric is 0 to 1, as an accuracy{example}"
+    )
+
+
 def fair_weights(replies: Replies) -> np.ndarray:
     """Return the weights p_n ``(n,)`` of the clients that answered, from their accuracies, 0 to 1; they sum to one."""
-    bits = []
+    information = []
     for accuracy in _accuracies(replies).values():
-        bits.append(0.0 - math.log2(max(accuracy, MIN_ACCURACY)))
-    total = float(np.sum(bits))
-    return np.array(bits) / total if total > 0 else weights(replies, "data")
+        information.append(0.0 - math.log2(max(accuracy, MIN_ACCURACY)))
+    total = float(np.sum(information))
+    # If every client is always right, the weights are those of FedAvg.
+    return np.array(information) / total if total > 0 else weights(replies, "data")
 
 
-def _left_out(odd: Mapping[Client, float]) -> tuple[Note, ...]:
+def _left_out(invalid: Mapping[Client, float]) -> tuple[Note, ...]:
     """Describe the clients that are left out, and why."""
-    if not odd:
+    if not invalid:
         return ()
-    measured = ", ".join(
-        f"client {client} ({accuracy:.3g})" for client, accuracy in list(odd.items())[:3]
-    )
-    text = f"left out, as their training accuracy is not 0 to 1: {measured}{', ...' if len(odd) > 3 else ''}"
-    return (Note(kind="keep", effect="keeps", clients=tuple(odd), text=text),)
+    examples = list(invalid.items())[:MAX_NAMED_CLIENTS]
+    measured = ", ".join(f"client {client} ({accuracy:.3g})" for client, accuracy in examples)
+    text = f"left out, as their training accuracy is not 0 to 1: {measured}"
+    if len(invalid) > len(examples):
+        text += ", ..."
+    return (Note(kind="keep", effect="keeps", clients=tuple(invalid), text=text),)
 
 
-def _limited(clients: Sequence[Client], fair: np.ndarray, share: np.ndarray) -> Note:
-    """Describe whose weights were limited; ``fair`` and ``share`` are the weights ``(n,)`` before and after."""
-    cut = {
-        client: (before, after)
-        for client, before, after in zip(clients, fair, share, strict=True)
-        if after < before
-    }
-    worst = max(cut, key=lambda client: cut[client][0])
-    before, after = cut[worst]
-    more = f", and of {len(cut) - 1} more" if len(cut) > 1 else ""
-    text = f"the weight of client {worst}{more} is limited to {after:.3g}, from {before:.3g} (robust.share)"
-    return Note(kind="bound", effect="limits", clients=tuple(cut), text=text)
+def _limited(clients: Sequence[Client], fair_shares: np.ndarray, shares: np.ndarray) -> Note:
+    """Describe whose weights were limited, from the weights ``(n,)`` before and after."""
+    limited = {}
+    for client, before, after in zip(clients, fair_shares, shares, strict=True):
+        if after < before:
+            limited[client] = (before, after)
+    worst = max(limited, key=lambda client: limited[client][0])
+    before, after = limited[worst]
+    more_text = f", and of {len(limited) - 1} more" if len(limited) > 1 else ""
+    text = f"the weight of client {worst}{more_text} is limited to {after:.3g}, from {before:.3g} (robust.share)"
+    return Note(kind="bound", effect="limits", clients=tuple(limited), text=text)
 
 
-def _note(replies: Replies, share: np.ndarray) -> Note:
+def _note(replies: Replies, shares: np.ndarray) -> Note:
+    """Describe the least and the most accurate client, and their weights."""
     accuracies = _accuracies(replies)
-    shares = dict(zip(replies.clients, share.tolist(), strict=True))
+    share_of_client = dict(zip(replies.clients, shares.tolist(), strict=True))
     worst = min(accuracies, key=accuracies.__getitem__)
     best = max(accuracies, key=accuracies.__getitem__)
     text = (
-        f"training accuracy from {accuracies[worst]:.3g} (client {worst}, weight {shares[worst]:.3g}) "
-        f"to {accuracies[best]:.3g} (client {best}, weight {shares[best]:.3g})"
+        f"training accuracy from {accuracies[worst]:.3g} (client {worst}, weight {share_of_client[worst]:.3g}) "
+        f"to {accuracies[best]:.3g} (client {best}, weight {share_of_client[best]:.3g})"
     )
     return Note(
         kind="keep",
         effect="keeps",
         clients=replies.clients,
         text=text,
-        values={"accuracy": accuracies, "weight": shares},
+        values={"accuracy": accuracies, "weight": share_of_client},
     )

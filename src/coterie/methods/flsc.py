@@ -63,12 +63,14 @@ class FLSC(Choosing):
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         """Plan one round of a start for the clients ``asked``."""
+        tasks: dict[Client, Task] = {}
         if self.first == "random" and start.round == 0:
-            tasks = {}
+            # The first J_i are drawn, as in the paper.
             for client in asked:
-                drawn = self._random_choice(client, cohort)
-                tasks[client] = Task(offered=drawn, choose=self.overlap, lr_round=0)
+                drawn_rows = self._random_choice(client, cohort)
+                tasks[client] = Task(offered=drawn_rows, choose=self.overlap, lr_round=0)
         else:
+            # J_i are the n_s models of least training loss.
             task = Task(
                 offered=tuple(range(self.models)),
                 choose=self.overlap,
@@ -79,6 +81,7 @@ class FLSC(Choosing):
         return Plan(models=start.models, tasks=tasks, need="mean", weighting="data")
 
     def _random_choice(self, client: Client, cohort: Cohort) -> Choice:
+        """The first n_s of the models in a random order."""
         rng = numpy_generator(cohort.seed, Purpose.CHOICE, cohort.exchange, client)
         return tuple(int(row) for row in rng.permutation(self.models)[: self.overlap])
 
@@ -92,33 +95,35 @@ class FLSC(Choosing):
             models: ``(k, d)``, the models before the round.
             replies: replies of the round, with mean updates.
         """
-        chose = _membership(replies.chosen, len(models))  # (n, k)
-        examples = chose * replies.examples[:, None]  # N_i where j in J_i
-        total = examples.sum(axis=0)  # Σ N_i of each model
-        # Row j of `blend`: the weight of each old model in the mean of the starts of the clients
-        # that chose j.
-        blend = examples.T @ chose / self.overlap
-        blend /= np.maximum(total, 1)[:, None]
-        means_of_starts = torch.as_tensor(blend, dtype=models.dtype) @ models
-        was_chosen = torch.as_tensor(total > 0)[:, None]
-        return torch.where(was_chosen, means_of_starts + replies.mean_updates, models)
+        # N_i where j in J_i, ``(n, k)``, and Σ N_i of each model.
+        was_chosen = _membership(replies.chosen, len(models))
+        examples = was_chosen * replies.examples[:, None]
+        total_examples = examples.sum(axis=0)
+        # Row j: the weight of each old model in the mean of the starts of the clients that chose j.
+        start_weights = examples.T @ was_chosen / self.overlap
+        start_weights /= np.maximum(total_examples, 1)[:, None]
+        means_of_starts = torch.as_tensor(start_weights, dtype=models.dtype) @ models
+        has_clients = torch.as_tensor(total_examples > 0)[:, None]
+        return torch.where(has_clients, means_of_starts + replies.mean_updates, models)
 
     def served(
         self, models: torch.Tensor, choices: Mapping[Client, Choice]
     ) -> tuple[torch.Tensor, dict[Client, int]]:
         """Return the mean model of each set of models chosen, and client -> row."""
-        rows_of = {client: tuple(sorted(choice)) for client, choice in choices.items()}
-        distinct = sorted(set(rows_of.values()))
-        if not distinct:
+        # One row for each set of models that a client has chosen.
+        chosen_sets = {client: tuple(sorted(choice)) for client, choice in choices.items()}
+        distinct_sets = sorted(set(chosen_sets.values()))
+        if not distinct_sets:
             return models, {}
-        means = torch.stack([models[list(rows)].mean(0) for rows in distinct])
-        position = {rows: i for i, rows in enumerate(distinct)}
-        return means, {client: position[rows] for client, rows in rows_of.items()}
+        row_of_set = {chosen_set: row for row, chosen_set in enumerate(distinct_sets)}
+        mean_models = torch.stack([models[list(rows)].mean(0) for rows in distinct_sets])
+        row_of_client = {client: row_of_set[rows] for client, rows in chosen_sets.items()}
+        return mean_models, row_of_client
 
 
-def _membership(chosen: tuple[Choice, ...], k: int) -> np.ndarray:
+def _membership(chosen: tuple[Choice, ...], num_models: int) -> np.ndarray:
     """``(n, k)``: 1 where a client chose a model, else 0."""
-    member = np.zeros((len(chosen), k))
-    for i, rows in enumerate(chosen):
-        member[i, list(rows)] = 1.0
-    return member
+    membership = np.zeros((len(chosen), num_models))
+    for index, rows in enumerate(chosen):
+        membership[index, list(rows)] = 1.0
+    return membership

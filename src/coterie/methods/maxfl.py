@@ -47,6 +47,7 @@ from coterie.core import (
     Client,
     Cohort,
     Federation,
+    Groups,
     Needs,
     Note,
     Plan,
@@ -138,16 +139,16 @@ class MAXFL:
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> MAXFLState:
-        first = federation.draw(0)
-        no_rows = first.new_zeros(0, len(first))
+        first_model = federation.draw(0)
+        no_rows = first_model.new_zeros(0, len(first_model))
         return MAXFLState(
             clients=federation.clients,
             parameters=federation.parameters.stop,
             round=0,
             stage="alone",
-            first=first,
-            model=first,
-            start=first,
+            first=first_model,
+            model=first_model,
+            start=first_model,
             own=no_rows,
             prior=no_rows,
         )
@@ -157,45 +158,50 @@ class MAXFL:
             return self._plan_round(state, cohort)
         # Row 0 is w, row 1 is w_0, and a row for each ŵ_n follows.
         models = torch.cat([state.model[None], state.first[None], state.prior])
-        prior_row = {client: 2 + i for i, client in enumerate(state.alone)}
-        asked = cohort.present
+        prior_rows = {client: row for row, client in enumerate(state.alone, start=2)}
+        # Models are trained alone, and measured, by all clients; then a fraction is asked.
+        asked_clients = cohort.present
         if state.stage not in ("alone", "bars"):
-            asked = cohort.sample(state.clients, self.fraction)
+            asked_clients = cohort.sample(state.clients, self.fraction)
         tasks = {}
-        for client in asked:
-            task = self._task(self._part(state, client), prior_row.get(client, -1))
+        for client in asked_clients:
+            task = self._task(self._part(state, client), prior_rows.get(client, -1))
             if task is not None:
                 tasks[client] = task
         return Plan(models=models, tasks=tasks, ends_round=state.stage == "train")
 
     def step(self, state: MAXFLState, replies: Replies) -> MAXFLState:
-        parts = {client: self._part(state, client) for client in replies.clients}
         match state.stage:
             case "alone":
-                stage = "bars" if self.rule == "cho" else "train"
+                next_stage = "bars" if self.rule == "cho" else "train"
             case "bars" | "measure":
-                stage = "train"
+                next_stage = "train"
             case _:
-                stage = "train" if self.rule == "cho" else "measure"
-        new = replace(self._learn(state, replies, parts), stage=stage, notes=())
+                next_stage = "train" if self.rule == "cho" else "measure"
+        # Every exchange may contain a ŵ_n or a ρ_n, of clients that come late.
+        part_of_client = {client: self._part(state, client) for client in replies.clients}
+        new_state = self._learn(state, replies, part_of_client)
+        new_state = replace(new_state, stage=next_stage, notes=())
         if state.stage == "measure":
-            measured = [client for client, part in parts.items() if part in ("measure", "both")]
-            return self._decide(new, replies.of(measured))
+            measuring_clients = _clients_of_parts(part_of_client, "measure", "both")
+            return self._decide(new_state, replies.of(measuring_clients))
         if state.stage == "train":
-            trained = replies.of([client for client, part in parts.items() if part == "train"])
-            new = self._cho(new, trained) if self.rule == "cho" else self._train(new, trained)
-            return replace(new, round=state.round + 1, joins=(), rests=())
-        return new
+            train_replies = replies.of(_clients_of_parts(part_of_client, "train"))
+            aggregate = self._cho if self.rule == "cho" else self._train
+            new_state = aggregate(new_state, train_replies)
+            return replace(new_state, round=state.round + 1, joins=(), rests=())
+        return new_state
 
     def assignment(self, state: MAXFLState) -> Assignment:
         # Row 0 is w; a row for each client that trains alone follows.
-        sharing = without(state.clients, state.apart)
-        row = dict.fromkeys(sharing, 0)
-        for i, client in enumerate(state.apart):
-            row[client] = 1 + i
-        single = [(client,) for client in state.apart]
-        groups = as_groups([sharing, *single] if sharing else single)
-        return Assignment(models=torch.cat([state.model[None], state.own]), row=row, groups=groups)
+        sharing_clients = without(state.clients, state.apart)
+        row_of_client = dict.fromkeys(sharing_clients, 0)
+        row_of_client.update({client: row for row, client in enumerate(state.apart, start=1)})
+        return Assignment(
+            models=torch.cat([state.model[None], state.own]),
+            row=row_of_client,
+            groups=_groups(sharing_clients, state.apart),
+        )
 
     def explain(self, state: MAXFLState) -> tuple[Note, ...]:
         return state.notes
@@ -213,44 +219,48 @@ class MAXFL:
 
     def _part(self, state: MAXFLState, client: Client) -> str | None:
         """alone: train ŵ_n; bar: measure it; measure: measure w; both: these two; train: train; None: rest."""
+        # In the first round of distance and local-loss, all clients train.
         if state.stage == "train" and self.rule != "cho":
-            return "train"  # in the first round all of them
-        kept = client in state.alone
-        if client in state.bars or (kept and self.rule == "distance"):
+            return "train"
+        has_model = client in state.alone
+        # Nothing is missing that the rule compares with w.
+        if client in state.bars or (has_model and self.rule == "distance"):
             return state.stage if state.stage in ("measure", "train") else None
-        if not kept:
+        if not has_model:
             return "alone"
         return {"bars": "bar", "train": "bar", "measure": "both"}.get(state.stage)
 
-    def _task(self, part: str | None, prior: int) -> Task | None:
-        """A part as a task, where w is row 0, w_0 row 1 and the client's ŵ_n row ``prior``."""
+    def _task(self, part: str | None, prior_row: int) -> Task | None:
+        """A part as a task, where w is row 0, w_0 row 1 and the client's ŵ_n ``prior_row``."""
         match part:
             case "alone":
                 return Task(offered=(1,), epochs=self.pretrain_epochs, lr_round=0)
             case "bar":
-                return Task(offered=(prior,), epochs=0, measure="train")
+                return Task(offered=(prior_row,), epochs=0, measure="train")
             case "measure":
                 return Task(offered=(0,), epochs=0, measure="train")
             case "both":
-                return Task(offered=(0, prior), choose=2, epochs=0, measure="train")
+                return Task(offered=(0, prior_row), choose=2, epochs=0, measure="train")
             case "train":
                 return Task(offered=(0,), measure="train" if self.rule == "cho" else None)
         return None
 
     def _learn(
-        self, state: MAXFLState, replies: Replies, parts: Mapping[Client, str | None]
+        self, state: MAXFLState, replies: Replies, part_of_client: Mapping[Client, str | None]
     ) -> MAXFLState:
         """Store every ŵ_n and ρ_n in the replies; where ρ_n is known and sufficient, delete ŵ_n."""
-        measured = replies.of([c for c, part in parts.items() if part in ("bar", "both")])
+        # ρ_n is the loss with the last model that the client was offered.
+        bar_replies = replies.of(_clients_of_parts(part_of_client, "bar", "both"))
         bars = dict(state.bars)
-        for client, losses in zip(measured.clients, measured.losses, strict=True):
+        for client, losses in zip(bar_replies.clients, bar_replies.losses, strict=True):
             bars[client] = losses[-1]
-        alone, prior = rows_without(state.alone, state.prior, measured.clients)
-        pretrained = replies.of([client for client, part in parts.items() if part == "alone"])
-        if pretrained.clients:
-            alone = (*alone, *pretrained.clients)
-            prior = torch.cat([prior, state.first + pretrained.all_updates])
-        return replace(state, bars=bars, alone=alone, prior=prior)
+        alone, prior_models = rows_without(state.alone, state.prior, bar_replies.clients)
+        # ŵ_n is trained from the first model.
+        alone_replies = replies.of(_clients_of_parts(part_of_client, "alone"))
+        if alone_replies.clients:
+            alone = (*alone, *alone_replies.clients)
+            prior_models = torch.cat([prior_models, state.first + alone_replies.all_updates])
+        return replace(state, bars=bars, alone=alone, prior=prior_models)
 
     # -- distance and local-loss: some clients take part, the others train alone
     # ----------------------------------------
@@ -259,119 +269,141 @@ class MAXFL:
         """Choose the participants by their losses with w, and the model that they start from."""
         losses = _first_losses(replies)
         bars = {client: self._bar(state, client) for client in losses}
-        joins = tuple(client for client in losses if losses[client] < bars[client])
-        rests = tuple(client for client in losses if client not in set(joins))
+        joining = tuple(client for client in losses if losses[client] < bars[client])
+        resting = without(tuple(losses), joining)
         # The participants start from the data-weighted mean of their current models: w plus the
         # mean difference of these from w.
-        start = state.model
-        if joins:
-            current = dict(zip(state.apart, state.own, strict=True))
-            differences = [current.get(client, state.model) - state.model for client in joins]
-            data_weights = weights(replies.of(joins), "data")
-            start = start + replies.averaging.of(torch.stack(differences), data_weights)
-        note = self._note(losses, bars, joins, rests)
-        return replace(
-            state, start=start, joins=joins, rests=rests, notes=(note,) if losses else ()
-        )
+        start_model = state.model
+        if joining:
+            differences = _current_models(state, joining) - state.model
+            data_weights = weights(replies.of(joining), "data")
+            start_model = start_model + replies.averaging.of(differences, data_weights)
+        notes = (self._note(losses, bars, joining, resting),) if losses else ()
+        return replace(state, start=start_model, joins=joining, rests=resting, notes=notes)
 
     def _bar(self, state: MAXFLState, client: Client) -> float:
         """ρ_n, or the squared distance of ŵ_n from w over trainable parameters."""
         if self.rule == "local-loss":
             return state.bars[client]
-        difference = (state.prior[state.alone.index(client)] - state.model)[: state.parameters]
+        prior_model = state.prior[state.alone.index(client)]
+        difference = (prior_model - state.model)[: state.parameters]
         return float(difference.double().square().sum())
 
     def _plan_round(self, state: MAXFLState, cohort: Cohort) -> Plan:
         """Participants train from their mean, row 0; the others from their current models."""
-        present = set(cohort.present)
+        present_clients = set(cohort.present)
+        # Row 0 is the participants' mean, row 1 is w, and the models of clients that train alone follow.
         models = torch.cat([state.start[None], state.model[None], state.own])
-        row = {client: 2 + i for i, client in enumerate(state.apart)}
-        tasks = {client: Task(offered=(0,)) for client in state.joins if client in present}
+        apart_rows = {client: row for row, client in enumerate(state.apart, start=2)}
+        tasks = {}
+        for client in state.joins:
+            if client in present_clients:
+                tasks[client] = Task(offered=(0,))
         for client in state.rests:
-            if client in present:
-                tasks[client] = Task(offered=(row.get(client, 1),))
+            if client in present_clients:
+                tasks[client] = Task(offered=(apart_rows.get(client, 1),))
         return Plan(models=models, tasks=tasks)
 
     def _train(self, state: MAXFLState, replies: Replies) -> MAXFLState:
         """Clients that rest keep their trained models; the others' are averaged. In the first round no client rests."""
         if not replies.clients:
             return state
-        current = dict(zip(state.apart, state.own, strict=True))
-        resting = replies.of(state.rests)
-        joining = replies.of(set(replies.clients) - set(state.rests))
-        clients, models = rows_without(state.apart, state.own, replies.clients)
-        if resting.clients:
-            starts = torch.stack([current.get(client, state.model) for client in resting.clients])
-            clients = (*clients, *resting.clients)
-            models = torch.cat([models, starts + resting.all_updates])
+        rest_replies = replies.of(state.rests)
+        join_replies = replies.of(set(replies.clients) - set(state.rests))
+        # Clients that rest keep the models that they have trained.
+        apart, apart_models = rows_without(state.apart, state.own, replies.clients)
+        if rest_replies.clients:
+            trained_models = _current_models(state, rest_replies.clients) + rest_replies.all_updates
+            apart = (*apart, *rest_replies.clients)
+            apart_models = torch.cat([apart_models, trained_models])
+        # The models of the others are averaged, as in FedAvg.
         global_model = state.model
-        if joining.clients:
-            global_model = state.start + joining.mean(weights(joining, "data"))
-        return replace(state, model=global_model, apart=clients, own=models)
+        if join_replies.clients:
+            global_model = state.start + join_replies.mean(weights(join_replies, "data"))
+        return replace(state, model=global_model, apart=apart, own=apart_models)
 
     # -- cho: all clients take part, with weights
     # -----------------------------------------------------------------------
 
     def _cho(self, state: MAXFLState, replies: Replies) -> MAXFLState:
+        """A round of cho: w moves by the mean of all updates, weighted by how much each client may be won over."""
         if not replies.clients:
             return state
         losses = _first_losses(replies)
         bars = {client: state.bars[client] for client in losses}
         # w <- w + η_g Σ q_n Δ_n / (Σ q_n + ε), with the weights q_n = σ(z_n)(1 - σ(z_n)).
         q = appeal(np.array([*losses.values()]) - np.array([*bars.values()]))
-        step = replies.mean(q / (q.sum() + self.epsilon))
+        mean_update = replies.mean(q / (q.sum() + self.epsilon))
         # The step size not for BatchNorm's statistics: a long step could make a variance negative.
-        step[: state.parameters] *= self.server_lr
-        model = state.model + step
-        met = sum(losses[client] < bars[client] for client in losses)
-        text = f"the global model is better than their own for {met} of {len(losses)} clients; weights sum to {q.sum():.3g}"
-        values = {
-            "loss": losses,
-            "own_loss": bars,
-            "weight": dict(zip(losses, q.tolist(), strict=True)),
-        }
-        return replace(
-            state,
-            model=model,
-            notes=(
-                Note(
-                    kind="keep", effect="keeps", clients=replies.clients, text=text, values=values
-                ),
+        mean_update[: state.parameters] *= self.server_lr
+        num_better = sum(losses[client] < bars[client] for client in losses)
+        note = Note(
+            kind="keep",
+            effect="keeps",
+            clients=replies.clients,
+            text=(
+                f"the global model is better than their own for {num_better} of {len(losses)} clients; "
+                f"weights sum to {q.sum():.3g}"
             ),
+            values={
+                "loss": losses,
+                "own_loss": bars,
+                "weight": dict(zip(losses, q.tolist(), strict=True)),
+            },
         )
+        return replace(state, model=state.model + mean_update, notes=(note,))
 
     def _note(
         self,
         losses: Mapping[Client, float],
         bars: Mapping[Client, float],
-        joins: tuple[Client, ...],
-        rests: tuple[Client, ...],
+        joining: tuple[Client, ...],
+        resting: tuple[Client, ...],
     ) -> Note:
-        """Describe who takes part, that is, has model 0, the global one; a client's own is model 1."""
-        bar = (
-            "the squared distance to their own" if self.rule == "distance" else "that of their own"
+        """Describe who takes part, that is, has model 0, the global one; a resting client's is model 1."""
+        bar_text = "that of their own"
+        if self.rule == "distance":
+            bar_text = "the squared distance to their own"
+        text = (
+            f"{len(joining)} of {len(losses)} clients take part: "
+            f"the global model's training loss is below {bar_text}"
         )
-        text = f"{len(joins)} of {len(losses)} clients take part: the global model's training loss is below {bar}"
-        parts = as_groups(
-            [joins, *((client,) for client in rests)] if joins else [(client,) for client in rests]
-        )
+        parts = _groups(joining, resting)
+        model_of_client = {**dict.fromkeys(losses, 1.0), **dict.fromkeys(joining, 0.0)}
         return Note(
             kind="cluster" if len(parts) > 1 else "keep",
             effect="divides" if len(parts) > 1 else "keeps",
             clients=tuple(losses),
             text=text,
             parts=parts,
-            values={
-                "loss": losses,
-                "bar": bars,
-                "model": {c: 0.0 if c in set(joins) else 1.0 for c in losses},
-            },
+            values={"loss": losses, "bar": bars, "model": model_of_client},
         )
 
 
 def _first_losses(replies: Replies) -> dict[Client, float]:
     """Client -> its loss with the first model that it measured, w."""
-    return {c: losses[0] for c, losses in zip(replies.clients, replies.losses, strict=True)}
+    return {
+        client: losses[0] for client, losses in zip(replies.clients, replies.losses, strict=True)
+    }
+
+
+def _current_models(state: MAXFLState, clients: tuple[Client, ...]) -> torch.Tensor:
+    """The model ``(n, d)`` that each client has: the one that it trains alone, or w."""
+    model_of_client = dict(zip(state.apart, state.own, strict=True))
+    return torch.stack([model_of_client.get(client, state.model) for client in clients])
+
+
+def _clients_of_parts(
+    part_of_client: Mapping[Client, str | None], *parts: str
+) -> tuple[Client, ...]:
+    """The clients that had one of these parts in an exchange."""
+    return tuple(client for client, part in part_of_client.items() if part in parts)
+
+
+def _groups(sharing: tuple[Client, ...], apart: tuple[Client, ...]) -> Groups:
+    """One group of the clients that share the global model, and each of the others alone."""
+    single_groups = [(client,) for client in apart]
+    return as_groups([sharing, *single_groups] if sharing else single_groups)
 
 
 def appeal(z: np.ndarray) -> np.ndarray:
@@ -387,5 +419,6 @@ def appeal(z: np.ndarray) -> np.ndarray:
         >>> appeal(np.array([0.0, 1e4]))
         array([0.25, 0.  ])
     """
-    small = np.exp(-np.abs(z))
-    return np.nan_to_num(small / (1 + small) ** 2, nan=0.0)
+    # σ(z)(1 - σ(z)) = e^-|z| / (1 + e^-|z|)²
+    exponentials = np.exp(-np.abs(z))
+    return np.nan_to_num(exponentials / (1 + exponentials) ** 2, nan=0.0)
