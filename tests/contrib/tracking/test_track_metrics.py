@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import page_runs
-from coterie.contrib.tracking.metrics import MOST, Metrics, settings, words
+from coterie.contrib.tracking.metrics import MAX_TRACKED_CLIENTS, Metrics, settings, words
 from coterie.records.record import Record
 from coterie.report.summary import summary
 
@@ -55,11 +55,13 @@ def test_the_numbers_of_a_note_are_curves_of_its_group(whole: Path) -> None:
 
 
 def test_of_many_clients_none_is_tracked_alone_and_what_is_not_finite_never() -> None:
-    clients = {str(c): {"group": 0, "accuracy": 0.5, "loss": None} for c in range(MOST + 1)}
+    clients = {
+        str(c): {"group": 0, "accuracy": 0.5, "loss": None} for c in range(MAX_TRACKED_CLIENTS + 1)
+    }
     line: dict[str, Any] = {
         "round": 1,
         "tested": True,
-        "groups": [list(range(MOST + 1))],
+        "groups": [list(range(MAX_TRACKED_CLIENTS + 1))],
         "clients": clients,
         "notes": [],
         "asked": 5,
@@ -74,8 +76,8 @@ def test_of_many_clients_none_is_tracked_alone_and_what_is_not_finite_never() ->
         name for name in found if name.startswith("client/") or "loss" in name or "rand" in name
     ]
     line["clients"].popitem()
-    line["groups"] = [list(range(MOST))]
-    assert f"client/{MOST - 1}/accuracy" in Metrics({}).of(line)
+    line["groups"] = [list(range(MAX_TRACKED_CLIENTS))]
+    assert f"client/{MAX_TRACKED_CLIENTS - 1}/accuracy" in Metrics({}).of(line)
 
 
 def test_adversaries_are_left_out_as_in_the_summary() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import safe_open
 
 import page_runs
-from coterie.contrib.tracking.pictures import SIDE, pictures, shaded
+from coterie.contrib.tracking.pictures import SIDE_PIXELS, pictures, shaded
 from coterie.records.checksum import digest
 from coterie.records.record import Record
 
@@ -19,8 +19,8 @@ def test_a_picture_shows_the_parts_as_blocks(whole: Path) -> None:
     assert picture.name == "similarity/of-0/all"
     with safe_open(whole / f"similarity/round-{line['round']}.safetensors", framework="np") as file:
         matrix = file.get_tensor("all")
-    assert picture.pixels.shape == (SIDE, SIDE, 3)
-    middle = (np.arange(20) * 2 + 1) * SIDE // 40
+    assert picture.pixels.shape == (SIDE_PIXELS, SIDE_PIXELS, 3)
+    middle = (np.arange(20) * 2 + 1) * SIDE_PIXELS // 40
     seen = picture.pixels[np.ix_(middle, middle)][..., 1].astype(int)
     first = len(line["groups"][0])
     off = ~np.eye(20, dtype=bool)
@@ -52,5 +52,9 @@ def test_shades() -> None:
     found = shaded(np.array([[0.0, 1.0], [np.nan, 0.5]]), 0.0, 1.0)
     corners = found[[0, 0, -1, -1], [0, -1, 0, -1]].tolist()
     assert corners == [[0, 0, 0], [255, 255, 255], [255, 0, 0], [128, 128, 128]]
-    assert found.shape == shaded(np.ones((1201, 1201)), 0.0, 1.0).shape == (SIDE, SIDE, 3)
+    assert (
+        found.shape
+        == shaded(np.ones((1201, 1201)), 0.0, 1.0).shape
+        == (SIDE_PIXELS, SIDE_PIXELS, 3)
+    )
     assert (shaded(np.ones((3, 3)), 1.0, 1.0) == 0).all()  # a single number

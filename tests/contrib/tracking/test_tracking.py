@@ -69,7 +69,7 @@ def test_a_round_in_which_the_tracker_failed_is_tracked_by_the_next(run: Path) -
 def test_of_several_runs_each_is_read_to_its_end_and_closed_before_the_next(
     whole: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "EVERY", 0.01)
+    monkeypatch.setattr(process, "READ_EVERY_SECONDS", 0.01)
     (tmp_path / "experiment.toml").touch()
     whole = Path(shutil.copytree(whole, tmp_path / "elsewhere" / "cfl"))
     rest, trackers = cut(run, 4), []
@@ -100,7 +100,7 @@ def test_of_several_runs_each_is_read_to_its_end_and_closed_before_the_next(
 def test_a_record_is_read_again_and_again_until_the_run_s_process_ends(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "EVERY", 0.01)
+    monkeypatch.setattr(process, "READ_EVERY_SECONDS", 0.01)
     rests = [cut(run, 6), cut(run, 3)]
     ours, theirs = os.pipe()
 
@@ -244,8 +244,8 @@ def test_a_tracker_imports_nothing_from_the_current_folder(
 def test_one_that_hangs_is_waited_for_and_then_stopped(
     run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PATIENCE", 0.4)
-    monkeypatch.setattr(following, "WHILE", 0.2)
+    monkeypatch.setattr(following, "MAX_WAIT_SECONDS", 0.4)
+    monkeypatch.setattr(following, "ANNOUNCE_SECONDS", 0.2)
     said: list[str] = []
     with Tracking(["hangs"], said.append, wait=said.append) as tracking:
         tracking.follow(run)
@@ -257,8 +257,8 @@ def test_one_that_hangs_is_waited_for_and_then_stopped(
 def test_one_that_makes_progress_is_waited_for_whichever_run_it_tracks(
     run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PATIENCE", 1.5)
-    monkeypatch.setattr(following, "WHILE", 0.2)
+    monkeypatch.setattr(following, "MAX_WAIT_SECONDS", 1.5)
+    monkeypatch.setattr(following, "ANNOUNCE_SECONDS", 0.2)
     (run / "track").mkdir()
     last = Path(shutil.copytree(run, run.parent / "last"))
     said: list[str] = []
@@ -272,7 +272,7 @@ def test_one_that_makes_progress_is_waited_for_whichever_run_it_tracks(
 def test_that_single_clients_are_left_out_is_told_once(
     run: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "MOST", 19)
+    monkeypatch.setattr(following, "MAX_TRACKED_CLIENTS", 19)
     said: list[str] = []
     with Tracking(["works"], said.append) as tracking:
         tracking.follow(run)

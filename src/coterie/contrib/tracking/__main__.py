@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from coterie.contrib.tracking.trackers import TRACKERS, Tracker
 
-EVERY = 1.0
+READ_EVERY_SECONDS = 1.0
 """Seconds between two reads of a growing record. The run does not say when it has recorded a round,
 so it never waits."""
 
@@ -27,7 +27,7 @@ def follow(stream: BinaryIO, make: Callable[[Path], Tracker]) -> None:
     """
     while folder := stream.readline().rstrip(b"\n"):
         with closing(make(Path(os.fsdecode(folder)))) as tracker:
-            while not select.select([stream], [], [], EVERY)[0]:
+            while not select.select([stream], [], [], READ_EVERY_SECONDS)[0]:
                 tracker.catch_up()
             tracker.catch_up()
 

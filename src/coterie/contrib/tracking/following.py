@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, cast
 
-from coterie.contrib.tracking.metrics import MOST
+from coterie.contrib.tracking.metrics import MAX_TRACKED_CLIENTS
 from coterie.contrib.tracking.trackers import TRACK, TRACKERS
 from coterie.files import within
 from coterie.printable import printable
@@ -26,11 +26,11 @@ from coterie.records.store import write_whole
 from coterie.settings import UserError, nearest
 from coterie.settings.calls import public
 
-PATIENCE = 60.0
+MAX_WAIT_SECONDS = 60.0
 """Seconds to wait for a tracker at the end; the count starts again whenever it has tracked another
 round."""
 
-WHILE = 5.0
+ANNOUNCE_SECONDS = 5.0
 """Seconds after which a message about the waiting is shown."""
 
 Tell = Callable[[str], None]
@@ -55,10 +55,9 @@ def check(names: Iterable[str]) -> list[str]:
                 f"there is no tracker {name!r}{nearest(name, TRACKERS)} (known: {', '.join(TRACKERS)})"
             ) from None
         for module in tracker.needs:
-            found = importlib.util.find_spec(module)
-            if (
-                found is None or found.origin is None
-            ):  # a plain folder, such as wandb leaves where it is run
+            spec = importlib.util.find_spec(module)
+            # A plain folder, such as wandb leaves where it is run, has no origin.
+            if spec is None or spec.origin is None:
                 raise UserError(
                     f"tracking with {name} needs the module {module}: pip install 'coterie[track]'"
                 )
@@ -83,7 +82,9 @@ class Tracking:
         self, names: Iterable[str] | str, tell: Tell = warnings.warn, wait: Tell | None = None
     ) -> None:
         self.names = check([names] if isinstance(names, str) else names)
-        self.tell, self.wait, self.told = tell, wait, False
+        self.tell = tell
+        self.wait = wait
+        self.told_of_many = False
         self.folders: list[Path] = []
         self.processes: list[_Process] = []
 
@@ -97,9 +98,9 @@ class Tracking:
         trace: TracebackType | None,
     ) -> None:
         for process in self.processes:
-            process.say(
-                b""
-            )  # closing the pipe is not enough, since forked workers may keep it open
+            # An empty line is the end. Closing the pipe is not enough, since forked workers may
+            # keep it open.
+            process.say(b"")
         for process in list(self.processes):
             self._drop(process, process.wait(self.folders, self.wait))
 
@@ -126,18 +127,18 @@ class Tracking:
 
     def _tell_of_many(self, folder: Path) -> None:
         """Report once that single clients are not tracked, if there are too many."""
-        many = (
-            len(Record(folder).description()["world"]["clients"])
-            if self.processes and not self.told
-            else 0
-        )
-        if many > MOST:
-            self.told = True
+        if not self.processes or self.told_of_many:
+            return
+        num_clients = len(Record(folder).description()["world"]["clients"])
+        if num_clients > MAX_TRACKED_CLIENTS:
+            self.told_of_many = True
             self.tell(
-                f"of {many} clients, which are more than {MOST}, only the clusters are tracked and not each client"
+                f"of {num_clients} clients, which are more than {MAX_TRACKED_CLIENTS}, "
+                "only the clusters are tracked and not each client"
             )
 
     def _drop(self, process: _Process, failure: str | None) -> None:
+        """Forget a process that has ended, and report why if it failed."""
         process.close()
         self.processes.remove(process)
         if failure:
@@ -179,44 +180,47 @@ class _Process:
         self.input = cast(IO[bytes], self.child.stdin)
 
     def say(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # it has ended, and failure() will say why
+        # If the process has ended, failure() will say why.
+        with suppress(BrokenPipeError):
             self.input.write(line + b"\n")
 
     def wait(self, folders: Sequence[Path], tell: Tell | None) -> str | None:
         """Wait until all rounds of these runs are tracked; return why they cannot be, or None."""
         states = [folder / TRACK / f"{self.name}.json" for folder in folders]
-        newest, since = 0.0, time.monotonic()
-        while time.monotonic() - since < PATIENCE:
+        newest_state = 0.0
+        waiting_since = time.monotonic()
+        while time.monotonic() - waiting_since < MAX_WAIT_SECONDS:
             with suppress(subprocess.TimeoutExpired):
-                return self.failure(folders[-1]) if self.child.wait(timeout=WHILE) else None
+                status = self.child.wait(timeout=ANNOUNCE_SECONDS)
+                return self.failure(folders[-1]) if status else None
             if tell:
                 tell(f"waiting for {self.name} to track the last rounds")
                 tell = None
-            before, newest = (
-                newest,
-                max(state.stat().st_mtime if state.exists() else 0.0 for state in states),
-            )
-            if newest != before:  # it has tracked another round
-                since = time.monotonic()
+            # A newer state means that another round was tracked: the wait begins again.
+            state_before = newest_state
+            newest_state = max(state.stat().st_mtime if state.exists() else 0.0 for state in states)
+            if newest_state != state_before:
+                waiting_since = time.monotonic()
         self.child.kill()
         self.child.wait()
-        return f"it took more than {PATIENCE:.0f} s for a round"
+        return f"it took more than {MAX_WAIT_SECONDS:.0f} s for a round"
 
     def failure(self, folder: Path) -> str:
         """The last line of the process's output; the whole output is saved in the run directory."""
         self.output.seek(0)
         text = printable(self.output.read().decode(errors="replace").strip(), keep="\n")
-        last = (
-            re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2]) or "it ended without a message"
-        )  # the exception's class
-        last = textwrap.shorten(last, 160, placeholder=" ...")
+        # The last line of a traceback, without the exception's class.
+        last_line = re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2])
+        reason = last_line or "it ended without a message"
+        reason = textwrap.shorten(reason, 160, placeholder=" ...")
         try:
             log = within(folder, f"{TRACK}/{self.name}.log")
             log.parent.mkdir(exist_ok=True)
             write_whole(log, f"{text}\n".encode())
-        except (OSError, UserError):  # for example, a full disk or a link
-            return last
-        return f"{last}; details in {log}"
+        except (OSError, UserError):
+            # For example, the disk is full, or a link is in the way.
+            return reason
+        return f"{reason}; details in {log}"
 
     def close(self) -> None:
         self.output.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from coterie.records.record import Line
 from coterie.records.shown import ClientId, mean_of, spread
 from coterie.report.summary import ABOUT, agreement_at, isolated
 
-MOST = 100
+MAX_TRACKED_CLIENTS = 100
 """Most clients that are tracked one by one; if there are more, only the clusters and the whole are
 tracked."""
 
@@ -25,7 +26,8 @@ class Metrics:
     """
 
     def __init__(self, world: Mapping[str, Any]) -> None:
-        self.world, self.adversaries = world, world.get("adversaries", [])
+        self.world = world
+        self.adversaries = world.get("adversaries", [])
         self.sums = {"traffic/bytes_up": 0.0, "traffic/bytes_down": 0.0, "seconds/total": 0.0}
 
     def of(self, line: Line) -> dict[str, float]:
@@ -34,7 +36,7 @@ class Metrics:
         self.sums["traffic/bytes_down"] += line["bytes_down"]
         self.sums["seconds/total"] += sum(line["seconds"].values())
         groups = line["groups"]
-        found = {
+        numbers = {
             **self.sums,
             **{f"seconds/{name}": value for name, value in line["seconds"].items()},
             "traffic/asked": line["asked"],
@@ -45,10 +47,11 @@ class Metrics:
             **dict(_of_notes(line["notes"])),
             **dict(_of_clients(line)),
         }
+        # Without what was not measured (None) and what is not a number.
         return {
             name: float(value)
-            for name, value in found.items()
-            if value is not None and value == value
+            for name, value in numbers.items()
+            if value is not None and not math.isnan(value)
         }
 
 
@@ -57,43 +60,43 @@ def _of_notes(notes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float |
     for note in notes:
         if not note["clients"]:
             continue
-        about = name_of(note["clients"])
+        group_name = name_of(note["clients"])
         if note["effect"] in ("joins", "waits", "moves", "merges"):
             # A group with the same smallest member may have been examined in this round.
-            about += f"/{note['kind']}"
+            group_name += f"/{note['kind']}"
         for criterion in note["criteria"]:
-            name = _safe(criterion["name"])
-            yield f"criteria/{about}/{name}", criterion["value"]
-            yield f"criteria/{about}/{name}/bound", criterion["bound"]
-        yield from ((f"numbers/{about}/{name}", value) for name, value in note["numbers"].items())
+            criterion_name = _safe(criterion["name"])
+            yield f"criteria/{group_name}/{criterion_name}", criterion["value"]
+            yield f"criteria/{group_name}/{criterion_name}/bound", criterion["bound"]
+        for number_name, value in note["numbers"].items():
+            yield f"numbers/{group_name}/{number_name}", value
 
 
 def _of_clients(line: Line) -> Iterator[tuple[str, float | None]]:
     """The sizes of clusters, and in a tested round each metric over all clients, over each cluster, and of each client."""
     clients = line["clients"]
-    yield from ((f"cluster/{name_of(group)}/size", len(group)) for group in line["groups"])
+    for group in line["groups"]:
+        yield f"cluster/{name_of(group)}/size", len(group)
     if not line["tested"]:
         return
-    for metric in dict.fromkeys(
-        name for entry in clients.values() for name in entry if name not in ABOUT
-    ):
-        whole = spread(line, metric)
-        yield from ((f"{metric}/{part}", whole[part]) for part in ("mean", "std", "worst"))
-        yield from (
-            (f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric))
-            for group in line["groups"]
-        )
-        if len(clients) <= MOST:
-            yield from (
-                (f"client/{_safe(client)}/{metric}", value)
-                for client, value in whole["per_client"].items()
-            )
+    metrics: dict[str, None] = {}
+    for entry in clients.values():
+        metrics |= {name: None for name in entry if name not in ABOUT}
+    for metric in metrics:
+        statistics = spread(line, metric)
+        for statistic in ("mean", "std", "worst"):
+            yield f"{metric}/{statistic}", statistics[statistic]
+        for group in line["groups"]:
+            yield f"cluster/{name_of(group)}/{metric}", mean_of(line, group, metric)
+        if len(clients) <= MAX_TRACKED_CLIENTS:
+            for client, value in statistics["per_client"].items():
+                yield f"client/{_safe(client)}/{metric}", value
 
 
 def name_of(group: Sequence[ClientId]) -> str:
     """The name of a group, after its first member. After a split, one part keeps the name, and its curve continues."""
-    first: Any = min(group)
-    return f"of-{_safe(first)}"
+    first_member: Any = min(group)
+    return f"of-{_safe(first_member)}"
 
 
 def _safe(name: ClientId) -> str:
@@ -118,24 +121,21 @@ def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bo
         Name -> value. Lists and tables in tables are strings. From the world, only the number of
         clients is included.
     """
-    rest = {
-        k: v for k, v in description.items() if k not in ("methods", "seeds", "world", "schema")
-    }
-    rest["scenario"] = flattened(rest["scenario"])
-    world = {"clients": len(description["world"]["clients"])}
-    table = {
+    table: dict[str, Any] = {
         "method": description["methods"][0],
         "seed": description["seeds"][0],
-        **rest,
-        "world": world,
     }
+    for name, value in description.items():
+        if name not in ("methods", "seeds", "world", "schema"):
+            table[name] = value
+    table["scenario"] = flattened(table["scenario"])
+    table["world"] = {"clients": len(description["world"]["clients"])}
     flat: dict[str, Any] = {}
     for name, value in table.items():
-        flat |= (
-            {f"{name}.{key}": one for key, one in value.items()}
-            if isinstance(value, Mapping)
-            else {name: value}
-        )
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
     return {
         name: value if isinstance(value, bool | int | float | str) else str(value)
         for name, value in flat.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,13 +10,20 @@ import numpy as np
 
 from coterie.contrib.tracking.metrics import name_of
 from coterie.records.record import Line, load_matrices
+from coterie.records.shown import ClientId
 
-SIDE = 512
+SIDE_PIXELS = 512
 """Pixels of a picture's side."""
 
 
 class Picture(NamedTuple):
-    """A matrix as a picture: its name ``similarity/GROUP/LAYER``, its pixels ``(SIDE, SIDE, 3)`` uint8, and a caption."""
+    """A matrix as a picture.
+
+    Attributes:
+        name: ``similarity/GROUP/LAYER``.
+        pixels: ``(SIDE_PIXELS, SIDE_PIXELS, 3)`` uint8.
+        caption: The round, the kind of note, and what black and white are.
+    """
 
     name: str
     pixels: np.ndarray
@@ -34,19 +41,30 @@ def pictures(folder: Path, line: Line) -> Iterator[Picture]:
         if note["similarity"] is None:
             continue
         clients, matrices = load_matrices(folder, line, note)
-        row = {client: i for i, client in enumerate(clients)}
-        parted = [row[client] for part in note["parts"] for client in part if client in row]
-        order = list(dict.fromkeys([*parted, *row.values()]))
+        order = _rows_by_part(clients, note["parts"])
         for layer, values in sorted(matrices.items()):
             matrix = values[np.ix_(order, order)]
-            known = matrix[
-                ~np.eye(len(order), dtype=bool) & np.isfinite(matrix)
-            ]  # the diagonal carries no information
-            low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-            caption = f"round {line['round']}, {note['kind']}: {len(order)} clients; black {low:.3g}, white {high:.3g}"
+            # The diagonal carries no information.
+            off_diagonal = ~np.eye(len(order), dtype=bool)
+            similarities = matrix[off_diagonal & np.isfinite(matrix)]
+            low = float(similarities.min()) if similarities.size else 0.0
+            high = float(similarities.max()) if similarities.size else 0.0
             yield Picture(
-                f"similarity/{name_of(note['clients'])}/{layer}", shaded(matrix, low, high), caption
+                name=f"similarity/{name_of(note['clients'])}/{layer}",
+                pixels=shaded(matrix, low, high),
+                caption=f"round {line['round']}, {note['kind']}: {len(order)} clients; "
+                f"black {low:.3g}, white {high:.3g}",
             )
+
+
+def _rows_by_part(clients: Sequence[ClientId], parts: Sequence[Sequence[ClientId]]) -> list[int]:
+    """The rows of these clients, part by part; clients that are in none come last."""
+    row_of_client = {client: row for row, client in enumerate(clients)}
+    rows: dict[int, None] = {}
+    for part in parts:
+        rows |= {row_of_client[client]: None for client in part if client in row_of_client}
+    rows |= dict.fromkeys(row_of_client.values())
+    return list(rows)
 
 
 def shaded(matrix: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -58,10 +76,11 @@ def shaded(matrix: np.ndarray, low: float, high: float) -> np.ndarray:
         high: The number that is white.
 
     Returns:
-        The pixels ``(SIDE, SIDE, 3)`` uint8; numbers that are not finite are red.
+        The pixels ``(SIDE_PIXELS, SIDE_PIXELS, 3)`` uint8; numbers that are not finite are red.
     """
-    nearest = np.arange(SIDE) * len(matrix) // SIDE
-    matrix = matrix[np.ix_(nearest, nearest)]
+    # Each pixel has the nearest entry of the matrix.
+    rows = np.arange(SIDE_PIXELS) * len(matrix) // SIDE_PIXELS
+    matrix = matrix[np.ix_(rows, rows)]
     share = np.clip((matrix - low) / ((high - low) or 1.0), 0.0, 1.0)
     pixels = np.nan_to_num(share * 255).round().astype(np.uint8)[..., None].repeat(3, axis=2)
     pixels[~np.isfinite(matrix)] = (255, 0, 0)

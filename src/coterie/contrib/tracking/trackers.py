@@ -28,11 +28,11 @@ from coterie.settings import UserError
 TRACK = "track"
 """Folder of trackers' files inside a run directory, or inside the folder of several runs."""
 
-NAME = "coterie"
+PROJECT = "coterie"
 """The name of the experiment in MLflow, and of the project in Weights & Biases, unless the
 environment gives another."""
 
-LOG = "debug-core.log"
+WANDB_LOG_LINK = "debug-core.log"
 """Weights & Biases makes links of this name to its logs in other folders; it does not write through
 an existing link."""
 
@@ -42,7 +42,7 @@ class Tracker(ABC):
 
     Args:
         folder: The run directory.
-        where: Identifies the tracker's store. In another store, a run is tracked again from its
+        store: Identifies the tracker's store. In another store, a run is tracked again from its
             first round.
 
     Attributes:
@@ -64,57 +64,68 @@ class Tracker(ABC):
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, folder: Path, where: str = "") -> None:
-        self.folder, self.where = folder.absolute(), where
-        self.home = (
-            self.folder.parent if (self.folder.parent / EXPERIMENT).is_file() else self.folder
-        )
-        self._record, self._recorded = Record(folder), Record(folder).description()
+    def __init__(self, folder: Path, store: str = "") -> None:
+        self.folder = folder.absolute()
+        is_one_of_several = (self.folder.parent / EXPERIMENT).is_file()
+        self.home = self.folder.parent if is_one_of_several else self.folder
+        self.store = store
+        self.finished = False
+        # The description of the run as it is recorded, and as people read it.
+        self._record = Record(folder)
+        self._recorded = self._record.description()
         self._shown = self._record.naming(self._recorded)
         self._description = shown(self._shown, self._recorded, ())[0]
-        self.settings, self._metrics = (
-            settings(self._description),
-            Metrics(self._description["world"]),
-        )
-        self._at, self.finished = 0, False
-        self._path = within(self.folder, f"{TRACK}/{self.name}.json")
-        for place in {
-            self.folder,
-            self.home,
-        }:  # trackers write there, and make links to their own files
-            check_links(place / TRACK, but=LOG)
-        stored = {}
-        if self._path.exists():
-            stored = json.loads(read_within(self.folder, f"{TRACK}/{self.name}.json"))
-            check_schema(stored.get("schema"), self._path)
-        self.known = stored.get("where") == where
-        self.identity: str = stored["run"] if self.known else uuid.uuid4().hex[:12]
-        self.round: int = stored["round"] if self.known else 0
+        self.settings = settings(self._description)
+        self._metrics = Metrics(self._description["world"])
+        # Bytes of the record that have been read.
+        self._bytes_read = 0
+        # Trackers write into these folders, and make links to their own files.
+        for place in {self.folder, self.home}:
+            check_links(place / TRACK, but=WANDB_LOG_LINK)
+        state = self._stored_state()
+        self.known = state.get("where") == store
+        self.identity: str = state["run"] if self.known else uuid.uuid4().hex[:12]
+        self.round: int = state["round"] if self.known else 0
+
+    @property
+    def _state_path(self) -> Path:
+        return within(self.folder, f"{TRACK}/{self.name}.json")
+
+    def _stored_state(self) -> dict[str, Any]:
+        """How far an earlier process has tracked the run; empty if none has."""
+        path = self._state_path
+        if not path.exists():
+            return {}
+        state: dict[str, Any] = json.loads(read_within(self.folder, f"{TRACK}/{self.name}.json"))
+        check_schema(state.get("schema"), path)
+        return state
 
     def keep(self) -> None:
         """Store ``identity`` and ``round``."""
-        self._path.parent.mkdir(exist_ok=True)
-        stored = {"schema": SCHEMA, "where": self.where, "run": self.identity, "round": self.round}
-        write_whole(self._path, json.dumps(stored).encode())
+        path = self._state_path
+        path.parent.mkdir(exist_ok=True)
+        state = {"schema": SCHEMA, "where": self.store, "run": self.identity, "round": self.round}
+        write_whole(path, json.dumps(state).encode())
 
     def catch_up(self) -> None:
         """Track the new rounds of the record, except those that an earlier process has tracked."""
         path = self.folder / ROUNDS
         if not path.exists():
             return
-        if path.stat().st_size > self._at:
-            self._shown = self._record.naming(
-                self._recorded
-            )  # a federation's clients may join later
+        if path.stat().st_size > self._bytes_read:
+            # A federation's clients may join, and tell their names, later.
+            self._shown = self._record.naming(self._recorded)
         with open(descriptor(path, os.O_RDONLY), "rb") as file:
-            file.seek(self._at)
-            for raw in file:
-                if not raw.endswith(b"\n"):  # it is being written
+            file.seek(self._bytes_read)
+            for recorded_line in file:
+                # The run is still writing an incomplete line.
+                if not recorded_line.endswith(b"\n"):
                     return
-                self._at += len(raw)
-                self._track(self._shown.line(json.loads(raw)))
+                self._bytes_read += len(recorded_line)
+                self._track(self._shown.line(json.loads(recorded_line)))
 
     def _track(self, line: Line) -> None:
+        """Write a round, unless it is tracked already; sums over rounds need every round."""
         numbers = self._metrics.of(line)
         if line["round"] > self.round:
             self.write(line["round"], numbers, words(line), list(pictures(self.folder, line)))
@@ -139,19 +150,20 @@ class TensorBoard(Tracker):
     Rounds after the last one known to be complete are hidden in the viewer and written again.
     """
 
-    name, needs = "tensorboard", ("tensorboard", "PIL")
+    name = "tensorboard"
+    needs = ("tensorboard", "PIL")
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
         super().__init__(folder)
-        to = self.home / TRACK / "tensorboard" / self.folder.name
-        self.writer = SummaryWriter(str(to), purge_step=self.round + 1)
+        events = self.home / TRACK / "tensorboard" / self.folder.name
+        self.writer = SummaryWriter(str(events), purge_step=self.round + 1)
         if not self.round:
-            for summary in hparams(
-                self.settings, {f"{self._shown.main}/mean": 0.0}
-            ):  # shown beside the settings
+            # The viewer shows this metric beside the settings.
+            metrics = {f"{self._shown.main}/mean": 0.0}
+            for summary in hparams(self.settings, metrics):
                 self.writer._get_file_writer().add_summary(summary)
 
     def write(
@@ -163,9 +175,8 @@ class TensorBoard(Tracker):
             self.writer.add_image(picture.name, picture.pixels, round, dataformats="HWC")
             self.writer.add_text(f"{picture.name}/caption", picture.caption, round)
         if text:
-            self.writer.add_text(
-                "notes", text.replace("\n", "  \n"), round
-            )  # Markdown's line break
+            # Two spaces are Markdown's line break.
+            self.writer.add_text("notes", text.replace("\n", "  \n"), round)
         self.writer.flush()
 
     def close(self) -> None:
@@ -175,68 +186,75 @@ class TensorBoard(Tracker):
 class MLflow(Tracker):
     """Writes to the server in MLFLOW_TRACKING_URI, else into a database in ``track/mlflow``."""
 
-    name, needs = "mlflow", ("mlflow", "sqlalchemy", "alembic", "PIL")
+    name = "mlflow"
+    needs = ("mlflow", "sqlalchemy", "alembic", "PIL")
 
-    LAST = "seconds/total"
+    LAST_METRIC = "seconds/total"
     """The number that is written last in every round: a round that has it is complete."""
 
-    METRICS, PARAMS, LETTERS = 1000, 100, 500
-    """Most metrics and most parameters in one call of MLflow, and most characters of a parameter's
-    value."""
+    MAX_METRICS = 1000
+    """Most metrics in one call of MLflow."""
+
+    MAX_PARAMETERS = 100
+    """Most parameters in one call of MLflow."""
+
+    MAX_CHARACTERS = 500
+    """Most characters of a parameter's value."""
 
     def __init__(self, folder: Path) -> None:
         from mlflow import MlflowClient
 
-        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-        super().__init__(folder, where=uri)
-        own = self.home / TRACK / "mlflow"
-        if not uri:
-            own.mkdir(parents=True, exist_ok=True)
-        self.client = MlflowClient(tracking_uri=uri or f"sqlite:///{own / 'mlflow.db'}")
+        server = os.environ.get("MLFLOW_TRACKING_URI", "")
+        super().__init__(folder, store=server)
+        database_folder = self.home / TRACK / "mlflow"
+        artifacts = database_folder / "artifacts"
+        if not server:
+            database_folder.mkdir(parents=True, exist_ok=True)
+        database = f"sqlite:///{database_folder / 'mlflow.db'}"
+        self.client = MlflowClient(tracking_uri=server or database)
         if not self.known:
-            self._begin(None if uri else (own / "artifacts").as_uri())
-        if not uri:
-            self._check_artifacts(own / "artifacts")
-        written = max(
-            (metric.step for metric in self.client.get_metric_history(self.identity, self.LAST)),
-            default=0,
-        )
-        self.round = max(
-            self.round, written
-        )  # a process may have been killed before it could store this
+            self._begin(None if server else artifacts.as_uri())
+        if not server:
+            self._check_artifacts(artifacts)
+        # A process may have been killed after it wrote a round, before it could store this.
+        complete_rounds = self.client.get_metric_history(self.identity, self.LAST_METRIC)
+        last_complete = max((metric.step for metric in complete_rounds), default=0)
+        self.round = max(self.round, last_complete)
         self.client.update_run(self.identity, status="RUNNING")
 
     def _begin(self, artifacts: str | None) -> None:
         """Start a new run and store its id immediately."""
         from mlflow.entities import Param
 
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or NAME
-        known = self.client.get_experiment_by_name(name)
-        experiment = (
-            known.experiment_id
-            if known
-            else self.client.create_experiment(name, artifact_location=artifacts)
-        )
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment:
+            experiment_id = experiment.experiment_id
+        else:
+            experiment_id = self.client.create_experiment(name, artifact_location=artifacts)
         run = self.client.create_run(
-            experiment, run_name=self.folder.name, tags={"mlflow.source.name": "coterie"}
+            experiment_id, run_name=self.folder.name, tags={"mlflow.source.name": "coterie"}
         )
-        params = [Param(name, str(value)[: self.LETTERS]) for name, value in self.settings.items()]
-        for i in range(0, len(params), self.PARAMS):
-            self.client.log_batch(run.info.run_id, params=params[i : i + self.PARAMS])
+        parameters = [
+            Param(key, str(value)[: self.MAX_CHARACTERS]) for key, value in self.settings.items()
+        ]
+        for start in range(0, len(parameters), self.MAX_PARAMETERS):
+            batch = parameters[start : start + self.MAX_PARAMETERS]
+            self.client.log_batch(run.info.run_id, params=batch)
         self.identity = run.info.run_id
         self.keep()
 
-    def _check_artifacts(self, own: Path) -> None:
+    def _check_artifacts(self, artifacts: Path) -> None:
         """Refuse another place of the run's files: the database names it, and may be moved or come from another person."""
-        where = self.client.get_run(self.identity).info.artifact_uri
-        if (
-            not re.fullmatch("[0-9a-f]{32}", self.identity)
-            or where != f"{own.as_uri()}/{self.identity}/artifacts"
-        ):
-            store = f"{own.parent} and {self.folder / TRACK / 'mlflow.json'}"
-            raise UserError(
-                f"the database in {own.parent} keeps the run's files elsewhere; remove {store} to track it anew"
-            )
+        uri = self.client.get_run(self.identity).info.artifact_uri
+        is_id = re.fullmatch("[0-9a-f]{32}", self.identity)
+        if is_id and uri == f"{artifacts.as_uri()}/{self.identity}/artifacts":
+            return
+        database_folder = artifacts.parent
+        store = f"{database_folder} and {self.folder / TRACK / 'mlflow.json'}"
+        raise UserError(
+            f"the database in {database_folder} keeps the run's files elsewhere; remove {store} to track it anew"
+        )
 
     def write(
         self, round: int, numbers: Mapping[str, float], text: str, pictures: Sequence[Picture]
@@ -250,12 +268,11 @@ class MLflow(Tracker):
         if text:
             self.client.log_text(self.identity, text, f"notes/round-{round}.txt")
         now = int(time.time() * 1000)
-        metrics = [
-            Metric(name, numbers[name], now, round)
-            for name in sorted(numbers, key=lambda name: name == self.LAST)
-        ]
-        for i in range(0, len(metrics), self.METRICS):
-            self.client.log_batch(self.identity, metrics=metrics[i : i + self.METRICS])
+        names = sorted(numbers, key=lambda name: name == self.LAST_METRIC)
+        metrics = [Metric(name, numbers[name], now, round) for name in names]
+        for start in range(0, len(metrics), self.MAX_METRICS):
+            batch = metrics[start : start + self.MAX_METRICS]
+            self.client.log_batch(self.identity, metrics=batch)
 
     def close(self) -> None:
         self.client.set_terminated(self.identity, "FINISHED" if self.finished else "KILLED")
@@ -264,18 +281,18 @@ class MLflow(Tracker):
 class Wandb(Tracker):
     """Writes offline runs in ``track/wandb``; nothing is sent unless WANDB_MODE is set otherwise."""
 
-    name, needs = "wandb", ("wandb", "PIL")
+    name = "wandb"
+    needs = ("wandb", "PIL")
 
     def __init__(self, folder: Path) -> None:
         import wandb
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")
-        super().__init__(folder, where=mode)
+        super().__init__(folder, store=mode)
         self._check_settings()
-        home = Path(
-            os.environ.get("WANDB_DIR") or self.home / TRACK
-        )  # wandb makes its folder in it
-        home.mkdir(parents=True, exist_ok=True)
+        # wandb makes its folder in this one.
+        parent_folder = Path(os.environ.get("WANDB_DIR") or self.home / TRACK)
+        parent_folder.mkdir(parents=True, exist_ok=True)
         quiet = wandb.Settings(
             silent=True,
             console="off",
@@ -285,8 +302,8 @@ class Wandb(Tracker):
             x_disable_meta=True,
         )
         self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", NAME),
-            dir=home,
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            dir=parent_folder,
             id=self.identity,
             name=self.folder.name,
             group=self.home.name,
@@ -310,11 +327,12 @@ class Wandb(Tracker):
     ) -> None:
         import wandb
 
-        seen = {
-            picture.name: wandb.Image(picture.pixels, caption=picture.caption)
-            for picture in pictures
-        }
-        self.run.log({**numbers, **seen, **({"notes": text} if text else {})}, step=round)
+        values: dict[str, Any] = dict(numbers)
+        for picture in pictures:
+            values[picture.name] = wandb.Image(picture.pixels, caption=picture.caption)
+        if text:
+            values["notes"] = text
+        self.run.log(values, step=round)
 
     def close(self) -> None:
         self.run.finish()
