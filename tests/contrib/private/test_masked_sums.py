@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coterie.contrib.private.masks import FixedPoint, Graph, MaskedSum, Masker, ProtocolError
 from coterie.contrib.private.masks import protocol as messages
 from coterie.contrib.private.masks.fixed import WORD
-from coterie.contrib.private.masks.graph import COMPLETE, degree, threshold
+from coterie.contrib.private.masks.graph import MAX_COMPLETE_CLIENTS, degree, threshold
 from coterie.contrib.private.masks.shamir import PRIME, join, split
 from coterie.contrib.private.masks.streams import KeyPair, mask, opened, sealed
 
@@ -131,7 +131,7 @@ def test_all_but_the_threshold_may_fall_silent_at_a_step(step: int) -> None:
 
 
 def test_a_sparse_graph_gives_the_same_sum_and_mends_who_is_silent() -> None:
-    n = COMPLETE + 30
+    n = MAX_COMPLETE_CLIENTS + 30
     silent = {3: 1, 8: 2, 9: 2, 20: 3, 21: 3, 22: 3, 40: 4}
     played = Played(words(range(n), size=9), silent, dropouts=0.06, colluding=0.02)
     assert len(played.server.graph.neighbours[0]) < n / 2
@@ -196,7 +196,7 @@ def test_shares_are_read_by_whom_they_are_for() -> None:
     text = played.sealed[0][1]
     reader = played.clients[2]
     with pytest.raises(ValueError, match="changed on its way"):
-        opened(reader._agreed(0, b"x"), text, b"x")
+        opened(reader._share_key(0, b"x"), text, b"x")
 
 
 def test_never_both_secrets_of_a_client() -> None:
@@ -372,7 +372,7 @@ def test_both_ends_agree_on_a_key_for_each_purpose() -> None:
 # -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [3, 50, COMPLETE])
+@pytest.mark.parametrize("n", [3, 50, MAX_COMPLETE_CLIENTS])
 def test_few_clients_all_have_common_masks(n: int) -> None:
     graph = Graph.of(range(n))
     assert all(len(near) == n - 1 for near in graph.neighbours.values())

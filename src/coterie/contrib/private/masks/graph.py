@@ -14,14 +14,17 @@ from dataclasses import dataclass
 
 import scipy
 
-COMPLETE = 100
+MAX_COMPLETE_CLIENTS = 100
 """Up to so many clients, each has masks in common with all others."""
 
-LEAST = 3
+MIN_SUM_CLIENTS = 3
 """Clients of a sum, at least: of two, each could subtract its own numbers from the sum."""
 
-EXPOSED, FAILED = 2.0**-40, 2.0**-20
-"""Probabilities that a sparse graph exposes any client, and that a sum fails, at most."""
+MAX_EXPOSURE_PROBABILITY = 2.0**-40
+"""Greatest probability that a sparse graph exposes any client."""
+
+MAX_FAILURE_PROBABILITY = 2.0**-20
+"""Greatest probability that a sum fails."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Graph:
 
     @classmethod
     def of(cls, clients: Iterable[int], dropouts: float = 0.1, colluding: float = 0.1) -> Graph:
-        """Return a graph of clients: complete up to :data:`COMPLETE` clients, else sparse and random.
+        """Return a graph of clients: complete up to :data:`MAX_COMPLETE_CLIENTS` clients, else sparse and random.
 
         Args:
             clients: Their ids.
@@ -53,23 +56,25 @@ class Graph:
             colluding: Share of the clients that may help the server.
 
         Raises:
-            ValueError: There are fewer than :data:`LEAST` clients.
+            ValueError: There are fewer than :data:`MIN_SUM_CLIENTS` clients.
         """
         ids = sorted(set(clients))
-        if len(ids) < LEAST:
-            raise ValueError(f"a masked sum needs three clients or more, got {len(ids)}")
-        k = len(ids) - 1 if len(ids) <= COMPLETE else degree(len(ids), dropouts, colluding)
-        if k == len(ids) - 1:
+        n = len(ids)
+        if n < MIN_SUM_CLIENTS:
+            raise ValueError(f"a masked sum needs three clients or more, got {n}")
+        k = n - 1 if n <= MAX_COMPLETE_CLIENTS else degree(n, dropouts, colluding)
+        if k == n - 1:
             neighbours = {
                 client: tuple(other for other in ids if other != client) for client in ids
             }
-        else:
-            ring = secrets.SystemRandom().sample(ids, len(ids))
-            steps = [step for near in range(1, k // 2 + 1) for step in (-near, near)]
-            neighbours = {
-                c: tuple(sorted(ring[(i + step) % len(ring)] for step in steps))
-                for i, c in enumerate(ring)
-            }
+            return cls(neighbours, threshold(k))
+        # The k / 2 nearest clients on both sides, on a ring in random order.
+        ring = secrets.SystemRandom().sample(ids, n)
+        offsets = [*range(-(k // 2), 0), *range(1, k // 2 + 1)]
+        neighbours = {}
+        for place, client in enumerate(ring):
+            nearest = [ring[(place + offset) % n] for offset in offsets]
+            neighbours[client] = tuple(sorted(nearest))
         return cls(neighbours, threshold(k))
 
 
@@ -93,15 +98,24 @@ def degree(clients: int, dropouts: float, colluding: float) -> int:
     Returns:
         The degree; ``n - 1``, the complete graph, if no smaller one is safe.
     """
-    bad, gone = round(colluding * clients), round(dropouts * clients)
+    num_colluding = round(colluding * clients)
+    num_dropouts = round(dropouts * clients)
 
-    def safe(k: int) -> bool:
-        least = threshold(k)
-        exposed = clients * float(scipy.stats.hypergeom.sf(least - 1, clients - 1, bad, k))
+    def is_safe(k: int) -> bool:
+        shares_needed = threshold(k)
+        # As many colluding neighbours as the threshold.
+        exposed = clients * float(
+            scipy.stats.hypergeom.sf(shares_needed - 1, clients - 1, num_colluding, k)
+        )
+        # So many colluding or silent clients in a row that the others fall apart.
         apart = clients * (dropouts + colluding) ** (k // 2)
-        failed = clients * float(scipy.stats.hypergeom.sf(k + 1 - least, clients, gone, k + 1))
-        return exposed + apart <= EXPOSED and failed <= FAILED
+        # Too few neighbours that stay.
+        failed = clients * float(
+            scipy.stats.hypergeom.sf(k + 1 - shares_needed, clients, num_dropouts, k + 1)
+        )
+        return exposed + apart <= MAX_EXPOSURE_PROBABILITY and failed <= MAX_FAILURE_PROBABILITY
 
-    even = range(2, clients - 1, 2)
-    at = bisect.bisect_left(even, True, key=safe)  # a greater degree is safer
-    return even[at] if at < len(even) else clients - 1
+    even_degrees = range(2, clients - 1, 2)
+    # A greater degree is safer.
+    position = bisect.bisect_left(even_degrees, True, key=is_safe)
+    return even_degrees[position] if position < len(even_degrees) else clients - 1

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.contrib.private.masks.fixed import WORD
-from coterie.contrib.private.masks.graph import LEAST, Graph
-from coterie.contrib.private.masks.shamir import SHARE, join, split
-from coterie.contrib.private.masks.streams import KEY, KeyPair, mask, opened, sealed
+from coterie.contrib.private.masks.graph import MIN_SUM_CLIENTS, Graph
+from coterie.contrib.private.masks.shamir import SHARE_BYTES, join, split
+from coterie.contrib.private.masks.streams import KEY_BYTES, KeyPair, mask, opened, sealed
 
 
 class ProtocolError(ValueError):
@@ -65,13 +65,18 @@ class Unmasking:
     keys: Mapping[int, bytes]
 
 
-def _purpose(sum_: bytes, what: str, one: int, other: int) -> bytes:
-    return b"|".join((b"coterie", what.encode(), sum_, str(one).encode(), str(other).encode()))
+def _purpose(sum_name: bytes, what: str, sender: int, receiver: int) -> bytes:
+    """What a key of two clients is for: another purpose gives an unrelated key."""
+    clients = (str(sender).encode(), str(receiver).encode())
+    return b"|".join((b"coterie", what.encode(), sum_name, *clients))
 
 
-def _common(pair: KeyPair, public: bytes, sum_: bytes, one: int, other: int) -> bytes:
-    """The seed of the mask that two clients have in common."""
-    return pair.agree(public, _purpose(sum_, "mask", min(one, other), max(one, other)))
+def _common_mask_seed(
+    pair: KeyPair, public: bytes, sum_name: bytes, client: int, neighbour: int
+) -> bytes:
+    """The seed of the mask that two clients have in common, the same for both."""
+    first, second = sorted((client, neighbour))
+    return pair.agree(public, _purpose(sum_name, "mask", first, second))
 
 
 class Masker:
@@ -83,49 +88,55 @@ class Masker:
     """
 
     def __init__(self, client: int, name: bytes) -> None:
-        self.client, self.name, self.threshold = client, name, 0
-        self._sealing, self._masking, self._seed = (
-            KeyPair.new(),
-            KeyPair.new(),
-            secrets.token_bytes(KEY),
-        )
+        self.client = client
+        self.name = name
+        self.threshold = 0
+        self._sealing = KeyPair.new()
+        self._masking = KeyPair.new()
+        self._seed = secrets.token_bytes(KEY_BYTES)
         self._keys: Mapping[int, Keys] = {}
+        # Client -> its shares that this one holds: of the seed, and of the private key.
         self._held: dict[int, tuple[bytes, bytes]] = {}
         self._step = 0
 
     def saved(self) -> bytes:
         """Return everything that a client must store between two steps, its secrets among them."""
-        keys = {
-            client: [each.sealing.hex(), each.masking.hex()] for client, each in self._keys.items()
-        }
-        held = {client: [seed.hex(), key.hex()] for client, (seed, key) in self._held.items()}
-        secrets_ = [self._sealing.secret.hex(), self._masking.secret.hex(), self._seed.hex()]
-        about = {
+        private = (self._sealing.secret, self._masking.secret, self._seed)
+        values = {
             "client": self.client,
             "name": self.name.hex(),
             "threshold": self.threshold,
             "step": self._step,
+            "secrets": [secret.hex() for secret in private],
+            "keys": {
+                client: [keys.sealing.hex(), keys.masking.hex()]
+                for client, keys in self._keys.items()
+            },
+            "held": {client: [seed.hex(), key.hex()] for client, (seed, key) in self._held.items()},
         }
-        return json.dumps({**about, "secrets": secrets_, "keys": keys, "held": held}).encode()
+        return json.dumps(values).encode()
 
     @classmethod
     def restored(cls, data: bytes) -> Masker:
         """Return a client from what :meth:`saved` has returned, in the same step."""
-        found = json.loads(data)
-        masker = cls(int(found["client"]), bytes.fromhex(found["name"]))
-        sealing, masking, masker._seed = map(bytes.fromhex, found["secrets"])
-        masker._sealing, masker._masking = KeyPair.of(sealing), KeyPair.of(masking)
+        values = json.loads(data)
+        masker = cls(int(values["client"]), bytes.fromhex(values["name"]))
+        sealing, masking, masker._seed = map(bytes.fromhex, values["secrets"])
+        masker._sealing = KeyPair.of(sealing)
+        masker._masking = KeyPair.of(masking)
         masker._keys = {
-            int(c): Keys(*map(bytes.fromhex, each)) for c, each in found["keys"].items()
+            int(client): Keys(*map(bytes.fromhex, keys)) for client, keys in values["keys"].items()
         }
         masker._held = {
-            int(c): (bytes.fromhex(seed), bytes.fromhex(key))
-            for c, (seed, key) in found["held"].items()
+            int(client): (bytes.fromhex(seed), bytes.fromhex(key))
+            for client, (seed, key) in values["held"].items()
         }
-        masker.threshold, masker._step = int(found["threshold"]), int(found["step"])
+        masker.threshold = int(values["threshold"])
+        masker._step = int(values["step"])
         return masker
 
-    def _next(self, step: int) -> None:
+    def _begin(self, step: int) -> None:
+        """Begin a step, counted from 0: each is carried out once, in their order."""
         if self._step != step:
             raise ProtocolError(
                 f"client {self.client} was asked for step {step + 1} of a masked sum, after step {self._step}"
@@ -149,7 +160,7 @@ class Masker:
 
     def keys(self) -> Keys:
         """Step 1: return the public keys."""
-        self._next(0)
+        self._begin(0)
         return Keys(self._sealing.public, self._masking.public)
 
     def shares(self, neighbours: Mapping[int, Keys], threshold: int) -> dict[int, bytes]:
@@ -163,29 +174,32 @@ class Masker:
             ProtocolError: A threshold of the shares would not be a majority of them, or a key is
                 not one.
         """
-        self._next(1)
+        self._begin(1)
         self._keys = {client: keys for client, keys in neighbours.items() if client != self.client}
-        holders, self.threshold = sorted({self.client, *self._keys}), threshold
+        self.threshold = threshold
+        holders = sorted({self.client, *self._keys})
         if not len(holders) < 2 * self.threshold <= 2 * len(holders):
             raise ProtocolError(
                 f"{self.threshold} of {len(holders)} shares are no majority, or more than there are"
             )
+        # The share of a client is the value of the polynomial at its id + 1; at 0 is the secret.
         places = [client + 1 for client in holders]
-        seeds, keys = (
-            split(secret, self.threshold, places) for secret in (self._seed, self._masking.secret)
-        )
-        self._held[self.client] = seeds[self.client + 1], keys[self.client + 1]
-        return {c: self._sealed(c, seeds[c + 1] + keys[c + 1]) for c in self._keys}
+        seed_shares = split(self._seed, self.threshold, places)
+        key_shares = split(self._masking.secret, self.threshold, places)
+        self._held[self.client] = (seed_shares[self.client + 1], key_shares[self.client + 1])
+        encrypted = {}
+        for neighbour in self._keys:
+            shares = seed_shares[neighbour + 1] + key_shares[neighbour + 1]
+            about = _purpose(self.name, "share", self.client, neighbour)
+            encrypted[neighbour] = sealed(self._share_key(neighbour, about), shares, about)
+        return encrypted
 
-    def _sealed(self, to: int, text: bytes) -> bytes:
-        about = _purpose(self.name, "share", self.client, to)
-        return sealed(self._agreed(to, about), text, about)
-
-    def _agreed(self, other: int, about: bytes) -> bytes:
+    def _share_key(self, neighbour: int, about: bytes) -> bytes:
+        """The key with which one of two neighbours encrypts shares for the other."""
         try:
-            return self._sealing.agree(self._keys[other].sealing, about)
+            return self._sealing.agree(self._keys[neighbour].sealing, about)
         except ValueError as error:
-            raise ProtocolError(f"the public key of client {other} is none: {error}") from None
+            raise ProtocolError(f"the public key of client {neighbour} is none: {error}") from None
 
     def masked(self, shares: Mapping[int, bytes], numbers: np.ndarray) -> np.ndarray:
         """Step 3: return the numbers under all masks.
@@ -199,27 +213,27 @@ class Masker:
             ProtocolError: Fewer neighbours than the threshold are left, or shares were changed on
                 their way.
         """
-        self._next(2)
-        for other, text in shares.items():
-            about = _purpose(self.name, "share", other, self.client)
+        self._begin(2)
+        for neighbour, encrypted in shares.items():
+            about = _purpose(self.name, "share", neighbour, self.client)
             try:
-                both = opened(self._agreed(other, about), text, about)
+                both_shares = opened(self._share_key(neighbour, about), encrypted, about)
             except (KeyError, ValueError) as error:
                 raise ProtocolError(
-                    f"the shares of client {other} cannot be read: {error}"
+                    f"the shares of client {neighbour} cannot be read: {error}"
                 ) from None
-            self._held[other] = both[:SHARE], both[SHARE:]
+            self._held[neighbour] = (both_shares[:SHARE_BYTES], both_shares[SHARE_BYTES:])
         if len(self._held) < self.threshold:
             raise ProtocolError(
                 f"{len(self._held)} clients are left of the {self.threshold} that can unmask a sum"
             )
         total = numbers.astype(WORD) + mask(self._seed, len(numbers))
-        for other in self._held.keys() - {self.client}:
-            common = mask(
-                _common(self._masking, self._keys[other].masking, self.name, self.client, other),
-                len(numbers),
-            )
-            total = total + common if self.client < other else total - common
+        for neighbour in self._held.keys() - {self.client}:
+            public = self._keys[neighbour].masking
+            seed = _common_mask_seed(self._masking, public, self.name, self.client, neighbour)
+            common_mask = mask(seed, len(numbers))
+            # One of both clients adds what the other subtracts.
+            total = total + common_mask if self.client < neighbour else total - common_mask
         return np.asarray(total, dtype=WORD)
 
     def unmask(self, arrived: Collection[int]) -> Unmasking:
@@ -234,16 +248,17 @@ class Masker:
                 about each. Or it was asked before: with a second answer the server could learn both
                 secrets of a client.
         """
-        self._next(3)
-        there = set(arrived) & set(self._held)
-        if self.client not in there or len(there) < max(self.threshold, LEAST):
+        self._begin(3)
+        known = set(arrived) & set(self._held)
+        if self.client not in known or len(known) < max(self.threshold, MIN_SUM_CLIENTS):
             raise ProtocolError(
-                f"a sum of {len(there)} of the clients that client {self.client} knows is not unmasked"
+                f"a sum of {len(known)} of the clients that client {self.client} knows is not unmasked"
             )
-        gone = self._held.keys() - there
+        silent = self._held.keys() - known
+        # Never both shares of one client: with both secrets the server could read its numbers.
         return Unmasking(
-            {c: self._held[c][0] for c in sorted(there)},
-            {c: self._held[c][1] for c in sorted(gone)},
+            seeds={client: self._held[client][0] for client in sorted(known)},
+            keys={client: self._held[client][1] for client in sorted(silent)},
         )
 
 
@@ -270,7 +285,7 @@ class MaskedSum:
     graph: Graph = field(init=False)
     total: np.ndarray = field(init=False)
     arrived: set[int] = field(init=False, default_factory=set)
-    _keys: Mapping[int, Keys] = field(init=False, default_factory=dict)
+    _keys: dict[int, Keys] = field(init=False, default_factory=dict)
     _shared: frozenset[int] = field(init=False, default=frozenset())
 
     def __post_init__(self) -> None:
@@ -286,22 +301,29 @@ class MaskedSum:
         Raises:
             ProtocolError: They are fewer than three.
         """
-        self._keys = {c: k for c, k in received.items() if len(k.sealing) == len(k.masking) == KEY}
+        self._keys = {}
+        for client, keys in received.items():
+            if len(keys.sealing) == len(keys.masking) == KEY_BYTES:
+                self._keys[client] = keys
         try:
             self.graph = Graph.of(self._keys, self.dropouts, self.colluding)
         except ValueError as error:
             raise ProtocolError(str(error)) from None
         return {
-            c: {other: self._keys[other] for other in self.graph.neighbours[c]} for c in self._keys
+            client: {other: self._keys[other] for other in self.graph.neighbours[client]}
+            for client in self._keys
         }
 
     def shares(self, received: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """Step 2: return what each client is sent, the shares that its neighbours have encrypted for it."""
         self._shared = frozenset(received)
-        return {
-            c: {o: received[o][c] for o in self.graph.neighbours[c] if c in received.get(o, {})}
-            for c in received
-        }
+        shares_for: dict[int, dict[int, bytes]] = {}
+        for client in received:
+            shares_for[client] = {}
+            for neighbour in self.graph.neighbours[client]:
+                if client in received.get(neighbour, {}):
+                    shares_for[client][neighbour] = received[neighbour][client]
+        return shares_for
 
     def add(self, client: int, masked: np.ndarray) -> None:
         """Step 3: add a client's masked numbers to the total.
@@ -327,32 +349,33 @@ class MaskedSum:
             ProtocolError: Too few clients have sent shares of a secret that is needed.
         """
         total = self.total.copy()
-        seeds, keys = (
-            {c: one.seeds for c, one in received.items()},
-            {c: one.keys for c, one in received.items()},
-        )
+        seed_shares = {client: unmasking.seeds for client, unmasking in received.items()}
+        key_shares = {client: unmasking.keys for client, unmasking in received.items()}
+        # The own masks of the clients whose numbers are in the total.
         for client in sorted(self.arrived):
-            total -= mask(self._secret(client, seeds), self.size)
-        for client in sorted(self._shared - self.arrived):
-            neighbours = [other for other in self.graph.neighbours[client] if other in self.arrived]
+            total -= mask(self._secret(client, seed_shares), self.size)
+        # The masks that these clients have in common with a silent one: nothing cancels them.
+        for silent in sorted(self._shared - self.arrived):
+            neighbours = [
+                client for client in self.graph.neighbours[silent] if client in self.arrived
+            ]
             if not neighbours:
                 continue
-            pair = KeyPair.of(self._secret(client, keys))
-            for (
-                other
-            ) in neighbours:  # who has added or subtracted a mask in common with the silent client
-                common = mask(
-                    _common(pair, self._keys[other].masking, self.name, client, other), self.size
-                )
-                total = total - common if other < client else total + common
+            pair = KeyPair.of(self._secret(silent, key_shares))
+            for neighbour in neighbours:
+                public = self._keys[neighbour].masking
+                seed = _common_mask_seed(pair, public, self.name, silent, neighbour)
+                common_mask = mask(seed, self.size)
+                total = total - common_mask if neighbour < silent else total + common_mask
         return total
 
-    def _secret(self, of: int, received: Mapping[int, Mapping[int, bytes]]) -> bytes:
-        holders = (of, *self.graph.neighbours[of])
-        shares = {
-            client + 1: received[client][of] for client in holders if of in received.get(client, {})
-        }
+    def _secret(self, owner: int, received: Mapping[int, Mapping[int, bytes]]) -> bytes:
+        """The secret of a client from its shares: client that holds one -> owner -> share."""
+        shares = {}
+        for holder in (owner, *self.graph.neighbours[owner]):
+            if owner in received.get(holder, {}):
+                shares[holder + 1] = received[holder][owner]
         try:
             return join(shares, self.graph.threshold)
         except ValueError as error:
-            raise ProtocolError(f"the masks of client {of} cannot be removed: {error}") from None
+            raise ProtocolError(f"the masks of client {owner} cannot be removed: {error}") from None

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 PRIME = 2**256 + 297
 """The least prime above 2²⁵⁶, so that every 32 bytes are a number below it."""
 
-SECRET, SHARE = 32, 33
-"""Bytes of a secret, and of a share."""
+SECRET_BYTES = 32
+
+SHARE_BYTES = 33
 
 
 def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, bytes]:
@@ -33,8 +34,8 @@ def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, byt
             are too few of them.
     """
     places = list(places)
-    if len(secret) != SECRET:
-        raise ValueError(f"a secret has {SECRET} bytes, got {len(secret)}")
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, got {len(secret)}")
     if (
         len(set(places)) < len(places)
         or min(places, default=0) < 1
@@ -45,18 +46,18 @@ def split(secret: bytes, threshold: int, places: Iterable[int]) -> dict[int, byt
         raise ValueError(
             f"the threshold must be from 1 to the number of shares, {len(places)}, got {threshold}"
         )
-    powers = [
-        int.from_bytes(secret, "big"),
-        *(secrets.randbelow(PRIME) for _ in range(threshold - 1)),
-    ]
-    return {place: _value(powers, place).to_bytes(SHARE, "big") for place in places}
+    # The secret is the constant term of the polynomial, and all other coefficients are random.
+    coefficients = [int.from_bytes(secret, "big")]
+    coefficients += [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
+    return {place: _value(coefficients, place).to_bytes(SHARE_BYTES, "big") for place in places}
 
 
-def _value(powers: list[int], place: int) -> int:
-    total = 0
-    for coefficient in reversed(powers):
-        total = (total * place + coefficient) % PRIME
-    return total
+def _value(coefficients: list[int], place: int) -> int:
+    """The value of a polynomial at a place, by Horner's rule."""
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % PRIME
+    return value
 
 
 def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
@@ -70,13 +71,15 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     chosen = sorted(shares)[:threshold]
     total = 0
     for place in chosen:
-        above = below = 1
+        # Lagrange's basis polynomial of this place, at 0.
+        numerator = 1
+        denominator = 1
         for other in chosen:
             if other != place:
-                above = above * other % PRIME
-                below = below * (other - place) % PRIME
-        total += int.from_bytes(shares[place], "big") * above * pow(below, -1, PRIME)
+                numerator = numerator * other % PRIME
+                denominator = denominator * (other - place) % PRIME
+        total += int.from_bytes(shares[place], "big") * numerator * pow(denominator, -1, PRIME)
     secret = total % PRIME
-    if secret >= 2 ** (8 * SECRET):
+    if secret >= 2 ** (8 * SECRET_BYTES):
         raise ValueError("these are not shares of one secret")
-    return secret.to_bytes(SECRET, "big")
+    return secret.to_bytes(SECRET_BYTES, "big")

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from coterie.contrib.private.masks.fixed import WORD
 
-KEY = 32
+KEY_BYTES = 32
 """Bytes of a key, private or public, and of the seed of a mask."""
 
 
@@ -60,7 +60,9 @@ class KeyPair:
                 to all.
         """
         common = self.private.exchange(X25519PublicKey.from_public_bytes(public))
-        return HKDF(algorithm=hashes.SHA256(), length=KEY, salt=None, info=purpose).derive(common)
+        return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose).derive(
+            common
+        )
 
 
 def mask(seed: bytes, size: int) -> np.ndarray:
