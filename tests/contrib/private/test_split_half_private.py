@@ -12,7 +12,7 @@ import torch
 from coterie.boundary import Boundary, spent
 from coterie.contrib.private import SplitHalfPrivate
 from coterie.contrib.private.cells import COVERED
-from coterie.contrib.private.split_half_private import CROSSED, PLACES
+from coterie.contrib.private.split_half_private import CROSSED_COST, PLACES_COST
 from coterie.contrib.private.sums import COUNT_WEIGHT
 from coterie.core import Cohort, Round, Training
 from coterie.data.scenario import SCENARIOS
@@ -90,7 +90,7 @@ def test_a_run_counts_as_its_rounds_and_its_questions() -> None:
     done = run(digits(), boundary=Boundary(masks=True, clip=5.0, bound=10.0, noise=0.01))
     counts = [max(one.released.values()) for one in done]
     search = (
-        1 + 3 * CROSSED + 2 * PLACES
+        1 + 3 * CROSSED_COST + 2 * PLACES_COST
     )  # distances, and no cell of the last level is cut; it begins the next round
     assert counts == [2, 1, 1, 1, 1, search + 1, *[1] * 8]
     state = done[-1].position.state
@@ -120,8 +120,8 @@ def test_epsilon_of_sums_is_that_of_leaving_a_client_out() -> None:
     ledger = PLDAccountant()
     for cost, times in (
         (1, 42),
-        (CROSSED, 3),
-        (PLACES, 3),
+        (CROSSED_COST, 3),
+        (PLACES_COST, 3),
     ):  # a question's noise is less by the square root of its cost
         ledger.compose(dp.GaussianDpEvent(10.0 / cost**0.5), times)
     assert spent(10.0, 66, sums=True) == pytest.approx(float(ledger.get_epsilon(1e-5)), rel=1e-3)

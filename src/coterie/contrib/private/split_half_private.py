@@ -1,11 +1,12 @@
 """Private split-half: groups from sums alone, of which the server does not learn who is in them.
 
-Coterie's own. As :mod:`~coterie.contrib.private.split_half_sums`, and every number that leaves a client is
-a part of a sum whose norm is bounded, so that noise on it makes all of a run differentially private
-(``boundary.noise`` behind ``boundary.masks``). The server sends all models to all clients. Each
-client takes one of them, by itself, and sends a vector with a slot for every model, in which all
-but one are zero (``PrivatePlan.hides_choices``). So the server learns how large groups are, up to the noise, and
-what their models are.
+Coterie's own. As in :mod:`~coterie.contrib.private.split_half_sums`, the server gets sums only.
+Besides, every number that leaves a client is a part of a sum, to which the client adds a vector of
+bounded norm, so that noise on the sums makes the whole run differentially private
+(``boundary.noise`` with ``boundary.masks``). The server sends all models to all clients. Each
+client takes one of them, and sends a vector with a slot for every model, in which all but one are
+zero (``PrivatePlan.hides_choices``). So the server learns how large groups are, up to the noise,
+and what their models are.
 
 1. **Norms.** Before the first round, a histogram gives the median norm of updates. With
    ``boundary.masks`` and ``boundary.clip`` it becomes the maximum norm, if it is less than
@@ -68,30 +69,33 @@ from coterie.methods._half_steps import of_equal_steps
 from coterie.methods._split_half_probes import LONGER, differ
 from coterie.settings import check, setting
 
-SETTLED = 3
+PLACED_ROUNDS = 3
 """Rounds in which clients take the model of their cell, before models differ enough to choose by
 loss."""
 
-CROSSED, PLACES = 6, 2
-"""As how many updates the answers of a search count."""
+CROSSED_COST = 6
+"""The number of updates as which the sums of cells in a search count."""
 
-SMOOTH = 0.3
+PLACES_COST = 2
+"""The number of updates as which the histograms of a search count."""
+
+SHARE_SMOOTHING = 0.3
 """Weight of a round in the estimated sizes of groups, if these are noisy."""
 
-UNSURE = 20.0
+MIN_CLIENTS_PER_DEVIATION = 20.0
 """Medians are not taken from histograms of fewer clients than this, in deviations of the noise on a
 bin."""
 
-FAR = 1024.0
+UNLIMITED_SCALE = 1024.0
 """The scale of sketches, in the unit of a search, when a client says nothing about them: none is
 shortened."""
 
-WIDEST = 1.5
+MAX_HALF_WIDTH = 1.5
 """The greatest half width of a histogram of coordinates, whose norm is 1 at most."""
 
 
 @state("split-half-private.search")
-class Search:
+class CellSearch:
     """A search for groups.
 
     Attributes:
@@ -147,7 +151,7 @@ class SplitHalfPrivateState:
     examples: int = 0
     due: int
     wait: int
-    search: Search | None = None
+    search: CellSearch | None = None
     placing: int = 0
     training: Training = field(default_factory=Training)
     parameters: int
@@ -206,33 +210,27 @@ class SplitHalfPrivate:
         )
 
     def plan(self, state: SplitHalfPrivateState, cohort: Cohort) -> Plan:
-        rows, question, more = tuple(range(len(state.models))), None, Task(offered=(0,))
-        asked = cohort.sample(state.clients, self.fraction if state.stage == "train" else 1.0)
+        fraction = 1.0
         if state.stage == "norms":
-            more = Task(
-                offered=(0,),
-                private=PrivateTask(
-                    question=Question(ask="norms", scale=state.limit or 1.0), sends_update=False
-                ),
-            )
-        elif state.stage == "train" and self.probes(state):
-            asked = cohort.sample(state.clients, 1.0)
-            more = Task(offered=(0,), halves=True, training=self._probing(state))
-        elif state.stage == "train":
-            if state.placing and state.search is not None:
-                centres = state.search.centres.numpy() / FAR
-                question = Question(ask="cell", scale=FAR * state.search.scale, centres=centres)
-            more = Task(offered=rows, private=PrivateTask(question=question))
+            question = Question(ask="norms", scale=state.limit or 1.0)
+            private = PrivateTask(question=question, sends_update=False)
+            task = Task(offered=(0,), private=private)
+        elif state.stage != "train":
+            task = Task(offered=(0,), epochs=0, private=PrivateTask(question=self._question(state)))
+        elif self.probes(state):
+            task = Task(offered=(0,), halves=True, training=self._probing(state))
         else:
-            more = Task(offered=(0,), epochs=0, private=PrivateTask(question=self._asked(state)))
-        sketches = state.stage != "norms" and (more.halves or more.private.question is not None)
+            fraction = self.fraction
+            all_rows = tuple(range(len(state.models)))
+            task = Task(offered=all_rows, private=PrivateTask(question=_cell_question(state)))
+        uses_sketches = task.halves or task.private.question is not None
         return Plan(
             models=state.models,
-            tasks=dict.fromkeys(asked, more),
+            tasks=dict.fromkeys(cohort.sample(state.clients, fraction), task),
             need="sums",
             private=PrivatePlan(hides_choices=True, clip=state.clip or None),
             columns=slice(0, state.parameters),
-            sketch=self.sketch if sketches else None,
+            sketch=self.sketch if uses_sketches and state.stage != "norms" else None,
             weighting="uniform",
             ends_round=state.stage == "train",
         )
@@ -247,61 +245,73 @@ class SplitHalfPrivate:
             return replace(state.training, steps=self.steps)
         return of_equal_steps(state.training, [state.examples], LONGER) or state.training
 
-    def _asked(self, state: SplitHalfPrivateState) -> Question:
+    def _question(self, state: SplitHalfPrivateState) -> Question:
         """The next question of a search."""
         search = state.search
         assert search is not None
+        centres = search.centres.numpy()
         if state.stage == "distances":
-            scale = 2 * (state.clip or 1.0)  # two halves of norm 1 are no further apart
-            return Question(ask="distances", scale=scale, centres=search.centres.numpy() / scale)
-        centres, axes = search.centres.numpy(), search.axes
-        about = Question(
-            ask="crossed", scale=search.scale, centres=centres, cells=search.open, cost=CROSSED
-        )
-        return (
-            about if axes is None else replace(about, ask="places", axis=axes.numpy(), cost=PLACES)
+            scale = _max_distance(state)
+            return Question(ask="distances", scale=scale, centres=centres / scale)
+        if search.axes is None:
+            return Question(
+                ask="crossed",
+                scale=search.scale,
+                centres=centres,
+                cells=search.open,
+                cost=CROSSED_COST,
+            )
+        return Question(
+            ask="places",
+            scale=search.scale,
+            centres=centres,
+            cells=search.open,
+            axis=search.axes.numpy(),
+            cost=PLACES_COST,
         )
 
     def step(self, state: SplitHalfPrivateState, replies: Replies) -> SplitHalfPrivateState:
         state = replace(state, notes=())
-        answer = replies.sums.by_row.get(0)
-        if state.stage == "norms":
-            if answer is None:
-                return state if not replies.clients else replace(state, stage="train")
-            if UNSURE * replies.sums.deviation > len(replies.clients):
-                return replace(state, stage="train", clip=state.limit)
-            norm, examples = norms_of(answer, state.limit or 1.0)
-            return replace(state, stage="train", clip=min(norm, state.limit), examples=examples)
         if state.stage == "train":
             return self._trained(state, replies)
+        answer = replies.sums.by_row.get(0)
+        deviation = replies.sums.deviation
+        if state.stage == "norms":
+            return _with_norms(state, replies, answer)
         if answer is None:  # nobody has answered, or too few
-            return self._found(state, "too few clients answered")
+            return self._ended(state, "too few clients answered")
         search = state.search
         assert search is not None
         if state.stage == "distances":
-            scale = median_of(answer, 2 * (state.clip or 1.0))
-            return replace(
-                state,
-                stage="search",
-                search=replace(search, scale=scale, centres=search.centres / scale),
-            )
+            unit = median_of(answer, _max_distance(state))
+            scaled = replace(search, scale=unit, centres=search.centres / unit)
+            return replace(state, stage="search", search=scaled)
         if search.axes is None:
-            return self._tested(state, search, answer, replies.sums.deviation)
-        return self._cut(state, search, answer, replies.sums.deviation)
+            return self._tested(state, search, answer, deviation)
+        return self._cut(state, search, answer, deviation)
 
     def _trained(self, state: SplitHalfPrivateState, replies: Replies) -> SplitHalfPrivateState:
         """The state after a round of training."""
-        n, heard = max(len(replies.clients), 1), replies.mean_counts
-        assert heard is not None
-        counted = torch.from_numpy(np.asarray(heard, dtype=np.float64)) / n
-        noisy = not np.issubdtype(heard.dtype, np.integer)
-        shares = state.shares + SMOOTH * (counted - state.shares) if noisy else counted
-        least = 1 / (4 * len(state.models))  # below it a group's mean would be noise
-        if len(state.models) == 1:
+        num_models = len(state.models)
+        mean_counts = replies.mean_counts
+        assert mean_counts is not None
+        num_answered = max(len(replies.clients), 1)
+        counted = torch.from_numpy(np.asarray(mean_counts, dtype=np.float64)) / num_answered
+        # A mean update is the sum over a group divided by all clients, so that of the group itself
+        # is this divided by the group's share.
+        has_noise = not np.issubdtype(mean_counts.dtype, np.integer)
+        shares = counted
+        if num_models == 1:
             shares = torch.ones(1, dtype=torch.float64)
-        divisors = shares.clamp(min=least) if noisy else shares.where(shares > 0, 1.0)
+        elif has_noise:
+            shares = state.shares + SHARE_SMOOTHING * (counted - state.shares)
+        if has_noise:
+            # Below this share a group's mean would be noise.
+            divisors = shares.clamp(min=1 / (4 * num_models))
+        else:
+            divisors = shares.where(shares > 0, 1.0)
         models = state.models + replies.mean_updates / divisors[:, None].float()
-        new = replace(
+        new_state = replace(
             state,
             round=state.round + 1,
             models=models,
@@ -309,53 +319,69 @@ class SplitHalfPrivate:
             placing=max(state.placing - 1, 0),
         )
         if not self.probes(state) or not replies.clients:
-            return new
+            return new_state
+        # The mean of all clients is the common centre of the search.
         centre = sketch(replies.mean_updates[:, : state.parameters], self.sketch).double()
-        return replace(new, stage="distances", search=Search(centres=centre))
+        return replace(new_state, stage="distances", search=CellSearch(centres=centre))
 
     def _tested(
-        self, state: SplitHalfPrivateState, search: Search, answer: np.ndarray, deviation: float
+        self, state: SplitHalfPrivateState, search: CellSearch, answer: np.ndarray, deviation: float
     ) -> SplitHalfPrivateState:
         """The state after a test of all open cells: those in which clients differ get an axis."""
         k = search.centres.shape[1]
-        cells = [Crossed.from_vector(vector) for vector in answer.reshape(-1, crossed_length(k))]
-        tests = [crossed_congruence(sums, deviation) for sums in cells]
+        sums_of_cells = [
+            Crossed.from_vector(vector) for vector in answer.reshape(-1, crossed_length(k))
+        ]
+        p_values = [crossed_congruence(sums, deviation)[1] for sums in sums_of_cells]
         if search.note is None:
-            search = replace(search, note=self._note(state, tests[0][1], cells[0].count))
-        different = [i for i, (_, p) in enumerate(tests) if p < self.level]
-        centres, axes = search.centres.clone(), []
-        for i in different:
-            count = max(cells[i].count, 2.0)
-            centres[search.open[i]] += torch.from_numpy(cells[i].totals.mean(axis=0) / count)
-            direction, variance = crossed_axis(cells[i])
-            axes.append(
-                torch.from_numpy(direction)
-                / (2 * min(HALF_WIDTH * max(variance, 1e-3) ** 0.5, WIDEST))
-            )
+            note = self._test_note(state, p_values[0], sums_of_cells[0].count)
+            search = replace(search, note=note)
+        centres = search.centres.clone()
+        axes: list[torch.Tensor] = []
+        cut_cells: list[int] = []
+        for cell, sums, p in zip(search.open, sums_of_cells, p_values, strict=True):
+            if not p < self.level:
+                continue
+            # The histogram is around the mean of the cell's clients, along the axis of their
+            # greatest variance.
+            centres[cell] += torch.from_numpy(sums.totals.mean(axis=0) / max(sums.count, 2.0))
+            direction, variance = crossed_axis(sums)
+            half_width = min(HALF_WIDTH * max(variance, 1e-3) ** 0.5, MAX_HALF_WIDTH)
+            axes.append(torch.from_numpy(direction) / (2 * half_width))
+            cut_cells.append(cell)
         if not axes:
-            return self._found(replace(state, search=search))
-        cut = tuple(search.open[i] for i in different)
-        return replace(
-            state, search=replace(search, centres=centres, axes=torch.stack(axes), open=cut)
-        )
+            return self._ended(replace(state, search=search))
+        search = replace(search, centres=centres, axes=torch.stack(axes), open=tuple(cut_cells))
+        return replace(state, search=search)
 
     def _cut(
-        self, state: SplitHalfPrivateState, search: Search, answer: np.ndarray, deviation: float
+        self, state: SplitHalfPrivateState, search: CellSearch, answer: np.ndarray, deviation: float
     ) -> SplitHalfPrivateState:
         """The state after histograms of all cells that are cut."""
-        rows, new = list(search.centres), []
-        for cell, two in zip(search.open, cuts(self._asked(state), answer, deviation), strict=True):
-            if two is not None:
-                rows[cell] = torch.from_numpy(two[0])
-                rows.append(torch.from_numpy(two[1]))
-                new += [cell, len(rows) - 1]
+        centres = list(search.centres)
+        new_cells: list[int] = []
+        centres_of_sides = cuts(self._question(state), answer, deviation)
+        for cell, sides in zip(search.open, centres_of_sides, strict=True):
+            if sides is None:
+                continue
+            # One side keeps the number of the cell; the other becomes a new cell.
+            centres[cell] = torch.from_numpy(sides[0])
+            centres.append(torch.from_numpy(sides[1]))
+            new_cells += [cell, len(centres) - 1]
         search = replace(
-            search, centres=torch.stack(rows), open=tuple(new), axes=None, level=search.level + 1
+            search,
+            centres=torch.stack(centres),
+            open=tuple(new_cells),
+            axes=None,
+            level=search.level + 1,
         )
-        done = not new or search.level >= self.levels
-        return self._found(replace(state, search=search)) if done else replace(state, search=search)
+        state = replace(state, search=search)
+        if not new_cells or search.level >= self.levels:
+            return self._ended(state)
+        return state
 
-    def _note(self, state: SplitHalfPrivateState, p: float, count: float) -> Note:
+    def _test_note(self, state: SplitHalfPrivateState, p: float, count: float) -> Note:
+        """Describe the test of the first cell, which has all clients."""
         criterion = differ("p", p, self.level, max(round(count), 2))
         return Note(
             kind="keep",
@@ -365,37 +391,40 @@ class SplitHalfPrivate:
             criteria=(criterion,),
         )
 
-    def _found(self, state: SplitHalfPrivateState, why: str = "") -> SplitHalfPrivateState:
+    def _ended(self, state: SplitHalfPrivateState, reason: str = "") -> SplitHalfPrivateState:
         """The state after a search: a model for each cell."""
         search = state.search
         assert search is not None
-        m, note = len(search.centres), search.note
-        note = note or Note(
-            kind="keep", effect="keeps", clients=state.clients, text=why or "no groups"
-        )
-        if m == 1:
-            note = replace(
-                note, otherwise="they would have been searched for groups" if note.criteria else ""
-            )
-            due = state.round + state.wait
+        num_groups = len(search.centres)
+        note = search.note
+        if note is None:
+            text = reason or "no groups"
+            note = Note(kind="keep", effect="keeps", clients=state.clients, text=text)
+        if num_groups == 1:
+            otherwise = "they would have been searched for groups" if note.criteria else ""
             return replace(
-                state, stage="train", notes=(note,), due=due, wait=2 * state.wait, search=None
+                state,
+                stage="train",
+                notes=(replace(note, otherwise=otherwise),),
+                due=state.round + state.wait,
+                wait=2 * state.wait,
+                search=None,
             )
-        text = f"{note.text}; {m} groups, of which the server does not know the members"
+        text = f"{note.text}; {num_groups} groups, of which the server does not know the members"
         note = replace(
             note,
             kind="split",
             effect="divides",
             text=text,
-            numbers={"groups": float(m)},
+            numbers={"groups": float(num_groups)},
             otherwise="it would not have been divided",
         )
         return replace(
             state,
             stage="train",
-            models=state.models.expand(m, -1).clone(),
-            shares=torch.full((m,), 1 / m, dtype=torch.float64),
-            placing=SETTLED,
+            models=state.models.expand(num_groups, -1).clone(),
+            shares=torch.full((num_groups,), 1 / num_groups, dtype=torch.float64),
+            placing=PLACED_ROUNDS,
             notes=(note,),
         )
 
@@ -419,3 +448,30 @@ class SplitHalfPrivate:
 
     def explain(self, state: SplitHalfPrivateState) -> tuple[Note, ...]:
         return state.notes
+
+
+def _max_distance(state: SplitHalfPrivateState) -> float:
+    """The greatest distance of a client from the centre: two halves of the maximum norm are no further apart."""
+    return 2 * (state.clip or 1.0)
+
+
+def _cell_question(state: SplitHalfPrivateState) -> Question | None:
+    """The question by which clients take the model of their cell; None once they choose by loss."""
+    search = state.search
+    if not state.placing or search is None:
+        return None
+    centres = search.centres.numpy() / UNLIMITED_SCALE
+    return Question(ask="cell", scale=UNLIMITED_SCALE * search.scale, centres=centres)
+
+
+def _with_norms(
+    state: SplitHalfPrivateState, replies: Replies, answer: np.ndarray | None
+) -> SplitHalfPrivateState:
+    """The state after a histogram of the norms of updates, which gives the maximum norm."""
+    if answer is None:
+        # Nobody has answered: ask again. Or the clients cannot answer.
+        return state if not replies.clients else replace(state, stage="train")
+    if MIN_CLIENTS_PER_DEVIATION * replies.sums.deviation > len(replies.clients):
+        return replace(state, stage="train", clip=state.limit)
+    norm, examples = norms_of(answer, state.limit or 1.0)
+    return replace(state, stage="train", clip=min(norm, state.limit), examples=examples)
