@@ -305,11 +305,10 @@ class SplitHalfPrivate:
             shares = torch.ones(1, dtype=torch.float64)
         elif has_noise:
             shares = state.shares + SHARE_SMOOTHING * (counted - state.shares)
+        divisors = shares.where(shares > 0, 1.0)
         if has_noise:
             # Below this share a group's mean would be noise.
             divisors = shares.clamp(min=1 / (4 * num_models))
-        else:
-            divisors = shares.where(shares > 0, 1.0)
         models = state.models + replies.mean_updates / divisors[:, None].float()
         new_state = replace(
             state,
