@@ -24,7 +24,7 @@ import numpy as np
 
 from coterie import SCENARIOS, run
 from coterie.core import MEANS
-from coterie.data.adversaries import ATTACKS, USUAL_SCALE
+from coterie.data.adversaries import ATTACKS, DEFAULT_SCALE
 from coterie.methods import METHODS
 from coterie.report.summary import isolated
 from coterie.robust import AS_PUBLISHED, Robust
@@ -105,7 +105,7 @@ def main(part: str, rounds: int = 40) -> None:
     about: dict[str, Any] = {
         "scenario": SCENARIO[part],
         "clients": CLIENTS,
-        "scales": dict(USUAL_SCALE),
+        "scales": dict(DEFAULT_SCALE),
         "rounds": rounds,
         "seeds": seeds,
     }

@@ -16,7 +16,7 @@ import coterie
 from coterie import from_frame
 from coterie.data.objective import REGRESSION
 from coterie.data.own import from_lists
-from coterie.data.tasks import Task, encoded, in_order, objective_for
+from coterie.data.tasks import PredictionTask, encoded, in_order, objective_for
 from coterie.data.world import Objective
 from coterie.randomness import seeded
 from coterie.settings import UserError
@@ -166,7 +166,7 @@ def test_several_targets_are_labels_or_numbers() -> None:
 def test_the_objectives_of_the_tasks_by_their_definitions() -> None:
     rng = np.random.default_rng(0)
     outputs, labels = rng.normal(size=(5, 3)), rng.integers(0, 2, (5, 3))
-    objective = objective_for(Task("multi-label", 3))
+    objective = objective_for(PredictionTask("multi-label", 3))
     p = 1 / (1 + np.exp(-outputs))
     both = torch.from_numpy(outputs), torch.from_numpy(labels).double()
     assert float(objective.loss(*both)) == pytest.approx(
@@ -176,7 +176,7 @@ def test_the_objectives_of_the_tasks_by_their_definitions() -> None:
     assert objective.named["ExactMatch"].of(*both)[""] == pytest.approx(right.mean())
     two = torch.from_numpy(rng.normal(size=(2, 5, 3)))
     assert torch.allclose(objective.combine(two).sigmoid(), two.sigmoid().mean(0))
-    regression = objective_for(Task("regression", 3))
+    regression = objective_for(PredictionTask("regression", 3))
     assert torch.allclose(regression.combine(two), two.mean(0))
     assert regression.named["MeanAbsoluteError"].of(*both)[""] == pytest.approx(
         np.abs(outputs - labels).mean()

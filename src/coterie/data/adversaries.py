@@ -14,7 +14,7 @@ from coterie.randomness import Purpose, generator, numpy_generator
 from coterie.settings import SettingError, check, setting
 from coterie.settings.calls import public
 
-USUAL_SCALE: Mapping[str, float] = {
+DEFAULT_SCALE: Mapping[str, float] = {
     "label-flip": 1.0,
     "sign-flip": 1.0,
     "scale": 10.0,
@@ -26,7 +26,7 @@ USUAL_SCALE: Mapping[str, float] = {
 }
 """Attack -> its default scale."""
 
-ATTACKS = tuple(USUAL_SCALE)
+ATTACKS = tuple(DEFAULT_SCALE)
 COLLUDING = ("little-is-enough", "inner-product")
 """Attacks of clients that know the updates of other clients."""
 
@@ -63,7 +63,12 @@ class Attack:
         check(self)
 
     def tampered(
-        self, row: torch.Tensor, sent: torch.Tensor, seed: int, exchange: int, client: int
+        self,
+        honest_row: torch.Tensor,
+        sent_columns: torch.Tensor,
+        seed: int,
+        exchange: int,
+        client: int,
     ) -> torch.Tensor:
         """Return the row that the client sends in place of an update (or gradient).
 
@@ -71,8 +76,8 @@ class Attack:
         not change: no server could continue with a negative variance.
 
         Args:
-            row: The honest update ``(d,)``.
-            sent: Mask ``(d,)`` of the parameters that are sent.
+            honest_row: The honest update ``(d,)``.
+            sent_columns: Mask ``(d,)`` of the parameters that are sent.
             seed: The run's seed.
             exchange: Number of the exchange.
             client: The client.
@@ -81,23 +86,27 @@ class Attack:
             The row ``(d,)``; for label-flip and colluding attacks, the honest update.
         """
         if self.kind == "label-flip" or self.colluding:
-            return row
-        if self.kind == "huge":
-            coins = torch.rand(
-                len(row), generator=generator(seed, Purpose.ATTACK, exchange, client)
-            )
-            return torch.where(sent, self.scale * (coins - 0.5).sign(), row)
-        if self.kind == "examples":
-            return torch.where(sent, -row, row)
-        if self.kind == "random":
-            noise = torch.randn(
-                len(row), generator=generator(seed, Purpose.ATTACK, exchange, client)
-            )
-            length = noise[sent].norm()
-            wrong = noise * (row[sent].norm() / length if length else 0.0)
-        else:
-            wrong = -row if self.kind == "sign-flip" else row
-        return torch.where(sent, self.scale * wrong, row)
+            return honest_row
+        attack_rng = generator(seed, Purpose.ATTACK, exchange, client)
+        match self.kind:
+            case "huge":
+                uniform = torch.rand(len(honest_row), generator=attack_rng)
+                tampered_row = self.scale * (uniform - 0.5).sign()
+            case "random":
+                # Noise of the honest update's norm.
+                noise = torch.randn(len(honest_row), generator=attack_rng)
+                noise_norm = noise[sent_columns].norm()
+                honest_norm = honest_row[sent_columns].norm()
+                tampered_row = self.scale * (
+                    noise * (honest_norm / noise_norm if noise_norm else 0.0)
+                )
+            case "examples":
+                tampered_row = -honest_row
+            case "sign-flip":
+                tampered_row = self.scale * -honest_row
+            case _:
+                tampered_row = self.scale * honest_row
+        return torch.where(sent_columns, tampered_row, honest_row)
 
     @property
     def colluding(self) -> bool:
@@ -108,14 +117,12 @@ class Attack:
         """The number of examples that the client reports."""
         return max(1, int(self.scale * examples)) if self.kind == "examples" else examples
 
-    def fabricated(self, honest: torch.Tensor) -> torch.Tensor:
+    def fabricated(self, honest_updates: torch.Tensor) -> torch.Tensor:
         """The update ``(d,)`` of a colluding adversary, from the updates ``(m, d)`` of honest clients, m >= 1."""
-        mean = honest.mean(0)
-        return (
-            mean - self.scale * honest.std(0, correction=0)
-            if self.kind == "little-is-enough"
-            else -self.scale * mean
-        )
+        mean = honest_updates.mean(0)
+        if self.kind == "little-is-enough":
+            return mean - self.scale * honest_updates.std(0, correction=0)
+        return -self.scale * mean
 
 
 def flipped(targets: torch.Tensor, classes: int) -> torch.Tensor:
@@ -170,15 +177,15 @@ class AdversarySettings(ScenarioPart):
         """
         if not self.fraction:
             return {}
-        count = max(round(self.fraction * len(clients)), 1)
-        if count == len(clients):
+        adversary_count = max(round(self.fraction * len(clients)), 1)
+        if adversary_count == len(clients):
             raise SettingError(
                 f"Scenario.adversaries must leave at least one of the {len(clients)} clients "
                 f"honest, got {self.fraction:g}"
             )
         rng = numpy_generator(seed, Purpose.ADVERSARY)
-        adversaries = rng.choice(sorted(clients), size=count, replace=False)
-        usual = USUAL_SCALE[self.attack]
-        scale = usual if self.attack_scale is None else self.attack_scale
+        adversaries = rng.choice(sorted(clients), size=adversary_count, replace=False)
+        default_scale = DEFAULT_SCALE[self.attack]
+        scale = default_scale if self.attack_scale is None else self.attack_scale
         attack = Attack(kind=self.attack, scale=scale)
         return dict.fromkeys(sorted(map(int, adversaries)), attack)

@@ -38,11 +38,12 @@ class Attendance:
     patience: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("joins", "away"):
-            if not isinstance(getattr(self, name), Mapping):
-                got = brief(getattr(self, name))
+        for field_name in ("joins", "away"):
+            value = getattr(self, field_name)
+            if not isinstance(value, Mapping):
                 raise SettingError(
-                    f"Attendance.{name} must be a mapping from clients, such as {{0: ...}}, got {got}"
+                    f"Attendance.{field_name} must be a mapping from clients, such as {{0: ...}}, "
+                    f"got {brief(value)}"
                 )
         silent = coerced("Attendance.silent", self.silent, float)
         if not 0 <= silent <= 1:
@@ -53,27 +54,28 @@ class Attendance:
         object.__setattr__(self, "silent", silent)
         object.__setattr__(self, "patience", patience)
 
-    def there(self, client: Client, round: int) -> bool:
+    def is_present(self, client: Client, round: int) -> bool:
         """Whether ``client`` can be asked in ``round``."""
-        return self.joins.get(client, 1) <= round and not any(
-            a <= round <= b for a, b in self.away.get(client, ())
-        )
+        if round < self.joins.get(client, 1):
+            return False
+        return not any(first <= round <= last for first, last in self.away.get(client, ()))
 
     def of(self, clients: Collection[Client]) -> Attendance:
         """The attendance of some of the clients."""
         joins = {client: round for client, round in self.joins.items() if client in clients}
-        away = {client: spells for client, spells in self.away.items() if client in clients}
+        away = {client: intervals for client, intervals in self.away.items() if client in clients}
         return replace(self, joins=joins, away=away)
 
     def founders(self, clients: Iterable[Client]) -> tuple[Client, ...]:
         """Those of ``clients`` that are present from round 1, sorted."""
-        return tuple(sorted(c for c in clients if self.joins.get(c, 1) <= 1))
+        return tuple(sorted(client for client in clients if self.joins.get(client, 1) <= 1))
 
     def answers(self, client: Client, exchange: int, seed: int) -> bool:
         """Whether ``client`` answers in ``exchange``; the draw does not depend on other clients."""
-        return not self.silent or bool(
-            numpy_generator(seed, Purpose.SILENCE, exchange, client).random() >= self.silent
-        )
+        if not self.silent:
+            return True
+        draw = numpy_generator(seed, Purpose.SILENCE, exchange, client).random()
+        return bool(draw >= self.silent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,14 +123,19 @@ class AttendanceSettings(ScenarioPart):
         """
         newcomers = _ids("Scenario.newcomers", self.newcomers, ids)
         leavers = _ids("Scenario.leavers", self.leavers, ids)
-        named = {
-            client for given in (newcomers, leavers) if isinstance(given, list) for client in given
-        }
-        order = numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients))
-        unnamed = (client for client in map(int, order) if client not in named)
-        late = _drawn(newcomers, unnamed)
-        away = _drawn(leavers, unnamed)
-        if len({*late, *away}) == len(clients):
+        named_clients: set[Client] = set()
+        for selection in (newcomers, leavers):
+            if isinstance(selection, list):
+                named_clients.update(selection)
+        # Both draws take from one iterator, so that no client joins late and leaves, unless it was
+        # named twice.
+        random_order = numpy_generator(seed, Purpose.ATTENDANCE).permutation(sorted(clients))
+        unnamed_clients = iter(
+            [client for client in map(int, random_order) if client not in named_clients]
+        )
+        late_clients = _drawn(newcomers, unnamed_clients)
+        leaving_clients = _drawn(leavers, unnamed_clients)
+        if len({*late_clients, *leaving_clients}) == len(clients):
             raise SettingError(
                 f"Scenario.newcomers {self.newcomers} and leavers {self.leavers} must leave at "
                 f"least one of the {len(clients)} clients"
@@ -140,30 +147,34 @@ class AttendanceSettings(ScenarioPart):
             )
         absence = [(self.leave[0], self.leave[1])] if self.leavers else []
         return Attendance(
-            joins=dict.fromkeys(late, self.join_round),
-            away=dict.fromkeys(away, absence),
+            joins=dict.fromkeys(late_clients, self.join_round),
+            away=dict.fromkeys(leaving_clients, absence),
             silent=self.silent,
             patience=self.patience,
         )
 
 
-def _drawn(given: int | list[Client], unnamed: Iterable[Client]) -> list[Client]:
+def _drawn(selection: int | list[Client], unnamed: Iterable[Client]) -> list[Client]:
     """The given clients, or as many of the ``unnamed``, in the order of their ids."""
-    return sorted(itertools.islice(unnamed, given) if isinstance(given, int) else given)
+    if isinstance(selection, int):
+        return sorted(itertools.islice(unnamed, selection))
+    return sorted(selection)
 
 
-def _ids(setting: str, asked: int | Sequence[str], ids: Mapping[str, Client]) -> int | list[Client]:
+def _ids(
+    setting: str, selection: int | Sequence[str], ids: Mapping[str, Client]
+) -> int | list[Client]:
     """The ids of clients that are given by name; a number of clients as it is."""
-    if isinstance(asked, int):
-        return asked
+    if isinstance(selection, int):
+        return selection
     nameless = "" if ids else ": the clients of this data set have no names; give a number"
-    return [id_of(setting, name, ids, nameless) for name in asked]
+    return [id_of(setting, name, ids, nameless) for name in selection]
 
 
-def id_of(where: str, name: str, ids: Mapping[str, Client], hint: str = "") -> Client:
+def id_of(owner: str, name: str, ids: Mapping[str, Client], hint: str = "") -> Client:
     """The id of a client's name; ``hint`` ends the error's sentence where no name is near."""
     if name not in ids:
         raise SettingError(
-            f"{where} has client {name!r}, which does not exist{nearest(name, ids) or hint}"
+            f"{owner} has client {name!r}, which does not exist{nearest(name, ids) or hint}"
         )
     return ids[name]

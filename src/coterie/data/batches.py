@@ -38,11 +38,12 @@ def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
 
 def tensors(batch: Batch) -> list[Any]:
     """Return the tensors of a batch, in order."""
-    if isinstance(batch, Mapping):
-        return [one for part in batch.values() for one in tensors(part)]
-    if isinstance(batch, tuple | list):
-        return [one for part in batch for one in tensors(part)]
-    return [batch]
+    if not isinstance(batch, Mapping | tuple | list):
+        return [batch]
+    tensors_of_parts = []
+    for part in batch.values() if isinstance(batch, Mapping) else batch:
+        tensors_of_parts += tensors(part)
+    return tensors_of_parts
 
 
 def size(batch: Batch) -> int:
@@ -50,17 +51,17 @@ def size(batch: Batch) -> int:
     return len(tensors(batch)[0])
 
 
-def rows(batch: Batch, at: Any) -> Batch:
-    """The examples of a batch at a slice or at positions."""
-    return mapped(lambda one: one[at], batch)
+def rows(batch: Batch, positions: Any) -> Batch:
+    """The examples of a batch at some positions, or in a slice."""
+    return mapped(lambda tensor: tensor[positions], batch)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """All examples of several batches of one form, in order."""
-    first = batches[0]
-    if isinstance(first, Mapping):
-        return {name: joined([batch[name] for batch in batches]) for name in first}
-    if isinstance(first, tuple | list):
+    first_batch = batches[0]
+    if isinstance(first_batch, Mapping):
+        return {name: joined([batch[name] for batch in batches]) for name in first_batch}
+    if isinstance(first_batch, tuple | list):
         return tuple(joined(parts) for parts in zip(*batches, strict=True))
     return torch.cat(list(batches))
 
@@ -76,18 +77,23 @@ def digests(parts: Sequence[torch.Tensor]) -> list[bytes]:
         One hash for each example; examples with equal parts have the same.
     """
     arrays = [part.contiguous().view(len(part), -1).numpy() for part in parts if part.numel()]
-    count = len(parts[0]) if parts else 0
-    return [
-        hashlib.blake2b(b"".join(array[i].tobytes() for array in arrays), digest_size=16).digest()
-        for i in range(count)
-    ]
+    example_count = len(parts[0]) if parts else 0
+    hashes = []
+    for example in range(example_count):
+        content = b"".join(array[example].tobytes() for array in arrays)
+        hashes.append(hashlib.blake2b(content, digest_size=16).digest())
+    return hashes
 
 
-def call(module: torch.nn.Module, x: Batch) -> Any:
+def call(module: torch.nn.Module, inputs: Batch) -> Any:
     """Return a module's outputs: inputs in a dict are keyword arguments, and an output with ``logits`` stands for these."""
-    parts = x if isinstance(x, tuple | list) else (x,)
-    found = module(**x) if isinstance(x, Mapping) else module(*parts)
-    return found.logits if hasattr(found, "logits") else found
+    if isinstance(inputs, Mapping):
+        outputs = module(**inputs)
+    elif isinstance(inputs, tuple | list):
+        outputs = module(*inputs)
+    else:
+        outputs = module(inputs)
+    return outputs.logits if hasattr(outputs, "logits") else outputs
 
 
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -114,7 +120,8 @@ class Items:
             )
         if not len(dataset):
             raise UserError("a data set must have at least one item")
-        self.dataset, self.collate = dataset, collate
+        self.dataset = dataset
+        self.collate = collate
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -132,28 +139,30 @@ class Items:
             UserError: An item or a batch has no target, or items of different shapes cannot be
                 stacked.
         """
-        items = [self.dataset[i] for i in index.tolist()]
+        items = [self.dataset[position] for position in index.tolist()]
         if self.collate is not None:
             return pair(self.collate(items))
         _check_keys(items)
         try:
-            found = pair(torch.utils.data.default_collate([_arrays(item) for item in items]))
-            return _numbers(found[0], "inputs"), _numbers(found[1], "targets")
+            stacked = torch.utils.data.default_collate([_arrays(item) for item in items])
+            inputs, targets = pair(stacked)
+            return _numbers(inputs, "inputs"), _numbers(targets, "targets")
         except (RuntimeError, TypeError) as error:
-            hint = "; pass collate, a function from a list of items to (inputs, targets), which can pad them"
+            reason = f"the items of a data set cannot be stacked: {error}"
             raise UserError(
-                f"the items of a data set cannot be stacked: {error}"[:300] + hint
+                f"{reason[:300]}; pass collate, a function from a list of items to "
+                "(inputs, targets), which can pad them"
             ) from error
 
 
 def _check_keys(items: Sequence[Any]) -> None:
     """Raise :class:`~coterie.settings.UserError` if items have other keys: ``default_collate`` takes those of the first."""
-    first = set(items[0]) if isinstance(items[0], Mapping) else None
+    first_keys = set(items[0]) if isinstance(items[0], Mapping) else None
     for item in items:
-        if first is not None and isinstance(item, Mapping) and set(item) != first:
-            differ = ", ".join(sorted(map(str, set(item) ^ first)))
+        if first_keys is not None and isinstance(item, Mapping) and set(item) != first_keys:
+            differing_keys = ", ".join(sorted(map(str, set(item) ^ first_keys)))
             raise UserError(
-                f"the items of a data set must have the same keys, and only some of them have {differ}"
+                f"the items of a data set must have the same keys, and only some of them have {differing_keys}"
             )
 
 
@@ -170,24 +179,26 @@ def _numbers(batch: Batch, what: str) -> Batch:
 def _arrays(item: Any) -> Any:
     """An item with its lists of numbers as tensors, which ``default_collate`` would transpose, and arrays that it can read."""
     if isinstance(item, Mapping):
-        return {
-            name: _arrays(torch.as_tensor(part) if isinstance(part, list) else part)
-            for name, part in item.items()
-        }
+        arrays = {}
+        for name, part in item.items():
+            arrays[name] = _arrays(torch.as_tensor(part) if isinstance(part, list) else part)
+        return arrays
     if isinstance(item, tuple):
         return tuple(_arrays(torch.as_tensor(part) if _is_numbers(part) else part) for part in item)
     if isinstance(item, np.ndarray | torch.Tensor):
-        found = ordinary(item, "an item of a data set")
-        return (
-            found if isinstance(found, torch.Tensor) or found.flags.writeable else found.copy()
-        )  # PyTorch would warn
+        array = ordinary(item, "an item of a data set")
+        # PyTorch would warn of an array that cannot be written.
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            array = array.copy()
+        return array
     return item
 
 
-def _is_numbers(part: Any) -> bool:
-    return (
-        isinstance(part, list) and bool(part) and all(isinstance(one, int | float) for one in part)
-    )
+def _is_numbers(value: Any) -> bool:
+    """Whether a value is a list of numbers, at least one."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(number, int | float) for number in value)
 
 
 def pair(batch: Any) -> tuple[Batch, Batch]:
@@ -197,14 +208,14 @@ def pair(batch: Any) -> tuple[Batch, Batch]:
         UserError: There is no target.
     """
     if isinstance(batch, Mapping):
-        key = next((name for name in LABELS if name in batch), None)
-        if key is None:
-            known = ", ".join(map(str, batch))
+        target_key = next((name for name in LABELS if name in batch), None)
+        if target_key is None:
+            item_keys = ", ".join(map(str, batch))
             raise UserError(
-                f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {known}"
+                f"an item of a data set must have its target under one of {', '.join(LABELS)}; it has {item_keys}"
             )
-        rest = {name: part for name, part in batch.items() if name != key}
-        return rest, batch[key]
+        inputs = {name: part for name, part in batch.items() if name != target_key}
+        return inputs, batch[target_key]
     if isinstance(batch, Sequence) and len(batch) == 2:
         return batch[0], batch[1]
     raise UserError(
@@ -212,7 +223,7 @@ def pair(batch: Any) -> tuple[Batch, Batch]:
     )
 
 
-def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
+def as_tensor(array: Any, source: str = "an array") -> torch.Tensor:
     """Return an array as a tensor that shares its memory if possible, also that of a memory-mapped file.
 
     Floats become float32, and integers and booleans int64, for which an array of another type is
@@ -221,7 +232,7 @@ def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
 
     Args:
         array: A tensor, or anything that NumPy takes as an array of numbers.
-        where: What it is, for messages.
+        source: What it is, for messages.
 
     Returns:
         The tensor.
@@ -229,7 +240,7 @@ def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
     Raises:
         UserError: It holds no numbers.
     """
-    array = ordinary(array, where)
+    array = ordinary(array, source)
     if isinstance(array, torch.Tensor):
         if array.is_complex():
             raise UserError(f"inputs and targets must be numbers, got a tensor of {array.dtype}")
@@ -240,29 +251,33 @@ def as_tensor(array: Any, where: str = "an array") -> torch.Tensor:
         raise UserError(
             f"inputs and targets must be whole numbers of at most 63 bits, got {array.max()}"
         )
-    if not (isinstance(array, np.memmap) and array.dtype == np.uint8):
+    is_image_file = isinstance(array, np.memmap) and array.dtype == np.uint8
+    if not is_image_file:
         array = np.asarray(array, np.float32 if array.dtype.kind == "f" else np.int64)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # PyTorch warns of memory that cannot be written; examples never are
+        # PyTorch warns of memory that cannot be written; examples never are.
+        warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)
 
 
-def as_batch(given: Any, where: str) -> Batch:
+def as_batch(arrays: Any, source: str) -> Batch:
     """Return tensors as they are, and arrays and lists of numbers as tensors; in tuples and dicts each part.
 
     Args:
-        given: The tensors or arrays.
-        where: What they are, for messages.
+        arrays: The tensors or arrays.
+        source: What they are, for messages.
 
     Raises:
         UserError: A part holds no numbers.
     """
-    if isinstance(given, Mapping):
-        return {name: as_batch(part, f"{where}[{name!r}]") for name, part in given.items()}
-    if isinstance(given, tuple) or (
-        isinstance(given, list) and any(isinstance(part, torch.Tensor) for part in given)
-    ):
-        return tuple(as_batch(part, f"{where}[{number}]") for number, part in enumerate(given))
-    return ordinary(given, where) if isinstance(given, torch.Tensor) else as_tensor(given, where)
+    if isinstance(arrays, Mapping):
+        return {name: as_batch(part, f"{source}[{name!r}]") for name, part in arrays.items()}
+    # A list of tensors is a batch of several inputs; any other list is an array of numbers.
+    is_tensor_list = isinstance(arrays, list) and any(
+        isinstance(part, torch.Tensor) for part in arrays
+    )
+    if isinstance(arrays, tuple) or is_tensor_list:
+        return tuple(as_batch(part, f"{source}[{number}]") for number, part in enumerate(arrays))
+    return (
+        ordinary(arrays, source) if isinstance(arrays, torch.Tensor) else as_tensor(arrays, source)
+    )

@@ -50,6 +50,7 @@ DRIFTS = (
     *(f"feddrift-{name}" for name in FEDDRIFT),
     "given",
 )
+"""The schedules."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,41 +116,56 @@ def schedule(
     if drift == "given":
         rows = tuple(tuple(row) for row in given)
     elif drift.startswith("feddrift-"):
-        table = FEDDRIFT[drift.removeprefix("feddrift-")].split()
-        rows = tuple(tuple(int(row[c % len(row)]) for c in range(clients)) for row in table)
+        rows = _feddrift(drift.removeprefix("feddrift-"), clients)
     else:
-        rows = _unlisted(drift, clients, concepts, calm)
+        rows = _computed(drift, clients, concepts, calm)
     if not rows or any(len(row) != clients for row in rows):
-        sizes = sorted({len(row) for row in rows}) or "none"
+        row_lengths = sorted({len(row) for row in rows}) or "none"
         raise SettingError(
-            f"Scenario.schedule needs rows of one concept for each of the {clients} clients, got {sizes}"
+            f"Scenario.schedule needs rows of one concept for each of the {clients} clients, got "
+            f"{row_lengths}"
         )
+    lowest = min(map(min, rows))
     highest = max(map(max, rows))
-    if min(map(min, rows)) < 0 or highest >= concepts:
+    if lowest < 0 or highest >= concepts:
         raise SettingError(
             f"drift {drift} needs the concepts 0 to {highest}, and Scenario.groups allows {concepts}"
         )
     return rows
 
 
-def _unlisted(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
-    before = ((0,) * clients,) * calm
+def _feddrift(name: str, clients: int) -> Schedule:
+    """FedDrift's schedule of this name; the columns are repeated for more than ten clients."""
+    rows = []
+    for digits in FEDDRIFT[name].split():
+        rows.append(tuple(int(digits[client % len(digits)]) for client in range(clients)))
+    return tuple(rows)
+
+
+def _computed(drift: str, clients: int, concepts: int, calm: int) -> Schedule:
+    """A schedule that is not a table: still, sudden, incremental or recurring."""
+    first_step = (0,) * clients
+    calm_steps = (first_step,) * calm
     if drift == "still":
-        return before
+        return calm_steps
     if concepts < 2 or clients < 2:
         raise SettingError(
             f"drift {drift} needs at least 2 concepts and 2 clients, got {concepts} and {clients}"
         )
-    new = [0, 1] if concepts == 2 else list(range(1, concepts))
-    last = len(new) - 1
-    after = tuple(new[last - (clients - 1 - c) * len(new) // clients] for c in range(clients))
-    if drift == "incremental":
-        return (
-            *before,
-            *(
-                tuple(concept if concept <= most else 0 for concept in after)
-                for most in new
-                if most
-            ),
-        )
-    return (*before, after) if drift == "sudden" else (*before, after, before[0], after, before[0])
+    # Each client's concept after the change, in equal parts; the last clients have the last one.
+    new_concepts = [0, 1] if concepts == 2 else list(range(1, concepts))
+    new_concept_of_client = []
+    for client in range(clients):
+        places_from_end = (clients - 1 - client) * len(new_concepts) // clients
+        new_concept_of_client.append(new_concepts[len(new_concepts) - 1 - places_from_end])
+    changed_step = tuple(new_concept_of_client)
+    match drift:
+        case "sudden":
+            return (*calm_steps, changed_step)
+        case "recurring":
+            return (*calm_steps, changed_step, first_step, changed_step, first_step)
+    # Incremental: in each time step, the clients of one more concept have changed.
+    steps = list(calm_steps)
+    for latest_concept in filter(None, new_concepts):
+        steps.append(tuple(concept if concept <= latest_concept else 0 for concept in changed_step))
+    return tuple(steps)

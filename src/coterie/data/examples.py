@@ -15,7 +15,7 @@ from coterie.data.batches import Items, as_tensor, mapped, size, tensors
 from coterie.data.objective import IGNORED
 from coterie.settings import UserError
 
-MOST_CLASSES = 10_000_000
+MAX_CLASSES = 10_000_000
 """Labels of this size or greater count as ids: a last layer with so many outputs would fill the
 memory."""
 
@@ -79,7 +79,7 @@ class Dataset:
 
 
 def pool(
-    inputs: Any, targets: Any, where: Path | str, classes: int | None = None, **meta: Any
+    inputs: Any, targets: Any, source: Path | str, classes: int | None = None, **meta: Any
 ) -> Pool:
     """Make a checked :class:`Pool` of arrays.
 
@@ -90,7 +90,7 @@ def pool(
     Args:
         inputs: The inputs, one per example.
         targets: The labels ``(N,)``, or next tokens ``(N, t)``.
-        where: The file, for messages.
+        source: The file, for messages.
         classes: Number of classes, if it is known.
         **meta: Name -> ``(N,)`` integers.
 
@@ -101,34 +101,38 @@ def pool(
         UserError: There are no examples, inputs and labels differ in number, the inputs are not
             finite numbers, or the labels are not classes.
     """
-    inputs, targets = (
-        np.asanyarray(ordinary(inputs, f"{where}: x")),
-        np.asanyarray(ordinary(targets, f"{where}: y")),
-    )
+    inputs = np.asanyarray(ordinary(inputs, f"{source}: x"))
+    targets = np.asanyarray(ordinary(targets, f"{source}: y"))
     if targets.ndim == 2 and targets.shape[1] == 1 and inputs.ndim > 1:
         targets = targets[:, 0]
     if not inputs.ndim or not targets.ndim or not len(inputs):
-        raise UserError(f"{where} holds no examples")
+        raise UserError(f"{source} holds no examples")
     if len(inputs) != len(targets):
-        raise UserError(f"{where} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
+        raise UserError(f"{source} is mislabelled: {len(inputs)} inputs but {len(targets)} labels")
     if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf" or _fractional(targets):
-        raise UserError(f"{where} must hold numbers, and labels that are integers")
-    counted = targets[targets != IGNORED] if targets.ndim > 1 else targets  # padding of sequences
-    if not counted.size:
-        raise UserError(f"{where} holds no labels but {IGNORED}, which do not count")
-    ends = counted.min(), counted.max()  # Python cannot write some floats as integers
-    low, high = (
-        int(np.clip(end, -1e18, 1e18) if targets.dtype.kind == "f" else end) for end in ends
-    )
-    if high >= MOST_CLASSES:
+        raise UserError(f"{source} must hold numbers, and labels that are integers")
+    # Labels of padding do not count.
+    counted_targets = targets[targets != IGNORED] if targets.ndim > 1 else targets
+    if not counted_targets.size:
+        raise UserError(f"{source} holds no labels but {IGNORED}, which do not count")
+    lowest = _as_integer(counted_targets.min())
+    highest = _as_integer(counted_targets.max())
+    if highest >= MAX_CLASSES:
         raise UserError(
-            f"{where} is mislabelled: labels must be class numbers from 0, found {high}; are these ids?"
+            f"{source} is mislabelled: labels must be class numbers from 0, found {highest}; are these ids?"
         )
-    if low < 0 or (classes is not None and high >= classes):
+    if lowest < 0 or (classes is not None and highest >= classes):
         allowed = ">= 0" if classes is None else f"0 to {classes - 1}"
-        raise UserError(f"{where} is mislabelled: labels must be {allowed}, found {low} to {high}")
-    long = {name: _tensor(values, np.int64) for name, values in meta.items()}
-    return Pool(_inputs(inputs, where), _tensor(targets, np.int64), long)
+        raise UserError(
+            f"{source} is mislabelled: labels must be {allowed}, found {lowest} to {highest}"
+        )
+    meta_tensors = {name: _tensor(values, np.int64) for name, values in meta.items()}
+    return Pool(_inputs(inputs, source), _tensor(targets, np.int64), meta_tensors)
+
+
+def _as_integer(label: Any) -> int:
+    """A label as an integer; a float is limited first, because Python cannot write huge ones in full."""
+    return int(np.clip(label, -1e18, 1e18) if label.dtype.kind == "f" else label)
 
 
 def _fractional(targets: np.ndarray) -> bool:
@@ -139,36 +143,37 @@ def _tensor(array: np.ndarray, dtype: type) -> torch.Tensor:
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
 
 
-def _inputs(array: np.ndarray, where: Path | str) -> torch.Tensor:
+def _inputs(array: np.ndarray, source: Path | str) -> torch.Tensor:
+    """The inputs of a pool: images ``(N, C, H, W)``, features or tokens, see :func:`pool`."""
     given = array
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
         array = array.transpose(0, 3, 1, 2)
     if array.dtype.kind == "f":
+        # A number that is too large becomes infinite, and is refused by the check.
         with np.errstate(over="ignore"):
-            made = as_tensor(array)
-        _check_finite(made, f"{where} holds inputs")
+            tensor = as_tensor(array)
+        _check_finite(tensor, f"{source} holds inputs")
         if given.ndim <= 3:
-            check_distinct(given, f"{where}: input")
-        return made
-    if array.dtype == np.uint8 or array.ndim == 4:
-        return (
-            as_tensor(array)
-            if isinstance(array, np.memmap)
-            else _tensor(array, np.float32).div_(255)
-        )
+            check_distinct(given, f"{source}: input")
+        return tensor
+    is_image = array.dtype == np.uint8 or array.ndim == 4
+    # Images in a memory-mapped file stay there as bytes, and are scaled in each batch.
+    if is_image and not isinstance(array, np.memmap):
+        return _tensor(array, np.float32).div_(255)
     return as_tensor(array)
 
 
-AT_ONCE = 1024
-"""Examples of which the numbers are tested at a time: the test of a tensor needs as much memory as
-the tensor."""
+CHECKED_AT_ONCE = 1024
+"""Examples, or columns, whose numbers are checked at a time: to check a whole tensor needs as much
+memory as the tensor."""
 
 
-def _check_finite(made: torch.Tensor, what: str) -> None:
-    for start in range(0, len(made), AT_ONCE):
-        if not bool(torch.isfinite(made[start : start + AT_ONCE]).all()):
+def _check_finite(tensor: torch.Tensor, what: str) -> None:
+    """Raise :class:`UserError` if a number of ``what`` is not finite."""
+    for start in range(0, len(tensor), CHECKED_AT_ONCE):
+        if not bool(torch.isfinite(tensor[start : start + CHECKED_AT_ONCE]).all()):
             raise UserError(f"{what} that are not finite numbers in float32")
 
 
@@ -192,41 +197,45 @@ def check_distinct(values: Any, what: str, names: Sequence[Any] = ()) -> None:
     if array.dtype in exact_types or array.ndim not in (2, 3) or not array.size:
         return
     columns = array.reshape(-1, array.shape[-1])
-    for start in range(0, columns.shape[1], AT_ONCE):
-        block = columns[:, start : start + AT_ONCE]
-        least, above = _above_least(block)
-        greatest = np.maximum(np.abs(least), np.abs(block.max(0).astype(np.float64)))
-        spread = above.std(0)
-        # Computed constants, such as sums of shares, differ in their last digits; whole numbers do
-        # not.
-        rounding = np.where((block == np.floor(block)).all(0), 0.0, 64 * np.spacing(greatest))
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # callers refuse what is not finite in float32
-            steps = np.spacing(greatest.astype(np.float32))
-        wrong = np.flatnonzero((above.max(0) > rounding) & (spread < 100 * steps))
-        if len(wrong):
-            number, mean = start + int(wrong[0]), least[wrong[0]] + float(above[:, wrong[0]].mean())
-            by = f"{spread[wrong[0]]:.2g} (standard deviation), too little for float32"
-            column = names[number] if len(names) else number
+    for first_column in range(0, columns.shape[1], CHECKED_AT_ONCE):
+        block = columns[:, first_column : first_column + CHECKED_AT_ONCE]
+        lowest, above_lowest = _above_lowest(block)
+        deviation = above_lowest.std(0)
+        greatest = np.maximum(np.abs(lowest), np.abs(block.max(0).astype(np.float64)))
+        # Computed constants, such as sums of shares, differ in their last digits. Such differences
+        # are rounding errors and no information; whole numbers have none.
+        are_whole = (block == np.floor(block)).all(0)
+        rounding_error = np.where(are_whole, 0.0, 64 * np.spacing(greatest))
+        # Callers refuse what is not finite in float32.
+        with np.errstate(over="ignore", invalid="ignore"):
+            float32_steps = np.spacing(greatest.astype(np.float32))
+        is_lost = (above_lowest.max(0) > rounding_error) & (deviation < 100 * float32_steps)
+        if is_lost.any():
+            column = int(np.flatnonzero(is_lost)[0])
+            number = first_column + column
+            mean = lowest[column] + float(above_lowest[:, column].mean())
             raise UserError(
-                f"{what} {column} has values near {mean:.6g} that differ by {by}: subtract a constant, such as their mean"
+                f"{what} {names[number] if len(names) else number} has values near {mean:.6g} that "
+                f"differ by {deviation[column]:.2g} (standard deviation), too little for float32: "
+                "subtract a constant, such as their mean"
             )
 
 
-def _above_least(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The least value of each column ``(f,)``, and how far each value is above it ``(N, f)``, float64.
+def _above_lowest(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest value of each column ``(f,)``, and how far each value is above it ``(N, f)``, float64.
 
     Differences of whole numbers of 64 bits are computed before they become floats, which would lose
     them.
     """
-    least = block.min(0)
+    lowest = block.min(0)
     if block.dtype.kind not in "iu":
-        return least.astype(np.float64), (block - least).astype(np.float64)
-    wide = np.uint64 if block.dtype.kind == "u" else np.int64
+        return lowest.astype(np.float64), (block - lowest).astype(np.float64)
+    wide_type = np.uint64 if block.dtype.kind == "u" else np.int64
     # Modulo 2^64, so that a difference of 2^63 or more does not overflow.
-    above = block.astype(wide).view(np.uint64) - least.astype(wide).view(np.uint64)
-    return least.astype(np.float64), above.astype(np.float64)
+    above_lowest = block.astype(wide_type).view(np.uint64) - lowest.astype(wide_type).view(
+        np.uint64
+    )
+    return lowest.astype(np.float64), above_lowest.astype(np.float64)
 
 
 def check_distinct_floats(values: Any, what: str) -> None:
@@ -236,21 +245,23 @@ def check_distinct_floats(values: Any, what: str) -> None:
         values: An array or tensor ``(N,)``, ``(N, f)`` or ``(N, t, f)``; others are not checked.
         what: What a column is, for the message.
     """
-    array = values.detach().cpu() if isinstance(values, torch.Tensor) else np.asanyarray(values)
-    floats = (
-        array.is_floating_point() if isinstance(array, torch.Tensor) else array.dtype.kind == "f"
-    )
-    if floats and array.ndim:
+    if isinstance(values, torch.Tensor):
+        array = values.detach().cpu()
+        is_float = array.is_floating_point()
+    else:
+        array = np.asanyarray(values)
+        is_float = array.dtype.kind == "f"
+    if is_float and array.ndim:
         check_distinct(array[:, None] if array.ndim == 1 else array, what)
 
 
-def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
+def own_pool(inputs: Any, targets: Any, source: str) -> Pool:
     """Make a :class:`Pool` of any inputs and targets that a user's own model and loss take.
 
     Args:
         inputs: An array or tensor, or a tuple or dict of them.
         targets: The same.
-        where: The client, for messages.
+        source: The client, for messages.
 
     Returns:
         The pool.
@@ -258,25 +269,25 @@ def own_pool(inputs: Any, targets: Any, where: str) -> Pool:
     Raises:
         UserError: There are no examples, or inputs and targets differ in number.
     """
-    x = mapped(lambda part: as_tensor(part, f"{where}: x"), inputs)
-    y = mapped(lambda part: as_tensor(part, f"{where}: y"), targets)
-    lengths = {len(one) if one.dim() else 0 for one in tensors((x, y))}
+    input_batch = mapped(lambda array: as_tensor(array, f"{source}: x"), inputs)
+    target_batch = mapped(lambda array: as_tensor(array, f"{source}: y"), targets)
+    lengths = set()
+    for tensor in tensors((input_batch, target_batch)):
+        lengths.add(len(tensor) if tensor.dim() else 0)
     if lengths == {0}:
-        raise UserError(f"{where} holds no examples")
+        raise UserError(f"{source} holds no examples")
     if len(lengths) > 1:
-        found = " and ".join(map(str, sorted(lengths)))
-        hint = (
-            "; a tuple has several inputs of one model: pass rows in a list"
-            if isinstance(inputs, tuple)
-            else ""
-        )
+        hint = ""
+        if isinstance(inputs, tuple):
+            hint = "; a tuple has several inputs of one model: pass rows in a list"
         raise UserError(
-            f"{where}: all inputs and targets must have the same number of examples, got {found}{hint}"
+            f"{source}: all inputs and targets must have the same number of examples, "
+            f"got {' and '.join(map(str, sorted(lengths)))}{hint}"
         )
-    for what, part in (("inputs", x), ("targets", y)):
-        for one in tensors(part):
-            if one.is_floating_point():
-                _check_finite(one, f"{where} holds {what}")
-    mapped(lambda one: check_distinct_floats(one, f"{where}: input"), inputs)
-    mapped(lambda one: check_distinct_floats(one, f"{where}: target"), targets)
-    return Pool(x, y)
+    for what, batch in (("inputs", input_batch), ("targets", target_batch)):
+        for tensor in tensors(batch):
+            if tensor.is_floating_point():
+                _check_finite(tensor, f"{source} holds {what}")
+    mapped(lambda array: check_distinct_floats(array, f"{source}: input"), inputs)
+    mapped(lambda array: check_distinct_floats(array, f"{source}: target"), targets)
+    return Pool(input_batch, target_batch)

@@ -25,7 +25,7 @@ from coterie.data.own import SUBJECT, OwnData
 from coterie.data.scaling import Constants
 from coterie.data.spelling import check_unlike
 from coterie.data.splits import check_shares
-from coterie.data.tasks import Task, as_before, encoded, hint, objective_for, targets
+from coterie.data.tasks import PredictionTask, as_before, encoded, hint, objective_for, targets
 from coterie.data.time_order import about_order, spans
 from coterie.data.times import Times, check_gap, gap_of, is_date_column, is_time_column, times_of
 from coterie.data.world import OF_A_WORLD, World, check_name
@@ -296,7 +296,7 @@ def _outputs(
     task: str,
     earlier_facts: Mapping[str, Any] | None,
     context: str,
-) -> tuple[torch.Tensor, Task]:
+) -> tuple[torch.Tensor, PredictionTask]:
     """The targets of all rows, and what is predicted; classes have the numbers of an earlier world, if there is one."""
     outputs, predicted = targets(target_columns, task, context)
     first_target = next(iter(target_columns))
@@ -327,7 +327,7 @@ def _times(frame: Any, order: Any, is_column: bool, rows: int, context: str) -> 
     return times
 
 
-def _type_hints(target_columns: Mapping[str, np.ndarray], predicted: Task) -> list[str]:
+def _type_hints(target_columns: Mapping[str, np.ndarray], predicted: PredictionTask) -> list[str]:
     """A hint if the type of the only target decided on the task, and its values suggest another."""
     ((name, column),) = target_columns.items()
     for_classes = 'task = "classification" makes classes of them'

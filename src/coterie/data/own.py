@@ -46,7 +46,7 @@ from coterie.data.scaling import Constants, standardized, with_standardized_targ
 from coterie.data.schema import NOT_SCALED, Schema
 from coterie.data.spelling import check_unlike, name_of
 from coterie.data.splits import check_shares, hold_out
-from coterie.data.tasks import Task, hint
+from coterie.data.tasks import PredictionTask, hint
 from coterie.data.tensor_sets import PARTS, as_arrays
 from coterie.data.time_order import (
     ORDERS,
@@ -467,14 +467,16 @@ def client_data(
     if spans is not None:
         # By time: the random division only says how large each part should be.
         _, *later_parts = hold_out(
-            positions, train_share, validation_share, needs_test_part, name, own=True
+            positions, train_share, validation_share, needs_test_part, name, own_data=True
         )
         sizes = len(later_parts[0]), len(later_parts[1])
         rows_of_parts = in_time(spans.numpy()[positions], sizes, subject_at_position, name)
         parts = [positions[rows] for rows in rows_of_parts]
     elif subject_at_position is None:
         # At random.
-        parts = hold_out(positions, train_share, validation_share, needs_test_part, name, own=True)
+        parts = hold_out(
+            positions, train_share, validation_share, needs_test_part, name, own_data=True
+        )
     else:
         # By subject: all examples of a subject are in the part of the subject.
         subjects_of_parts = hold_out(
@@ -483,7 +485,7 @@ def client_data(
             validation_share,
             needs_test_part,
             name,
-            own=True,
+            own_data=True,
             noun="subject",
         )
         parts = [
@@ -901,7 +903,11 @@ def _target_hints(clients: Collection[Any]) -> list[str]:
     for_classes = "class numbers must be integers"
     for_numbers = "objective=coterie.REGRESSION"
     text = hint(
-        np.concatenate(target_arrays), Task(kind, 1), "the target", for_classes, for_numbers
+        np.concatenate(target_arrays),
+        PredictionTask(kind, 1),
+        "the target",
+        for_classes,
+        for_numbers,
     )
     return [text] if text else []
 

@@ -89,6 +89,7 @@ class PartitionSettings(ScenarioPart):
                 divides them by.
         """
         labels = pool.labels
+        # The groups of clients that all have the same distribution.
         one_group = np.zeros(clients, int)
         group_order = rng if shuffle else None
         match self.kind:
@@ -130,29 +131,30 @@ class PartitionSettings(ScenarioPart):
         return by_kind(values, group_of, rng), group_of
 
 
-def _enough(examples: int, clients: int, each: int = 1) -> None:
-    if examples < clients * each:
-        wanted = f"{clients} clients of at least {each} examples need {clients * each}"
-        raise SettingError(f"{wanted}, and there are {examples}")
+def _check_enough(examples: int, clients: int, per_client: int = 1) -> None:
+    """Raise :class:`SettingError` if there are not enough examples for each client's minimum."""
+    if examples < clients * per_client:
+        demand = f"{clients} clients of at least {per_client} examples need {clients * per_client}"
+        raise SettingError(f"{demand}, and there are {examples}")
 
 
 def iid(examples: int, clients: int, rng: np.random.Generator) -> Parts:
     """Shuffle all examples and cut them into equal parts (sizes differ by at most one)."""
-    _enough(examples, clients)
+    _check_enough(examples, clients)
     return np.array_split(rng.permutation(examples), clients)
 
 
-def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator) -> Parts:
+def shards(labels: np.ndarray, clients: int, per_client: int, rng: np.random.Generator) -> Parts:
     """Partition by label (pathological non-IID).
 
-    Examples are sorted by label and cut into ``clients * each`` equal shards; each client gets
-    ``each`` shards at random. McMahan et al. 2017, §3, use two shards; FL+HC §III calls the
-    partition pathological non-IID.
+    Examples are sorted by label and cut into ``clients * per_client`` equal shards; each client
+    gets ``per_client`` shards at random. McMahan et al. 2017, §3, use two shards; FL+HC §III calls
+    the partition pathological non-IID.
 
     Args:
         labels: Labels ``(N,)`` of the examples.
         clients: Number of clients.
-        each: Shards per client.
+        per_client: Shards per client.
         rng: Draws the order within a label, and the shards of each client.
 
     Returns:
@@ -161,23 +163,28 @@ def shards(labels: np.ndarray, clients: int, each: int, rng: np.random.Generator
     Raises:
         SettingError: There are too few examples.
     """
-    _enough(len(labels), clients, each)
-    cut = np.array_split(_by_label(labels, rng), clients * each)
-    order = rng.permutation(len(cut)).reshape(clients, each)
-    return [np.concatenate([cut[s] for s in mine]) for mine in order]
+    _check_enough(len(labels), clients, per_client)
+    all_shards = np.array_split(_by_label(labels, rng), clients * per_client)
+    shards_of_clients = rng.permutation(len(all_shards)).reshape(clients, per_client)
+    return [
+        np.concatenate([all_shards[shard] for shard in client_shards])
+        for client_shards in shards_of_clients
+    ]
 
 
-def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Generator) -> Parts:
+def half_normal(
+    labels: np.ndarray, clients: int, shard_count: int, rng: np.random.Generator
+) -> Parts:
     """Partition by label into shards, where the numbers of shards per client are half-normal.
 
-    There are ``total`` shards, sorted by label. Client n gets ``floor(total x_n / Σx)`` of them, x
-    ~ ``|N(0, 1)|``, and at least one. This is HCCT's CIFAR-10 experiment (§VII-A; 100 shards of 500
-    images). The shards that remain after rounding down are not used.
+    There are ``shard_count`` shards, sorted by label. Client n gets ``floor(shard_count x_n / Σx)``
+    of them, x ~ ``|N(0, 1)|``, and at least one. This is HCCT's CIFAR-10 experiment (§VII-A; 100
+    shards of 500 images). The shards that remain after rounding down are not used.
 
     Args:
         labels: Labels ``(N,)`` of the examples.
         clients: Number of clients.
-        total: Number of shards.
+        shard_count: Number of shards.
         rng: Draws the numbers x_n, the order within a label, and the shards of each client.
 
     Returns:
@@ -186,18 +193,23 @@ def half_normal(labels: np.ndarray, clients: int, total: int, rng: np.random.Gen
     Raises:
         SettingError: There are too few examples, or fewer shards than clients.
     """
-    _enough(len(labels), total)
-    if clients > total:
+    _check_enough(len(labels), shard_count)
+    if clients > shard_count:
         raise SettingError(
-            f"half-normal needs at least one shard per client: {total} shards, {clients} clients"
+            f"half-normal needs at least one shard per client: {shard_count} shards, {clients} clients"
         )
+    # The numbers of shards, in proportion to the draws x_n.
     draws = np.abs(rng.standard_normal(clients))
-    counts = np.maximum(np.floor(total * draws / draws.sum()).astype(int), 1)
-    while counts.sum() > total:  # clients raised to one shard take it from the client with most
-        counts[counts.argmax()] -= 1
-    cut = np.array_split(_by_label(labels, rng), total)
-    order = np.split(rng.permutation(total), np.cumsum(counts))[:-1]
-    return [np.concatenate([cut[s] for s in mine]) for mine in order]
+    shards_per_client = np.maximum(np.floor(shard_count * draws / draws.sum()).astype(int), 1)
+    # Clients that were raised to one shard take it from the client that has most.
+    while shards_per_client.sum() > shard_count:
+        shards_per_client[shards_per_client.argmax()] -= 1
+    all_shards = np.array_split(_by_label(labels, rng), shard_count)
+    shards_of_clients = np.split(rng.permutation(shard_count), np.cumsum(shards_per_client))[:-1]
+    return [
+        np.concatenate([all_shards[shard] for shard in client_shards])
+        for client_shards in shards_of_clients
+    ]
 
 
 def dirichlet(
@@ -221,21 +233,24 @@ def dirichlet(
     Raises:
         SettingError: There are too few examples.
     """
-    _enough(len(labels), clients, least)
+    _check_enough(len(labels), clients, least)
     dealt: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    # Cut each class by its own shares of the clients.
     for label in np.unique(labels):
-        mine = rng.permutation(np.flatnonzero(labels == label))
+        positions = rng.permutation(np.flatnonzero(labels == label))
         shares = rng.dirichlet(np.full(clients, alpha))
-        for client, some in enumerate(np.split(mine, _cuts(shares, len(mine)))):
-            dealt[client].append(some)
-    return _top_up([rng.permutation(np.concatenate(some)) for some in dealt], least)
+        for client, part in enumerate(np.split(positions, _cuts(shares, len(positions)))):
+            dealt[client].append(part)
+    # The order of a client's examples must not show their classes.
+    shuffled = [rng.permutation(np.concatenate(class_parts)) for class_parts in dealt]
+    return _top_up(shuffled, least)
 
 
 def quantity(
     examples: int, clients: int, alpha: float, rng: np.random.Generator, least: int = 1
 ) -> Parts:
     """Shuffle all examples and cut them by proportions from ``Dirichlet(alpha)``: one distribution, unequal sizes."""
-    _enough(examples, clients, least)
+    _check_enough(examples, clients, least)
     cuts = _cuts(rng.dirichlet(np.full(clients, alpha)), examples)
     return _top_up(np.split(rng.permutation(examples), cuts), least)
 
@@ -261,7 +276,7 @@ def ranges(examples: int, clients: int, low: int, high: int, rng: np.random.Gene
             f"sizes must be a lowest and a highest number, 1 <= lowest <= highest, got {low} and {high}"
         )
     sizes = rng.integers(low, high, clients, endpoint=True)
-    _enough(examples, 1, int(sizes.sum()))
+    _check_enough(examples, 1, int(sizes.sum()))
     return np.split(rng.permutation(examples), np.cumsum(sizes))[:-1]
 
 
@@ -292,36 +307,49 @@ def class_groups(
     Raises:
         SettingError: There are too few classes or examples.
     """
-    classes, count = rng.permutation(np.unique(labels)), int(groups.max()) + 1
-    wanted = count if per_group is None else count * per_group
-    if len(classes) < wanted:
-        raise SettingError(
-            f"{count} groups of {per_group or 1} classes need {wanted}, and there are {len(classes)}"
-        )
-    sets = (
-        np.array_split(classes, count) if per_group is None else np.split(classes[:wanted], count)
-    )
+    group_count = int(groups.max()) + 1
+    class_sets = _class_sets(rng.permutation(np.unique(labels)), group_count, per_group)
     dealt: list[list[np.ndarray]] = [[] for _ in groups]
-    for group, own in enumerate(sets):
+    for group, class_set in enumerate(class_sets):
         members = np.flatnonzero(groups == group)
-        holds = len(own) if per_client is None else per_client
-        if holds > len(own):
+        held_classes = len(class_set) if per_client is None else per_client
+        if held_classes > len(class_set):
             raise SettingError(
-                f"a client cannot hold {holds} of the {len(own)} classes of its group"
+                f"a client cannot hold {held_classes} of the {len(class_set)} classes of its group"
             )
-        for place, label in enumerate(own):
-            holders = [m for i, m in enumerate(members) if (place - i) % len(own) < holds]
-            mine = rng.permutation(np.flatnonzero(labels == label))[: _size(sizes, rng)]
-            for client, some in zip(
-                holders, np.array_split(mine, max(len(holders), 1)), strict=False
-            ):
-                dealt[client].append(some)
-    parts = [np.concatenate(some) for some in dealt]
+        for place, label in enumerate(class_set):
+            # The first member holds the first classes, the next one those from the second on, and
+            # so on round the set.
+            holders = []
+            for number, member in enumerate(members):
+                if (place - number) % len(class_set) < held_classes:
+                    holders.append(member)
+            shuffled = rng.permutation(np.flatnonzero(labels == label))
+            positions = shuffled[: _drawn_size(sizes, rng)]
+            shares = np.array_split(positions, max(len(holders), 1))
+            # A class that nobody holds has one share and no holder.
+            for client, share in zip(holders, shares, strict=False):
+                dealt[client].append(share)
+    parts = [np.concatenate(shares) for shares in dealt]
     if not all(len(part) for part in parts):
         raise SettingError(
-            f"{len(labels)} examples are too few for {len(groups)} clients in {count} groups of classes"
+            f"{len(labels)} examples are too few for {len(groups)} clients in {group_count} "
+            "groups of classes"
         )
     return parts
+
+
+def _class_sets(classes: np.ndarray, group_count: int, per_group: int | None) -> list[np.ndarray]:
+    """The classes of each group: ``per_group`` of them, or an even share of all."""
+    needed = group_count * (1 if per_group is None else per_group)
+    if len(classes) < needed:
+        raise SettingError(
+            f"{group_count} groups of {per_group or 1} classes need {needed}, and there are "
+            f"{len(classes)}"
+        )
+    if per_group is None:
+        return np.array_split(classes, group_count)
+    return np.split(classes[:needed], group_count)
 
 
 def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: int = 1) -> Parts:
@@ -339,13 +367,16 @@ def by_owner(owners: np.ndarray, clients: int, rng: np.random.Generator, least: 
     Raises:
         SettingError: There are too few owners with at least ``least`` examples.
     """
-    names, sizes = np.unique(owners, return_counts=True)
-    able = names[sizes >= least]
-    if clients > len(able):
+    distinct_owners, examples_per_owner = np.unique(owners, return_counts=True)
+    eligible_owners = distinct_owners[examples_per_owner >= least]
+    if clients > len(eligible_owners):
         raise SettingError(
-            f"{clients} clients requested, but only {len(able)} writers have at least {least} examples"
+            f"{clients} clients requested, but only {len(eligible_owners)} writers have at least {least} examples"
         )
-    return [np.flatnonzero(owners == owner) for owner in rng.choice(able, clients, replace=False)]
+    return [
+        np.flatnonzero(owners == owner)
+        for owner in rng.choice(eligible_owners, clients, replace=False)
+    ]
 
 
 def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> Parts:
@@ -364,12 +395,12 @@ def by_kind(kinds: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> 
     """
     parts: Parts = [np.empty(0, int)] * len(groups)
     for kind in np.unique(groups):
-        members, mine = np.flatnonzero(groups == kind), np.flatnonzero(kinds == kind)
-        _enough(len(mine), len(members))
-        for client, some in zip(
-            members, np.array_split(rng.permutation(mine), len(members)), strict=True
-        ):
-            parts[client] = some
+        members = np.flatnonzero(groups == kind)
+        positions = np.flatnonzero(kinds == kind)
+        _check_enough(len(positions), len(members))
+        shares = np.array_split(rng.permutation(positions), len(members))
+        for client, share in zip(members, shares, strict=True):
+            parts[client] = share
     return parts
 
 
@@ -383,11 +414,12 @@ def same_classes(labels: np.ndarray, parts: Parts) -> np.ndarray | None:
     Returns:
         The group ``(n,)`` of each client, or None where sets overlap but are not equal.
     """
-    sets = [frozenset(np.unique(labels[part]).tolist()) for part in parts]
-    distinct = list(dict.fromkeys(sets))
-    if sum(map(len, distinct)) > len(frozenset().union(*distinct)):
+    class_sets = [frozenset(np.unique(labels[part]).tolist()) for part in parts]
+    distinct_sets = list(dict.fromkeys(class_sets))
+    # Sets that overlap have more classes, counted one by one, than their union.
+    if sum(map(len, distinct_sets)) > len(frozenset().union(*distinct_sets)):
         return None
-    return np.array([distinct.index(own) for own in sets])
+    return np.array([distinct_sets.index(class_set) for class_set in class_sets])
 
 
 def _by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -396,20 +428,23 @@ def _by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return order[np.argsort(labels[order], kind="stable")]
 
 
-def _cuts(shares: np.ndarray, count: int) -> np.ndarray:
-    return (np.cumsum(shares)[:-1] * count).astype(int).clip(0, count)
+def _cuts(shares: np.ndarray, example_count: int) -> np.ndarray:
+    """The positions at which ``example_count`` examples are cut into these shares."""
+    return (np.cumsum(shares)[:-1] * example_count).astype(int).clip(0, example_count)
 
 
-def _size(sizes: Sequence[int], rng: np.random.Generator) -> int | None:
+def _drawn_size(sizes: Sequence[int], rng: np.random.Generator) -> int | None:
+    """The size of a class, drawn from the lowest to the highest of ``sizes``; None for all of it."""
     return int(rng.integers(sizes[0], sizes[1], endpoint=True)) if sizes else None
 
 
 def _top_up(parts: Parts, least: int) -> Parts:
+    """The parts, in which the largest ones have given to those below ``least`` examples."""
     parts = list(parts)
     for client in range(len(parts)):
-        while (lack := least - len(parts[client])) > 0:
-            giver = max(range(len(parts)), key=lambda c: len(parts[c]))
-            give = min(lack, len(parts[giver]) - least)
-            parts[client] = np.concatenate([parts[client], parts[giver][:give]])
-            parts[giver] = parts[giver][give:]
+        while (missing := least - len(parts[client])) > 0:
+            giver = max(range(len(parts)), key=lambda candidate: len(parts[candidate]))
+            given_count = min(missing, len(parts[giver]) - least)
+            parts[client] = np.concatenate([parts[client], parts[giver][:given_count]])
+            parts[giver] = parts[giver][given_count:]
     return parts

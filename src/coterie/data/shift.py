@@ -19,6 +19,7 @@ from coterie.data.parts import ScenarioPart
 from coterie.settings import SettingError, setting
 
 SHIFTS = ("none", "label-permutation", "label-swap", "rotation", "concept")
+"""What can make groups differ."""
 
 SWAPS = ((1, 7), (3, 5), (0, 8), (2, 6))
 """Pairs of similar digits that groups 0, 1, 2 and 3 exchange (CFL §VI-A exchanges 1-7 and 3-5)."""
@@ -39,9 +40,9 @@ class Shift:
     angle: int = 0
     column: str = ""
 
-    def targets(self, true: torch.Tensor) -> torch.Tensor:
+    def targets(self, classes: torch.Tensor) -> torch.Tensor:
         """The group's labels for the classes ``true``, of the same shape."""
-        return true if self.labels is None else self.labels[true]
+        return classes if self.labels is None else self.labels[classes]
 
     def inputs(self, images: torch.Tensor) -> torch.Tensor:
         """The images ``(N, C, H, W)`` rotated counter-clockwise."""
@@ -65,15 +66,15 @@ class ShiftSettings(ScenarioPart):
     identity: bool = setting(False, "the first group keeps its labels (label-permutation)")
 
     def of_groups(
-        self, groups: int, data: Dataset, rng: np.random.Generator, drifts: bool = False
+        self, groups: int, dataset: Dataset, rng: np.random.Generator, has_drift: bool = False
     ) -> list[Shift]:
         """Make the shift of each group.
 
         Args:
             groups: Number of groups.
-            data: The data set.
+            dataset: The data set.
             rng: Draws permutations of labels.
-            drifts: Whether the groups are concepts, of which the first keeps the labels.
+            has_drift: Whether the groups are concepts, of which the first keeps the labels.
 
         Returns:
             One shift per group; without a shift, a single one that changes nothing.
@@ -85,18 +86,18 @@ class ShiftSettings(ScenarioPart):
             case "none":
                 return [Shift()]
             case "rotation":
-                return rotations(groups, data.shape, self.angles)
+                return rotations(groups, dataset.shape, self.angles)
             case "concept":
-                return concepts(groups, data.train)
-        if data.words:
+                return concepts(groups, dataset.train)
+        if dataset.words:
             raise SettingError(
-                f"the shift {self.kind} needs class labels, and {data.name} predicts words"
+                f"the shift {self.kind} needs class labels, and {dataset.name} predicts words"
             )
         if self.kind == "label-permutation":
-            return label_permutations(groups, data.classes, rng, self.identity or drifts)
-        if drifts:
-            return [Shift(), *label_swaps(groups - 1, data.classes, self.swaps)]
-        return label_swaps(groups, data.classes, self.swaps)
+            return label_permutations(groups, dataset.classes, rng, self.identity or has_drift)
+        if has_drift:
+            return [Shift(), *label_swaps(groups - 1, dataset.classes, self.swaps)]
+        return label_swaps(groups, dataset.classes, self.swaps)
 
 
 def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarray:
@@ -116,8 +117,8 @@ def deal(clients: int, groups: int, rng: np.random.Generator | None) -> np.ndarr
     """
     if groups > clients:
         raise SettingError(f"{groups} groups need at least as many clients, got {clients}")
-    dealt = np.arange(clients) % groups
-    return dealt if rng is None else rng.permutation(dealt)
+    group_of_client = np.arange(clients) % groups
+    return group_of_client if rng is None else rng.permutation(group_of_client)
 
 
 def label_permutations(
@@ -141,10 +142,13 @@ def label_permutations(
     """
     if classes < 6 and groups > np.prod(np.arange(1, classes + 1)):
         raise SettingError(f"{classes} classes have too few permutations for {groups} groups")
-    found: dict[tuple[int, ...], None] = {tuple(range(classes)): None} if identity else {}
-    while len(found) < groups:
-        found.setdefault(tuple(int(c) for c in rng.permutation(classes)))
-    return [Shift(torch.tensor(permutation)) for permutation in found]
+    # A dict keeps the order in which the permutations were drawn, and each of them once.
+    permutations: dict[tuple[int, ...], None] = {}
+    if identity:
+        permutations[tuple(range(classes))] = None
+    while len(permutations) < groups:
+        permutations.setdefault(tuple(int(label) for label in rng.permutation(classes)))
+    return [Shift(torch.tensor(permutation)) for permutation in permutations]
 
 
 def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAPS) -> list[Shift]:
@@ -174,12 +178,16 @@ def label_swaps(groups: int, classes: int, pairs: Sequence[Sequence[int]] = SWAP
             )
     if len({frozenset(pair) for pair in pairs[:groups]}) < groups:
         raise SettingError("two groups would swap the same labels; give each its own pair")
-    made = []
-    for a, b in pairs[:groups]:
+    shifts = []
+    for first, second in pairs[:groups]:
         labels = torch.arange(classes)
-        labels[[a, b]] = labels[[b, a]]
-        made.append(Shift(labels))
-    return made
+        labels[[first, second]] = labels[[second, first]]
+        shifts.append(Shift(labels))
+    return shifts
+
+
+ROTATED_AT_ONCE = 4096
+"""Images that are interpolated together, which limits the memory."""
 
 
 def rotated(images: torch.Tensor, angle: int) -> torch.Tensor:
@@ -195,18 +203,23 @@ def rotated(images: torch.Tensor, angle: int) -> torch.Tensor:
     """
     if angle % 90 == 0:
         return torch.rot90(images, angle // 90, (2, 3)).contiguous()
-    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    turn = torch.tensor([[cos, -sin, 0.0], [sin, cos, 0.0]])
-    black, made = images.amin(dim=(0, 2, 3), keepdim=True), torch.empty_like(images)
-    for start in range(0, len(images), 4096):
-        part = slice(start, start + 4096)
-        grid = torch.nn.functional.affine_grid(
-            turn.expand(len(images[part]), 2, 3), list(images[part].shape), align_corners=False
+    cosine = math.cos(math.radians(angle))
+    sine = math.sin(math.radians(angle))
+    rotation_matrix = torch.tensor([[cosine, -sine, 0.0], [sine, cosine, 0.0]])
+    # What comes from outside the image is zero to ``grid_sample``, so black must be zero, too.
+    black = images.amin(dim=(0, 2, 3), keepdim=True)
+    result = torch.empty_like(images)
+    for start in range(0, len(images), ROTATED_AT_ONCE):
+        positions = slice(start, start + ROTATED_AT_ONCE)
+        block = images[positions]
+        sampling_grid = torch.nn.functional.affine_grid(
+            rotation_matrix.expand(len(block), 2, 3), list(block.shape), align_corners=False
         )
-        made[part] = (
-            torch.nn.functional.grid_sample(images[part] - black, grid, align_corners=False) + black
+        above_black = torch.nn.functional.grid_sample(
+            block - black, sampling_grid, align_corners=False
         )
-    return made
+        result[positions] = above_black + black
+    return result
 
 
 def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> list[Shift]:
@@ -233,13 +246,13 @@ def rotations(groups: int, shape: Sequence[int], angles: Sequence[int] = ()) -> 
         )
     if not angles:
         step = 90 if groups == 3 else 360 / groups
-        angles = [round(step * g) for g in range(groups)]
-    made = [angle % 360 for angle in angles[:groups]]
-    if len(set(made)) < groups:
+        angles = [round(step * group) for group in range(groups)]
+    distinct_angles = [angle % 360 for angle in angles[:groups]]
+    if len(set(distinct_angles)) < groups:
         raise SettingError(
             f"rotation needs {groups} angles that differ by more than whole turns, got {list(angles)}"
         )
-    return [Shift(angle=angle) for angle in made]
+    return [Shift(angle=angle) for angle in distinct_angles]
 
 
 def concepts(groups: int, pool: Pool) -> list[Shift]:
@@ -255,13 +268,13 @@ def concepts(groups: int, pool: Pool) -> list[Shift]:
     Raises:
         SettingError: The pool has fewer concepts.
     """
-    names = [f"{CONCEPT}{group}" for group in range(groups)]
-    known = sum(name.startswith(CONCEPT) for name in pool.meta)
-    if groups > known:
+    columns = [f"{CONCEPT}{group}" for group in range(groups)]
+    concept_count = sum(column.startswith(CONCEPT) for column in pool.meta)
+    if groups > concept_count:
         raise SettingError(
-            f"Scenario.groups must be at most the {known} concepts of the data set with shift concept, got {groups}"
+            f"Scenario.groups must be at most the {concept_count} concepts of the data set with shift concept, got {groups}"
         )
-    return [Shift(column=name) for name in names]
+    return [Shift(column=column) for column in columns]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -283,16 +296,21 @@ def crop_and_flip(
     Returns:
         Images of the same shape.
     """
-    count, _, height, width = images.shape
-    draws = torch.randint(0, 2 * margin + 1, (2, count), generator=generator)
-    mirrored = torch.randint(0, 2, (count,), generator=generator).bool()
-    across = torch.arange(width).expand(count, width)
-    across = torch.where(mirrored[:, None], across.flip(1), across) + draws[1][:, None]
-    down = torch.arange(height) + draws[0][:, None]
-    which = torch.arange(count)[:, None, None]
+    image_count, _, height, width = images.shape
+    offsets = torch.randint(0, 2 * margin + 1, (2, image_count), generator=generator)
+    is_mirrored = torch.randint(0, 2, (image_count,), generator=generator).bool()
+    # For each image, the columns and rows of the padded image from which the result's come.
+    source_columns = torch.arange(width).expand(image_count, width)
+    mirrored_columns = source_columns.flip(1)
+    source_columns = torch.where(is_mirrored[:, None], mirrored_columns, source_columns)
+    source_columns = source_columns + offsets[1][:, None]
+    source_rows = torch.arange(height) + offsets[0][:, None]
+    image_numbers = torch.arange(image_count)[:, None, None]
     padded = torch.nn.functional.pad(images, (margin,) * 4)
     return (
-        padded.permute(0, 2, 3, 1)[which, down[:, :, None], across[:, None, :]]
+        padded.permute(0, 2, 3, 1)[
+            image_numbers, source_rows[:, :, None], source_columns[:, None, :]
+        ]
         .permute(0, 3, 1, 2)
         .contiguous()
     )

@@ -17,6 +17,7 @@ from coterie.notebook.tables import count
 from coterie.settings import SettingError, UserError, setting
 
 TESTS = ("share", "whole", "classes", "own")
+"""Which test data a client can have, see :class:`HoldOutSettings`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,36 +46,43 @@ class HoldOutSettings(ScenarioPart):
         check_shares(self.train, self.validation, self.test)
 
 
-def check_shares(train: float, validation: float, test: str) -> None:
+def check_shares(train_share: float, validation_share: float, test: str) -> None:
     """Check that the shares of training and validation leave examples for a test share.
 
     Args:
-        train: Share of a client's own examples to train on.
-        validation: Share for validation.
+        train_share: Share of a client's own examples to train on.
+        validation_share: Share for validation.
         test: One of :data:`TESTS`.
 
     Raises:
         SettingError: The shares are out of range.
     """
-    for name, value, least in (("train", train, "> 0"), ("validation", validation, ">= 0")):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not (0 < value <= 1 or (value == 0 and name == "validation")):
+    for name, share, lower_bound in (
+        ("train", train_share, "> 0"),
+        ("validation", validation_share, ">= 0"),
+    ):
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not is_number or not (0 < share <= 1 or (share == 0 and name == "validation")):
             raise SettingError(
-                f"{name} must be a number {least}, <= 1, the share of a client's examples, got {value!r}"
+                f"{name} must be a number {lower_bound}, <= 1, the share of a client's examples, "
+                f"got {share!r}"
             )
-    total = train + validation
-    if total > 1 + 1e-9 or (test == "share" and total > 1 - 1e-9):
-        rest = "leave some examples for the test data" if test == "share" else "sum to at most 1"
-        raise SettingError(f"train and validation must {rest}, got {train:g} and {validation:g}")
+    total = train_share + validation_share
+    needs_rest = test == "share"
+    if total > 1 + 1e-9 or (needs_rest and total > 1 - 1e-9):
+        requirement = "leave some examples for the test data" if needs_rest else "sum to at most 1"
+        raise SettingError(
+            f"train and validation must {requirement}, got {train_share:g} and {validation_share:g}"
+        )
 
 
 def hold_out(
-    mine: np.ndarray,
-    train: float,
-    validation: float,
-    test: bool,
-    name: str = "a client",
-    own: bool = False,
+    positions: np.ndarray,
+    train_share: float,
+    validation_share: float,
+    needs_test_part: bool,
+    client_name: str = "a client",
+    own_data: bool = False,
     noun: str = "example",
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut the positions of a client into training, validation and test positions.
@@ -82,12 +90,12 @@ def hold_out(
     Each part that is wanted gets at least one position.
 
     Args:
-        mine: The positions, in random order.
-        train: Share of all positions for training.
-        validation: Share of all positions for validation.
-        test: Whether the rest is the test part.
-        name: Name of the client, for the message.
-        own: Whether the data are the client's own, for the message.
+        positions: The positions, in random order.
+        train_share: Share of all positions for training.
+        validation_share: Share of all positions for validation.
+        needs_test_part: Whether the rest is the test part.
+        client_name: Name of the client, for the message.
+        own_data: Whether the data are the client's own, for the message.
         noun: What a position is, for the message.
 
     Returns:
@@ -96,15 +104,21 @@ def hold_out(
     Raises:
         UserError: There are too few positions.
     """
-    held = max(round(validation * len(mine)), 1) if validation else 0
-    most = len(mine) - held - test
-    if most < 1:
-        few = f"{name} has {count(len(mine), noun)}, too few to hold some out: it needs {len(mine) - most + 1} at least"
+    validation_count = 0
+    if validation_share:
+        validation_count = max(round(validation_share * len(positions)), 1)
+    max_train_count = len(positions) - validation_count - needs_test_part
+    if max_train_count < 1:
+        needed = len(positions) - max_train_count + 1
+        advice = "leave it out" if own_data else "use fewer clients or other fractions"
         raise UserError(
-            f"{few}; {'leave it out' if own else 'use fewer clients or other fractions'}"
+            f"{client_name} has {count(len(positions), noun)}, too few to hold some out: it needs "
+            f"{needed} at least; {advice}"
         )
-    first = min(max(round(train * len(mine)), 1), most)
-    return mine[:first], mine[first : first + held], mine[first + held :] if test else mine[:0]
+    train_count = min(max(round(train_share * len(positions)), 1), max_train_count)
+    train, held_out = np.split(positions, [train_count])
+    validation, rest = np.split(held_out, [validation_count])
+    return train, validation, rest if needs_test_part else positions[:0]
 
 
 @dataclass
@@ -119,15 +133,17 @@ class Selections:
     pool: Pool
     kept: dict[Hashable, torch.Tensor] = field(default_factory=dict)
 
-    def rows(self, rule: str, labels: np.ndarray, kind: tuple[str, int] | None) -> torch.Tensor:
+    def rows(
+        self, rule: str, labels: np.ndarray, shared_meta: tuple[str, int] | None
+    ) -> torch.Tensor:
         """Return the positions ``(s,)`` of the test examples of one client.
 
         Args:
             rule: ``whole`` for the whole pool, ``classes`` for the client's classes, or ``own`` for
                 its class proportions.
             labels: Labels of the client's own examples.
-            kind: Name and value of a meta column that the test examples must share with the client,
-                such as its domain.
+            shared_meta: Name and value of a meta column that the test examples must share with the
+                client, such as its domain; None for no such column.
 
         Returns:
             Positions in the pool.
@@ -136,32 +152,40 @@ class Selections:
             UserError: There is no such example.
         """
         classes, counts = np.unique(labels, return_counts=True)
-        key: tuple[Hashable, ...] = (kind,)
+        # All that the selection depends on.
+        key: tuple[Hashable, ...] = (shared_meta,)
         if rule != "whole":
             key += (tuple(classes.tolist()),)
         if rule == "own":
             key += (tuple(counts.tolist()),)
         if key not in self.kept:
-            able = (
-                np.ones(len(self.pool), bool)
-                if kind is None
-                else self.pool.meta[kind[0]].numpy() == kind[1]
-            )
-            if rule == "classes":
-                able &= np.isin(self.pool.labels, classes)
-            found = np.flatnonzero(able)
-            if rule == "own":
-                found = in_proportion(self.pool.labels, found, classes, counts)
-            if not len(found):
-                raise UserError(
-                    "the test pool has no example for one of the clients; use test = share"
-                )
-            self.kept[key] = torch.from_numpy(found)
+            self.kept[key] = torch.from_numpy(self._selected(rule, classes, counts, shared_meta))
         return self.kept[key]
+
+    def _selected(
+        self,
+        rule: str,
+        classes: np.ndarray,
+        counts: np.ndarray,
+        shared_meta: tuple[str, int] | None,
+    ) -> np.ndarray:
+        """The positions that :meth:`rows` returns for a client with these classes and counts."""
+        is_eligible = np.ones(len(self.pool), bool)
+        if shared_meta is not None:
+            column, value = shared_meta
+            is_eligible = self.pool.meta[column].numpy() == value
+        if rule == "classes":
+            is_eligible &= np.isin(self.pool.labels, classes)
+        positions = np.flatnonzero(is_eligible)
+        if rule == "own":
+            positions = in_proportion(self.pool.labels, positions, classes, counts)
+        if not len(positions):
+            raise UserError("the test pool has no example for one of the clients; use test = share")
+        return positions
 
 
 def in_proportion(
-    labels: np.ndarray, able: np.ndarray, classes: np.ndarray, counts: np.ndarray
+    labels: np.ndarray, eligible: np.ndarray, classes: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
     """Select as many positions as possible with the class proportions of ``counts``.
 
@@ -170,19 +194,23 @@ def in_proportion(
 
     Args:
         labels: Labels ``(N,)`` of the pool.
-        able: The positions to select from.
+        eligible: The positions to select from.
         classes: The classes.
         counts: Number of examples of each class.
 
     Returns:
         The selected positions, in the order of the pool.
     """
-    there = np.array([(labels[able] == c).sum() for c in classes])
-    scale = (there / counts)[counts >= 0.01 * counts.sum()].min()
-    take = np.minimum(np.floor(counts * scale + 1e-9).astype(int), there)
-    return np.sort(
-        np.concatenate([able[labels[able] == c][:n] for c, n in zip(classes, take, strict=True)])
-    )
+    positions_of_classes = [eligible[labels[eligible] == label] for label in classes]
+    available = np.array([len(positions) for positions in positions_of_classes])
+    # The scarcest class, among those that matter, limits the others.
+    is_limiting = counts >= 0.01 * counts.sum()
+    scale = (available / counts)[is_limiting].min()
+    selected_counts = np.minimum(np.floor(counts * scale + 1e-9).astype(int), available)
+    selected = []
+    for positions, selected_count in zip(positions_of_classes, selected_counts, strict=True):
+        selected.append(positions[:selected_count])
+    return np.sort(np.concatenate(selected))
 
 
 @dataclass
@@ -210,12 +238,15 @@ class Views:
         """
         if len({shift.angle for shift in self.shifts}) < 2:
             return
-        mixed = self.pool.inputs.clone()
+        rotated_inputs = self.pool.inputs.clone()
         for group, shift in enumerate(self.shifts):
-            mine = [part for part, g in zip(parts, groups, strict=True) if g == group]
-            rows = torch.from_numpy(np.concatenate(mine))
-            mixed[rows] = shift.inputs(mixed[rows])
-            self.turned[shift.angle] = mixed
+            group_parts = []
+            for part, group_of_client in zip(parts, groups, strict=True):
+                if group_of_client == group:
+                    group_parts.append(part)
+            positions = torch.from_numpy(np.concatenate(group_parts))
+            rotated_inputs[positions] = shift.inputs(rotated_inputs[positions])
+            self.turned[shift.angle] = rotated_inputs
 
     def split(self, index: torch.Tensor, group: int) -> Split:
         """The examples at ``index`` as ``group`` sees them; the same ``index`` object gives the same split."""
@@ -224,6 +255,8 @@ class Views:
             shift = self.shifts[group]
             if shift.angle not in self.turned:
                 self.turned[shift.angle] = shift.inputs(self.pool.inputs)
-            true = self.pool.meta[shift.column] if shift.column else self.pool.targets
-            self.made[key] = Split(self.turned[shift.angle], index, shift.targets(true[index]))
+            true_targets = self.pool.meta[shift.column] if shift.column else self.pool.targets
+            self.made[key] = Split(
+                self.turned[shift.angle], index, shift.targets(true_targets[index])
+            )
         return self.made[key]

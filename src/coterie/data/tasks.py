@@ -21,11 +21,12 @@ FEW_CLASSES = 100
 """More classes than this, and more than half as many as rows, are taken for ids or for
 measurements."""
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+"""Text that stands for a whole number of at most 63 bits."""
 
 
 @dataclass(frozen=True)
-class Task:
+class PredictionTask:
     """What the clients predict.
 
     Attributes:
@@ -41,7 +42,10 @@ class Task:
     @property
     def about(self) -> dict[str, Any]:
         """The entries for the description of a world."""
-        return {"task": self.kind, **({"classes": list(self.classes)} if self.classes else {})}
+        facts: dict[str, Any] = {"task": self.kind}
+        if self.classes:
+            facts["classes"] = list(self.classes)
+        return facts
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -52,8 +56,8 @@ def in_order(names: Iterable[str]) -> list[str]:
         (['9', '10'], ['ward 10', 'ward 9'])
     """
     names = list(names)
-    whole = all(_WHOLE.fullmatch(name) for name in names)
-    return sorted(names, key=lambda name: (int(name) if whole else 0, name))
+    all_whole = all(WHOLE_NUMBER.fullmatch(name) for name in names)
+    return sorted(names, key=lambda name: (int(name) if all_whole else 0, name))
 
 
 def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -66,14 +70,16 @@ def encoded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
         The number of each row's value ``(N,)``, and the values as text, in the order of
         :func:`in_order`.
     """
-    found, codes = np.unique(values, return_inverse=True)
-    names = [str(value) for value in found]
-    order = in_order(names)
-    place = {name: number for number, name in enumerate(order)}
-    return np.array([place[name] for name in names], np.int64)[codes], order
+    distinct_values, codes = np.unique(values, return_inverse=True)
+    names = [str(value) for value in distinct_values]
+    ordered_names = in_order(names)
+    number_of_name = {name: number for number, name in enumerate(ordered_names)}
+    return np.array([number_of_name[name] for name in names], np.int64)[codes], ordered_names
 
 
-def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[torch.Tensor, Task]:
+def targets(
+    columns: Mapping[str, np.ndarray], task: str, source: str
+) -> tuple[torch.Tensor, PredictionTask]:
     """Find what the clients predict.
 
     One column of text, booleans or whole numbers has classes, and one of floats has numbers to
@@ -83,7 +89,7 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
         columns: Name of each target column -> its values ``(N,)``: booleans, int64, float64, or
             text as objects.
         task: One of :data:`TASKS`.
-        where: The table, for messages.
+        source: The table, for messages.
 
     Returns:
         The targets, ``(N,)`` int64 of classes or ``(N, outputs)`` float32, and the task.
@@ -93,43 +99,44 @@ def targets(columns: Mapping[str, np.ndarray], task: str, where: str) -> tuple[t
     """
     if task not in TASKS:
         raise SettingError(f"task must be one of {', '.join(TASKS)}, got {task!r}")
-    kinds = {values.dtype.kind for values in columns.values()}
-    numbers = task == "regression" or (task == "auto" and kinds == {"f"})
-    if (
-        task == "auto"
-        and numbers
-        and len(columns) == 1
-        and all(np.isin(values, (0, 1)).all() for values in columns.values())
-    ):
-        raise UserError(
-            f"{where}: the target {next(iter(columns))} has floats, all of them 0 or 1: set task = classification, or "
-            "regression if they are numbers to predict"
-        )
-    if len(columns) == 1 and not numbers:
+    type_kinds = {values.dtype.kind for values in columns.values()}
+    predicts_numbers = task == "regression" or (task == "auto" and type_kinds == {"f"})
+    if task == "auto" and predicts_numbers and len(columns) == 1:
         ((name, values),) = columns.items()
-        return _classes(f"{where}: the target {name}", values)
+        if np.isin(values, (0, 1)).all():
+            raise UserError(
+                f"{source}: the target {name} has floats, all of them 0 or 1: set task = "
+                "classification, or regression if they are numbers to predict"
+            )
+    # One column with classes.
+    if len(columns) == 1 and not predicts_numbers:
+        ((name, values),) = columns.items()
+        return _classes(f"{source}: the target {name}", values)
+    # Otherwise each column is one output, a number or a label of 0 or 1.
     for name, values in columns.items():
         if values.dtype.kind == "O":
-            hint = "a target of its own" if len(columns) > 1 else "for classification"
+            advice = "a target of its own" if len(columns) > 1 else "for classification"
             raise UserError(
-                f"{where}: the target {name} is text ({values[0]!r}), which can only be {hint}"
+                f"{source}: the target {name} is text ({values[0]!r}), which can only be {advice}"
             )
-        if not numbers and not np.isin(values, (0, 1)).all():
+        if not predicts_numbers and not np.isin(values, (0, 1)).all():
             raise UserError(
-                f"{where}: several targets must be labels of 0 and 1, or floats, and {name} is neither; if they are numbers to "
-                "predict, set task = regression"
+                f"{source}: several targets must be labels of 0 and 1, or floats, and {name} is "
+                "neither; if they are numbers to predict, set task = regression"
             )
-    if numbers:
+    if predicts_numbers:
         for name, values in columns.items():
-            if np.isfinite(values).all():  # others are refused below
-                check_distinct(values[:, None], f"{where}: the target", [name])
+            # Others are refused below.
+            if np.isfinite(values).all():
+                check_distinct(values[:, None], f"{source}: the target", [name])
     with np.errstate(over="ignore"):
-        matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
-    if not np.isfinite(matrix).all():
+        target_matrix = np.column_stack([values.astype(np.float32) for values in columns.values()])
+    if not np.isfinite(target_matrix).all():
         raise UserError(
-            f"{where}: the targets {', '.join(columns)} must be finite numbers in float32"
+            f"{source}: the targets {', '.join(columns)} must be finite numbers in float32"
         )
-    return torch.from_numpy(matrix), Task("regression" if numbers else "multi-label", len(columns))
+    kind = "regression" if predicts_numbers else "multi-label"
+    return torch.from_numpy(target_matrix), PredictionTask(kind, len(columns))
 
 
 MANY_CLASSES = 20
@@ -141,19 +148,19 @@ FEW_PER_CLASS = 10
 SOME_CLASSES = 5
 
 
-def like_numbers(different: int, rows: int) -> bool:
+def like_numbers(distinct_count: int, row_count: int) -> bool:
     """Whether whole numbers look like numbers to predict, and not like classes.
 
     Args:
-        different: How many different ones there are.
-        rows: In how many rows.
+        distinct_count: How many different numbers there are.
+        row_count: In how many rows.
     """
-    return different > MANY_CLASSES or (
-        different > SOME_CLASSES and rows < FEW_PER_CLASS * different
+    return distinct_count > MANY_CLASSES or (
+        distinct_count > SOME_CLASSES and row_count < FEW_PER_CLASS * distinct_count
     )
 
 
-def hint(values: np.ndarray, task: Task, name: str, classes: str, numbers: str) -> str:
+def hint(values: np.ndarray, task: PredictionTask, name: str, classes: str, numbers: str) -> str:
     """Return a sentence if the type of a target decided between classes and numbers, and its values suggest the other.
 
     Args:
@@ -168,47 +175,50 @@ def hint(values: np.ndarray, task: Task, name: str, classes: str, numbers: str) 
     """
     if values.dtype.kind not in "iuf" or values.ndim != 1:
         return ""
-    different = len(np.unique(values))
-    if (
-        task.kind == "classification"
-        and values.dtype.kind in "iu"
-        and like_numbers(different, len(values))
-    ):
-        return f"{name} holds whole numbers: {different:,} classes; {numbers} predicts a number"
-    whole = bool((values == np.floor(values)).all())
-    if task.kind == "regression" and whole and not like_numbers(different, len(values)):
-        return f"{name} holds floats that are whole numbers, {different:,} different ones, as numbers to predict; {classes}"
+    distinct_count = len(np.unique(values))
+    look_like_numbers = like_numbers(distinct_count, len(values))
+    if task.kind == "classification" and values.dtype.kind in "iu" and look_like_numbers:
+        return (
+            f"{name} holds whole numbers: {distinct_count:,} classes; {numbers} predicts a number"
+        )
+    are_whole = bool((values == np.floor(values)).all())
+    if task.kind == "regression" and are_whole and not look_like_numbers:
+        return (
+            f"{name} holds floats that are whole numbers, {distinct_count:,} different ones, as "
+            f"numbers to predict; {classes}"
+        )
     return ""
 
 
-def _classes(where: str, values: np.ndarray) -> tuple[torch.Tensor, Task]:
+def _classes(source: str, values: np.ndarray) -> tuple[torch.Tensor, PredictionTask]:
+    """The targets and the task of a column of classes; ``source`` is what messages call it."""
     if values.dtype.kind == "f":
         if (values != np.floor(values)).any() or np.abs(values).max() > 2**53:
             raise UserError(
-                f"{where} must hold whole numbers to be classes; for numbers to predict, set task = regression"
+                f"{source} must hold whole numbers to be classes; for numbers to predict, set task = regression"
             )
         values = values.astype(np.int64)
     codes, names = encoded(values)
     if len(names) < 2:
-        raise UserError(f"{where} must have at least two classes, and all rows have {names[0]!r}")
+        raise UserError(f"{source} must have at least two classes, and all rows have {names[0]!r}")
     if len(names) > max(FEW_CLASSES, len(values) // 2):
         raise UserError(
-            f"{where} has {len(names):,} different values in {len(values):,} rows, too many to be classes; is it an id? For "
+            f"{source} has {len(names):,} different values in {len(values):,} rows, too many to be classes; is it an id? For "
             "numbers to predict, set task = regression"
         )
-    return torch.from_numpy(codes), Task("classification", len(names), tuple(names))
+    return torch.from_numpy(codes), PredictionTask("classification", len(names), tuple(names))
 
 
 def as_before(
-    outputs: torch.Tensor, task: Task, earlier: Mapping[str, Any], where: str
-) -> tuple[torch.Tensor, Task]:
+    outputs: torch.Tensor, task: PredictionTask, earlier: Mapping[str, Any], source: str
+) -> tuple[torch.Tensor, PredictionTask]:
     """Number the classes as an earlier world does.
 
     Args:
         outputs: The targets, as :func:`targets` returns them.
         task: Their task.
         earlier: The facts of the earlier world.
-        where: The target, for messages.
+        source: The target, for messages.
 
     Returns:
         The targets and the task with the earlier world's classes.
@@ -218,24 +228,23 @@ def as_before(
     """
     if earlier.get("task", task.kind) != task.kind:
         raise UserError(
-            f"{where} is for {task.kind}, and that of the earlier world for {earlier['task']}: set task, or its type"
+            f"{source} is for {task.kind}, and that of the earlier world for {earlier['task']}: set task, or its type"
         )
-    known = list(earlier.get("classes", task.classes))
-    if new := [name for name in task.classes if name not in known]:
+    earlier_classes = list(earlier.get("classes", task.classes))
+    new_classes = [name for name in task.classes if name not in earlier_classes]
+    if new_classes:
         raise UserError(
-            f"{where} has the class {new[0]!r}, and the earlier world, whose model has an output per class, has only "
-            f"{', '.join(known)}"
+            f"{source} has the class {new_classes[0]!r}, and the earlier world, whose model has an output per class, has only "
+            f"{', '.join(earlier_classes)}"
         )
-    if not known:
+    if not earlier_classes:
         return outputs, task
-    place = torch.tensor([known.index(name) for name in task.classes])
-    return place[outputs], Task(task.kind, len(known), tuple(known))
+    output_of_class = torch.tensor([earlier_classes.index(name) for name in task.classes])
+    earlier_task = PredictionTask(task.kind, len(earlier_classes), tuple(earlier_classes))
+    return output_of_class[outputs], earlier_task
 
 
-# ----------------------------------------------------------------------------------------------------
-# The loss and the metrics of each task.
-
-
-def objective_for(task: Task) -> Objective:
+def objective_for(task: PredictionTask) -> Objective:
     """Return the loss and the metrics of a task."""
-    return {"multi-label": MULTILABEL, "regression": REGRESSION}.get(task.kind, CLASSIFICATION)
+    objectives = {"multi-label": MULTILABEL, "regression": REGRESSION}
+    return objectives.get(task.kind, CLASSIFICATION)

@@ -25,8 +25,8 @@ from coterie.printable import printable
 from coterie.settings import SettingError, brief
 from coterie.settings.calls import public
 
-# ----------------------------------------------------------------------------------------------------
-# Worlds: each client's data, the model, the objective, and the true groups if they are known.
+SPLITS = ("train", "validation", "test")
+"""The fields of :class:`ClientData` that are splits."""
 
 
 @public
@@ -69,15 +69,18 @@ class Split:
             )
 
     def __len__(self) -> int:
-        return self.index.shape[0]  # a fifth of the time of len
+        # It takes a fifth of the time of ``len(self.index)``.
+        return self.index.shape[0]
 
     def __repr__(self) -> str:
         if isinstance(self.inputs, Items):
             return f"<Split: {count(len(self), 'example')} of {type(self.inputs.dataset).__name__}>"
-        shapes = [
-            mapped(lambda one: tuple(one.shape[1:]), part) for part in (self.inputs, self.targets)
-        ]
-        return f"<Split: {count(len(self), 'example')}, inputs of shape {shapes[0]}, targets of shape {shapes[1]}>"
+        input_shape = mapped(_example_shape, self.inputs)
+        target_shape = mapped(_example_shape, self.targets)
+        return (
+            f"<Split: {count(len(self), 'example')}, inputs of shape {input_shape}, "
+            f"targets of shape {target_shape}>"
+        )
 
     @property
     def independent(self) -> int:
@@ -96,6 +99,10 @@ class Split:
         if isinstance(self.inputs, Items):
             return self.inputs.batch(self.index[positions])
         return rows(self.inputs, self.index[positions]), rows(self.targets, positions)
+
+
+def _example_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape[1:])
 
 
 @public
@@ -121,13 +128,12 @@ def whole(
     Raises:
         UserError: They hold no numbers, or have masked values.
     """
-    if not isinstance(inputs, Items):
-        inputs, targets = (
-            as_batch(inputs, "inputs"),
-            None if targets is None else as_batch(targets, "targets"),
-        )
-    every = torch.arange(len(inputs) if isinstance(inputs, Items) else size(inputs))
-    return Split(inputs, every, targets, subjects, spans)
+    if isinstance(inputs, Items):
+        return Split(inputs, torch.arange(len(inputs)), targets, subjects, spans)
+    inputs = as_batch(inputs, "inputs")
+    if targets is not None:
+        targets = as_batch(targets, "targets")
+    return Split(inputs, torch.arange(size(inputs)), targets, subjects, spans)
 
 
 @public
@@ -151,17 +157,18 @@ class ClientData:
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
-        for part in ("train", "validation", "test"):
-            if not isinstance(getattr(self, part), Split):
-                got = brief(getattr(self, part))
+        for part in SPLITS:
+            value = getattr(self, part)
+            if not isinstance(value, Split):
                 raise SettingError(
-                    f"ClientData.{part} must be a coterie.Split, such as coterie.whole(x, y), got {got}"
+                    f"ClientData.{part} must be a coterie.Split, such as coterie.whole(x, y), "
+                    f"got {brief(value)}"
                 )
 
     def __repr__(self) -> str:
         name = f" {printable(self.name)}" if self.name else ""
-        parts = (f"{len(getattr(self, part)):,} {part}" for part in ("train", "validation", "test"))
-        return f"<ClientData{name}: {', '.join(parts)} examples>"
+        sizes = (f"{len(getattr(self, part)):,} {part}" for part in SPLITS)
+        return f"<ClientData{name}: {', '.join(sizes)} examples>"
 
 
 @public
@@ -203,10 +210,10 @@ class Drift:
 
     def truth(self, round: int) -> Groups:
         """The true groups in a round."""
-        return as_groups(alike(self.concepts[self.step(round)]))
+        return as_groups(clients_of_concepts(self.concepts[self.step(round)]))
 
 
-def alike(concepts: Mapping[Client, int]) -> list[list[Client]]:
+def clients_of_concepts(concepts: Mapping[Client, int]) -> list[list[Client]]:
     """Return the clients of each concept, from client -> concept."""
     members: dict[int, list[Client]] = {}
     for client, concept in concepts.items():
@@ -269,27 +276,11 @@ class World:
     hints: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.clients, Mapping) or not all(
-            isinstance(data, ClientData) for data in self.clients.values()
-        ):
-            wrong: Any = self.clients
-            if isinstance(wrong, Mapping):
-                wrong = next(data for data in wrong.values() if not isinstance(data, ClientData))
-            raise SettingError(
-                f"World.clients must be a mapping from ids or names to coterie.ClientData, got {brief(wrong)}"
-            )
-        if not isinstance(self.attendance, Attendance):
-            raise SettingError(
-                f"World.attendance must be a coterie.Attendance, got {brief(self.attendance)}"
-            )
+        self._check_types_of_clients()
+        # From here on, clients have ids everywhere, also those that were given by name.
         self._take_names()
         self._take_ids()
-        for name, kind in (("training", Training), ("objective", Objective)):
-            if not isinstance(getattr(self, name), kind):
-                raise SettingError(
-                    f"World.{name} must be a coterie.{kind.__name__}, got {getattr(self, name)!r:.60}"
-                )
-        check_maker(self.model, "World.model")
+        self._check_types()
         if self.buffers is not None:
             object.__setattr__(self, "model", averaging(self.model, self.buffers))
             object.__setattr__(self, "buffers", None)
@@ -303,15 +294,47 @@ class World:
             raise ValueError("a world needs at least one client in its first round")
         self._check_drift()
         self._take_truth()
-        if (wrong := _unwritable(self.about)) is not None:
+        unwritable = _unwritable(self.about)
+        if unwritable is not None:
             raise SettingError(
-                f"World.about must have text, finite numbers, and lists of them by name, got {wrong:.60}"
+                "World.about must have text, finite numbers, and lists of them by name, "
+                f"got {unwritable:.60}"
             )
-        for client, data in (entry for step in self.steps for entry in step.items()):
-            if not isinstance(client, int) or isinstance(client, bool) or client < 0:
-                raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
-            if not len(data.train):
-                raise ValueError(f"client {self.name(client)} has no training data")
+        self._check_clients()
+
+    def _check_types_of_clients(self) -> None:
+        """Check the types of ``clients`` and ``attendance``, which the next steps read."""
+        wrong: list[Any] = [self.clients]
+        if isinstance(self.clients, Mapping):
+            wrong = [data for data in self.clients.values() if not isinstance(data, ClientData)]
+        if wrong:
+            raise SettingError(
+                "World.clients must be a mapping from ids or names to coterie.ClientData, "
+                f"got {brief(wrong[0])}"
+            )
+        if not isinstance(self.attendance, Attendance):
+            raise SettingError(
+                f"World.attendance must be a coterie.Attendance, got {brief(self.attendance)}"
+            )
+
+    def _check_types(self) -> None:
+        """Check the types of ``training``, ``objective`` and ``model``."""
+        for field_name, expected_type in (("training", Training), ("objective", Objective)):
+            value = getattr(self, field_name)
+            if not isinstance(value, expected_type):
+                raise SettingError(
+                    f"World.{field_name} must be a coterie.{expected_type.__name__}, got {value!r:.60}"
+                )
+        check_maker(self.model, "World.model")
+
+    def _check_clients(self) -> None:
+        """Check each client's id and training data, in every time step."""
+        for clients in self.steps:
+            for client, data in clients.items():
+                if not isinstance(client, int) or isinstance(client, bool) or client < 0:
+                    raise ValueError(f"a client id must be a non-negative integer, got {client!r}")
+                if not len(data.train):
+                    raise ValueError(f"client {self.name(client)} has no training data")
 
     def _check_drift(self) -> None:
         if self.drift is None:
@@ -325,24 +348,28 @@ class World:
         """Sort the true groups, give named clients in them their ids, and check that they have each client once."""
         if self.truth is None:
             return
-        known: Mapping[Any, Client] = self.ids
+        ids: Mapping[Any, Client] = self.ids
         try:
-            truth = [[known.get(client, client) for client in group] for group in self.truth]
-            members = Counter(client for group in truth for client in group)
+            truth = [[ids.get(client, client) for client in group] for group in self.truth]
+            groups_per_client = Counter(client for group in truth for client in group)
         except TypeError:
             raise SettingError(
-                f"World.truth must be groups of clients, such as [[0, 1], [2]], got {self.truth!r:.60}"
+                "World.truth must be groups of clients, such as [[0, 1], [2]], "
+                f"got {self.truth!r:.60}"
             ) from None
-        for client, times in members.items():
+        for client, group_count in groups_per_client.items():
             if client not in self.clients:
                 raise SettingError(f"World.truth has client {client!r:.60}, which does not exist")
-            if times > 1:
+            if group_count > 1:
                 raise SettingError(
-                    f"World.truth has client {self.name(client)} {times} times: true groups must not overlap"
+                    f"World.truth has client {self.name(client)} {group_count} times: true groups "
+                    "must not overlap"
                 )
-        if missing := set(self.clients) - set(members):
+        missing_clients = set(self.clients) - set(groups_per_client)
+        if missing_clients:
             raise SettingError(
-                f"World.truth lacks client {self.name(min(missing))}: every client must be in a true group"
+                f"World.truth lacks client {self.name(min(missing_clients))}: every client must be "
+                "in a true group"
             )
         object.__setattr__(self, "truth", as_groups(truth))
 
@@ -361,55 +388,60 @@ class World:
 
     def _take_names(self) -> None:
         """Give clients with names ids, and check the names."""
-        ids: Iterable[Any] = self.clients
-        if any(isinstance(key, np.integer) for key in ids):
-            keys = [int(key) if isinstance(key, np.integer) else key for key in ids]
+        given_keys: Iterable[Any] = self.clients
+        if any(isinstance(key, np.integer) for key in given_keys):
+            keys = [int(key) if isinstance(key, np.integer) else key for key in given_keys]
             object.__setattr__(self, "clients", dict(zip(keys, self.clients.values(), strict=True)))
-        if any(isinstance(client, str) for client in self.clients):
-            for key in self.clients:
-                check_name(str(key), "clients")
-            ids = {name: id for id, name in enumerate(self.clients)}
-            named = {
-                ids[name]: replace(data, name=str(name)) for name, data in self.clients.items()
-            }
-            object.__setattr__(self, "clients", named)
-            for field_name, value in by_names(
-                {name: getattr(self, name) for name in ABOUT_CLIENTS}, ids
-            ).items():
-                object.__setattr__(self, field_name, value)
+        if any(isinstance(key, str) for key in self.clients):
+            self._number_named_clients()
+        # The names may also have come with the clients' data.
         names = [data.name for data in self.clients.values() if data.name]
         if names and len(names) < len(self.clients):
             raise SettingError(
-                f"either all clients have a name or none, and {len(names)} of {len(self.clients)} have one"
+                f"either all clients have a name or none, and {len(names)} of "
+                f"{len(self.clients)} have one"
             )
         for name in names:
             check_name(name, "clients")
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise SettingError(f"two clients have the name {twice!r}; names must differ")
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise SettingError(f"two clients have the name {repeated!r}; names must differ")
         check_unlike(names, "clients")
+
+    def _number_named_clients(self) -> None:
+        """Give the ids 0, 1, ... to clients whose keys are names, in their order."""
+        named_clients: dict[Client, ClientData] = {}
+        for client, (key, data) in enumerate(self.clients.items()):
+            check_name(str(key), "clients")
+            named_clients[client] = replace(data, name=str(key))
+        about_clients = {field_name: getattr(self, field_name) for field_name in ABOUT_CLIENTS}
+        about_clients = by_names(about_clients, self.clients)
+        object.__setattr__(self, "clients", named_clients)
+        for field_name, value in about_clients.items():
+            object.__setattr__(self, field_name, value)
 
     def _take_ids(self) -> None:
         """Give named clients in the attendance and the attacks their ids, and check that each of them exists."""
-        known = self.ids
+        attendance = self.attendance
+        joins = self._by_id(attendance.joins, "World.attendance")
+        away = self._by_id(attendance.away, "World.attendance")
+        object.__setattr__(self, "attendance", replace(attendance, joins=joins, away=away))
+        object.__setattr__(self, "attacks", self._by_id(self.attacks, "World.attacks"))
 
-        def by_id(given: Mapping[Any, Any], where: str) -> dict[Client, Any]:
-            found: dict[Client, Any] = {}
-            for client, value in given.items():
-                id = id_of(where, client, known) if isinstance(client, str) else client
-                if id not in self.clients:
-                    raise SettingError(f"{where} has client {client!r}, which does not exist")
-                if id in found:
-                    raise SettingError(
-                        f"{where} has client {self.name(id)} twice, by its name and by its id"
-                    )
-                found[id] = value
-            return found
-
-        here = self.attendance
-        joins, away = by_id(here.joins, "World.attendance"), by_id(here.away, "World.attendance")
-        object.__setattr__(self, "attendance", replace(here, joins=joins, away=away))
-        object.__setattr__(self, "attacks", by_id(self.attacks, "World.attacks"))
+    def _by_id(self, table: Mapping[Any, Any], owner: str) -> dict[Client, Any]:
+        """A table of clients by name or id, by id alone; ``owner`` is what messages call it."""
+        ids = self.ids
+        values: dict[Client, Any] = {}
+        for name_or_id, value in table.items():
+            client = id_of(owner, name_or_id, ids) if isinstance(name_or_id, str) else name_or_id
+            if client not in self.clients:
+                raise SettingError(f"{owner} has client {name_or_id!r}, which does not exist")
+            if client in values:
+                raise SettingError(
+                    f"{owner} has client {self.name(client)} twice, by its name and by its id"
+                )
+            values[client] = value
+        return values
 
     @property
     def client_names(self) -> dict[Client, str]:
@@ -426,30 +458,35 @@ class World:
         return self.clients[client].name or str(client)
 
     def __repr__(self) -> str:
-        examples = [
-            sum(len(getattr(data, part)) for data in self.clients.values())
-            for part in ("train", "validation", "test")
-        ]
-        sizes = "{:,} train, {:,} validation and {:,} test examples".format(*examples)
-        truth = "" if self.truth is None else f"; {count(len(self.truth), 'true group')}"
+        examples_of = {
+            part: sum(len(getattr(data, part)) for data in self.clients.values()) for part in SPLITS
+        }
+        sizes = (
+            f"{examples_of['train']:,} train, {examples_of['validation']:,} validation and "
+            f"{examples_of['test']:,} test examples"
+        )
+        truth = ""
         if self.drift is not None:
-            truth = f"; {count(len(self.drift.data), 'time step')} of {count(self.drift.period, 'round')}"
+            time_steps = count(len(self.drift.data), "time step")
+            truth = f"; {time_steps} of {count(self.drift.period, 'round')}"
+        elif self.truth is not None:
+            truth = f"; {count(len(self.truth), 'true group')}"
         names = some([self.name(client) for client in self.clients])
-        return f"<World of {count(len(self.clients), 'client')}: {names}; {sizes}; metric {self.objective.main}{truth}>"
+        clients = count(len(self.clients), "client")
+        return f"<World of {clients}: {names}; {sizes}; metric {self.objective.main}{truth}>"
 
     def _repr_html_(self) -> str:
-        group = {
-            client: number for number, members in enumerate(self.truth or ()) for client in members
-        }
-        shown = [
-            {
-                "client": self.name(client),
-                **{part: len(getattr(data, part)) for part in ("train", "validation", "test")},
-                **({"true group": group.get(client)} if group else {}),
-            }
-            for client, data in self.clients.items()
-        ]
-        return table(repr(self)[1:-1], shown)
+        group_of: dict[Client, int] = {}
+        for number, members in enumerate(self.truth or ()):
+            group_of |= dict.fromkeys(members, number)
+        table_rows = []
+        for client, data in self.clients.items():
+            row: dict[str, Any] = {"client": self.name(client)}
+            row |= {part: len(getattr(data, part)) for part in SPLITS}
+            if group_of:
+                row["true group"] = group_of.get(client)
+            table_rows.append(row)
+        return table(repr(self)[1:-1], table_rows)
 
 
 ABOUT_CLIENTS = ("attendance", "attacks", "truth")
@@ -466,61 +503,70 @@ def by_names(fields: Mapping[str, Any], names: Iterable[Any]) -> dict[str, Any]:
     Returns:
         The fields, in which such a number is a text.
     """
-    names = [str(name) for name in names]
-    if not all(isinstance(name, int) for name in labels(dict(enumerate(names))).values()):
+    labels_of_clients = labels(dict(enumerate(map(str, names))))
+    if not all(isinstance(label, int) for label in labels_of_clients.values()):
         return dict(fields)
-
-    def name(client: Any) -> Any:
-        return (
-            str(client)
-            if isinstance(client, int | np.integer) and not isinstance(client, bool)
-            else client
+    renamed = dict(fields)
+    attendance = fields.get("attendance")
+    if isinstance(attendance, Attendance):
+        renamed["attendance"] = replace(
+            attendance, joins=_by_name(attendance.joins), away=_by_name(attendance.away)
         )
-
-    found = dict(fields)
-    if isinstance(here := fields.get("attendance"), Attendance):
-        joins = {name(client): round for client, round in here.joins.items()}
-        away = {name(client): spells for client, spells in here.away.items()}
-        found["attendance"] = replace(here, joins=joins, away=away)
-    if isinstance(attacks := fields.get("attacks"), Mapping):
-        found["attacks"] = {name(client): attack for client, attack in attacks.items()}
-    if isinstance(truth := fields.get("truth"), list | tuple):
-        found["truth"] = [
-            [name(client) for client in group] if isinstance(group, list | tuple) else group
+    attacks = fields.get("attacks")
+    if isinstance(attacks, Mapping):
+        renamed["attacks"] = _by_name(attacks)
+    truth = fields.get("truth")
+    if isinstance(truth, list | tuple):
+        renamed["truth"] = [
+            list(map(_as_name, group)) if isinstance(group, list | tuple) else group
             for group in truth
         ]
-    return found
+    return renamed
+
+
+def _by_name(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {_as_name(client): value for client, value in values.items()}
+
+
+def _as_name(client: Any) -> Any:
+    """A whole number as text; anything else as it is."""
+    is_number = isinstance(client, int | np.integer) and not isinstance(client, bool)
+    return str(client) if is_number else client
 
 
 def _unwritable(value: Any) -> str | None:
     """The first value among facts that a record cannot hold, in words; None if there is none."""
     if isinstance(value, Mapping):
-        keys = [repr(key) for key in value if not isinstance(key, str)]
-        return next(iter([*keys, *filter(None, map(_unwritable, value.values()))]), None)
-    if isinstance(value, list | tuple):
-        return next(filter(None, map(_unwritable, value)), None)
-    fine = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-    return None if fine else repr(value)
+        for key in value:
+            if not isinstance(key, str):
+                return repr(key)
+    if isinstance(value, Mapping | list | tuple):
+        for inner_value in value.values() if isinstance(value, Mapping) else value:
+            unwritable = _unwritable(inner_value)
+            if unwritable is not None:
+                return unwritable
+        return None
+    is_writable = isinstance(value, str | int) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
+    return None if is_writable else repr(value)
 
 
-def check_name(name: str, where: str) -> None:
+def check_name(name: str, owner: str) -> None:
     """Check the name of a client or a class, which records and reports show.
 
     Args:
         name: The name.
-        where: Where it stands, for the message.
+        owner: Where it stands, for the message.
 
     Raises:
         SettingError: The name is long or empty, or has characters that no file can hold.
     """
-    if (
-        len(name) > LONGEST_NAME
-        or not name.strip()
-        or any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name)
-    ):
-        got = f"got {name[:LONGEST_NAME]!r}"
+    has_control_character = any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in name)
+    if len(name) > LONGEST_NAME or not name.strip() or has_control_character:
         raise SettingError(
-            f"{where}: names must have at most {LONGEST_NAME} characters and no control characters, {got}"
+            f"{owner}: names must have at most {LONGEST_NAME} characters and no control "
+            f"characters, got {name[:LONGEST_NAME]!r}"
         )
 
 
@@ -553,17 +599,22 @@ def _with_flipped_labels(
     world: World, clients: Mapping[Client, ClientData], flipping: Collection[Client]
 ) -> dict[Client, ClientData]:
     """All clients of a time step; adversaries flip the labels that they train and validate on."""
-    about = described(world.model)
-    if about is None or any(data.train.targets.ndim > 1 for data in clients.values()):
+    model_description = described(world.model)
+    has_other_targets = any(data.train.targets.ndim > 1 for data in clients.values())
+    if model_description is None or has_other_targets:
         raise SettingError(
             "Scenario.attack label-flip needs one class label per example, and these clients have "
             "other targets"
         )
+    class_count = model_description["classes"]
     result = dict(clients)
     for client in flipping:
         data = clients[client]
-        train = replace(data.train, targets=flipped(data.train.targets, about["classes"]))
-        labels = flipped(data.validation.targets, about["classes"])
-        validation = replace(data.validation, targets=labels)
-        result[client] = replace(data, train=train, validation=validation)
+        train_labels = flipped(data.train.targets, class_count)
+        validation_labels = flipped(data.validation.targets, class_count)
+        result[client] = replace(
+            data,
+            train=replace(data.train, targets=train_labels),
+            validation=replace(data.validation, targets=validation_labels),
+        )
     return result

@@ -70,7 +70,7 @@ def admit_new(
     new = tuple(
         client
         for client in sorted(roster.clients)
-        if client not in members and roster.attendance.there(client, number)
+        if client not in members and roster.attendance.is_present(client, number)
     )
     if not new or not isinstance(method, Admits):
         return position, ()
@@ -83,7 +83,7 @@ def admit_new(
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
     """Members that are present in the next round."""
-    return tuple(c for c in position.members if attendance.there(c, position.round + 1))
+    return tuple(c for c in position.members if attendance.is_present(c, position.round + 1))
 
 
 def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> Plan:
