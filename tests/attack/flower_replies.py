@@ -109,7 +109,7 @@ def a_reply(message: Any, wire: Any, client: int, scale: float = 0.05) -> Any:
             [("", i) for i in range(count)],
             draw.exponential(1.0, (1, 8)) + 0.1 * draw.random((count, 8)),
         )
-        metrics |= messages.held_metrics(held)
+        metrics |= messages.held_out_metrics(held)
     return RecordDict({**records, "metrics": MetricRecord(metrics), **told})
 
 

@@ -326,7 +326,7 @@ def test_the_methods_named_to_them_are_those_that_they_can_do() -> None:
         except SettingError:
             continue
         able.append(name)
-    assert set(able) == set(messages.ABLE)
+    assert set(able) == set(messages.METHODS_FOR_ANY_APP)
 
 
 # -- faults
@@ -595,7 +595,7 @@ def test_a_run_config_has_every_setting() -> None:
     )
     terms = MethodStrategy.from_config(config, mlp, patience=4).settings
     assert terms.method == METHODS["hcct"](personal=1)
-    assert (terms.training.lr, terms.boundary, terms.names["accuracy"]) == (
+    assert (terms.training.lr, terms.boundary, terms.metric_names["accuracy"]) == (
         0.3,
         Boundary(clip=2.0),
         ("hits", "share"),

@@ -728,17 +728,19 @@ HONEST = HeldOutLosses.of([("", 0), ("", 1)], np.array([[1.0, 2.0, 0.5], [1.0, 4
 
 
 def told_held(**changes: Any) -> MetricRecord:
-    return MetricRecord({**messages.held_metrics(HONEST), **changes})
+    return MetricRecord({**messages.held_out_metrics(HONEST), **changes})
 
 
 def test_held_out_losses_are_read_as_they_were_reported() -> None:
-    found = messages.held_of(told_held(), HONEST.models, 10)
+    found = messages.held_out_losses_of(told_held(), HONEST.models, 10)
     assert (found.models, found.count) == (HONEST.models, HONEST.count)
     assert np.array_equal(found.sums, HONEST.sums)
     assert np.array_equal(found.products, HONEST.products)
     nothing = HeldOutLosses.of([("", 0)], np.zeros((1, 0)))
     assert (
-        messages.held_of(MetricRecord(messages.held_metrics(nothing)), nothing.models, 10).count
+        messages.held_out_losses_of(
+            MetricRecord(messages.held_out_metrics(nothing)), nothing.models, 10
+        ).count
         == 0
     )
 
@@ -753,7 +755,9 @@ def test_losses_that_are_possible_are_taken(losses: str) -> None:
                 "random": draw.exponential(2.0, (1, count)) + 1e-6 * draw.normal(size=(m, count)),
             }[losses]  # fmt: skip
             held = HeldOutLosses.of([("", i) for i in range(m)], rows)
-            messages.held_of(MetricRecord(messages.held_metrics(held)), held.models, 1000)
+            messages.held_out_losses_of(
+                MetricRecord(messages.held_out_metrics(held)), held.models, 1000
+            )
 
 
 @pytest.mark.parametrize(
@@ -786,10 +790,10 @@ def test_held_out_losses_that_are_not_possible_are_refused(
     changes: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(Unfit, match=says):
-        messages.held_of(told_held(**changes), HONEST.models, 10)
+        messages.held_out_losses_of(told_held(**changes), HONEST.models, 10)
     for name in changes:
         with pytest.raises(Unfit):
-            messages.held_of(
+            messages.held_out_losses_of(
                 MetricRecord({n: v for n, v in told_held().items() if n != name}), HONEST.models, 10
             )
 

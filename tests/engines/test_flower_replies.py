@@ -510,8 +510,8 @@ def test_a_resumed_run_does_not_take_the_secret_of_the_first_client_to_answer() 
 def test_words_of_clients_are_one_printable_line(words: str) -> None:
     said = messages.brief(words)
     assert said.isprintable()
-    assert len(said) <= messages.LONGEST
-    if words.isprintable() and len(words) < messages.LONGEST:
+    assert len(said) <= messages.MAX_TEXT_LENGTH
+    if words.isprintable() and len(words) < messages.MAX_TEXT_LENGTH:
         assert said == " ".join(words.split())
 
 
@@ -522,7 +522,7 @@ def test_a_failure_says_nothing_to_a_terminal() -> None:
     )
     assert done.refused[0].startswith("its app failed: [2J ]0;mine oops xxx")
     assert done.refused[0].isprintable()
-    assert len(done.refused[0]) == messages.LONGEST
+    assert len(done.refused[0]) == messages.MAX_TEXT_LENGTH
 
 
 # -- a claimed clip

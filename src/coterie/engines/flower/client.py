@@ -293,7 +293,7 @@ def trained(
     """
     orders = messages.orders_of(content)
     if isinstance(learner, FunctionLearner):
-        learner.config = messages.told(content)
+        learner.config = messages.app_config(content)
     for name, before in orders[0].ended.items():
         forget(context, orders[0], name, before)
     examples, first = len(me.data.train), 0
@@ -322,7 +322,7 @@ def trained(
             held[order.part] = {order.client: result.held_losses}
         stored.append((memory, result))
     if held:
-        metrics |= messages.held_metrics(held_losses(held)[orders[0].client])
+        metrics |= messages.held_out_metrics(held_losses(held)[orders[0].client])
     for memory, result in stored:  # only if all tasks are done
         memory.store(orders[0].exchange, result)
     return RecordDict({**records, METRICS: MetricRecord(metrics)})

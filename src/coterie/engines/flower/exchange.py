@@ -177,7 +177,7 @@ class GridExchanges:
             trains_by_function = client in self.nodes.function_clients
             if client in self.nodes.coterie_clients and not trains_by_function:
                 continue
-            reason = messages.sentence(
+            reason = messages.why_not(
                 self.settings.method.name,
                 messages.tasks_of(plan, client),
                 client,

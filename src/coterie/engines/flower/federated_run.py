@@ -23,7 +23,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.flower import messages
 from coterie.engines.flower.exchange import GridExchanges
 from coterie.engines.flower.federation import FederationSettings
-from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST
+from coterie.engines.flower.messages import ARRAYS, CONFIG, FIRST_MODEL
 from coterie.engines.flower.nodes import (
     Messenger,
     NodeMemory,
@@ -197,7 +197,7 @@ class FederatedRun:
         """A first model, drawn and sealed by clients: all clients obtain the same one, but the server cannot."""
         if model_number in self.sealed_models:
             return self.sealed_models[model_number]
-        config = ConfigRecord({FIRST: model_number, "seed": self.settings.seed})
+        config = ConfigRecord({FIRST_MODEL: model_number, "seed": self.settings.seed})
         witnesses = sorted(self.nodes.update())[:MAX_WITNESSES]
         requests = [
             Message(

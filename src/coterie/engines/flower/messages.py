@@ -52,7 +52,9 @@ from coterie.pooling import SIGN, ErrorSums, parted, sound
 from coterie.settings import SettingError
 from coterie.training import Order as Order
 
-ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+ARRAYS = "arrays"
+CONFIG = "config"
+METRICS = "metrics"
 UPDATE = "update"
 """Record of a reply with the trained model minus the offered one; ``arrays`` contains the trained
 model itself."""
@@ -101,22 +103,24 @@ PERSONAL = "personal"
 """Key of the metrics: 1 if a client has stored the personal model of a task, 0 if this model or the
 update is not finite."""
 
-COUNT, SUMS, PRODUCTS = "held-out", "held-out-sums", "held-out-products"
+HELD_OUT_COUNT = "held-out"
+HELD_OUT_SUMS = "held-out-sums"
+HELD_OUT_PRODUCTS = "held-out-products"
 """Keys of the metrics for held-out losses: the number of examples, the sums of each model's losses,
 and the sums of products of two models' losses: row after row of the upper triangle of
 :attr:`~coterie.core.HeldOutLosses.products`."""
 
-FIRST = "first"
+FIRST_MODEL = "first"
 """Key of the config in a message that asks a boundary's mod for the i-th first model, sealed."""
 
 
-LONGEST = 300
+MAX_TEXT_LENGTH = 300
 """Most characters of a text from a client that are recorded."""
 
-ROUNDED = 1e-9
+MAX_ROUNDING_ERROR = 1e-9
 """Greatest relative error, by rounding, of sums of losses."""
 
-LARGEST = float(np.finfo(np.float32).max)
+MAX_MEASURED = float(np.finfo(np.float32).max)
 """The largest possible loss or metric: clients train and test in single precision."""
 
 
@@ -126,10 +130,12 @@ class Unfit(ValueError):
 
 def order_to_json(order: Order) -> dict[str, Any]:
     """Return an order as a value for JSON. A client divides it into halves itself."""
-    values = {f.name: getattr(order, f.name) for f in fields(order)}
-    del values["half"], values["beside_halves"]
+    values = {entry.name: getattr(order, entry.name) for entry in fields(order)}
+    del values["half"]
+    del values["beside_halves"]
     task = asdict(replace(order.task, private=PrivateTask()))
-    task["training"] = None  # the order's settings have the changes of the task
+    # The order's settings have the changes of the task.
+    task["training"] = None
     question = order.task.private.question
     task["private"] = {
         "question": None if question is None else flower_sums().question_to_json(question),
@@ -181,20 +187,20 @@ def order_from_json(values: Any) -> Order:
     )
 
 
-def _task(found: Mapping[str, Any]) -> Task:
+def _task(entries: Mapping[str, Any]) -> Task:
     """Read a task from JSON. Raises :class:`ValueError` or :class:`TypeError` if a value is not allowed."""
+    # JSON has lists where a task has tuples.
     values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
+        name: tuple(value) if isinstance(value, list) else value for name, value in entries.items()
     }
-    own, private = values["personal"], values["private"]
-    values["holdout"] = Holdout(
-        share=values["holdout"]["share"], report_losses=values["holdout"]["report_losses"]
-    )
-    values["stages"] = tuple(_stage(stage) for stage in values["stages"])
-    values["personal"] = (
-        None if own is None else _personal(Personal(**{**own, "layers": tuple(own["layers"])}))
-    )
+    holdout = values["holdout"]
+    personal = values["personal"]
+    private = values["private"]
     question = private["question"]
+    values["holdout"] = Holdout(share=holdout["share"], report_losses=holdout["report_losses"])
+    values["stages"] = tuple(_stage(stage) for stage in values["stages"])
+    if personal is not None:
+        values["personal"] = _personal(personal)
     values["private"] = PrivateTask(
         question=None if question is None else flower_sums().question_from_json(question),
         sends_update=bool(private["sends_update"]),
@@ -202,45 +208,54 @@ def _task(found: Mapping[str, Any]) -> Task:
     return Task(**values)
 
 
-def _stage(found: Mapping[str, Any]) -> Stage:
-    stage = Stage(layers=tuple(found["layers"]), epochs=found["epochs"])
-    if not all(isinstance(layer, str) for layer in stage.layers) or not (
-        stage.epochs is None or _count(stage.epochs)
-    ):
+def _stage(entries: Mapping[str, Any]) -> Stage:
+    stage = Stage(layers=tuple(entries["layers"]), epochs=entries["epochs"])
+    valid_epochs = stage.epochs is None or _is_count(stage.epochs)
+    if not valid_epochs or not _are_texts(stage.layers):
         raise ValueError(f"Stage needs names of layers and a number of epochs, got {stage}")
     return stage
 
 
-def _personal(own: Personal) -> Personal:
-    right = (
-        (own.epochs is None or _count(own.epochs)) and _real(own.pull) and 0 <= own.pull <= LARGEST
+def _personal(entries: Mapping[str, Any]) -> Personal:
+    personal = Personal(**{**entries, "layers": tuple(entries["layers"])})
+    valid = (
+        (personal.epochs is None or _is_count(personal.epochs))
+        and _is_number(personal.pull)
+        and 0 <= personal.pull <= MAX_MEASURED
+        and (personal.mixture is None or _is_number(personal.mixture))
+        and type(personal.adapt) is bool
+        and _are_texts(personal.layers)
     )
-    right = right and (own.mixture is None or _real(own.mixture)) and type(own.adapt) is bool
-    if not right or not all(isinstance(layer, str) for layer in own.layers):
+    if not valid:
         raise ValueError(
-            f"Personal needs numbers >= 0, a truth value as adapt and names of layers, got {own}"
+            f"Personal needs numbers >= 0, a truth value as adapt and names of layers, got {personal}"
         )
-    return own
+    return personal
 
 
-def _neighbours(found: Mapping[str, Any] | None) -> Neighbours | None:
-    if found is None:
+def _neighbours(entries: Mapping[str, Any] | None) -> Neighbours | None:
+    if entries is None:
         return None
-    near = Neighbours(**{**found, "weights": tuple(found["weights"])})
-    real = _count(near.k) and all(map(_real, (near.scale, near.holdout, *near.weights)))
-    if not real or not isinstance(near.layer, str):
+    neighbours = Neighbours(**{**entries, "weights": tuple(entries["weights"])})
+    numbers = (neighbours.scale, neighbours.holdout, *neighbours.weights)
+    valid_numbers = _is_count(neighbours.k) and all(map(_is_number, numbers))
+    if not valid_numbers or not isinstance(neighbours.layer, str):
         raise ValueError(
-            f"Neighbours needs a layer's name, a whole number k, and numbers, got {near}"
+            f"Neighbours needs a layer's name, a whole number k, and numbers, got {neighbours}"
         )
-    return near
+    return neighbours
 
 
-def _real(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _count(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def name_of(i: int) -> str:
@@ -273,42 +288,51 @@ class OtherTensors:
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> OtherTensors:
         """Return those parts of a net's state dict."""
-        whole = module.state_dict(
-            keep_vars=True
-        )  # the parameters themselves: tied ones are the same object
-        first = {id(whole[piece.name]): piece.name for piece in layout.pieces}
-        more = {name: tensor for name, tensor in whole.items() if first.get(id(tensor)) != name}
-        tied = {name: first[id(tensor)] for name, tensor in more.items() if id(tensor) in first}
-        return cls(
-            {
-                name: tensor.detach().clone().contiguous()
-                for name, tensor in more.items()
-                if name not in tied
-            },
-            tied,
-        )
+        # The parameters themselves: tied ones are the same object.
+        state_dict = module.state_dict(keep_vars=True)
+        name_in_row = {id(state_dict[piece.name]): piece.name for piece in layout.pieces}
+        others = {}
+        tied = {}
+        for name, tensor in state_dict.items():
+            first_name = name_in_row.get(id(tensor))
+            if first_name is None:
+                others[name] = tensor.detach().clone().contiguous()
+            elif first_name != name:
+                tied[name] = first_name
+        return cls(others, tied)
 
 
 def packed(
-    row: Tensor, layout: Layout, rest: OtherTensors | None = None, without: Tensor | None = None
+    row: Tensor,
+    layout: Layout,
+    other_tensors: OtherTensors | None = None,
+    without: Tensor | None = None,
 ) -> ArrayRecord:
     """Convert a row to arrays.
 
     Args:
         row: The row ``(d,)``.
         layout: The layout of the model's parameters.
-        rest: The other parts of the state dict. With them the result is a complete state dict.
+        other_tensors: The other parts of the state dict. With them the result is a complete state
+            dict.
         without: Mask ``(d,)`` of columns to leave out; a tensor is left out if all its columns are.
 
     Returns:
         The record.
     """
-    there = [
-        p.name for p in layout.pieces if without is None or not without[p.start : p.stop].all()
-    ]
-    tensors, rest = layout.state_dict(row.detach().cpu()), rest or OtherTensors()
-    tied = {name: tensors[first] for name, first in rest.tied.items() if first in there}
-    return ArrayRecord({**{name: tensors[name] for name in there}, **tied, **rest.others})
+    state_dict = layout.state_dict(row.detach().cpu())
+    tensors = {}
+    for piece in layout.pieces:
+        if without is None or not without[piece.start : piece.stop].all():
+            tensors[piece.name] = state_dict[piece.name]
+    if other_tensors is None:
+        return ArrayRecord(tensors)
+    tied = {
+        name: state_dict[first_name]
+        for name, first_name in other_tensors.tied.items()
+        if first_name in tensors
+    }
+    return ArrayRecord({**tensors, **tied, **other_tensors.others})
 
 
 def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Tensor:
@@ -330,12 +354,10 @@ def unpacked(record: Any, layout: Layout, may_lack: Tensor | None = None) -> Ten
     for piece in layout.pieces:
         if piece.name in record:
             values = array_of(record, piece.name, piece.shape)
-            with np.errstate(
-                over="ignore"
-            ):  # a value too large for single precision becomes infinite and is refused later
-                row[piece.start : piece.stop] = torch.from_numpy(
-                    values.astype(np.float32).reshape(-1)
-                )
+            # A value too large for single precision becomes infinite and is refused later.
+            with np.errstate(over="ignore"):
+                single_precision = values.astype(np.float32).reshape(-1)
+            row[piece.start : piece.stop] = torch.from_numpy(single_precision)
         elif may_lack is None or not may_lack[piece.start : piece.stop].all():
             raise Unfit(f"its arrays lack {piece.name!r}; they are from another model")
     return row
@@ -360,43 +382,44 @@ def array_of(record: Any, name: str, shape: tuple[int, ...] | None = None) -> np
         Unfit: The array cannot be read, or has another shape or type.
     """
     try:
-        data = bytes(record[name].data)
-        found, order, dtype, start = _header(data)
-    except Exception as error:  # a malformed header can make NumPy raise any error
+        file_bytes = bytes(record[name].data)
+        stated_shape, order, dtype, start = _header(file_bytes)
+    except Exception as error:
+        # A malformed header can make NumPy raise any error.
         raise Unfit(f"its array {name!r} cannot be read: {type(error).__name__} {error}") from None
-    if shape is not None and found != shape:
-        raise Unfit(f"its array {name!r} has shape {found} where the model has {shape}")
+    if shape is not None and stated_shape != shape:
+        raise Unfit(f"its array {name!r} has shape {stated_shape} where the model has {shape}")
     if shape is not None and dtype.kind != "f":
         raise Unfit(f"its array {name!r} is of {dtype}, not of floating-point numbers")
-    held = len(data) - start
+    number_bytes = len(file_bytes) - start
     if (
         dtype.kind not in "fiu"
-        or min(found, default=0) < 0
-        or math.prod(found) * dtype.itemsize != held
+        or min(stated_shape, default=0) < 0
+        or math.prod(stated_shape) * dtype.itemsize != number_bytes
     ):
-        raise Unfit(f"its array {name!r} cannot be read: {found} of {dtype} in {held} bytes")
+        raise Unfit(
+            f"its array {name!r} cannot be read: {stated_shape} of {dtype} in {number_bytes} bytes"
+        )
     try:
-        values = np.frombuffer(data, dtype, offset=start).reshape(found, order=order)
-    except ValueError as error:  # more dimensions than NumPy allows
+        values = np.frombuffer(file_bytes, dtype, offset=start).reshape(stated_shape, order=order)
+    except ValueError as error:
+        # It has more dimensions than NumPy allows.
         raise Unfit(f"its array {name!r} cannot be read: {error}") from None
     return values.astype(dtype.newbyteorder("="))
 
 
-def _header(data: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
+def _header(file_bytes: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
     """Shape, order and type in the header of an ``.npy`` file, and the position of its numbers."""
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    stream = io.BytesIO(file_bytes)
+    read_header = np.lib.format.read_array_header_2_0
+    if np.lib.format.read_magic(stream) == (1, 0):
+        read_header = np.lib.format.read_array_header_1_0
+    # An unknown sender's header must not print warnings on this terminal.
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "error"
-        )  # an unknown sender's header must not print warnings on this terminal
-        shape, fortran, dtype = read(stream)
-    return tuple(int(size) for size in shape), "F" if fortran else "C", dtype, stream.tell()
+        warnings.simplefilter("error")
+        shape, is_fortran_order, dtype = read_header(stream)
+    order: Literal["C", "F"] = "F" if is_fortran_order else "C"
+    return tuple(int(size) for size in shape), order, dtype, stream.tell()
 
 
 def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -405,7 +428,7 @@ def only(records: Mapping[str, Any], name: str, kind: str) -> Any:
     Args:
         records: The records.
         name: The name.
-        kind: RequestKind of the records, for the error.
+        kind: Kind of the records, for the error.
 
     Returns:
         The record.
@@ -431,7 +454,9 @@ def number(metrics: MetricRecord, names: Iterable[str]) -> float:
         The number; NaN if no name is found, or if a client cannot have measured this value.
     """
     value = next((metrics[name] for name in names if name in metrics), math.nan)
-    return float(value) if isinstance(value, (int, float)) and abs(value) <= LARGEST else math.nan
+    if not isinstance(value, (int, float)) or not abs(value) <= MAX_MEASURED:
+        return math.nan
+    return float(value)
 
 
 def error_sums(metrics: MetricRecord, names: Iterable[str]) -> ErrorSums:
@@ -445,14 +470,16 @@ def error_sums(metrics: MetricRecord, names: Iterable[str]) -> ErrorSums:
         The sums; empty if the client sent none, or none of the form and size that a client can have
         measured.
     """
-    name = next((name for name in names if name in metrics), "")
-    given: dict[str, float] = {}
-    for key, value in metrics.items() if name else ():
-        if key.startswith(f"{name}{SIGN}"):
-            if not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+    metric = next((name for name in names if name in metrics), "")
+    if not metric:
+        return {}
+    stated_sums: dict[str, float] = {}
+    for key, value in metrics.items():
+        if key.startswith(f"{metric}{SIGN}"):
+            if not isinstance(value, (int, float)) or not abs(value) <= MAX_MEASURED:
                 return {}
-            given[key] = float(value)
-    sums = parted(given)[1].get(name, {})
+            stated_sums[key] = float(value)
+    sums = parted(stated_sums)[1].get(metric, {})
     return sums if sound(sums) else {}
 
 
@@ -470,19 +497,19 @@ def numbers(metrics: MetricRecord, name: str) -> tuple[float, ...]:
         Unfit: The values are not numbers.
     """
     value = metrics.get(name, [])
-    found = tuple(value if isinstance(value, list) else [value])
-    if not all(isinstance(each, (int, float)) for each in found):
+    values = tuple(value if isinstance(value, list) else [value])
+    if not all(isinstance(entry, (int, float)) for entry in values):
         raise Unfit(f"its {name} are not numbers")
-    return found
+    return values
 
 
-def count_of(metrics: MetricRecord, name: str, what: str, least: int = 1) -> int:
+def count_of(metrics: MetricRecord, name: str, meaning: str, least: int = 1) -> int:
     """Return the number of things that a metric states.
 
     Args:
         metrics: The metrics of a reply, possibly from an unknown sender.
         name: The name of the metric.
-        what: What it counts, for the error.
+        meaning: What it counts, for the error.
         least: The smallest number.
 
     Returns:
@@ -492,28 +519,35 @@ def count_of(metrics: MetricRecord, name: str, what: str, least: int = 1) -> int
         Unfit: The metric is missing, is not a whole number, or is too small.
     """
     if name not in metrics:
-        raise Unfit(f"its reply has no {what} ({name})")
+        raise Unfit(f"its reply has no {meaning} ({name})")
     count = whole(metrics[name])
     if count is None or count < least:
+        stated = brief(metrics[name])[:40]
         raise Unfit(
-            f"its {what} ({name}) must be a whole number from {least} to 2^63 - 1, got {brief(metrics[name])[:40]}"
+            f"its {meaning} ({name}) must be a whole number from {least} to 2^63 - 1, got {stated}"
         )
     return count
 
 
-def held_metrics(held: HeldOutLosses) -> dict[str, Any]:
+def held_out_metrics(losses: HeldOutLosses) -> dict[str, Any]:
     """Return the metrics that state a client's held-out losses."""
-    upper = held.products[np.triu_indices(len(held.sums))]
-    return {COUNT: held.count, SUMS: held.sums.tolist(), PRODUCTS: upper.tolist()}
+    upper_triangle = losses.products[np.triu_indices(len(losses.sums))]
+    return {
+        HELD_OUT_COUNT: losses.count,
+        HELD_OUT_SUMS: losses.sums.tolist(),
+        HELD_OUT_PRODUCTS: upper_triangle.tolist(),
+    }
 
 
-def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> HeldOutLosses:
+def held_out_losses_of(
+    metrics: MetricRecord, models: Sequence[Candidate], most_examples: int
+) -> HeldOutLosses:
     """Read a client's held-out losses.
 
     Args:
         metrics: The metrics of its reply, possibly from an unknown sender.
         models: The models of which it reports losses.
-        most: Greatest number of examples.
+        most_examples: Greatest number of examples.
 
     Returns:
         The sums.
@@ -522,34 +556,37 @@ def held_of(metrics: MetricRecord, models: Sequence[Candidate], most: int) -> He
         Unfit: The numbers are missing, not finite or too large, or no losses have such sums and
             products.
     """
-    m = len(models)
-    sums, upper = (np.array(numbers(metrics, name), dtype=np.float64) for name in (SUMS, PRODUCTS))
-    if len(sums) != m or len(upper) != m * (m + 1) // 2:
+    model_count = len(models)
+    sums = np.array(numbers(metrics, HELD_OUT_SUMS), dtype=np.float64)
+    upper_triangle = np.array(numbers(metrics, HELD_OUT_PRODUCTS), dtype=np.float64)
+    if len(sums) != model_count or len(upper_triangle) != model_count * (model_count + 1) // 2:
         raise Unfit(
-            f"its held-out losses are {len(sums)} sums and {len(upper)} products for {m} models"
+            f"its held-out losses are {len(sums)} sums and {len(upper_triangle)} products for {model_count} models"
         )
-    count = count_of(metrics, COUNT, "number of held-out examples", least=0)
-    if count > most:
+    count = count_of(metrics, HELD_OUT_COUNT, "number of held-out examples", least=0)
+    if count > most_examples:
         raise Unfit(
-            f"it claims {count:,} held-out examples, more than {most:,} (robust.most_examples)"
+            f"it claims {count:,} held-out examples, more than {most_examples:,} (robust.most_examples)"
         )
-    products = np.zeros((m, m))
-    products[np.triu_indices(m)] = upper
+    products = np.zeros((model_count, model_count))
+    products[np.triu_indices(model_count)] = upper_triangle
     products = np.triu(products) + np.triu(products, 1).T
-    bounds = (1 + ROUNDED) * count * WORST_LOSS
-    if (
-        not (np.abs(sums) <= bounds).all() or not (np.abs(products) <= bounds * WORST_LOSS).all()
-    ):  # NaN fails, too
+    # No loss is counted above a bound. NaN fails these comparisons, too.
+    largest_sum = (1 + MAX_ROUNDING_ERROR) * count * WORST_LOSS
+    valid_sums = (np.abs(sums) <= largest_sum).all()
+    valid_products = (np.abs(products) <= largest_sum * WORST_LOSS).all()
+    if not valid_sums or not valid_products:
         raise Unfit(
             f"its held-out losses have sums that are not finite, or of more than {WORST_LOSS:g} for each example"
         )
-    whole_matrix = np.block(
-        [[np.full((1, 1), float(count)), sums[None]], [sums[:, None], products]]
-    )
-    scale = np.sqrt(whole_matrix.diagonal().clip(min=0))
+    # The count, the sums and the products are the Gram matrix of the constant 1 and the losses of
+    # each model, over the examples. So it has no negative eigenvalue, but for rounding.
+    gram = np.block([[np.full((1, 1), float(count)), sums[None]], [sums[:, None], products]])
+    norms = np.sqrt(gram.diagonal().clip(min=0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        alike = np.nan_to_num(whole_matrix / np.outer(scale, scale), posinf=2.0, neginf=-2.0)
-    if (whole_matrix.diagonal() < 0).any() or np.linalg.eigvalsh(alike)[0] < -ROUNDED * (m + 1):
+        cosines = np.nan_to_num(gram / np.outer(norms, norms), posinf=2.0, neginf=-2.0)
+    smallest_eigenvalue = np.linalg.eigvalsh(cosines)[0]
+    if (gram.diagonal() < 0).any() or smallest_eigenvalue < -MAX_ROUNDING_ERROR * (model_count + 1):
         raise Unfit("no held-out losses have the sums and products that it reports")
     return HeldOutLosses(models=tuple(models), count=count, sums=sums, products=products)
 
@@ -563,24 +600,24 @@ def whole(value: Any) -> int | None:
 
 def brief(reason: Any) -> str:
     """Shorten a text from an unknown sender to one line, without characters that control a terminal or text direction."""
-    seen = "".join(char if char.isprintable() else " " for char in str(reason)[: 10 * LONGEST])
-    return " ".join(seen.split())[:LONGEST]
+    text = str(reason)[: 10 * MAX_TEXT_LENGTH]
+    printable_text = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable_text.split())[:MAX_TEXT_LENGTH]
 
 
 def config_of(*orders: Order) -> ConfigRecord:
     """Return a config with the keys of Flower's quickstart (``lr``, ``server-round``) and the tasks for Coterie's apps."""
-    first, tasks = orders[0], json.dumps([order_to_json(order) for order in orders])
-    return ConfigRecord({"lr": first.lr, "server-round": first.key[2] + 1, TASK: tasks})
+    first = orders[0]
+    tasks = json.dumps([order_to_json(order) for order in orders])
+    return ConfigRecord({"lr": first.lr, "server-round": first.round + 1, TASK: tasks})
 
 
-def told(content: RecordDict) -> dict[str, Any]:
+def app_config(content: RecordDict) -> dict[str, Any]:
     """Return the entries of a message's config besides the task, as an app without Coterie receives them."""
     config = content.get(CONFIG)
-    return (
-        {name: value for name, value in config.items() if name != TASK}
-        if isinstance(config, ConfigRecord)
-        else {}
-    )
+    if not isinstance(config, ConfigRecord):
+        return {}
+    return {name: value for name, value in config.items() if name != TASK}
 
 
 def orders_of(content: RecordDict) -> tuple[Order, ...]:
@@ -603,9 +640,9 @@ def orders_of(content: RecordDict) -> tuple[Order, ...]:
             "this app needs a task of Coterie's MethodStrategy, and the message has none"
         )
     orders = tuple(order_from_json(values) for values in json.loads(str(config[TASK])))
-    if len({(order.key, order.client, order.run) for order in orders}) != 1 or len(
-        {o.part for o in orders}
-    ) < len(orders):
+    origins = {(order.key, order.client, order.run) for order in orders}
+    parts = {order.part for order in orders}
+    if len(origins) != 1 or len(parts) < len(orders):
         raise ValueError(
             "the tasks of a message must be of one client and exchange, and of different parts of a plan"
         )
@@ -622,7 +659,7 @@ def order_of(content: RecordDict) -> Order:
 # others.
 
 
-ABLE = ("fedavg", "cfl", "flhc", "hcct", "hcct-e")
+METHODS_FOR_ANY_APP = ("fedavg", "cfl", "flhc", "hcct", "hcct-e")
 """Methods in which such apps can take part, with the methods' default settings."""
 
 
@@ -640,25 +677,25 @@ NOT_IN_A_FUNCTION: tuple[Feature, ...] = (
 layers of a net, and one that tests returns the mean loss only."""
 
 
-def lacking(tasks: Sequence[Task], lacks: Sequence[Feature]) -> str | None:
+def lacking_feature(tasks: Sequence[Task], lacked: Sequence[Feature]) -> str | None:
     """Return the first of some features that tasks of one client ask for, in words; None without one.
 
     Args:
         tasks: The tasks.
-        lacks: What the client's app cannot do.
+        lacked: What the client's app cannot do.
     """
-    if len(tasks) > 1 and "several-tasks" in lacks:
+    if len(tasks) > 1 and "several-tasks" in lacked:
         return IN_WORDS["several-tasks"]
     for task in tasks:
-        asked = features_of(task)
-        for feature in lacks:
-            if feature in asked:
+        features = features_of(task)
+        for feature in lacked:
+            if feature in features:
                 return IN_WORDS[feature]
     return None
 
 
-def sentence(
-    method: str, tasks: Sequence[Task], client: Client | str, functions: bool = False
+def why_not(
+    method: str, tasks: Sequence[Task], client: Client | str, trains_by_function: bool = False
 ) -> str | None:
     """Explain why a client whose app does not know Coterie, or trains by a function of its own, cannot do its tasks.
 
@@ -666,25 +703,24 @@ def sentence(
         method: Name of the method.
         tasks: The tasks of the client in one exchange.
         client: The client's id or name.
-        functions: Whether the app knows Coterie and trains by a function of its own.
+        trains_by_function: Whether the app knows Coterie and trains by a function of its own.
 
     Returns:
         One sentence, or None if the client can do the tasks.
     """
-    wants = lacking(tasks, NOT_IN_A_FUNCTION if functions else NOT_IN_A_PLAIN_APP)
-    return wants and _unsupported(method, wants, client, functions)
+    lacked = NOT_IN_A_FUNCTION if trains_by_function else NOT_IN_A_PLAIN_APP
+    feature = lacking_feature(tasks, lacked)
+    return feature and _unsupported(method, feature, client, trains_by_function)
 
 
-def _unsupported(method: str, wants: str, client: Client | str, functions: bool) -> str:
-    if functions:
-        return (
-            f"{method} asks a client {wants}, which client {client}'s app does not support, because it trains by a function "
-            "of its own"
-        )
-    able = f"{', '.join(ABLE[:-1])} or {ABLE[-1]}"
+def _unsupported(method: str, feature: str, client: Client | str, trains_by_function: bool) -> str:
+    problem = f"{method} asks a client {feature}, which client {client}'s app does not support"
+    if trains_by_function:
+        return f"{problem}, because it trains by a function of its own"
+    methods = f"{', '.join(METHODS_FOR_ANY_APP[:-1])} or {METHODS_FOR_ANY_APP[-1]}"
     return (
-        f"{method} asks a client {wants}, which client {client}'s app does not support; make the app with "
-        f"coterie.engines.flower.client_app, or use {able} with default settings"
+        f"{problem}; make the app with "
+        f"coterie.engines.flower.client_app, or use {methods} with default settings"
     )
 
 
@@ -695,11 +731,11 @@ def tasks_of(plan: Plan, client: Client) -> list[Task]:
 
 def check(
     method: Method[Any],
-    first: Plan,
-    aware: Collection[Client],
-    functions: Collection[Client] = (),
-    names: Mapping[Client, str] | None = None,
-    near: bool = False,
+    first_plan: Plan,
+    coterie_clients: Collection[Client],
+    function_clients: Collection[Client] = (),
+    client_names: Mapping[Client, str] | None = None,
+    has_neighbours: bool = False,
 ) -> None:
     """Check before the first training that the clients' apps can do the method's tasks.
 
@@ -710,30 +746,33 @@ def check(
 
     Args:
         method: The method.
-        first: Its first plan.
-        aware: Clients whose apps know Coterie.
-        functions: Those of them whose apps train by a function of their own.
-        names: Client -> its name, for the message.
-        near: Whether the method serves clients by their nearest training examples.
+        first_plan: Its first plan.
+        coterie_clients: Clients whose apps know Coterie.
+        function_clients: Those of them whose apps train by a function of their own.
+        client_names: Client -> its name, for the message.
+        has_neighbours: Whether the method serves clients by their nearest training examples.
 
     Raises:
         SettingError: The clients' apps would ignore a part of a task.
     """
-    if set(aware) - set(functions):
+    if set(coterie_clients) - set(function_clients):
         return
-    client = min(first.asked, default=0)
-    if near:
+    all_train_by_functions = bool(coterie_clients)
+    if has_neighbours:
         raise SettingError(
             f"{method.name} serves clients by their nearest training examples, which no app here supports; make the apps with "
             "coterie.engines.flower.client_app, without train and test"
         )
-    shown_client = (names or {}).get(client, client)
-    for asked_client in first.asked:
-        tasks = tasks_of(first, asked_client)
-        if refusal := sentence(method.name, tasks, shown_client, bool(aware)):
+    # The error names the client with the smallest id.
+    client = min(first_plan.asked, default=0)
+    shown_client = (client_names or {}).get(client, client)
+    for asked_client in first_plan.asked:
+        tasks = tasks_of(first_plan, asked_client)
+        if refusal := why_not(method.name, tasks, shown_client, all_train_by_functions):
             raise SettingError(refusal)
-    for feature in NOT_IN_A_FUNCTION if aware else NOT_IN_A_PLAIN_APP:
+    for feature in NOT_IN_A_FUNCTION if all_train_by_functions else NOT_IN_A_PLAIN_APP:
         if feature in needs_of(method).features:
-            raise SettingError(
-                _unsupported(method.name, IN_WORDS[feature], shown_client, bool(aware))
+            refusal = _unsupported(
+                method.name, IN_WORDS[feature], shown_client, all_train_by_functions
             )
+            raise SettingError(refusal)

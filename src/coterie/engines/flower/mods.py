@@ -32,7 +32,7 @@ from coterie.engines.flower.client import FOLDER
 from coterie.engines.flower.messages import (
     ARRAYS,
     CONFIG,
-    FIRST,
+    FIRST_MODEL,
     METRICS,
     NAME,
     NO_TEST,
@@ -129,7 +129,7 @@ def boundary_mod(
             if step_reply is not None:
                 return Message(sent(dict(step_reply)), reply_to=message)
         asked = message.content.get(CONFIG)
-        if isinstance(asked, ConfigRecord) and FIRST in asked:
+        if isinstance(asked, ConfigRecord) and FIRST_MODEL in asked:
             return first_model(asked, message)
         orders, offered = messages.orders_of(message.content), {}
         here = wire(orders[0].key[0])
@@ -239,7 +239,7 @@ def boundary_mod(
     def first_model(asked: ConfigRecord, message: Message) -> Message:
         """Draw and seal the first model without the app."""
         here = wire(int(asked["seed"]))  # type: ignore[arg-type]
-        row = here.first_model(int(asked[FIRST]), model)  # type: ignore[arg-type]
+        row = here.first_model(int(asked[FIRST_MODEL]), model)  # type: ignore[arg-type]
         return Message(sent({ARRAYS: messages.packed(here.seal(row), layout)}), reply_to=message)
 
     def sent(records: dict[str, Any]) -> RecordDict:

@@ -30,7 +30,7 @@ from coterie.core import (
 )
 from coterie.engines.exchange import needed, products
 from coterie.engines.flower import boundary_check, messages
-from coterie.engines.flower.messages import ARRAYS, KEPT, LARGEST, METRICS, PERSONAL, Unfit
+from coterie.engines.flower.messages import ARRAYS, KEPT, MAX_MEASURED, METRICS, PERSONAL, Unfit
 from coterie.engines.flower.sums import flower_sums
 from coterie.engines.plausible import Plausible
 from coterie.robust import Robust, lengths, steps_of
@@ -160,7 +160,7 @@ class ReplyReader:
                     models.append((name, 1))
         if not models:
             return None
-        losses = messages.held_of(metrics, models, self.most_examples)
+        losses = messages.held_out_losses_of(metrics, models, self.most_examples)
         flaw = self.plausible.flaw_of_held(losses.sums, losses.products, losses.count)
         if flaw:
             raise Unfit(flaw)
@@ -216,7 +216,7 @@ class ReplyReader:
         stated_accuracies = list(accuracies)
         if not self.plausible.share:
             stated_accuracies = [value for value in accuracies if not math.isnan(value)]
-        if not all(abs(value) <= LARGEST for value in (*losses, *stated_accuracies)):
+        if not all(abs(value) <= MAX_MEASURED for value in (*losses, *stated_accuracies)):
             measured = f"the losses or accuracies it measured on its {task.measure} data"
             raise Unfit(
                 f"{measured} must be finite single-precision numbers; it may have no such data"

@@ -32,7 +32,7 @@ from coterie.contrib.private.masks import MaskedSum, ProtocolError
 from coterie.contrib.private.sums import NoiseShare, min_answers
 from coterie.core import Client, Means, Note, Plan, QuestionSums, Replies, Task, amounts
 from coterie.engines.flower import messages
-from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, ROUNDED, Unfit
+from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, MAX_ROUNDING_ERROR, Unfit
 from coterie.engines.flower.sums import Ask
 from coterie.settings import SettingError
 from coterie.training import ClientResult, sketch_size
@@ -423,7 +423,7 @@ def read_answer(
     shape = (question.length(sketch_size(plan, d)),)
     record = content.array_records[answer_name]
     answer = messages.array_of(record, ANSWER, shape).astype(np.float64)
-    if not (np.abs(answer) <= 1 + ROUNDED).all():  # NaN fails, too
+    if not (np.abs(answer) <= 1 + MAX_ROUNDING_ERROR).all():  # NaN fails, too
         raise Unfit("its answer to a question has numbers that are not between -1 and 1")
     return answer, None
 
