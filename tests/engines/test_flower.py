@@ -608,7 +608,7 @@ def test_a_run_config_has_every_setting() -> None:
 def test_a_strategy_takes_names_and_tables_and_refuses_the_rest() -> None:
     tables = {"training": {"lr": 0.3}, "boundary": {"clip": 2.0}, "robust": {"mean": "median"}}
     terms = MethodStrategy("hcct", mlp, metrics={"accuracy": "hits"}, **tables).settings
-    assert (terms.method, terms.training.lr, terms.names["accuracy"]) == (
+    assert (terms.method, terms.training.lr, terms.metric_names["accuracy"]) == (
         METHODS["hcct"](),
         0.3,
         ("hits",),

@@ -18,18 +18,21 @@ from coterie.engines.flower import messages
 from coterie.engines.flower.messages import ARRAYS, Unfit
 from coterie.engines.workers import EngineError
 
-SHORT = 1 << 64
+SMALLEST_SECRET = 1 << 64
 """A real node refuses a smaller secret: the server has a digest of it and could try out all smaller
 ones."""
 
-BOUNDARY, SETTINGS, SECRET = "coterie.boundary", "settings", "secret"
+BOUNDARY = "coterie.boundary"
+SETTINGS = "settings"
+SECRET = "secret"
+"""The record in a reply with a node's boundary, and its entries."""
 
 
 def stated(boundary: Boundary) -> ConfigRecord:
     """Describe a node's boundary for its replies: the settings, and a digest of the secret for comparisons.
 
     With the digest, anyone can check a guess of the secret. So the secret must be long, see
-    :data:`SHORT`.
+    :data:`SMALLEST_SECRET`.
 
     Args:
         boundary: The node's boundary.
@@ -37,10 +40,10 @@ def stated(boundary: Boundary) -> ConfigRecord:
     Returns:
         The record.
     """
-    digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
-    return ConfigRecord(
-        {SETTINGS: _settings(boundary), SECRET: digest if boundary.secret is not None else ""}
-    )
+    digest = ""
+    if boundary.secret is not None:
+        digest = hashlib.sha256(f"coterie boundary {boundary.secret}".encode()).hexdigest()
+    return ConfigRecord({SETTINGS: _settings(boundary), SECRET: digest})
 
 
 def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str | None:
@@ -58,8 +61,13 @@ def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str |
         if boundary == Boundary():
             return None
         return "it has no boundary, but the server's strategy has one; its app needs the mod boundary_mod"
-    if (has := _stated(content)) != _settings(boundary):
-        return f"its boundary is {_short(has)}, and the server's is {_short(_settings(boundary))}"
+    node_settings = _stated(content)
+    server_settings = _settings(boundary)
+    if node_settings != server_settings:
+        return (
+            f"its boundary is {_changed_settings(node_settings)}, "
+            f"and the server's is {_changed_settings(server_settings)}"
+        )
     if secret is not None and secret_of(content) != secret:
         return "its boundary's secret differs from the other clients'"
     return None
@@ -67,11 +75,11 @@ def unlike(content: RecordDict, boundary: Boundary, secret: str | None) -> str |
 
 def secret_of(content: RecordDict) -> str:
     """Return the digest of a node's secret; empty if it has none."""
-    found = content.get(BOUNDARY)
-    return str(found.get(SECRET, "")) if isinstance(found, ConfigRecord) else ""
+    record = content.get(BOUNDARY)
+    return str(record.get(SECRET, "")) if isinstance(record, ConfigRecord) else ""
 
 
-def most(digests: Iterable[str]) -> str | None:
+def most_common(digests: Iterable[str]) -> str | None:
     """Return the digest that most clients report; None if there is none."""
     common = Counter(digests).most_common(1)
     return common[0][0] if common else None
@@ -83,8 +91,9 @@ def agrees(content: RecordDict, boundary: Boundary) -> bool:
 
 
 def _stated(content: RecordDict) -> Any:
-    found = content.get(BOUNDARY)
-    return found.get(SETTINGS) if isinstance(found, ConfigRecord) else None
+    """The settings that a reply reports; None without them."""
+    record = content.get(BOUNDARY)
+    return record.get(SETTINGS) if isinstance(record, ConfigRecord) else None
 
 
 def _settings(boundary: Boundary) -> str:
@@ -92,18 +101,17 @@ def _settings(boundary: Boundary) -> str:
     return json.dumps(asdict(replace(boundary, secret=None)), sort_keys=True)
 
 
-def _short(text: Any) -> str:
-    """The settings that differ from the defaults."""
+def _changed_settings(text: Any) -> str:
+    """The settings in a line of JSON that differ from the defaults, in words."""
+    defaults = asdict(Boundary())
     try:
-        found, usual = json.loads(str(text)[:10_000]), asdict(Boundary())
-        return (
-            ", ".join(
-                f"{name} {value}" for name, value in found.items() if usual.get(name) != value
-            )
-            or "none"
-        )
+        settings = json.loads(str(text)[:10_000])
+        changed = [
+            f"{name} {value}" for name, value in settings.items() if defaults.get(name) != value
+        ]
     except (ValueError, AttributeError, RecursionError):
         return "unreadable"
+    return ", ".join(changed) or "none"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -115,10 +123,10 @@ def _short(text: Any) -> str:
 # norms are plausible.
 
 
-DRAWS = 3
+COMPARED_NETS = 3
 """Nets that the server makes to find the range of plausible norms."""
 
-FACTOR = 4.0
+MAX_NORM_FACTOR = 4.0
 """A norm is not plausible if it is greater than the largest of theirs by this factor, or smaller
 than the least by it."""
 
@@ -140,24 +148,33 @@ def agreed(
     Raises:
         EngineError: No more than half of these clients have the same model.
     """
-    drawn = torch.stack([norms(wire.first_model(i, model), wire) for i in range(DRAWS)])
-    least, most = drawn.amin(0) / FACTOR - 1e-6, drawn.amax(0) * FACTOR + 1e-6
-    offers: dict[int, tuple[Tensor, str]] = {}
+    # The range of plausible norms.
+    drawn_norms = torch.stack(
+        [norms(wire.first_model(i, model), wire) for i in range(COMPARED_NETS)]
+    )
+    smallest_norms = drawn_norms.amin(0) / MAX_NORM_FACTOR - 1e-6
+    largest_norms = drawn_norms.amax(0) * MAX_NORM_FACTOR + 1e-6
+    # The first usable offer of each node.
+    offer_of_node: dict[int, tuple[Tensor, str]] = {}
     for reply in replies:
         try:
-            offers.setdefault(reply.metadata.src_node_id, _offer(reply, wire, least, most))
-        except Exception:  # a reply that raises any error is not an offer
+            offer = _offer(reply, wire, smallest_norms, largest_norms)
+        except Exception:
+            # A reply that raises any error is not an offer.
             continue
+        offer_of_node.setdefault(reply.metadata.src_node_id, offer)
+    offers = list(offer_of_node.values())
     if not offers:
         return None
-    backers = [sum(_same(one, other) for other in offers.values()) for one in offers.values()]
-    count, (row, digest) = max(zip(backers, offers.values(), strict=True), key=lambda each: each[0])
-    if 2 * count <= len(offers):
+    # The offer with which most of the others agree; of equal ones the first.
+    equal_counts = [sum(_are_equal(offer, other) for other in offers) for offer in offers]
+    largest_count = max(equal_counts)
+    if 2 * largest_count <= len(offers):
         raise EngineError(
-            f"only {count} of {len(offers)} clients drew the same first model under rotation {wire.boundary.rotation}; all "
-            "clients need the same secret, and the same function that makes the net"
+            f"only {largest_count} of {len(offers)} clients drew the same first model under rotation "
+            f"{wire.boundary.rotation}; all clients need the same secret, and the same function that makes the net"
         )
-    return row, digest
+    return offers[equal_counts.index(largest_count)]
 
 
 def norms(row: Tensor, wire: Wire) -> Tensor:
@@ -170,23 +187,29 @@ def norms(row: Tensor, wire: Wire) -> Tensor:
     Returns:
         The two norms ``(2,)``.
     """
-    behind = row[wire.layout.trainable :].double()
-    return torch.stack([row[: wire.layout.trainable].double().norm(), behind.norm()])
+    trainable = wire.layout.trainable
+    return torch.stack([row[:trainable].double().norm(), row[trainable:].double().norm()])
 
 
-def _offer(reply: Message, wire: Wire, least: Tensor, most: Tensor) -> tuple[Tensor, str]:
-    if why := unlike(reply.content, wire.boundary, None):
-        raise Unfit(why)
-    row = messages.unpacked(
-        messages.only(reply.content.array_records, ARRAYS, "array records"), wire.layout
-    )
-    found = norms(row, wire)
-    if not bool(((found >= least) & (found <= most)).all()):  # NaN fails, too
+def _offer(
+    reply: Message, wire: Wire, smallest_norms: Tensor, largest_norms: Tensor
+) -> tuple[Tensor, str]:
+    """The first model in a reply, and the digest of the secret with which it is sealed."""
+    difference = unlike(reply.content, wire.boundary, None)
+    if difference:
+        raise Unfit(difference)
+    arrays = messages.only(reply.content.array_records, ARRAYS, "array records")
+    row = messages.unpacked(arrays, wire.layout)
+    row_norms = norms(row, wire)
+    # NaN fails, too.
+    if not bool(((row_norms >= smallest_norms) & (row_norms <= largest_norms)).all()):
         raise Unfit("its first model is not plausible for a newly initialised net")
     return row, secret_of(reply.content)
 
 
-def _same(one: tuple[Tensor, str], other: tuple[Tensor, str]) -> bool:
+def _are_equal(offer: tuple[Tensor, str], other_offer: tuple[Tensor, str]) -> bool:
     """Whether two offers are equal up to rounding, which differs between machines."""
-    scale = float(one[0].double().square().mean().sqrt())
-    return one[1] == other[1] and torch.allclose(one[0], other[0], rtol=1e-3, atol=1e-4 * scale)
+    row, digest = offer
+    other_row, other_digest = other_offer
+    scale = float(row.double().square().mean().sqrt())
+    return digest == other_digest and torch.allclose(row, other_row, rtol=1e-3, atol=1e-4 * scale)

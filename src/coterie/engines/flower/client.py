@@ -97,12 +97,9 @@ class Participant:
 
     def described(self) -> Schema:
         """The schema of the node's data, as far as it is known."""
-        found = (
-            described(self.data, self.objective)
-            if self.functions is None
-            else self.functions.described()
-        )
-        return found if self.schema is None else found.overridden(self.schema)
+        functions = self.functions
+        schema = functions.described() if functions else described(self.data, self.objective)
+        return schema if self.schema is None else schema.overridden(self.schema)
 
     def learner(self) -> training.Learner:
         """Make the learner that trains and tests this node's models."""
@@ -111,8 +108,8 @@ class Participant:
         return training.Learner(self.model(), self.objective, self.augment)
 
 
-_PARTS: dict[tuple[str, int], tuple[Participant, training.Learner]] = {}
-"""The part of the last node, kept for the next message if one process handles several."""
+_LAST_PARTICIPANT: dict[tuple[str, int], tuple[Participant, training.Learner]] = {}
+"""The last node's part and learner, kept for the next message if one process handles several."""
 
 
 @public
@@ -166,75 +163,78 @@ def client_app(
     if (train is None) != (test is None) or (train is not None and participant is not None):
         raise TypeError("client_app takes train and test together, with model and data")
 
-    token = uuid4().hex  # a simulation unpickles the app, and this with it, for every message
+    # A simulation unpickles the app, and this token with it, for every message.
+    token = uuid4().hex
 
-    def part(context: Context) -> tuple[Participant, training.Learner]:
+    def load(context: Context) -> tuple[Participant, training.Learner]:
+        """The node's part and learner, made for the first of several messages."""
         key = token, context.node_id
-        if key not in _PARTS:
-            _PARTS.clear()
-            claim = name(context)
+        if key not in _LAST_PARTICIPANT:
+            _LAST_PARTICIPANT.clear()
+            claim = claim_of_node(context)
             node = abs(context.node_id) if claim is None else claim.client
-            with seeded(
-                Purpose.OWN_CODE, node
-            ):  # each time the same data for a node, and others than for another one
-                made = participant(context) if participant is not None else own(context)
-            if (more := stated(context)) is not None:
-                made = replace(made, schema=more)
+            # A node gets the same data each time, and other data than another node.
+            with seeded(Purpose.OWN_CODE, node):
+                load_participant = participant or participant_of_arguments
+                loaded = load_participant(context)
+            app_schema = schema_of_app(context)
+            if app_schema is not None:
+                loaded = replace(loaded, schema=app_schema)
             with seeded(0):
-                _PARTS[key] = made, made.learner()
-        return _PARTS[key]
+                _LAST_PARTICIPANT[key] = loaded, loaded.learner()
+        return _LAST_PARTICIPANT[key]
 
-    def stated(context: Context) -> Schema | None:
+    def schema_of_app(context: Context) -> Schema | None:
         """The schema that the app gives, besides what the data show."""
-        given = schema(context) if callable(schema) else schema
-        return None if given is None else checked(given, "client_app: schema")
+        app_schema = schema(context) if callable(schema) else schema
+        return None if app_schema is None else checked(app_schema, "client_app: schema")
 
-    def own(context: Context) -> Participant:
+    def participant_of_arguments(context: Context) -> Participant:
         assert data is not None
         assert model is not None
         if train is None or test is None:
             return Participant(data(context), model, objective or Objective())
-        described, pool = client_data(data(context))
-        return Participant(
-            described, model, objective or Objective(), functions=Functions(train, test, pool)
-        )
+        splits, pool = client_data(data(context))
+        functions = Functions(train, test, pool)
+        return Participant(splits, model, objective or Objective(), functions=functions)
 
     app = ClientApp(mods=list(mods))
 
-    def name(context: Context) -> Claim | None:
-        return (
-            claim_of(client(context), "client")
-            if client is not None
-            else claim_in_config(context.node_config)
-        )
+    def claim_of_node(context: Context) -> Claim | None:
+        if client is not None:
+            return claim_of(client(context), "client")
+        return claim_in_config(context.node_config)
 
     @app.train()
     def train_task(message: Message, context: Context) -> Message:
-        me, learner = part(context)
-        return Message(trained(me, learner, message.content, context), reply_to=message)
+        node_participant, learner = load(context)
+        content = trained(node_participant, learner, message.content, context)
+        return Message(content, reply_to=message)
 
     @app.evaluate()
     def test_task(message: Message, context: Context) -> Message:
         if message.metadata.message_type == QUERY:
-            answer = id_reply(name(context), **{FUNCTIONS: int(train is not None)})
-            if (record := introduced(part, message.content, context)) is not None:
-                answer[SCHEMA] = record
-            return Message(answer, reply_to=message)
-        me, learner = part(context)
-        return Message(tested(me, learner, message.content, context), reply_to=message)
+            content = id_reply(claim_of_node(context), **{FUNCTIONS: int(train is not None)})
+            schema_record = introduced(load, message.content, context)
+            if schema_record is not None:
+                content[SCHEMA] = schema_record
+            return Message(content, reply_to=message)
+        node_participant, learner = load(context)
+        content = tested(node_participant, learner, message.content, context)
+        return Message(content, reply_to=message)
 
     return app
 
 
 def introduced(
-    part: Callable[[Context], tuple[Participant, training.Learner]],
+    load: Callable[[Context], tuple[Participant, training.Learner]],
     query: RecordDict,
     context: Context,
 ) -> ConfigRecord | None:
     """Return what a node states about its data, and log it if the server refuses the node.
 
     Args:
-        part: Function that returns the node's part and its learner.
+        load: Function that returns the node's part and its learner.
         query: The content of the server's query. Its arrays are a model of the server.
         context: Flower's context of the node.
 
@@ -249,38 +249,43 @@ def introduced(
     config = query.get(messages.CONFIG)
     refusal = str(config.get(REFUSED, "")) if isinstance(config, ConfigRecord) else ""
     try:
-        me, learner = part(context)
-        with seeded(0):  # to read an example may draw random numbers
-            schema = me.described()
-    except Exception:  # the user's code can raise anything
+        participant, learner = load(context)
+        # To read an example may draw random numbers.
+        with seeded(0):
+            schema = participant.described()
+    except Exception:
+        # The user's code can raise anything.
         log.exception(
             "this node's data cannot be described, so the server cannot compare them with the other nodes'"
         )
         return None
     if refusal:
-        own = json.dumps(schema.to_json())
+        schema_text = json.dumps(schema.to_json())
         log.warning(
-            printable(f"the server refuses this node: {refusal}; this node's schema is {own}")
+            printable(
+                f"the server refuses this node: {refusal}; this node's schema is {schema_text}"
+            )
         )
-    if sharing == schemas.NOTHING or not me.compared:
+    if sharing == schemas.NOTHING or not participant.compared:
         return None
-    served = query.get(ARRAYS)
-    model = ""
-    if isinstance(served, ArrayRecord):
-        names = {name: tuple(tensor.shape) for name, tensor in learner.module.state_dict().items()}
-        model = schemas.model_difference(
-            names, {name: tuple(array.shape) for name, array in served.items()}
+    server_model = query.get(ARRAYS)
+    difference = ""
+    if isinstance(server_model, ArrayRecord):
+        node_tensors = learner.module.state_dict()
+        difference = schemas.model_difference(
+            {name: tuple(tensor.shape) for name, tensor in node_tensors.items()},
+            {name: tuple(array.shape) for name, array in server_model.items()},
         )
-    return schemas.record_of(schemas.Stated.of(schema, sharing, model, versions()))
+    return schemas.record_of(schemas.Stated.of(schema, sharing, difference, versions()))
 
 
 def trained(
-    me: Participant, learner: training.Learner, content: RecordDict, context: Context
+    participant: Participant, learner: training.Learner, content: RecordDict, context: Context
 ) -> RecordDict:
-    """Carry out a task.
+    """Carry out the tasks of a message.
 
     Args:
-        me: The node's part.
+        participant: The node's part.
         learner: The learner for its model.
         content: The content of the message with the task.
         context: Flower's context of the node.
@@ -294,23 +299,26 @@ def trained(
     orders = messages.orders_of(content)
     if isinstance(learner, FunctionLearner):
         learner.config = messages.app_config(content)
-    for name, before in orders[0].ended.items():
-        forget(context, orders[0], name, before)
-    examples, first = len(me.data.train), 0
-    metrics: dict[str, Any] = {
-        "num-examples": me.attack.claimed(examples) if me.attack else examples
-    }
+    # Own values of parts of the plan that have ended are deleted.
+    for part, before in orders[0].ended.items():
+        forget(context, orders[0], part, before)
+    examples = len(participant.data.train)
+    if participant.attack:
+        examples = participant.attack.claimed(examples)
+    metrics: dict[str, Any] = {"num-examples": examples}
     records: dict[str, Any] = {}
-    held: dict[str, Mapping[Client, np.ndarray]] = {}
-    stored: list[tuple[ClientMemory, training.ClientResult]] = []
+    held_losses_of_parts: dict[str, Mapping[Client, np.ndarray]] = {}
+    results: list[tuple[ClientMemory, training.ClientResult]] = []
+    # The models of the tasks are in the message one after the other.
+    first_model = 0
     for place, order in enumerate(orders):
         memory = ClientMemory.of_order(context, learner.layout, order)
-        arrays = _arrays(content, first, len(order.task.offered))
-        first += len(order.task.offered)
-        result = _carried_out(me, learner, order, arrays, memory)
-        keep_mask = (
-            learner.layout.mask(order.task.local_layers) if order.task.local_layers else None
-        )
+        arrays = _arrays(content, first_model, len(order.task.offered))
+        first_model += len(order.task.offered)
+        result = _carried_out(participant, learner, order, arrays, memory)
+        keep_mask = None
+        if order.task.local_layers:
+            keep_mask = learner.layout.mask(order.task.local_layers)
         for name, update in zip(messages.updates_of(place), result.updates, strict=False):
             records[name] = messages.packed(update, learner.layout, without=keep_mask)
         if result.answer is not None:
@@ -319,27 +327,31 @@ def trained(
         for name, value in _metrics(order, result).items():
             metrics[messages.of_task(name, place)] = value
         if result.held_losses is not None:
-            held[order.part] = {order.client: result.held_losses}
-        stored.append((memory, result))
-    if held:
-        metrics |= messages.held_out_metrics(held_losses(held)[orders[0].client])
-    for memory, result in stored:  # only if all tasks are done
+            held_losses_of_parts[order.part] = {order.client: result.held_losses}
+        results.append((memory, result))
+    if held_losses_of_parts:
+        losses_of_client = held_losses(held_losses_of_parts)[orders[0].client]
+        metrics |= messages.held_out_metrics(losses_of_client)
+    # Own values are stored only if all tasks are done.
+    for memory, result in results:
         memory.store(orders[0].exchange, result)
     return RecordDict({**records, METRICS: MetricRecord(metrics)})
 
 
 def _carried_out(
-    me: Participant,
+    participant: Participant,
     learner: training.Learner,
     order: Order,
     arrays: Sequence[Any],
     memory: ClientMemory,
 ) -> training.ClientResult:
     """Carry out the task of one part of a plan."""
-    layout, asked = learner.layout, order.task
+    layout = learner.layout
+    task_of_plan = order.task
     stored_sketches = partial(memory.half_sketches_before, order.exchange)
     if order.hidden:
-        order = replace(order, task=flower_sums().task_as_taken(asked, stored_sketches()))
+        # The client takes the model of its cell, which the server does not know.
+        order = replace(order, task=flower_sums().task_as_taken(task_of_plan, stored_sketches()))
     task = order.task
     own_values = None
     if task.local_layers or task.personal is not None:
@@ -349,18 +361,19 @@ def _carried_out(
         kept_layers = torch.where(
             layout.mask(task.local_layers), own_values[: layout.size], torch.nan
         )
-    offered_arrays = [arrays[asked.offered.index(row)] for row in task.offered]
+    offered_arrays = [arrays[task_of_plan.offered.index(row)] for row in task.offered]
     offered = _models(layout, offered_arrays, kept_layers)
-    job = _job(me, layout, order, offered, own_values)
-    result = training.carry_out(learner, job, me.attack, own_values)
+    job = _job(participant, layout, order, offered, own_values)
+    result = training.carry_out(learner, job, participant.attack, own_values)
     if own_values is not None:
         result = replace(result, stored_at=memory.stored_at(order.exchange))
-    # A model of a cell was one of those that the plan offers.
-    places = tuple(asked.offered.index(row) for row in result.chosen)
-    result = replace(result, chosen=places)
+    # The reply states positions in the offer of the plan, also of the model of a cell.
+    positions = tuple(task_of_plan.offered.index(row) for row in result.chosen)
+    result = replace(result, chosen=positions)
     if not order.sums:
         return result
-    return flower_sums().client_result(result, order, stored_sketches, layout, len(me.data.train))
+    examples = len(participant.data.train)
+    return flower_sums().client_result(result, order, stored_sketches, layout, examples)
 
 
 def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
@@ -379,14 +392,14 @@ def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
 
 
 def _job(
-    me: Participant,
+    participant: Participant,
     layout: Layout,
     order: Order,
     offered: Sequence[Tensor],
     own_values: Tensor | None = None,
 ) -> training.Job:
     """An order with the models and this node's data."""
-    data = training.held_out(me.data, order.task.holdout.share, order.seed, order.client)
+    data = training.held_out(participant.data, order.task.holdout.share, order.seed, order.client)
     personal = order.task.personal
     if own_values is None or personal is None or personal.start != "own":
         return training.Job(order, offered, data)
@@ -395,12 +408,12 @@ def _job(
 
 
 def tested(
-    me: Participant, learner: training.Learner, content: RecordDict, context: Context
+    participant: Participant, learner: training.Learner, content: RecordDict, context: Context
 ) -> RecordDict:
     """Test the model in a message, or the ensemble, on this node's test data.
 
     Args:
-        me: The node's part.
+        participant: The node's part.
         learner: The learner for its model.
         content: The content of the message.
         context: Flower's context of the node.
@@ -412,42 +425,48 @@ def tested(
         ValueError: The message has no task, or its models do not fit.
     """
     order = messages.order_of(content)
+    layout = learner.layout
     own_values = None
     if not order.plain:
-        own_values = ClientMemory.of_order(context, learner.layout, order).own_values_before(
-            order.exchange
-        )
-    rows = _models(learner.layout, _arrays(content, 0, len(order.task.offered)), own_values)
-    if order.hidden and len(rows) > 1:  # it takes the model of lowest loss
-        result = training.carry_out(learner, _job(me, learner.layout, order, rows))
-        rows = [rows[result.chosen[0]]]
-    test, near = me.data.test, order.neighbours
+        memory = ClientMemory.of_order(context, layout, order)
+        own_values = memory.own_values_before(order.exchange)
+    models = _models(layout, _arrays(content, 0, len(order.task.offered)), own_values)
+    if order.hidden and len(models) > 1:
+        # The client takes the model of lowest loss on its training data.
+        result = training.carry_out(learner, _job(participant, layout, order, models))
+        models = [models[result.chosen[0]]]
+    test = participant.data.test
+    neighbours = order.neighbours
     with seeded(0):
-        if near is None:
-            totals = learner.sums(rows, [(test.inputs, test.index, [test.targets])])[0][0]
+        if neighbours is None:
+            totals = learner.sums(models, [(test.inputs, test.index, [test.targets])])[0][0]
         else:
-            data = training.held_out(me.data, near.holdout, order.key[0], order.client)
-            totals = training.sums_with_neighbours(learner, rows[0], data, near)
-    counted = {name: part for name, part in totals.items() if part[1]}
-    found = me.objective.scores(counted) | me.objective.error_sums(counted)
-    return RecordDict({METRICS: MetricRecord({**found, "num-examples": len(test)})})
+            data = training.held_out(participant.data, neighbours.holdout, order.seed, order.client)
+            totals = training.sums_with_neighbours(learner, models[0], data, neighbours)
+    # Metrics without any example have no value.
+    counted = {metric: (total, count) for metric, (total, count) in totals.items() if count}
+    objective = participant.objective
+    scores = objective.scores(counted) | objective.error_sums(counted)
+    return RecordDict({METRICS: MetricRecord({**scores, "num-examples": len(test)})})
 
 
-def _arrays(content: RecordDict, first: int, count: int) -> list[Any]:
+def _arrays(content: RecordDict, first_model: int, count: int) -> list[Any]:
     """The records of ``count`` offered models."""
-    return [content[messages.name_of(i)] for i in range(first, first + count)]
+    return [content[messages.name_of(i)] for i in range(first_model, first_model + count)]
 
 
-def _models(layout: Layout, arrays: Sequence[Any], own: Tensor | None) -> list[Tensor]:
+def _models(layout: Layout, arrays: Sequence[Any], own_values: Tensor | None) -> list[Tensor]:
     """The offered models with this client's own values in them; the server need not send layers that the client has."""
-    has = torch.zeros(layout.size, dtype=torch.bool) if own is None else ~own[: layout.size].isnan()
+    own_columns = torch.zeros(layout.size, dtype=torch.bool)
+    if own_values is not None:
+        own_columns = ~own_values[: layout.size].isnan()
     try:
-        rows = [messages.unpacked(each, layout, may_lack=has) for each in arrays]
+        rows = [messages.unpacked(record, layout, may_lack=own_columns) for record in arrays]
     except messages.Unfit as error:
         raise ValueError(
             f"invalid offered model: {error}; or this client has lost its personal layers"
         ) from None
-    return [own_layers(row, own) for row in rows]
+    return [own_layers(row, own_values) for row in rows]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -466,7 +485,7 @@ run`` is called again.
 """
 
 
-VERSIONS = 8
+MAX_STORED_EXCHANGES = 8
 """Number of the last exchanges whose values are stored."""
 
 
@@ -478,19 +497,19 @@ begins with a point."""
 class ValueStore(Protocol):
     """A store for the own values after some exchanges."""
 
-    def tags(self) -> list[int]:
+    def exchanges(self) -> list[int]:
         """The exchanges with stored values."""
         ...
 
-    def take(self, tag: int) -> Any:
+    def take(self, exchange: int) -> Any:
         """Return the values of an exchange."""
         ...
 
-    def put(self, tag: int, record: ArrayRecord) -> None:
+    def put(self, exchange: int, record: ArrayRecord) -> None:
         """Store the values of an exchange."""
         ...
 
-    def drop(self, tag: int) -> None:
+    def drop(self, exchange: int) -> None:
         """Delete the values of an exchange."""
         ...
 
@@ -504,88 +523,93 @@ def digests(part: str) -> list[str]:
 
     The names of parts come from the server. So they are hashed before they become parts of paths.
     """
-    return (
-        [hashlib.sha256(name.encode()).hexdigest()[:32] for name in part.split("/")] if part else []
-    )
+    if not part:
+        return []
+    return [hashlib.sha256(name.encode()).hexdigest()[:32] for name in part.split("/")]
 
 
 class StateStore:
     """A store in records ``coterie-kept-<run>-<exchange>`` of a node's state; the run is followed by the digests of a part."""
 
     def __init__(self, state: RecordDict, run: str, part: str = "") -> None:
-        self.state, self.name = state, ".".join([f"coterie-kept-{run}", *digests(part)])
-        self.deep = bool(part)  # what has no part's name is only itself
+        self.state = state
+        self.name = ".".join([f"coterie-kept-{run}", *digests(part)])
+        # Without a part name there are no sub-parts.
+        self.has_sub_parts = bool(part)
 
-    def tags(self) -> list[int]:
+    def exchanges(self) -> list[int]:
         """The exchanges with stored values."""
         prefix = f"{self.name}-"
         return [int(name.removeprefix(prefix)) for name in self.state if name.startswith(prefix)]
 
-    def take(self, tag: int) -> Any:
+    def take(self, exchange: int) -> Any:
         """Return the values of an exchange."""
-        return self.state[f"{self.name}-{tag}"]
+        return self.state[f"{self.name}-{exchange}"]
 
-    def put(self, tag: int, record: ArrayRecord) -> None:
+    def put(self, exchange: int, record: ArrayRecord) -> None:
         """Store the values of an exchange."""
-        self.state[f"{self.name}-{tag}"] = record
+        self.state[f"{self.name}-{exchange}"] = record
 
-    def drop(self, tag: int) -> None:
+    def drop(self, exchange: int) -> None:
         """Delete the values of an exchange."""
-        del self.state[f"{self.name}-{tag}"]
+        del self.state[f"{self.name}-{exchange}"]
 
     def forget(self, before: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
-        its = (f"{self.name}-", *([f"{self.name}."] if self.deep else []))
-        for name in [
-            n for n in self.state if n.startswith(its) and int(n.rpartition("-")[2]) < before
-        ]:
-            del self.state[name]
+        prefixes = [f"{self.name}-"]
+        if self.has_sub_parts:
+            prefixes.append(f"{self.name}.")
+        for name in list(self.state):
+            if name.startswith(tuple(prefixes)) and int(name.rpartition("-")[2]) < before:
+                del self.state[name]
 
 
 class FolderStore:
     """A store in files ``<run>/<client>/<exchange>.safetensors``; the client is followed by the digests of a part."""
 
     def __init__(self, folder: Path, run: str, client: int, part: str = "") -> None:
-        self.folder = within(
-            folder, "/".join([*([run] if run else []), str(client), *digests(part)])
-        )
-        self.deep = bool(part)  # what has no part's name is only itself
+        folders = [run] if run else []
+        self.folder = within(folder, "/".join([*folders, str(client), *digests(part)]))
+        # Without a part name there are no sub-parts.
+        self.has_sub_parts = bool(part)
 
-    def tags(self) -> list[int]:
+    def exchanges(self) -> list[int]:
         """The exchanges with stored values."""
-        return [
-            tag for path in self.folder.glob("*.safetensors") if (tag := _tag(path)) is not None
-        ]
+        exchanges = map(_exchange_of, self.folder.glob("*.safetensors"))
+        return [exchange for exchange in exchanges if exchange is not None]
 
-    def take(self, tag: int) -> Any:
+    def take(self, exchange: int) -> Any:
         """Return the values of an exchange."""
-        data = read_within(self.folder, f"{tag}.safetensors")
-        return ArrayRecord(safetensors.torch.load(data))
+        file_bytes = read_within(self.folder, f"{exchange}.safetensors")
+        return ArrayRecord(safetensors.torch.load(file_bytes))
 
-    def put(self, tag: int, record: ArrayRecord) -> None:
+    def put(self, exchange: int, record: ArrayRecord) -> None:
         """Store the values of an exchange."""
         self.folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
-        write_whole(self.folder / f"{tag}.safetensors", safetensors.torch.save(tensors))
+        write_whole(self.folder / f"{exchange}.safetensors", safetensors.torch.save(tensors))
 
-    def drop(self, tag: int) -> None:
+    def drop(self, exchange: int) -> None:
         """Delete the values of an exchange."""
-        (self.folder / f"{tag}.safetensors").unlink(missing_ok=True)
+        (self.folder / f"{exchange}.safetensors").unlink(missing_ok=True)
 
     def forget(self, before: int) -> None:
         """Delete the values from before an exchange, also those of parts of this part."""
-        places = [
-            Path(place) for place, _, _ in os.walk(self.folder, topdown=False)
-        ]  # it does not follow links
-        for place in places if self.deep else [self.folder]:
-            for path in place.glob("*.safetensors"):
-                if (tag := _tag(path)) is not None and tag < before:
+        folders = [self.folder]
+        if self.has_sub_parts:
+            # Folders of sub-parts come first. Links are not followed.
+            folders = [Path(folder) for folder, _, _ in os.walk(self.folder, topdown=False)]
+        for folder in folders:
+            for path in folder.glob("*.safetensors"):
+                exchange = _exchange_of(path)
+                if exchange is not None and exchange < before:
                     path.unlink(missing_ok=True)
-            with suppress(OSError):  # it is not empty, or there is none
-                place.rmdir()
+            # The folder may be missing, or have other files.
+            with suppress(OSError):
+                folder.rmdir()
 
 
-def _tag(path: Path) -> int | None:
+def _exchange_of(path: Path) -> int | None:
     """The exchange of a file of own values; None for another file."""
     match = re.fullmatch(r"(0|[1-9][0-9]*)\.safetensors", path.name)
     return int(match[1]) if match else None
@@ -675,41 +699,42 @@ class ClientMemory:
 
     def store_own_values(self, exchange: int, values: Tensor) -> None:
         """Store own values after an exchange, in the form of :meth:`own_values_before`."""
-        model, weight = values[: self.layout.size], values[self.layout.size :]
+        model = values[: self.layout.size]
+        mixture_weight = values[self.layout.size :]
         record = messages.packed(model, self.layout, without=model.isnan())
-        if len(weight):
-            record[MIXTURE] = Array(weight.numpy())
+        if len(mixture_weight):
+            record[MIXTURE] = Array(mixture_weight.numpy())
         self._put(self._values, exchange, record)
 
     def _last(self, store: ValueStore, exchange: int) -> int | None:
         """The last exchange before ``exchange`` with stored values that count; None if there is none."""
-        tags = [tag for tag in store.tags() if self.since <= tag < exchange]
-        return max(tags, default=None)
+        valid_exchanges = [
+            stored for stored in store.exchanges() if self.since <= stored < exchange
+        ]
+        return max(valid_exchanges, default=None)
 
     def _put(self, store: ValueStore, exchange: int, record: ArrayRecord) -> None:
         """Store values, and delete the oldest and those of later exchanges.
 
         There are later ones if the server has returned to an earlier round: they are not valid.
         """
-        for tag in [tag for tag in store.tags() if tag > exchange]:
-            store.drop(tag)
+        for stored_exchange in store.exchanges():
+            if stored_exchange > exchange:
+                store.drop(stored_exchange)
         store.put(exchange, record)
-        for tag in sorted(store.tags())[:-VERSIONS]:
-            store.drop(tag)
+        for oldest_exchange in sorted(store.exchanges())[:-MAX_STORED_EXCHANGES]:
+            store.drop(oldest_exchange)
 
 
 def store_of(context: Context, run: str, client: int, part: str = "") -> ValueStore:
     """Return the store for a client's own values, see :class:`ClientMemory`."""
-    if not re.fullmatch(
-        "[0-9a-f]{0,32}", run
-    ):  # it comes from the server and becomes part of a path
+    # The name comes from the server and becomes part of a path.
+    if not re.fullmatch("[0-9a-f]{0,32}", run):
         raise ValueError(f"a run's name must be up to 32 hexadecimal digits, got {run!r}")
     folder = str(context.node_config.get(FOLDER, ""))
-    return (
-        FolderStore(Path(folder), run, client, part)
-        if folder
-        else StateStore(context.state, run, part)
-    )
+    if folder:
+        return FolderStore(Path(folder), run, client, part)
+    return StateStore(context.state, run, part)
 
 
 def forget(context: Context, order: Order, part: str, before: int) -> None:

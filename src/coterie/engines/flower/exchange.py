@@ -431,7 +431,7 @@ class GridExchanges:
                 and boundary_check.agrees(reply.content, self.wire.boundary)
             ):
                 self.reported_secrets[client] = boundary_check.secret_of(reply.content)
-        return boundary_check.most(self.reported_secrets.values())
+        return boundary_check.most_common(self.reported_secrets.values())
 
     def first_model(
         self, replies: Iterable[Message], model: Callable[[], nn.Module]

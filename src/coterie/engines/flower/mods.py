@@ -95,71 +95,78 @@ def boundary_mod(
     """
     if simulated is None:
         _check_secret(boundary)
-    own = None if budget is None else Budget(budget, boundary)
-    hides = bool(boundary.noise) or boundary.masks  # nothing of this client alone may be sent
+    privacy_budget = None if budget is None else Budget(budget, boundary)
+    # With noise or masks, nothing of this client alone may be sent.
+    hides_client = bool(boundary.noise) or boundary.masks
     with seeded(0):
         module = model()
     layout = Layout(module)
-    rest, anything = (
-        messages.OtherTensors.of(module, layout),
-        torch.ones(layout.size, dtype=torch.bool),
-    )
+    other_tensors = messages.OtherTensors.of(module, layout)
+    all_columns = torch.ones(layout.size, dtype=torch.bool)
 
-    known: dict[int, Wire] = {}
+    # The last wire. Flower's simulation pickles the mod, and functools' cache cannot be pickled.
+    wires: dict[int, Wire] = {}
 
-    def wire(seed: int) -> Wire:  # functools' cache cannot be pickled, as Flower's simulation does
-        found = known.get(seed)
-        if found is None:
-            found = Wire(boundary, layout, seed)
-            known.clear()
-            known[seed] = found
-        return found
+    def wire_of(seed: int) -> Wire:
+        if seed not in wires:
+            new_wire = Wire(boundary, layout, seed)
+            wires.clear()
+            wires[seed] = new_wire
+        return wires[seed]
 
     def mod(
         message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
         if message.metadata.message_type == QUERY:
-            return named_only(message, context, call_next)
+            return reply_to_query(message, context, call_next)
         category = message.metadata.message_type.partition(".")[0]
         if category not in (MessageType.TRAIN, MessageType.EVALUATE):
             return call_next(message, context)
+        # Messages that the app does not see: steps of the masks' protocol, and the first model.
         if boundary.masks:
             once = simulated is None
             step_reply = flower_sums().reply_to_step(message.content, context, boundary, once)
             if step_reply is not None:
-                return Message(sent(dict(step_reply)), reply_to=message)
-        asked = message.content.get(CONFIG)
-        if isinstance(asked, ConfigRecord) and FIRST_MODEL in asked:
-            return first_model(asked, message)
-        orders, offered = messages.orders_of(message.content), {}
-        here = wire(orders[0].key[0])
-        for name in [n for n in message.content.array_records if n.partition("-")[0] == ARRAYS]:
-            row = offered[name] = here.open(
-                messages.unpacked(message.content[name], layout, may_lack=anything)
-            )
-            message.content[name] = messages.packed(row, layout, rest, without=row.isnan())
+                return Message(with_boundary(dict(step_reply)), reply_to=message)
+        config = message.content.get(CONFIG)
+        if isinstance(config, ConfigRecord) and FIRST_MODEL in config:
+            return first_model(config, message)
+        # The models that arrive are opened for the app.
+        orders = messages.orders_of(message.content)
+        wire = wire_of(orders[0].seed)
+        opened_models = open_models(wire, message)
         if category == MessageType.EVALUATE:
             return tested(message, context, call_next)
-        tasks = [order.task for order in orders]
-        if boundary.noise and not all(map(covered, orders)):
+        if boundary.noise and not all(map(is_covered, orders)):
             raise ValueError(UNCOVERED)
-        if own and (updates := sum(here.releases(order.task, order.hidden) for order in orders)):
-            own.spend(context, updates)  # before the app runs: a failure after this still counts
-        first = [
-            offered[name]
-            for i in range(len(tasks[0].offered))
-            if (name := messages.name_of(i)) in offered
-        ]
-        return trained(here, orders, first, call_next, message, context)
+        if privacy_budget:
+            updates = sum(wire.releases(order.task, order.hidden) for order in orders)
+            if updates:
+                # Before the app runs: a failure after this still counts.
+                privacy_budget.spend(context, updates)
+        model_names = map(messages.name_of, range(len(orders[0].task.offered)))
+        offered = [opened_models[name] for name in model_names if name in opened_models]
+        return trained(wire, orders, offered, call_next, message, context)
 
-    def covered(order: messages.Order) -> bool:
+    def open_models(wire: Wire, message: Message) -> dict[str, Tensor]:
+        """Open the models of a message in place; return them by their names."""
+        opened_models = {}
+        for name in list(message.content.array_records):
+            if name.partition("-")[0] != ARRAYS:
+                continue
+            sealed_row = messages.unpacked(message.content[name], layout, may_lack=all_columns)
+            row = wire.open(sealed_row)
+            opened_models[name] = row
+            message.content[name] = messages.packed(row, layout, other_tensors, without=row.isnan())
+        return opened_models
+
+    def is_covered(order: messages.Order) -> bool:
         """Whether noise covers everything that a reply to an order has; without masks, a client only trains."""
         task = order.task
-        return boundary.covers(task, order.hidden) and bool(
-            boundary.masks or task.trains or task.personal
-        )
+        trains = task.trains or task.personal is not None
+        return boundary.covers(task, order.hidden) and (boundary.masks or trains)
 
-    def named_only(message: Message, context: Context, call_next: Any) -> Message:
+    def reply_to_query(message: Message, context: Context, call_next: Any) -> Message:
         """The app's reply to the query for its client id, with its name and schema, without the results of a test.
 
         Names of classes and constants come from the client's data: under noise or masks only their
@@ -168,81 +175,94 @@ def boundary_mod(
         try:
             reply: Message = call_next(message, context)
         except Exception as error:
-            raise (RuntimeError(FAILED) if hides and str(error) != NO_TEST else error) from None
+            raise (
+                RuntimeError(FAILED) if hides_client and str(error) != NO_TEST else error
+            ) from None
         if reply.has_content():
             records = {
                 name: record
                 for name, record in reply.content.items()
                 if name in (WHO, NAME, SCHEMA)
             }
-            reply.content = RecordDict(
-                {**records, **schemas.digests_only(reply.content)} if hides else records
-            )
-        elif hides:
+            if hides_client:
+                records |= schemas.digests_only(reply.content)
+            reply.content = RecordDict(records)
+        elif hides_client:
             raise RuntimeError(FAILED)
         return reply
 
     def trained(
-        here: Wire,
+        wire: Wire,
         orders: Sequence[messages.Order],
         offered: list[Tensor],
         call_next: Any,
-        *asked: Any,
+        message: Message,
+        context: Context,
     ) -> Message:
         """The app's reply without the parts that the boundary does not let out."""
         try:
-            masks = flower_sums().pop_config(asked[0].content) if boundary.masks else {}
-            reply: Message = call_next(*asked)
+            mask_config = flower_sums().pop_config(message.content) if boundary.masks else {}
+            reply: Message = call_next(message, context)
             if reply.has_content() and boundary.masks:
-                updates = [
-                    _updates(layout, reply.content, offered, orders, place)
-                    for place in range(len(orders))
-                ]
-                rows = [each[0] if each else None for each in updates]
-                noise = secrets.randbits(128) if simulated is None else simulated
-                rng = numpy_generator(noise, Purpose.NOISE, orders[0].key[1], orders[0].client)
-                once = simulated is None
-                reply.content = sent(
-                    flower_sums().masked_reply(
-                        reply.content, orders, rows, masks, asked[1], here, rng, once
-                    )
-                )
+                records = masked_records(wire, orders, offered, reply.content, mask_config, context)
+                reply.content = with_boundary(records)
             elif reply.has_content():
-                out = (
-                    _sealed(here, reply.content, offered, orders, simulated)
-                    if reply.content.array_records
-                    else {}
-                )
-                counted = {METRICS: MetricRecord({"num-examples": 1})}
-                reply.content = sent(
-                    {**out, **(dict(reply.content.metric_records) if here.counts else counted)}
-                )
+                records = {}
+                if reply.content.array_records:
+                    records |= _sealed(wire, reply.content, offered, orders, simulated)
+                # With noise, the server does not learn numbers of examples or measurements.
+                if wire.counts:
+                    records |= dict(reply.content.metric_records)
+                else:
+                    records[METRICS] = MetricRecord({"num-examples": 1})
+                reply.content = with_boundary(records)
         except Exception as error:
-            raise (RuntimeError(FAILED) if hides else error) from None
-        if hides and not reply.has_content():
+            raise (RuntimeError(FAILED) if hides_client else error) from None
+        if hides_client and not reply.has_content():
             raise RuntimeError(FAILED)
         return reply
 
+    def masked_records(
+        wire: Wire,
+        orders: Sequence[messages.Order],
+        offered: list[Tensor],
+        content: RecordDict,
+        mask_config: Mapping[str, Any],
+        context: Context,
+    ) -> dict[str, Any]:
+        """The records of an app's reply with everything under masks."""
+        updates: list[Tensor | None] = []
+        for place in range(len(orders)):
+            updates_of_task = _updates(layout, content, offered, orders, place)
+            updates.append(updates_of_task[0] if updates_of_task else None)
+        noise_seed = secrets.randbits(128) if simulated is None else simulated
+        rng = numpy_generator(noise_seed, Purpose.NOISE, orders[0].exchange, orders[0].client)
+        once = simulated is None
+        return flower_sums().masked_reply(
+            content, orders, updates, mask_config, context, wire, rng, once
+        )
+
     def tested(message: Message, context: Context, call_next: Any) -> Message:
         """The app's test results; with noise an empty reply. The app may still store its results at this node."""
-        if not hides or simulated is not None:
+        if not hides_client or simulated is not None:
             reply: Message = call_next(message, context)
             if reply.has_content():
-                reply.content = sent(dict(reply.content.metric_records))
+                reply.content = with_boundary(dict(reply.content.metric_records))
             return reply
         try:
             call_next(message, context)
         except Exception:
             log.warning("the app's test failed; the server gets an empty reply", exc_info=True)
-        return Message(sent({METRICS: MetricRecord()}), reply_to=message)
+        return Message(with_boundary({METRICS: MetricRecord()}), reply_to=message)
 
-    def first_model(asked: ConfigRecord, message: Message) -> Message:
+    def first_model(config: ConfigRecord, message: Message) -> Message:
         """Draw and seal the first model without the app."""
-        here = wire(int(asked["seed"]))  # type: ignore[arg-type]
-        row = here.first_model(int(asked[FIRST_MODEL]), model)  # type: ignore[arg-type]
-        return Message(sent({ARRAYS: messages.packed(here.seal(row), layout)}), reply_to=message)
+        wire = wire_of(int(config["seed"]))  # type: ignore[arg-type]
+        row = wire.first_model(int(config[FIRST_MODEL]), model)  # type: ignore[arg-type]
+        sealed_model = messages.packed(wire.seal(row), layout)
+        return Message(with_boundary({ARRAYS: sealed_model}), reply_to=message)
 
-    def sent(records: dict[str, Any]) -> RecordDict:
+    def with_boundary(records: dict[str, Any]) -> RecordDict:
         """The records with the description of the boundary."""
         return RecordDict({**records, boundary_check.BOUNDARY: boundary_check.stated(boundary)})
 
@@ -252,17 +272,17 @@ def boundary_mod(
 def _check_secret(boundary: Boundary) -> None:
     """Check the secret of a real node. Raises :class:`~coterie.settings.SettingError`."""
     if boundary.rotation == "none" or (
-        boundary.secret is not None and boundary.secret >= boundary_check.SHORT
+        boundary.secret is not None and boundary.secret >= boundary_check.SMALLEST_SECRET
     ):
         return
-    why = (
-        "got none: otherwise the server knows the seed of the map"
-        if boundary.secret is None
-        else "got a smaller one: the server has its digest, and could try all secrets of this length"
+    problem = (
+        "got a smaller one: the server has its digest, and could try all secrets of this length"
     )
+    if boundary.secret is None:
+        problem = "got none: otherwise the server knows the seed of the map"
     raise SettingError(
-        f"Boundary.rotation {boundary.rotation} needs Boundary.secret >= 2^64 at a real node, {why}; secrets.randbits(128) "
-        "makes a secret for all clients"
+        f"Boundary.rotation {boundary.rotation} needs Boundary.secret >= 2^64 at a real node, {problem}; "
+        "secrets.randbits(128) makes a secret for all clients"
     )
 
 
@@ -278,21 +298,30 @@ def _sealed(
     ``offered`` are the models of the first task. An app that does not know Coterie has only this
     task.
     """
-    layout, out = wire.layout, {}
+    layout = wire.layout
+    records = {}
     for place, order in enumerate(orders):
-        both, exchange = messages.updates_of(place), order.key[1]
-        keep = layout.mask(order.task.local_layers) if order.task.local_layers else None
+        record_names = messages.updates_of(place)
+        keep_mask = layout.mask(order.task.local_layers) if order.task.local_layers else None
         updates = _updates(layout, content, offered, orders, place)
-        for half, update in enumerate(updates if order.task.trains else []):
-            update = update if keep is None else update.masked_fill(keep, 0.0)
+        if not order.task.trains:
+            continue
+        for half, update in enumerate(updates):
+            if keep_mask is not None:
+                update = update.masked_fill(keep_mask, 0.0)
             number = update_number(order.number, half)
-            noise = secrets.randbits(128) if simulated is None else simulated
-            sent = wire.protected(update, order.client, exchange, keep, number, noise)
+            noise_seed = secrets.randbits(128) if simulated is None else simulated
+            sent_update = wire.protected(
+                update, order.client, order.exchange, keep_mask, number, noise_seed
+            )
             if wire.boundary.compress == "none":
-                out[both[half]] = messages.packed(sent, layout, without=keep)
+                record = messages.packed(sent_update, layout, without=keep_mask)
             else:
-                out[both[half]] = ArrayRecord(wire.pack(sent, order.client, exchange, number, keep))
-    return out
+                record = ArrayRecord(
+                    wire.pack(sent_update, order.client, order.exchange, number, keep_mask)
+                )
+            records[record_names[half]] = record
+    return records
 
 
 def _updates(
@@ -303,25 +332,21 @@ def _updates(
     place: int,
 ) -> list[Tensor]:
     """The updates in an app's reply to the task at a place: at most as many as were asked for and counted."""
-    task, both = orders[place].task, messages.updates_of(place)
-    keep = layout.mask(task.local_layers) if task.local_layers else None
-    if both[0] in content.array_records:
-        names = both[: 2 if task.halves else 1]
+    task = orders[place].task
+    keep_mask = layout.mask(task.local_layers) if task.local_layers else None
+    record_names = messages.updates_of(place)
+    if record_names[0] in content.array_records:
         return [
-            messages.unpacked(content[name], layout, may_lack=keep)
-            for name in names
+            messages.unpacked(content[name], layout, may_lack=keep_mask)
+            for name in record_names[: 2 if task.halves else 1]
             if name in content
         ]
-    if (
-        len(orders) > 1
-        or not content.array_records
-        or not (task.trains and task.private.sends_update)
-    ):
+    # An app that does not know Coterie has one task, and sends its trained model.
+    sends_update = task.trains and task.private.sends_update
+    if len(orders) > 1 or not content.array_records or not sends_update:
         return []
-    trained = messages.unpacked(
-        messages.only(content.array_records, ARRAYS, "array records"), layout
-    )
-    return [trained - torch.stack(offered).mean(0)]
+    arrays = messages.only(content.array_records, ARRAYS, "array records")
+    return [messages.unpacked(arrays, layout) - torch.stack(offered).mean(0)]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -333,7 +358,8 @@ def _updates(
 # not suitable, because each run has its own.
 
 
-SINGLE, SUMS = "updates", "sums"
+SINGLE_UPDATES = "updates"
+UPDATES_IN_SUMS = "sums"
 """The entries of the file: updates that were sent one by one, and updates in sums (``masks``)."""
 
 
@@ -381,18 +407,20 @@ class Budget:
         """
         path = _path(context)
         try:
-            with _alone(path.parent):
+            with _locked(path.parent):
                 self._count(path, updates)
-        except OSError:  # its text would reveal this machine's folders to the server
+        except OSError:
+            # Its text would reveal this machine's folders to the server.
             log.warning("the count of the privacy budget cannot be saved", exc_info=True)
             raise ValueError(
                 "the count of this client's privacy budget cannot be saved; see its log"
             ) from None
 
     def _count(self, path: Path, updates: int) -> None:
-        counts, noise = _counted(path), repr(self.boundary.noise)
-        own = counts[SUMS if self.boundary.masks else SINGLE]
-        own[noise] = own.get(noise, 0) + updates
+        counts = _read_counts(path)
+        noise = repr(self.boundary.noise)
+        counts_of_kind = counts[UPDATES_IN_SUMS if self.boundary.masks else SINGLE_UPDATES]
+        counts_of_kind[noise] = counts_of_kind.get(noise, 0) + updates
         epsilon = _epsilon(counts, self.boundary.delta)
         if epsilon > self.epsilon * (1 + 1e-9):
             raise ValueError(
@@ -412,15 +440,16 @@ def _path(context: Context) -> Path:
         )
     try:
         claim = claim_in_config(config)
-    except ValueError:  # an entry of another app, which is neither an id nor a name
+    except ValueError:
+        # It is an entry of another app, which is neither an id nor a name.
         claim = None
-    return (
-        Path(folder) / f"budget-{'node' if claim is None else claim.client}.json"
-    )  # a name may not fit a file system
+    # The file has the id and not the name, which may not fit a file system.
+    owner = "node" if claim is None else claim.client
+    return Path(folder) / f"budget-{owner}.json"
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder for one process, because two messages may arrive at the same time."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
@@ -431,24 +460,31 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _counted(path: Path) -> dict[str, dict[str, int]]:
-    """RequestKind of update -> noise multiplier -> number of updates. Raises ``ValueError`` if the file is damaged."""
+def _read_counts(path: Path) -> dict[str, dict[str, int]]:
+    """Kind of update -> noise multiplier -> number of updates. Raises ``ValueError`` if the file is damaged."""
     if not path.exists():
-        return {SINGLE: {}, SUMS: {}}
+        return {SINGLE_UPDATES: {}, UPDATES_IN_SUMS: {}}
     try:
-        counts = {SUMS: {}, **json.loads(path.read_bytes())}
-        right = set(counts) == {SINGLE, SUMS} and all(
-            0 < float(noise) < math.inf and type(count) is int and count >= 0
-            for own in counts.values()
-            for noise, count in own.items()
-        )
+        counts = {UPDATES_IN_SUMS: {}, **json.loads(path.read_bytes())}
+        is_valid = _are_valid(counts)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        right = False
-    if not right:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
             "the count of this client's privacy budget is damaged; its operator must repair it"
         )
     return counts
+
+
+def _are_valid(counts: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether counts from a file have the form of :func:`_read_counts`."""
+    if set(counts) != {SINGLE_UPDATES, UPDATES_IN_SUMS}:
+        return False
+    for counts_of_kind in counts.values():
+        for noise, count in counts_of_kind.items():
+            if not 0 < float(noise) < math.inf or type(count) is not int or count < 0:
+                return False
+    return True
 
 
 def _epsilon(counts: Mapping[str, Mapping[str, int]], delta: float) -> float:
@@ -457,9 +493,10 @@ def _epsilon(counts: Mapping[str, Mapping[str, int]], delta: float) -> float:
     An update in a sum changes it by half as much as a single update changes, see
     :func:`~coterie.boundary.spent`.
     """
-    inverse = sum(
-        count / (float(noise) * (2 if kind == SUMS else 1)) ** 2
-        for kind, own in counts.items()
-        for noise, count in own.items()
-    )
-    return spent(1 / math.sqrt(inverse), 1, delta) if inverse else 0.0
+    # The sum of 1 / z_t².
+    precision = 0.0
+    for kind, counts_of_kind in counts.items():
+        sensitivity = 2 if kind == UPDATES_IN_SUMS else 1
+        for noise, count in counts_of_kind.items():
+            precision += count / (float(noise) * sensitivity) ** 2
+    return spent(1 / math.sqrt(precision), 1, delta) if precision else 0.0

@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from coterie.boundary import Boundary
-from coterie.core import Cohort, Method, Position, Round
+from coterie.core import Cohort, Method, Position, Round, Task
 from coterie.data.world import World
 from coterie.engines.flower.client import Participant, client_app
 from coterie.engines.flower.mods import boundary_mod
@@ -31,7 +31,7 @@ from coterie.randomness import Purpose, seeded
 from coterie.robust import Robust
 from coterie.settings import SettingError
 
-PATIENCE = 6 * 3600.0
+MAX_ROUND_SECONDS = 6 * 3600.0
 """Longest time for a round, in seconds. The first round includes the start of Ray and PyTorch."""
 
 
@@ -73,41 +73,46 @@ def rounds(
         SettingError: There is a ``start``, and the method keeps layers, personal models or sketches
             at the clients.
     """
-    if start is not None and (what := _keeps(method, start, seed, world, boundary or Boundary())):
-        lost = "are lost when Flower's simulation ends: a run with engine flower cannot be resumed"
-        raise SettingError(f"{method.name} keeps {what} at the clients, which {lost}")
+    boundary = boundary or Boundary()
+    if start is not None:
+        kept_values = _kept_values(method, start, seed, world, boundary)
+        if kept_values is not None:
+            raise SettingError(
+                f"{method.name} keeps {kept_values} at the clients, which are lost when Flower's simulation ends: "
+                "a run with engine flower cannot be resumed"
+            )
     if multiprocessing.current_process().daemon:
         raise SettingError(
             "engine flower starts processes, which a process of a multiprocessing.Pool cannot: use engine inprocess"
         )
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    context = multiprocessing.get_context("spawn")
+    pipe, process_pipe = context.Pipe()
     with tempfile.TemporaryDirectory() as home:
-        log_file = Path(home) / "log"
-        order = _Job(
-            method,
-            world,
-            rounds,
-            seed,
-            eval_every,
-            start,
-            boundary or Boundary(),
-            robust or Robust(),
+        simulation = _Simulation(
+            method=method,
+            world=world,
+            rounds=rounds,
+            seed=seed,
+            eval_every=eval_every,
+            start=start,
+            boundary=boundary,
+            robust=robust or Robust(),
         )
-        job = partial(_serve, theirs, order, workers or default_workers(), home)
-        process = multiprocessing.get_context("spawn").Process(target=job, daemon=False)
+        serve = partial(_serve, process_pipe, simulation, workers or default_workers(), home)
+        process = context.Process(target=serve, daemon=False)
         with _safe_path():
             process.start()
-        theirs.close()
+        process_pipe.close()
         try:
-            position = start.round if start else 0
-            while position < rounds:
-                done = _next(ours, log_file)
-                position = done.number
-                yield done
+            last_round = start.round if start else 0
+            while last_round < rounds:
+                finished_round = _next_round(pipe, Path(home) / "log")
+                last_round = finished_round.number
+                yield finished_round
         finally:
             with suppress(OSError):
-                ours.send(None)
-            ours.close()
+                pipe.send(None)
+            pipe.close()
             process.join(timeout=30)
             if process.is_alive():
                 process.terminate()
@@ -117,32 +122,36 @@ def rounds(
 @contextmanager
 def _safe_path() -> Iterator[None]:
     """Stop Python processes started meanwhile from importing from the current folder, which may be another user's."""
-    before = os.environ.get("PYTHONSAFEPATH")
+    value_before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
         del os.environ["PYTHONSAFEPATH"]
-        if before is not None:
-            os.environ["PYTHONSAFEPATH"] = before
+        if value_before is not None:
+            os.environ["PYTHONSAFEPATH"] = value_before
 
 
-def _next(pipe: Connection, log_file: Path) -> Round:
+def _next_round(pipe: Connection, log_file: Path) -> Round:
+    """Ask the simulation's process for the next round, and wait for it."""
     try:
         pipe.send("go")
-        if not pipe.poll(PATIENCE):
-            raise EngineError(f"Flower's simulation did not complete a round in {PATIENCE:g} s")
-        found = pipe.recv()
+        if not pipe.poll(MAX_ROUND_SECONDS):
+            raise EngineError(
+                f"Flower's simulation did not complete a round in {MAX_ROUND_SECONDS:g} s"
+            )
+        answer = pipe.recv()
     except (EOFError, OSError):
-        found = "its process ended"
-    if isinstance(found, Round):
-        return found
+        answer = "its process ended"
+    if isinstance(answer, Round):
+        return answer
+    # Any other answer says why there is no round.
     details = log_file.read_text(errors="replace")[-4000:] if log_file.exists() else ""
-    raise EngineError(f"Flower's simulation failed: {found}", details)
+    raise EngineError(f"Flower's simulation failed: {answer}", details)
 
 
-@dataclass(frozen=True)
-class _Job:
+@dataclass(frozen=True, kw_only=True)
+class _Simulation:
     """The arguments for the process of a simulation."""
 
     method: Method[Any]
@@ -155,7 +164,7 @@ class _Job:
     robust: Robust
 
 
-def _keeps(
+def _kept_values(
     method: Method[Any], start: Position, seed: int, world: Callable[[], World], boundary: Boundary
 ) -> str | None:
     """What a method keeps at the clients according to its first and its next plan; None for nothing.
@@ -164,13 +173,14 @@ def _keeps(
     is kept.
     """
     _, federation = setup(method, _built(world), seed, boundary)
-    plans = (
-        method.plan(
-            method.init(federation), Cohort(present=federation.clients, exchange=0, seed=seed)
-        ),
-        method.plan(start.state, Cohort(present=start.members, exchange=start.exchange, seed=seed)),
-    )
-    tasks = [task for plan in plans for _, part in plan.leaves() for task in part.tasks.values()]
+    first_cohort = Cohort(present=federation.clients, exchange=0, seed=seed)
+    next_cohort = Cohort(present=start.members, exchange=start.exchange, seed=seed)
+    first_plan = method.plan(method.init(federation), first_cohort)
+    next_plan = method.plan(start.state, next_cohort)
+    tasks: list[Task] = []
+    for plan in (first_plan, next_plan):
+        for _, part in plan.leaves():
+            tasks += part.tasks.values()
     if any(task.local_layers for task in tasks):
         return "layers"
     if any(task.personal is not None for task in tasks):
@@ -178,28 +188,30 @@ def _keeps(
     return "sketches" if any(task.private.question is not None for task in tasks) else None
 
 
-def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
+def _serve(pipe: Connection, simulation: _Simulation, workers: int, home: str) -> None:
     """Main function of the simulation's process: run one round for each request."""
     with open(Path(home) / "log", "w") as log:
+        # The log has the output of Ray and Flower.
         os.dup2(log.fileno(), sys.stdout.fileno())
-        os.dup2(log.fileno(), sys.stderr.fileno())  # the log output of Ray and Flower
-        paths = [path for path in sys.path if path]  # Ray's processes import the same modules
-        settings = {
+        os.dup2(log.fileno(), sys.stderr.fileno())
+        # Ray's processes import the same modules, and from the current folder, too.
+        module_paths = [path for path in sys.path if path]
+        variables = {
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
             "FLWR_HOME": home,
         }
-        os.environ.update(settings, PYTHONPATH=os.pathsep.join(paths))
-        os.chdir(home)  # Ray's processes import from the current folder, too
+        os.environ.update(variables, PYTHONPATH=os.pathsep.join(module_paths))
+        os.chdir(home)
         from flwr.simulation import run_simulation
 
         logging.getLogger("flwr").setLevel(logging.ERROR)
         try:
-            here = _built(job.world)
+            world = _built(simulation.world)
             run_simulation(
-                server_app=_server(pipe, job, here),
-                client_app=simulated(job.world, job.boundary, job.seed),
-                num_supernodes=len(here.clients),
+                server_app=_server_app(pipe, simulation, world),
+                client_app=simulated(simulation.world, simulation.boundary, simulation.seed),
+                num_supernodes=len(world.clients),
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
                     "init_args": {
@@ -210,35 +222,41 @@ def _serve(pipe: Connection, job: _Job, workers: int, home: str) -> None:
                     },
                 },
             )
-        except Exception as error:  # report any error to the other process
+        except Exception as error:
+            # The other process raises the error.
             with suppress(OSError):
                 pipe.send(f"{type(error).__name__}: {error}")
 
 
-def _server(pipe: Connection, job: _Job, world: World) -> ServerApp:
+def _server_app(pipe: Connection, simulation: _Simulation, world: World) -> ServerApp:
+    """The ServerApp that runs the method, one round for each request."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         strategy = MethodStrategy(
-            job.method,
+            simulation.method,
             world.model,
             training=world.training,
             nodes=len(world.clients),
-            seed=job.seed,
-            eval_every=job.eval_every,
+            seed=simulation.seed,
+            eval_every=simulation.eval_every,
             min_replies=1.0,
-            boundary=replace(job.boundary, secret=None),
-            robust=job.robust,
+            boundary=replace(simulation.boundary, secret=None),
+            robust=simulation.robust,
             patience=world.attendance.patience,
             metrics={name: (name,) for name in ("loss", *world.objective.named)},
         )
         try:
-            for done in strategy.rounds(grid, job.rounds, start=job.start, roster=world):
+            finished_rounds = strategy.rounds(
+                grid, simulation.rounds, start=simulation.start, roster=world
+            )
+            for finished_round in finished_rounds:
                 if pipe.recv() is None:
                     return
-                pipe.send(replace(done, main=world.objective.main))
-            pipe.recv()  # wait until the last round has been received
+                pipe.send(replace(finished_round, main=world.objective.main))
+            # Wait until the last round has been received.
+            pipe.recv()
         except EOFError:
             return
         except Exception as error:
@@ -260,13 +278,15 @@ def simulated(
     Returns:
         The app.
     """
-    mods = [] if boundary in (None, Boundary()) else [partial(_bounded, world, boundary, seed)]
+    mods = []
+    if boundary not in (None, Boundary()):
+        mods.append(partial(_boundary_mod, world, boundary, seed))
     return client_app(
         participant=partial(_participant, world), client=partial(_client, world), mods=mods
     )
 
 
-def _bounded(
+def _boundary_mod(
     world: Callable[[], World],
     boundary: Boundary,
     seed: int,
@@ -275,38 +295,41 @@ def _bounded(
     call_next: Any,
 ) -> Message:
     """A version of :func:`.mods.boundary_mod` that can be pickled."""
-    return boundary_mod(boundary, _made(world).model, simulated=seed)(message, context, call_next)
+    mod = boundary_mod(boundary, _world_of_process(world).model, simulated=seed)
+    return mod(message, context, call_next)
 
 
-_WORLDS: dict[Any, World] = {}
+_LAST_WORLD: dict[Any, World] = {}
+"""Function that makes a world -> the world of the last one."""
 
 
-def _built(world: Callable[[], World]) -> World:
+def _built(maker: Callable[[], World]) -> World:
     """The world that a function makes, the same in each process."""
     with seeded(0, Purpose.OWN_CODE):
-        return world()
+        return maker()
 
 
-def _made(world: Callable[[], World]) -> World:
+def _world_of_process(maker: Callable[[], World]) -> World:
     """The world, made once in this process, because Flower unpickles the app again for every message."""
-    key = (getattr(world, "func", world), getattr(world, "args", ()))
-    if key not in _WORLDS:
-        _WORLDS.clear()
-        _WORLDS[key] = _built(world)
-    return _WORLDS[key]
+    key = (getattr(maker, "func", maker), getattr(maker, "args", ()))
+    if key not in _LAST_WORLD:
+        _LAST_WORLD.clear()
+        _LAST_WORLD[key] = _built(maker)
+    return _LAST_WORLD[key]
 
 
-def _client(world: Callable[[], World], context: Context) -> int:
-    return sorted(_made(world).clients)[int(context.node_config["partition-id"])]
+def _client(maker: Callable[[], World], context: Context) -> int:
+    return sorted(_world_of_process(maker).clients)[int(context.node_config["partition-id"])]
 
 
-def _participant(world: Callable[[], World], context: Context) -> Participant:
-    made, client = _made(world), _client(world, context)
+def _participant(maker: Callable[[], World], context: Context) -> Participant:
+    world = _world_of_process(maker)
+    client = _client(maker, context)
     return Participant(
-        made.clients[client],
-        made.model,
-        made.objective,
-        made.augment,
-        made.attacks.get(client),
+        world.clients[client],
+        world.model,
+        world.objective,
+        world.augment,
+        world.attacks.get(client),
         compared=False,
     )
