@@ -23,6 +23,7 @@ from coterie.data.own import from_lists
 from coterie.data.world import World
 from coterie.engines.rounds import Position
 from coterie.methods import CFL
+from coterie.randomness import seeded
 from coterie.records.record import Record
 from coterie.robust import Robust
 from coterie.runs.experiment import own
@@ -217,6 +218,22 @@ def test_true_groups_by_names(tmp_path: Path) -> None:
     assert coterie.summary(one)["true_groups"] == [["a", "b"], ["c"]]
 
 
+def test_torchs_cross_entropy_has_the_world_of_class_numbers() -> None:
+    clients = [([[float(row), 1.0]] * 9, [0, 1, 2] * 3) for row in range(2)]
+    world = from_lists(clients)
+    with_torchs = from_lists(clients, objective=coterie.Objective(loss=nn.CrossEntropyLoss()))
+    with seeded(0):
+        expected = world.model()
+    with seeded(0):
+        model = with_torchs.model()
+    assert str(model) == str(expected)
+    for client, data in world.clients.items():
+        same = with_torchs.clients[client]
+        assert torch.equal(data.train.inputs, same.train.inputs)
+        assert torch.equal(data.train.targets, same.train.targets)
+        assert torch.equal(data.train.index, same.train.index)
+
+
 def test_tables_of_settings_in_python() -> None:
     objects = {
         "training": Training(lr=0.25, batch=20, epochs=2),
@@ -378,6 +395,16 @@ def test_a_function_that_fails_is_one_sentence_and_nothing_is_written(
         (
             lambda to: from_lists([([[1.0]] * 9, [0] * 9)], objective="accuracy"),
             "objective must be a coterie.Objective",
+        ),
+        (
+            lambda to: from_lists([([[1.0]] * 9, [0] * 9)], objective=nn.CrossEntropyLoss()),
+            r"such as coterie.Objective\(loss=YOUR_LOSS\) for a loss of your own, got CrossEntropyLoss",
+        ),
+        (
+            lambda to: from_lists(
+                [([[1.0]] * 9, [0] * 9)], objective=coterie.Objective(loss=nn.MultiMarginLoss())
+            ),
+            "how many outputs the model 'mlp' needs is not known for the loss torch.nn.modules.loss.MultiMarginLoss",
         ),
         (
             lambda to: coterie.write_report([], to.with_suffix(".html")),

@@ -27,9 +27,12 @@ from coterie.pooling import ErrorSums
 Kind = Literal["classes", "labels", "numbers"]
 """What is predicted: one class of several, labels of 0 and 1, or numbers."""
 
-CELLS = 1 << 24
+MAX_OUTPUTS_IN_MEMORY = 1 << 24
 """Most outputs that are held in memory at a time. A metric that needs a whole test set with more of
 them is not computed."""
+
+METRICS_OF_LABELS = ("accuracy", "AUROC", "AveragePrecision", "ExactMatch", "F1Score")
+"""Metrics of labels of 0 and 1, which may be floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,48 +69,51 @@ def constant(world: World) -> Constant | None:
         The scores; None if targets are not in memory, are of different shapes, or change over
         rounds.
     """
-    honest = [data for client, data in sorted(world.clients.items()) if client not in world.attacks]
-    targets = [
-        split.targets for data in world.clients.values() for split in (data.train, data.test)
-    ]
-    if world.drift is not None or not all(isinstance(one, torch.Tensor) for one in targets):
+    targets = []
+    for data in world.clients.values():
+        targets += [data.train.targets, data.test.targets]
+    if world.drift is not None or not all(isinstance(part, torch.Tensor) for part in targets):
         return None
     kind = _kind(world)
-    if kind != "classes" and len({one.shape[1:] for one in targets}) > 1:
+    if kind != "classes" and len({part.shape[1:] for part in targets}) > 1:
         return None
-    classes = (
-        1 + max((int(one.max()) for one in targets if one.numel()), default=0)
-        if kind == "classes"
-        else 0
-    )
-    common = _prediction(kind, [data.train.targets for data in honest], classes)
+    class_count = 0
+    if kind == "classes":
+        class_count = 1 + max((int(part.max()) for part in targets if part.numel()), default=0)
+
+    # One prediction for all clients, from the training data of all that are not hostile.
+    honest_targets = [
+        data.train.targets
+        for client, data in sorted(world.clients.items())
+        if client not in world.attacks
+    ]
+    common_prediction = _prediction(kind, honest_targets, class_count)
     metric = world.objective.named[world.objective.main]
-    values: dict[Client, float] = {}
-    own: dict[Client, float] = {}
-    known: dict[int, float] = {}  # clients may share a test part
+    common_scores: dict[Client, float] = {}
+    own_scores: dict[Client, float] = {}
+    # Clients may share a test part, which is then scored once.
+    score_of_test: dict[int, float] = {}
     for client, data in world.clients.items():
-        test = data.test.targets
-        if id(test) not in known:
-            known[id(test)] = _score(kind, metric, common, test)
-        values[client] = known[id(test)]
-        one_class = kind == "classes" and len(test[counted(test)].unique()) < 2
-        own[client] = (
-            math.nan
-            if one_class
-            else _score(kind, metric, _prediction(kind, [data.train.targets], classes), test)
-        )
-    words = _words(kind, common, world.about.get("classes"))
-    sums = (
-        {client: _sums(metric, common, data.test.targets) for client, data in world.clients.items()}
-        if kind == "numbers"
-        else {}
-    )
-    return Constant(
-        predicts=words,
-        values=values,
-        own=own,
-        sums={client: each for client, each in sums.items() if each},
-    )
+        test_targets = data.test.targets
+        if id(test_targets) not in score_of_test:
+            score_of_test[id(test_targets)] = _score(kind, metric, common_prediction, test_targets)
+        common_scores[client] = score_of_test[id(test_targets)]
+
+        # A test of one class says nothing of a prediction that is made for this client.
+        if kind == "classes" and len(test_targets[counted(test_targets)].unique()) < 2:
+            own_scores[client] = math.nan
+        else:
+            own_prediction = _prediction(kind, [data.train.targets], class_count)
+            own_scores[client] = _score(kind, metric, own_prediction, test_targets)
+
+    words = _words(kind, common_prediction, world.about.get("classes"))
+    sums: dict[Client, ErrorSums] = {}
+    if kind == "numbers":
+        for client, data in world.clients.items():
+            client_sums = _sums(metric, common_prediction, data.test.targets)
+            if client_sums:
+                sums[client] = client_sums
+    return Constant(predicts=words, values=common_scores, own=own_scores, sums=sums)
 
 
 def class_shares(world: World) -> dict[int, float]:
@@ -120,18 +126,23 @@ def class_shares(world: World) -> dict[int, float]:
         Class -> share; empty if the clients have no single class label per example in memory, or no
         test examples.
     """
-    splits = [split for data in world.clients.values() for split in (data.train, data.test)]
-    plain = all(isinstance(one.targets, torch.Tensor) and one.targets.ndim == 1 for one in splits)
-    if not plain or _kind(world) != "classes":
+    train_targets = [data.train.targets for data in world.clients.values()]
+    test_targets = [data.test.targets for data in world.clients.values()]
+    for targets in (*train_targets, *test_targets):
+        if not isinstance(targets, torch.Tensor) or targets.ndim != 1:
+            return {}
+    if _kind(world) != "classes":
         return {}
-    tested = torch.cat([data.test.targets for data in world.clients.values()])
-    trained = torch.cat([data.train.targets for data in world.clients.values()])
-    tested, trained = tested[counted(tested)].long(), trained[counted(trained)].long()
+    tested = torch.cat(test_targets)
+    tested = tested[counted(tested)].long()
+    trained = torch.cat(train_targets)
+    trained = trained[counted(trained)].long()
     if not len(tested):
         return {}
-    found = torch.cat([tested, trained]).unique().tolist()
-    counts = torch.bincount(tested, minlength=max(found) + 1)
-    return {label: int(counts[label]) / len(tested) for label in found}
+    # A class of training examples alone has the share 0.
+    classes = torch.cat([tested, trained]).unique().tolist()
+    counts = torch.bincount(tested, minlength=max(classes) + 1)
+    return {label: int(counts[label]) / len(tested) for label in classes}
 
 
 def class_name(label: int, names: Any) -> str:
@@ -145,8 +156,8 @@ def class_name(label: int, names: Any) -> str:
         >>> class_name(1, ["late", "on time"]), class_name(1, None)
         ("the class 'on time'", 'class 1')
     """
-    named = isinstance(names, Sequence) and not isinstance(names, str) and label < len(names)
-    return f"the class '{names[label]}'" if named else f"class {label}"
+    has_name = isinstance(names, Sequence) and not isinstance(names, str) and label < len(names)
+    return f"the class '{names[label]}'" if has_name else f"class {label}"
 
 
 def _kind(world: World) -> Kind:
@@ -156,62 +167,68 @@ def _kind(world: World) -> Kind:
         return "numbers"
     if combine is mean_label_probability:
         return "labels"
-    targets = [data.train.targets for data in world.clients.values()]
-    if combine is mean_probability and any(
-        isinstance(one, torch.Tensor) and one.is_floating_point() for one in targets
-    ):
-        of_labels = world.objective.main in (
-            "accuracy",
-            "AUROC",
-            "AveragePrecision",
-            "ExactMatch",
-            "F1Score",
-        )
-        return (
-            "labels" if of_labels else "numbers"
-        )  # a loss of the user's own, and the usual way to combine
+    if combine is not mean_probability:
+        return "classes"
+
+    # The usual way to combine says nothing where the loss is the user's own: then floats as targets
+    # are labels or numbers, and the main metric says which.
+    for data in world.clients.values():
+        targets = data.train.targets
+        if isinstance(targets, torch.Tensor) and targets.is_floating_point():
+            return "labels" if world.objective.main in METRICS_OF_LABELS else "numbers"
     return "classes"
 
 
-def _prediction(kind: Kind, targets: Sequence[torch.Tensor], classes: int) -> torch.Tensor:
+def _prediction(
+    kind: Kind, client_targets: Sequence[torch.Tensor], class_count: int
+) -> torch.Tensor:
     """The outputs for any example: log frequencies of classes ``(classes,)``, logits of labels ``(m,)`` or means ``(m,)``."""
     if kind == "classes":
-        counts = torch.zeros(max(classes, 2), dtype=torch.float64)
-        for one in targets:
-            counts += torch.bincount(one[counted(one)].flatten().long(), minlength=len(counts))
-        return (
-            ((counts + 1) / (counts + 1).sum()).log().float()
-        )  # a class of no training example is possible, too
-    total = torch.stack([one.double().sum(0) for one in targets]).sum(0)
-    means = (total / sum(len(one) for one in targets)).reshape(targets[0].shape[1:] or (1,))
+        counts = torch.zeros(max(class_count, 2), dtype=torch.float64)
+        for targets in client_targets:
+            labels = targets[counted(targets)].flatten().long()
+            counts += torch.bincount(labels, minlength=len(counts))
+        # A class of no training example is possible, too: each class counts once more.
+        return ((counts + 1) / (counts + 1).sum()).log().float()
+    total = torch.stack([targets.double().sum(0) for targets in client_targets]).sum(0)
+    rows = sum(len(targets) for targets in client_targets)
+    means = (total / rows).reshape(client_targets[0].shape[1:] or (1,))
     return (torch.logit(means, eps=1e-7) if kind == "labels" else means).float()
 
 
-def _score(kind: Kind, metric: Metric, row: torch.Tensor, targets: torch.Tensor) -> float:
-    """A metric of the outputs ``row`` for each example; NaN if there is none, or if the user's function fails."""
-    cells = row.numel() * (targets[:1].numel() if kind == "classes" else 1)
-    if not len(targets) or (metric.whole and cells * len(targets) > CELLS):
+def _score(kind: Kind, metric: Metric, prediction: torch.Tensor, targets: torch.Tensor) -> float:
+    """A metric of the same outputs for each example; NaN if there is none, or if the user's function fails."""
+    predictions_per_example = targets[:1].numel() if kind == "classes" else 1
+    outputs_per_example = prediction.numel() * predictions_per_example
+    if not len(targets):
         return math.nan
-    shape = (
-        (lambda part: (*part.shape, len(row)))
-        if kind == "classes"
-        else (lambda part: (len(part), *row.shape))
-    )
+    if metric.whole and outputs_per_example * len(targets) > MAX_OUTPUTS_IN_MEMORY:
+        return math.nan
+
+    def outputs_for(part: torch.Tensor) -> torch.Tensor:
+        # Each prediction of a sequence has outputs of its own.
+        if kind == "classes":
+            return prediction.expand((*part.shape, len(prediction)))
+        return prediction.expand((len(part), *prediction.shape))
+
+    # The user's code can raise anything, and the comparison is only left out.
     try:
         if metric.whole:
-            return metric.of(row.expand(shape(targets)), targets).get("", math.nan)
-        total, count = 0.0, 0
-        for part in targets.split(max(1, CELLS // max(cells, 1))):
-            values = metric.function(row.expand(shape(part)), part)
-            total, count = total + float(values.sum(dtype=torch.float64)), count + values.numel()
+            return metric.of(outputs_for(targets), targets).get("", math.nan)
+        total = 0.0
+        count = 0
+        for part in targets.split(max(1, MAX_OUTPUTS_IN_MEMORY // max(outputs_per_example, 1))):
+            values = metric.function(outputs_for(part), part)
+            total += float(values.sum(dtype=torch.float64))
+            count += values.numel()
         return metric.final(total / count) if count else math.nan
-    except Exception:  # the user's code can raise anything, and the comparison is only left out
+    except Exception:
         return math.nan
 
 
-def _sums(metric: Metric, row: torch.Tensor, targets: torch.Tensor) -> ErrorSums:
+def _sums(metric: Metric, prediction: torch.Tensor, targets: torch.Tensor) -> ErrorSums:
     """The sums of a metric that is pooled over clients, if it is; for numbers."""
-    outputs = row.expand((len(targets), *row.shape))
+    outputs = prediction.expand((len(targets), *prediction.shape))
     if not len(targets):
         return {}
     if metric.sums is not None:
@@ -222,10 +239,11 @@ def _sums(metric: Metric, row: torch.Tensor, targets: torch.Tensor) -> ErrorSums
     return {"rows": [errors.numel()], "errors": [float(errors.sum(dtype=torch.float64))]}
 
 
-def _words(kind: Kind, row: torch.Tensor, names: Any) -> str:
+def _words(kind: Kind, prediction: torch.Tensor, class_names: Any) -> str:
+    """The prediction in words."""
     if kind == "classes":
-        return class_name(int(row.argmax()), names)
+        return class_name(int(prediction.argmax()), class_names)
     if kind == "labels":
         return "the frequency of each label"
-    mean = f", {float(row[0]):.3g}" if row.numel() == 1 else ""
+    mean = f", {float(prediction[0]):.3g}" if prediction.numel() == 1 else ""
     return f"the mean of the training targets{mean}"

@@ -1,4 +1,7 @@
-"""The schema of a client's data as far as the tensors and the objective show it."""
+"""The schema of a client's data as far as the tensors and the objective show it.
+
+Flower's clients send it before they train, see ``schema``.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,25 @@ def described(data: ClientData, objective: Objective | None) -> Schema:
     Returns:
         The schema.
     """
-    known = data.schema or Schema()
     split = data.train
-    inputs, targets = split.inputs, split.targets
-    items = isinstance(inputs, Items)
-    if items:
+    inputs = split.inputs
+    targets = split.targets
+    # Items have no form until one of them is read, and the others may have another shape.
+    have_fixed_shape = not isinstance(inputs, Items)
+    if not have_fixed_shape:
         inputs, targets = split.batch(torch.arange(1))
-    found = Schema(inputs=form_of(inputs, fixed=not items), task=task_of(targets, fixed=not items))
+    schema = Schema(
+        inputs=form_of(inputs, fixed=have_fixed_shape),
+        task=task_of(targets, fixed=have_fixed_shape),
+    )
     if objective is not None:
-        others = (name for name in objective.named if name != objective.main)
-        found = replace(found, loss=loss_name(objective.loss), metrics=(objective.main, *others))
+        other_metrics = (name for name in objective.named if name != objective.main)
+        schema = replace(
+            schema, loss=loss_name(objective.loss), metrics=(objective.main, *other_metrics)
+        )
         if (scale := objective.target_scale) is not None:
-            found = replace(found, target_means=scale.means, target_deviations=scale.deviations)
-    return found.overridden(known)
+            schema = replace(schema, target_means=scale.means, target_deviations=scale.deviations)
+    return schema.overridden(data.schema or Schema())
 
 
 def form_of(inputs: Batch, fixed: bool = True) -> str:
@@ -54,13 +63,13 @@ def form_of(inputs: Batch, fixed: bool = True) -> str:
         The words, such as ``"(3,) float32"``.
     """
 
-    def form(one: Any) -> str:
-        if not isinstance(one, torch.Tensor):
-            return type(one).__name__
-        dtype, shape = str(one.dtype).removeprefix("torch."), tuple(one.shape[1:])
-        if not fixed or (
-            _kind(one) == "whole numbers" and one.dtype != torch.uint8 and len(shape) == 1
-        ):
+    def form(tensor: Any) -> str:
+        if not isinstance(tensor, torch.Tensor):
+            return type(tensor).__name__
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape = tuple(tensor.shape[1:])
+        is_whole = _number_kind(tensor) == "whole numbers" and tensor.dtype != torch.uint8
+        if not fixed or (is_whole and len(shape) == 1):
             return f"{len(shape)} dimensions of {dtype}"
         return f"{shape} {dtype}"
 
@@ -70,20 +79,21 @@ def form_of(inputs: Batch, fixed: bool = True) -> str:
 def task_of(targets: Batch, fixed: bool = True) -> str:
     """Return the kind of the targets in words: their type, and the shape of those that are not whole numbers."""
 
-    def form(one: Any) -> str:
-        if not isinstance(one, torch.Tensor):
-            return type(one).__name__
-        kind, shape = _kind(one), [size for size in one.shape[1:] if size != 1]
-        return (
-            f"{kind} of shape {tuple(shape)}"
-            if shape and fixed and kind != "whole numbers"
-            else kind
-        )
+    def form(tensor: Any) -> str:
+        if not isinstance(tensor, torch.Tensor):
+            return type(tensor).__name__
+        kind = _number_kind(tensor)
+        # One column is written as (N, 1) or as (N,).
+        shape = [size for size in tensor.shape[1:] if size != 1]
+        if shape and fixed and kind != "whole numbers":
+            return f"{kind} of shape {tuple(shape)}"
+        return kind
 
     return str(mapped(form, targets)).replace("'", "")
 
 
-def _kind(one: torch.Tensor) -> str:
-    if one.dtype == torch.bool:
+def _number_kind(tensor: torch.Tensor) -> str:
+    """What a tensor holds, in words."""
+    if tensor.dtype == torch.bool:
         return "booleans"
-    return "floats" if one.is_floating_point() or one.is_complex() else "whole numbers"
+    return "floats" if tensor.is_floating_point() or tensor.is_complex() else "whole numbers"

@@ -1,4 +1,8 @@
-"""Examples that occur in both the training and the test part of a client: a model may know their targets by heart."""
+"""Examples that occur in both the training and the test part of a client: a model may know their targets by heart.
+
+``own`` looks for them in the world of every door for a user's own data; they are a hint, and nothing
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,18 @@ from collections.abc import Iterable
 from coterie.data.batches import Items, digests, rows, tensors
 from coterie.data.world import ClientData, Split
 
-MOST = 20_000_000
+MAX_COMPARED_NUMBERS = 20_000_000
 """Numbers of a client's inputs above which examples are not compared."""
 
-MANY = 0.05
-"""Share of a client's test examples from which on duplicates are said."""
+MIN_DUPLICATE_SHARE = 0.05
+"""Share of a client's test examples from which on duplicates are reported."""
 
-VARIED = 0.5
+VARIED_SHARE = 0.5
 """Distinct values of some input, per distinct example, from which on equal examples are no chance.
 """
+
+MAX_EXAMINED_COLUMNS = 200
+"""Most columns of an input whose distinct values are counted."""
 
 
 def duplicate_hints(clients: Iterable[ClientData]) -> list[str]:
@@ -30,41 +37,52 @@ def duplicate_hints(clients: Iterable[ClientData]) -> list[str]:
     Returns:
         One sentence, or none.
     """
-    same = tests = 0
-    first = ""
+    duplicate_count = 0
+    test_count = 0
+    first_name = ""
     for data in clients:
-        if not (of_client := repeated(data)):
-            continue
-        same, tests, first = same + of_client, tests + len(data.test), first or data.name
-    if not same:
+        client_duplicates = repeated(data)
+        if client_duplicates:
+            duplicate_count += client_duplicates
+            test_count += len(data.test)
+            first_name = first_name or data.name
+    if not duplicate_count:
         return []
-    where = f", for example at client {first}" if first else ""
+    example = f", for example at client {first_name}" if first_name else ""
     return [
-        f"{same:,} of {tests:,} test examples are also training examples, with the same inputs and targets{where}: a model may "
-        "know them by heart; remove duplicates, or give rows of one origin a subject"
+        f"{duplicate_count:,} of {test_count:,} test examples are also training examples, with the same inputs and targets"
+        f"{example}: a model may know them by heart; remove duplicates, or give rows of one origin a subject"
     ]
 
 
 def repeated(data: ClientData) -> int:
     """Return how many test examples of a client are also training examples; 0 if they are few or may be equal by chance."""
-    parts = data.train, data.test
-    inputs = data.train.inputs
-    if isinstance(inputs, Items) or not len(data.test):
+    if isinstance(data.train.inputs, Items) or not len(data.test):
         return 0
-    if sum(one[:1].numel() for one in tensors(inputs)) * sum(map(len, parts)) > MOST:
+    numbers_per_example = sum(tensor[:1].numel() for tensor in tensors(data.train.inputs))
+    if numbers_per_example * (len(data.train) + len(data.test)) > MAX_COMPARED_NUMBERS:
         return 0
-    known, tested = (
-        digests([*tensors(rows(part.inputs, part.index)), *tensors(part.targets)]) for part in parts
-    )
-    there = set(known)
-    same = sum(one in there for one in tested)
-    return same if same >= max(2.0, MANY * len(tested)) and _varied(data.train, len(there)) else 0
+    train_digests = set(_example_digests(data.train))
+    test_digests = _example_digests(data.test)
+    duplicate_count = sum(digest in train_digests for digest in test_digests)
+
+    # A single duplicate, or few of many, may be chance; so may rows of a few categories.
+    if duplicate_count < max(2.0, MIN_DUPLICATE_SHARE * len(test_digests)):
+        return 0
+    return duplicate_count if _varied(data.train, len(train_digests)) else 0
 
 
-def _varied(split: Split, distinct: int) -> bool:
-    """Whether some input has so many values that ``distinct`` examples cannot be equal by chance."""
-    for one in tensors(split.inputs):
-        columns = one[split.index].reshape(len(split), -1)
-        if any(len(column.unique()) >= VARIED * distinct for column in columns[:, :200].T):
-            return distinct > 1
+def _example_digests(split: Split) -> list[bytes]:
+    """A hash of the inputs and targets of each example."""
+    inputs = tensors(rows(split.inputs, split.index))
+    return digests([*inputs, *tensors(split.targets)])
+
+
+def _varied(split: Split, distinct_examples: int) -> bool:
+    """Whether some input has so many values that ``distinct_examples`` cannot be equal by chance."""
+    for tensor in tensors(split.inputs):
+        columns = tensor[split.index].reshape(len(split), -1)
+        for column in columns[:, :MAX_EXAMINED_COLUMNS].T:
+            if len(column.unique()) >= VARIED_SHARE * distinct_examples:
+                return distinct_examples > 1
     return False

@@ -12,9 +12,9 @@ ROUNDING = 1e-6
 STANDARDIZED = " (standardized)"
 """The end of the name of a loss of standardized targets."""
 
-_COTERIE = ("cross_entropy", "squared_error", "binary_cross_entropy")
+_COTERIE_LOSSES = ("cross_entropy", "squared_error", "binary_cross_entropy")
 
-_FUNCTIONS = (
+_TORCH_FUNCTIONS = (
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "cross_entropy",
@@ -23,7 +23,7 @@ _FUNCTIONS = (
     "mse_loss",
     "smooth_l1_loss",
 )
-_MODULES = (
+_TORCH_MODULES = (
     "BCELoss",
     "BCEWithLogitsLoss",
     "CrossEntropyLoss",
@@ -35,9 +35,9 @@ _MODULES = (
 
 NEVER_NEGATIVE = frozenset(
     [
-        *(f"coterie.data.objective.{name}" for name in _COTERIE),
-        *(f"torch.nn.functional.{name}" for name in _FUNCTIONS),
-        *(f"torch.nn.modules.loss.{name}" for name in _MODULES),
+        *(f"coterie.data.objective.{name}" for name in _COTERIE_LOSSES),
+        *(f"torch.nn.functional.{name}" for name in _TORCH_FUNCTIONS),
+        *(f"torch.nn.modules.loss.{name}" for name in _TORCH_MODULES),
     ]
 )
 """Names of losses that are never negative; another loss may be."""

@@ -1,4 +1,4 @@
-"""Readers of files in upstream layouts that return NumPy arrays.
+"""Readers of files in upstream layouts that return NumPy arrays, for the data sets and for a folder of .npz files.
 
 Nothing is ever unpickled. Every mistake in a file raises a :class:`UserError` of one sentence that
 names the file.
@@ -24,8 +24,17 @@ from numpy.lib import format as npy
 from coterie.files import available_memory, check_unpacked, open_regular, reason
 from coterie.settings import UserError
 
-AT_ONCE = 1 << 20
+BLOCK_BYTES = 1 << 20
 """Bytes to unpack between two checks that the total is not too large."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
+
+CIFAR_PIXELS = 3 * 32 * 32
+"""Bytes of an image of CIFAR."""
+
+ZIP_ENCRYPTED = 1
+"""The bit of a zip member's flags that says that it is encrypted."""
 
 
 def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str) -> Path:
@@ -43,14 +52,17 @@ def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str
     Raises:
         UserError: There is no such file.
     """
-    places, names = tuple(places), tuple(names)
+    places = tuple(places)
+    names = tuple(names)
     for place in places:
         for name in names:
             for path in (folder / place / name, folder / place / f"{name}.gz"):
                 if path.is_file():
                     return path
-    looked = ", ".join(str(folder / place) for place in places)
-    raise UserError(f"{dataset} needs {names[0]} (or {names[0]}.gz), which is in none of: {looked}")
+    searched_folders = ", ".join(str(folder / place) for place in places)
+    raise UserError(
+        f"{dataset} needs {names[0]} (or {names[0]}.gz), which is in none of: {searched_folders}"
+    )
 
 
 def opened(path: Path) -> BinaryIO:
@@ -89,23 +101,26 @@ def content(path: Path) -> bytes:
     Raises:
         UserError: The file cannot be read, or the gzip file is broken or incomplete.
     """
-    raw = stored(path)
-    if raw[:2] != b"\x1f\x8b":
-        return raw
-    out, packed = bytearray(), io.BytesIO(raw)
+    stored_bytes = stored(path)
+    if stored_bytes[:2] != GZIP_MAGIC:
+        return stored_bytes
+    # A small file may unpack to more than the memory, so its size is checked on the way.
+    unpacked = bytearray()
+    packed = io.BytesIO(stored_bytes)
     try:
         with gzip.GzipFile(fileobj=packed) as file:
-            while some := file.read(AT_ONCE):
-                out += some
-                check_unpacked(path, packed.tell(), len(out))
+            while block := file.read(BLOCK_BYTES):
+                unpacked += block
+                check_unpacked(path, packed.tell(), len(unpacked))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"{path} is a broken or incomplete gzip file ({error}); download it again"
         ) from error
-    return bytes(out)
+    return bytes(unpacked)
 
 
-_IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+"""Code of a type in an idx file -> the type of NumPy."""
 
 
 def idx(path: Path, dimensions: int) -> np.ndarray:
@@ -124,27 +139,33 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
     Raises:
         UserError: The file is not such a file, is incomplete, or has no examples.
     """
-    raw = content(path)
-    if not raw:
+    file_bytes = content(path)
+    if not file_bytes:
         raise UserError(f"{path} is empty")
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX:
-        raise UserError(f"{path} is not an idx file: it starts with the bytes {raw[:4].hex(' ')}")
-    if raw[3] != dimensions:
+    # Two zero bytes, the type and the number of dimensions.
+    has_magic = len(file_bytes) >= 4 and file_bytes[:2] == b"\0\0"
+    if not has_magic or file_bytes[2] not in _IDX_TYPES:
         raise UserError(
-            f"{path} has {raw[3]} dimensions where {dimensions} were expected; is it another file?"
+            f"{path} is not an idx file: it starts with the bytes {file_bytes[:4].hex(' ')}"
         )
-    head, dtype = 4 + 4 * dimensions, np.dtype(_IDX[raw[2]])
-    if len(raw) < head:
-        raise UserError(f"{path} is incomplete: it ends inside its header")
-    shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", dimensions, 4))
-    if len(raw) != head + math.prod(shape) * dtype.itemsize:
-        wanted = head + math.prod(shape) * dtype.itemsize
+    if file_bytes[3] != dimensions:
         raise UserError(
-            f"{path} has {len(raw)} bytes where its header promises {wanted}; it is incomplete or corrupt"
+            f"{path} has {file_bytes[3]} dimensions where {dimensions} were expected; is it another file?"
+        )
+    # The size of each dimension, in four bytes each.
+    header_bytes = 4 + 4 * dimensions
+    dtype = np.dtype(_IDX_TYPES[file_bytes[2]])
+    if len(file_bytes) < header_bytes:
+        raise UserError(f"{path} is incomplete: it ends inside its header")
+    shape = tuple(int(size) for size in np.frombuffer(file_bytes, ">u4", dimensions, 4))
+    promised_bytes = header_bytes + math.prod(shape) * dtype.itemsize
+    if len(file_bytes) != promised_bytes:
+        raise UserError(
+            f"{path} has {len(file_bytes)} bytes where its header promises {promised_bytes}; it is incomplete or corrupt"
         )
     if not math.prod(shape):
         raise UserError(f"{path} holds no examples")
-    return np.frombuffer(raw, dtype, offset=head).reshape(shape)
+    return np.frombuffer(file_bytes, dtype, offset=header_bytes).reshape(shape)
 
 
 def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
@@ -163,15 +184,17 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         UserError: The file is empty or not a multiple of a row.
     """
-    raw, row = content(path), labels + 3072
-    if not raw:
+    file_bytes = content(path)
+    row_bytes = labels + CIFAR_PIXELS
+    if not file_bytes:
         raise UserError(f"{path} is empty")
-    if len(raw) % row:
+    if len(file_bytes) % row_bytes:
         raise UserError(
-            f"{path} has {len(raw)} bytes, not a multiple of the row size {row}; it is incomplete or another file"
+            f"{path} has {len(file_bytes)} bytes, not a multiple of the row size {row_bytes}; "
+            "it is incomplete or another file"
         )
-    rows = np.frombuffer(raw, np.uint8).reshape(-1, row)
-    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1]
+    table = np.frombuffer(file_bytes, np.uint8).reshape(-1, row_bytes)
+    return table[:, labels:].reshape(-1, 3, 32, 32), table[:, labels - 1]
 
 
 def npz(path: Path) -> dict[str, np.ndarray]:
@@ -187,12 +210,15 @@ def npz(path: Path) -> dict[str, np.ndarray]:
         UserError: The file is not readable, or holds something other than plain arrays.
     """
     try:
-        with opened(path) as raw, zipfile.ZipFile(raw) as file:
-            members = file.infolist()
-            check_unpacked(
-                path, os.fstat(raw.fileno()).st_size, sum(member.file_size for member in members)
-            )
-            return {name: _member(path, file, member) for name, member in _named(path, members)}
+        with opened(path) as raw_file, zipfile.ZipFile(raw_file) as zip_file:
+            # The sizes that the zip directory promises are checked before anything is unpacked.
+            members = zip_file.infolist()
+            unpacked_bytes = sum(member.file_size for member in members)
+            check_unpacked(path, os.fstat(raw_file.fileno()).st_size, unpacked_bytes)
+            arrays: dict[str, np.ndarray] = {}
+            for name, member in _named(path, members):
+                arrays[name] = _member(path, zip_file, member)
+            return arrays
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -209,38 +235,39 @@ def npz(path: Path) -> dict[str, np.ndarray]:
 
 def _named(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, zipfile.ZipInfo]]:
     """The members of the zip file, each with the name of its array."""
-    seen: set[str] = set()
+    earlier_names: set[str] = set()
     for member in members:
         name = member.filename.removesuffix(".npy")
-        if name in seen:
+        if name in earlier_names:
             raise UserError(f"{path} has two arrays {name!r}; write plain arrays with numpy.savez")
-        if member.flag_bits & 1:
+        if member.flag_bits & ZIP_ENCRYPTED:
             raise UserError(f"{path} is encrypted; write plain arrays with numpy.savez")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UserError(
                 f"{path} is packed by zip's method {member.compress_type}, which numpy.savez does not write"
             )
-        seen.add(name)
+        earlier_names.add(name)
         yield name, member
 
 
-def _member(path: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def _member(path: Path, zip_file: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """Read one array after a check that its header agrees with the number of bytes, before memory is allocated for it."""
-    with file.open(member) as stream:
-        shape, by_columns, dtype = _npy_header(stream)
+    with zip_file.open(member) as stream:
+        shape, is_by_columns, dtype = _npy_header(stream)
         if dtype.hasobject:
             raise UserError(
                 f"{path} holds Python objects, which are never loaded; write plain arrays with numpy.savez"
             )
         count = math.prod(shape)
-        if min(shape, default=0) < 0 or count * dtype.itemsize != member.file_size - stream.tell():
-            there = member.file_size - stream.tell()
+        data_bytes = member.file_size - stream.tell()
+        if min(shape, default=0) < 0 or count * dtype.itemsize != data_bytes:
             raise UserError(
-                f"{path}: {member.filename} has {there:,} bytes where its header promises an array {list(shape)}"
+                f"{path}: {member.filename} has {data_bytes:,} bytes where its header promises an array {list(shape)}"
             )
-        data = stream.read()  # at most the size in the zip directory, with a correct checksum
+        # At most the size in the zip directory is read, and its checksum is verified.
+        data = stream.read()
     array = np.frombuffer(data, dtype, count) if dtype.itemsize else np.empty(count, dtype)
-    return array.reshape(shape, order="F" if by_columns else "C")
+    return array.reshape(shape, order="F" if is_by_columns else "C")
 
 
 def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -248,17 +275,17 @@ def _npy_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an array of format {version}")
+    # A header is Python code, and its parser raises errors of many kinds.
     try:
-        shape, by_columns, dtype = (
-            npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        )(stream)
-    except (
-        Exception
-    ) as error:  # a header is Python code, and its parser raises errors of many kinds
+        if version == (1, 0):
+            shape, is_by_columns, dtype = npy.read_array_header_1_0(stream)
+        else:
+            shape, is_by_columns, dtype = npy.read_array_header_2_0(stream)
+    except Exception as error:
         raise ValueError(f"an array's header is broken: {error}") from error
     if any(type(size) is not int for size in shape):
         raise ValueError(f"an array of shape {shape}")
-    return shape, by_columns, dtype
+    return shape, is_by_columns, dtype
 
 
 def rows(path: Path, columns: int) -> list[list[str]]:
@@ -290,7 +317,7 @@ def rows(path: Path, columns: int) -> list[list[str]]:
     return table
 
 
-NUMBERS = (
+MATLAB_NUMBER_CLASSES = (
     "double",
     "single",
     "logical",
@@ -314,15 +341,20 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
     """
     from scipy.io import loadmat, whosmat
 
-    raw = _unpacked_mat(path, stored(path))
+    file_bytes = _unpacked_mat(path, stored(path))
+    # The parser raises errors of many kinds.
     try:
-        declared = {name: (shape, kind) for name, shape, kind in whosmat(io.BytesIO(raw))}
+        # Types and shapes are checked before an array is made of them.
+        declared = {}
+        for name, shape, matlab_class in whosmat(io.BytesIO(file_bytes)):
+            declared[name] = (shape, matlab_class)
         for name in names:
-            shape, kind = declared[name]
-            if kind not in NUMBERS or math.prod(map(int, shape)) > len(raw):
-                raise ValueError(f"{name} is declared as {kind} of shape {list(shape)}")
-        found = loadmat(io.BytesIO(raw), variable_names=names)
-        return tuple(np.asarray(found[name]) for name in names)
+            shape, matlab_class = declared[name]
+            is_number = matlab_class in MATLAB_NUMBER_CLASSES
+            if not is_number or math.prod(map(int, shape)) > len(file_bytes):
+                raise ValueError(f"{name} is declared as {matlab_class} of shape {list(shape)}")
+        arrays = loadmat(io.BytesIO(file_bytes), variable_names=names)
+        return tuple(np.asarray(arrays[name]) for name in names)
     except KeyError as error:
         raise UserError(
             f"{path} lacks {error.args[0]!r}; it must hold {' and '.join(names)}"
@@ -331,36 +363,42 @@ def mat(path: Path, names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
         raise UserError(
             f"{path} is a MATLAB file of version 7.3; save it as version 7 or older"
         ) from error
-    except Exception as error:  # the parser raises errors of many kinds
+    except Exception as error:
         raise UserError(f"{path} is not a readable MATLAB file ({error})") from error
 
 
-_PACKED = 15
+_MATLAB_COMPRESSED = 15
 """MATLAB's type of a compressed element, which has another type after unpacking."""
 
 
-def _unpacked_mat(path: Path, raw: bytes) -> bytes:
+def _unpacked_mat(path: Path, file_bytes: bytes) -> bytes:
     """A MATLAB file of version 5 with its compressed elements unpacked; any other file without change."""
-    order = {b"IM": "<", b"MI": ">"}.get(raw[126:128])
-    if order is None:
-        return raw
-    out, at = bytearray(raw[:128]), 128
-    while at + 8 <= len(raw):
-        kind, size = struct.unpack_from(f"{order}II", raw, at)
-        element = raw[at : at + 8 + size]
-        at += 8 + size
-        out += _inflated(path, at, len(out), element[8:]) if kind == _PACKED else element
-    return bytes(out)
+    # The header has 128 bytes, of which the last two say the byte order.
+    byte_order = {b"IM": "<", b"MI": ">"}.get(file_bytes[126:128])
+    if byte_order is None:
+        return file_bytes
+    unpacked = bytearray(file_bytes[:128])
+    position = 128
+    # Each element has its type and size in 8 bytes before it.
+    while position + 8 <= len(file_bytes):
+        element_type, size = struct.unpack_from(f"{byte_order}II", file_bytes, position)
+        element = file_bytes[position : position + 8 + size]
+        position += 8 + size
+        if element_type == _MATLAB_COMPRESSED:
+            element = _inflated(path, position, len(unpacked), element[8:])
+        unpacked += element
+    return bytes(unpacked)
 
 
-def _inflated(path: Path, end: int, before: int, data: bytes) -> bytes:
-    """Unpack one element, which ends at byte ``end`` of the file, after ``before`` unpacked bytes of other elements."""
-    out, unpacker = bytearray(), zlib.decompressobj()
+def _inflated(path: Path, end: int, bytes_before: int, packed: bytes) -> bytes:
+    """Unpack one element, which ends at byte ``end`` of the file, after ``bytes_before`` unpacked bytes of other elements."""
+    unpacked = bytearray()
+    unpacker = zlib.decompressobj()
     try:
-        while not unpacker.eof and (some := unpacker.decompress(data, AT_ONCE)):
-            out += some
-            data = unpacker.unconsumed_tail
-            check_unpacked(path, end - len(data), before + len(out))
+        while not unpacker.eof and (block := unpacker.decompress(packed, BLOCK_BYTES)):
+            unpacked += block
+            packed = unpacker.unconsumed_tail
+            check_unpacked(path, end - len(packed), bytes_before + len(unpacked))
     except zlib.error as error:
         raise UserError(f"{path} is not a readable MATLAB file ({error})") from error
-    return bytes(out)
+    return bytes(unpacked)

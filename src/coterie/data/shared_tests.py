@@ -39,53 +39,68 @@ def times_tested(world: World) -> dict[Client, float]:
         for client, data in sorted(world.clients.items())
         if client not in world.attacks
     }
-    names = {client: _examples(split) for client, split in tests.items()}
+    # Rows of one pool have their numbers as names. Different pools may hold the same examples.
+    names_of_client = {client: _row_names(split) for client, split in tests.items()}
     if len({_pool(split) for split in tests.values()}) > 1:
-        names = _by_content(tests, names)
-    times = Counter(name for of_client in names.values() for name in of_client)
-    return {
-        client: sum(times[name] for name in one) / len(one) if one else 1.0
-        for client, one in names.items()
-    }
+        names_of_client = _names_by_content(tests, names_of_client)
+
+    client_counts: Counter[Hashable] = Counter()
+    for names in names_of_client.values():
+        client_counts.update(names)
+    mean_counts: dict[Client, float] = {}
+    for client, names in names_of_client.items():
+        total = sum(client_counts[name] for name in names)
+        mean_counts[client] = total / len(names) if names else 1.0
+    return mean_counts
+
+
+def _row_names(split: Split) -> list[Hashable]:
+    """A name of each example: its pool, and its row there."""
+    pool = _pool(split)
+    return [(pool, row) for row in split.index.tolist()]
+
+
+def _names_by_content(
+    tests: Mapping[Client, Split], row_names: Mapping[Client, list[Hashable]]
+) -> dict[Client, list[Hashable]]:
+    """The names of the examples, of which those with the same inputs have the same."""
+    digests_of_client = {client: _digests(split) for client, split in tests.items()}
+
+    # Inputs that occur twice in one client are no name: they may be those of several examples.
+    repeated_digests: set[bytes] = set()
+    for client_digests in digests_of_client.values():
+        for digest, occurrences in Counter(client_digests).items():
+            if occurrences > 1:
+                repeated_digests.add(digest)
+
+    # Whole test parts that are equal have the same examples, repeated or not.
+    digest_of_test: dict[Client, bytes] = {}
+    for client, client_digests in digests_of_client.items():
+        digest_of_test[client] = hashlib.blake2b(b"".join(client_digests)).digest()
+    clients_of_test = Counter(digest_of_test.values())
+
+    names_of_client: dict[Client, list[Hashable]] = {}
+    for client, client_digests in digests_of_client.items():
+        test_digest = digest_of_test[client]
+        if not client_digests:
+            names_of_client[client] = row_names[client]
+        elif len(client_digests) > 1 and clients_of_test[test_digest] > 1:
+            names_of_client[client] = [(test_digest, place) for place in range(len(client_digests))]
+        else:
+            names: list[Hashable] = []
+            for row_name, digest in zip(row_names[client], client_digests, strict=True):
+                names.append(row_name if digest in repeated_digests else digest)
+            names_of_client[client] = names
+    return names_of_client
 
 
 def _pool(split: Split) -> int:
     return id(split.inputs.dataset) if isinstance(split.inputs, Items) else id(split.inputs)
 
 
-def _examples(split: Split) -> list[Hashable]:
-    """A name of each example: its pool, and its row there."""
-    pool = _pool(split)
-    return [(pool, row) for row in split.index.tolist()]
-
-
-def _by_content(
-    tests: Mapping[Client, Split], names: Mapping[Client, list[Hashable]]
-) -> dict[Client, list[Hashable]]:
-    """The names of the examples, of which those with the same inputs have the same."""
-    contents = {client: _digests(split) for client, split in tests.items()}
-    repeated = {
-        digest for one in contents.values() for digest, times in Counter(one).items() if times > 1
-    }
-    wholes = {client: hashlib.blake2b(b"".join(one)).digest() for client, one in contents.items()}
-    alike = Counter(wholes.values())
-    out: dict[Client, list[Hashable]] = {}
-    for client, hashes in contents.items():
-        if not hashes:
-            out[client] = names[client]
-        elif len(hashes) > 1 and alike[wholes[client]] > 1:
-            out[client] = [(wholes[client], place) for place in range(len(hashes))]
-        else:
-            both = zip(names[client], hashes, strict=True)
-            out[client] = [name if digest in repeated else digest for name, digest in both]
-    return out
-
-
 def _digests(split: Split) -> list[bytes]:
     """A hash of the inputs of each example; empty if these are read item by item."""
     if isinstance(split.inputs, Items):
         return []
-    parts = [
-        one for one in tensors(rows(split.inputs, split.index)) if isinstance(one, torch.Tensor)
-    ]
-    return digests(parts)
+    input_tensors = tensors(rows(split.inputs, split.index))
+    return digests([tensor for tensor in input_tensors if isinstance(tensor, torch.Tensor)])

@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.settings import SettingError
 
-_WHOLE = re.compile(r"-?[0-9]+\.0+")
+_WHOLE_FRACTION = re.compile(r"-?[0-9]+\.0+")
 """A whole number that is written as a fraction, as where another value was missing."""
 
 
@@ -34,38 +34,38 @@ def likeness(name: Any) -> str:
     """
     text = name_of(name)
     if not text.isascii():
-        text = "".join(
-            letter
-            for letter in unicodedata.normalize("NFC", text)
-            if unicodedata.category(letter) != "Cf"
-        )
+        # NFC has one coding for each accent. Cf are characters of format, which nobody sees.
+        composed = unicodedata.normalize("NFC", text)
+        text = "".join(letter for letter in composed if unicodedata.category(letter) != "Cf")
     text = " ".join(text.split())
-    return text.partition(".")[0] if _WHOLE.fullmatch(text) else text
+    return text.partition(".")[0] if _WHOLE_FRACTION.fullmatch(text) else text
 
 
-def check_unlike(names: Iterable[Any], what: str) -> None:
+def check_unlike(names: Iterable[Any], noun: str) -> None:
     """Check that different names do not look alike, such as "a" and "a ", 1 and "1", or two codings of one accent.
 
     Args:
         names: Names, all of them different.
-        what: What has the names, in the plural, for the message.
+        noun: What has the names, in the plural, for the message.
 
     Raises:
         SettingError: Two names have the same :func:`likeness`.
     """
-    seen: dict[str, Any] = {}
+    name_of_look: dict[str, Any] = {}
     for name in names:
         look = likeness(name)
-        if look in seen:
+        if look in name_of_look:
             raise SettingError(
-                f"two {what} have names that look alike, {both(seen[look], name)}: give both one spelling"
+                f"two {noun} have names that look alike, {both(name_of_look[look], name)}: give both one spelling"
             )
-        seen[look] = name
+        name_of_look[look] = name
 
 
-def both(one: Any, other: Any) -> str:
+def both(name: Any, other_name: Any) -> str:
     """Return two names, so that a reader sees how they differ."""
-    shown = [repr(one), repr(other)]
-    if unicodedata.normalize("NFC", shown[0]) == unicodedata.normalize("NFC", shown[1]):
-        shown = [ascii(one), ascii(other)]
-    return " and ".join(shown)
+    shown_names = [repr(name), repr(other_name)]
+    # Two codings of one accent look the same, so they are shown as codes.
+    composed_names = {unicodedata.normalize("NFC", shown_name) for shown_name in shown_names}
+    if len(composed_names) == 1:
+        shown_names = [ascii(name), ascii(other_name)]
+    return " and ".join(shown_names)

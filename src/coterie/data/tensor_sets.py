@@ -1,4 +1,7 @@
-"""Data sets of PyTorch that are tensors: they need not be read item by item."""
+"""Data sets of PyTorch that are tensors: they need not be read item by item.
+
+:func:`coterie.from_lists` turns them into arrays, and leaves any other data set as it is.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import torch
 
 PARTS = ("train", "validation", "test")
+"""Keys of the data sets of a client."""
 
 
 def tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -21,20 +25,35 @@ def tensors_of(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
         The tensors, or None for any other data set: a class of the user's own may do more with an
         item.
     """
+    # The types must be exactly these: a class of the user's own may change items.
     if type(dataset) is torch.utils.data.TensorDataset:
         return (dataset.tensors[0], dataset.tensors[1]) if len(dataset.tensors) == 2 else None
     if type(dataset) is torch.utils.data.Subset:
-        whole = tensors_of(dataset.dataset)
-        at = torch.as_tensor(list(dataset.indices), dtype=torch.int64)
-        return None if whole is None else (whole[0][at], whole[1][at])
-    if type(dataset) is torch.utils.data.ConcatDataset:
-        parts = [tensors_of(part) for part in dataset.datasets]
-        known = [part for part in parts if part is not None]
-        forms = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in known}
-        if len(known) < len(parts) or len(forms) > 1:
+        inner_tensors = tensors_of(dataset.dataset)
+        if inner_tensors is None:
             return None
-        return torch.cat([x for x, _ in known]), torch.cat([y for _, y in known])
+        inputs, targets = inner_tensors
+        positions = torch.as_tensor(list(dataset.indices), dtype=torch.int64)
+        return inputs[positions], targets[positions]
+    if type(dataset) is torch.utils.data.ConcatDataset:
+        return _concatenated(dataset.datasets)
     return None
+
+
+def _concatenated(datasets: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The tensors of several data sets, one after the other; None if one has none, or they differ in form."""
+    all_inputs: list[torch.Tensor] = []
+    all_targets: list[torch.Tensor] = []
+    for dataset in datasets:
+        inner_tensors = tensors_of(dataset)
+        if inner_tensors is None:
+            return None
+        all_inputs.append(inner_tensors[0])
+        all_targets.append(inner_tensors[1])
+    for same_part in (all_inputs, all_targets):
+        if len({(tensor.shape[1:], tensor.dtype) for tensor in same_part}) > 1:
+            return None
+    return torch.cat(all_inputs), torch.cat(all_targets)
 
 
 def as_arrays(data: Any) -> dict[str, Any] | None:
@@ -43,18 +62,20 @@ def as_arrays(data: Any) -> dict[str, Any] | None:
     Args:
         data: A data set, or a mapping with data sets as train and, optionally, validation and test.
     """
-    if isinstance(data, Mapping):
-        if "train" not in data:
-            return None
-        found = {part: tensors_of(data[part]) for part in PARTS if data.get(part) is not None}
-        rest = {key: value for key, value in data.items() if key not in PARTS}
-    elif isinstance(data, Sequence):
+    # A mapping with arrays in place of data sets, and any sequence, is no data set.
+    if isinstance(data, Sequence) or (isinstance(data, Mapping) and "train" not in data):
         return None
-    else:
-        found, rest = {"train": tensors_of(data)}, {}
+    if not isinstance(data, Mapping):
+        data = {"train": data}
     arrays: dict[str, Any] = {}
-    for part, tensors in found.items():
+    for part in PARTS:
+        if data.get(part) is None:
+            continue
+        tensors = tensors_of(data[part])
+        # Data sets without items are refused elsewhere.
         if tensors is None or not len(tensors[0]):
             return None
         arrays[f"x_{part}"], arrays[f"y_{part}"] = tensors
-    return {**arrays, **rest} if "x_train" in arrays else None
+    if "x_train" not in arrays:
+        return None
+    return arrays | {key: value for key, value in data.items() if key not in PARTS}
