@@ -61,7 +61,14 @@ NEVER |= {
 
 PURE = ("core", "clustering", "methods", "contrib.rivals")
 
-PURE_IN_PRIVATE = ("cells", "masks", "moments", "split_half_private", "split_half_sums")
+PURE_IN_PRIVATE = (
+    "cells",
+    "group_search",
+    "masks",
+    "moments",
+    "split_half_private",
+    "split_half_sums",
+)
 """The modules of ``contrib.private`` that are arithmetic. The others belong to engines."""
 
 

@@ -149,7 +149,7 @@ def test_few_answers_a_round_make_a_probe_last() -> None:
     ]
     assert lasting
     assert max(
-        len(watch.probe.heard) for s in lasting for watch in s.watched.values() if watch.probe
+        len(watch.probe.answered) for s in lasting for watch in s.watched.values() if watch.probe
     ) < len(ALL)
 
 

@@ -1,9 +1,10 @@
 """Split-half from sums: the groups of split-half, found by a server that sees sums over clients and never one of them.
 
 Coterie's own, the method of :mod:`~coterie.methods.split_half` for secure aggregation
-(:mod:`coterie.contrib.private.masks`). Every exchange asks for sums only: mean updates of groups, and answers to
-questions about sketches of k numbers that stay at the clients (:mod:`~coterie.contrib.private.cells`).
-The server learns which group's model a client takes, and nothing else about it.
+(:mod:`coterie.contrib.private.masks`). Every exchange asks for sums only: mean updates of groups,
+and answers to questions about sketches of k numbers that stay at the clients
+(:mod:`~coterie.contrib.private.cells`). The server learns which group's model a client takes, and
+nothing else about it.
 
 1. **Training.** Each group's mean update is a sum. So are histograms of the norms of updates, and
    of the numbers of examples: they give the scale of the sketches, and the steps of a probe.
@@ -35,8 +36,9 @@ about each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -44,15 +46,8 @@ import torch
 
 from coterie.clustering import repeated_p
 from coterie.clustering.congruence import Congruence, Contrast
-from coterie.contrib.private.cells import (
-    Question,
-    centres_of,
-    coordinates,
-    halved,
-    question_of,
-    sizes_of,
-    two_centres,
-)
+from coterie.contrib.private.cells import Question, halved, question_of, sizes_of
+from coterie.contrib.private.group_search import GroupSearch, SumsProbe, after_answer
 from coterie.contrib.private.moments import Moments, congruence_from_sums, contrast_from_sums
 from coterie.core import (
     Assignment,
@@ -78,7 +73,6 @@ from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.methods._split_half_probes import (
     CALM,
     LONGER,
-    LONGEST,
     MANY,
     MOST,
     ProbeAgain,
@@ -88,13 +82,10 @@ from coterie.methods._split_half_probes import (
 from coterie.methods._split_half_reviews import ALIKE, middle, same_group
 from coterie.settings import check, setting
 
-TURNS = 4
-"""Steps of Lloyd's algorithm after each cut."""
-
-SETTLED = 3
+ROUNDS_BEFORE_MOVES = 3
 """Rounds after a change of groups after which their models are good enough to choose by."""
 
-ROOM = 4.0
+SCALE_IN_NORMS = 4.0
 """The scale of sketches, in the greatest norm of an update in a round: a half makes more steps, and
 noise is longer."""
 
@@ -106,7 +97,8 @@ class Branch:
     Attributes:
         children: the groups or branches that it became, one for each cell.
         model: ``(d,)``, the model from which its members trained in the probe.
-        last: ``(d,)``, its model when it was divided, which serves clients that are in no cell yet.
+        last_model: ``(d,)``, its model when it was divided, which serves clients that are in no
+            cell yet.
         steps: mini-batch steps on each half.
         round: number of rounds completed when the probe began.
         scale: the scale of the sketches.
@@ -116,82 +108,35 @@ class Branch:
 
     children: tuple[int, ...]
     model: torch.Tensor
-    last: torch.Tensor
+    last_model: torch.Tensor
     steps: int
     round: int
     scale: float
     centres: torch.Tensor
     sketched: tuple[Client, ...] = ()
 
-
-@state("split-half-sums.probe")
-class Probe:
-    """A probe of a group: who has answered, from which model, and the sums.
-
-    Attributes:
-        model: ``(d,)``, the model from which all train.
-        steps: mini-batch steps on each half.
-        round: number of rounds completed when it began.
-        scale: the scale of the sketches.
-        heard: clients that have answered.
-        sums: the vector of their :class:`~coterie.contrib.private.moments.Moments`; empty before the
-            first answer.
-    """
-
-    model: torch.Tensor
-    steps: int
-    round: int
-    scale: float
-    heard: tuple[Client, ...] = ()
-    sums: torch.Tensor
-
-    def ends(self, members: Sequence[Client], round: int) -> bool:
-        """Return whether the probe of a group ends after a round."""
-        return len(self.heard) >= min(MOST * len(members), MANY) or round - self.round >= LONGEST
+    @property
+    def cell_question(self) -> Question:
+        """The question in which cell a client is."""
+        return Question(ask="cell", scale=self.scale, centres=self.centres.numpy())
 
 
 @state("split-half-sums.watch")
-class Watch:
+class SumsSchedule:
     """Schedule of a group's probes.
 
     Attributes:
         due: round of the next probe.
         calm: number of probes in a row that showed no difference.
-        p: p-value of the last probe, if the next one is to confirm it, and its number of clients.
+        unconfirmed: p-value of the last probe, if the next one is to confirm it, and its number of
+            clients.
         probe: the current probe, if it lasts several rounds.
     """
 
     due: int
     calm: int = 0
-    p: tuple[float, int] | None = None
-    probe: Probe | None = None
-
-
-@state("split-half-sums.search")
-class Search:
-    """A search for the cells of a group.
-
-    Attributes:
-        probe: the probe whose sketches are used.
-        note: the reasons for it.
-        stage: what is asked next.
-        centres: ``(m, k)``.
-        before: the centres before the last cut.
-        cell: the cell that was cut last, or is cut next.
-        moments: ``(m, ...)``, moments of the cells, as vectors, from when each was cut.
-        closed: centres that have been found to be of one group, or cannot be cut.
-        turns: steps of Lloyd's algorithm that are left.
-    """
-
-    probe: Probe
-    note: Note
-    stage: Literal["coordinates", "means", "moments", "cell"] = "coordinates"
-    centres: torch.Tensor
-    before: torch.Tensor
-    cell: int = 0
-    moments: torch.Tensor
-    closed: tuple[int, ...] = ()
-    turns: int = TURNS
+    unconfirmed: tuple[float, int] | None = None
+    probe: SumsProbe | None = None
 
 
 @dataclass(frozen=True)
@@ -258,8 +203,8 @@ class SplitHalfSumsState:
     groups: tuple[Leaf, ...]
     branches: Mapping[int, Branch] = field(default_factory=dict)
     walkers: Mapping[Client, int] = field(default_factory=dict)
-    watched: Mapping[int, Watch] = field(default_factory=dict)
-    searches: Mapping[int, Search] = field(default_factory=dict)
+    watched: Mapping[int, SumsSchedule] = field(default_factory=dict)
+    searches: Mapping[int, GroupSearch] = field(default_factory=dict)
     merged: Mapping[int, int] = field(default_factory=dict)
     parameters: int
     k: int
@@ -278,7 +223,7 @@ class SplitHalfSumsState:
         return 1 + max([*(group.node for group in self.groups), *self.branches, *self.merged])
 
     @property
-    def several(self) -> bool:
+    def has_several_groups(self) -> bool:
         """Whether there are at least two groups with clients."""
         return sum(bool(group.clients) for group in self.groups) > 1
 
@@ -322,7 +267,7 @@ class SplitHalfSums(Probing):
         return SplitHalfSumsState(
             round=0,
             groups=(group,),
-            watched={0: Watch(due=self.first_probe)},
+            watched={0: SumsSchedule(due=self.first_probe)},
             k=min(self.sketch, federation.parameters.stop),
             parameters=federation.parameters.stop,
             training=federation.training,
@@ -331,119 +276,81 @@ class SplitHalfSums(Probing):
     def plan(self, state: SplitHalfSumsState, cohort: Cohort) -> Plan:
         present = set(cohort.present)
         models = [group.model for group in state.groups]
-        tasks: dict[Client, Task] = {}
-        if state.stage == "search":
-            for row, group in enumerate(state.groups):
-                if group.node in state.searches:
-                    search = state.searches[group.node]
-                    asked = Task(
-                        offered=(row,), epochs=0, private=PrivateTask(question=_question(search))
-                    )
-                    tasks |= dict.fromkeys(
-                        sorted(present & set(group.clients) & set(search.probe.heard)), asked
-                    )
-        elif state.stage == "place":
-            for client in sorted(present & set(state.walkers)):
-                branch = state.branches[state.walkers[client]]
-                if client in branch.sketched:
-                    question = _cell(branch.scale, branch.centres)
-                    tasks[client] = Task(
-                        offered=(0,), epochs=0, private=PrivateTask(question=question)
-                    )
-        elif state.stage == "review":
-            models = [middle([group for group in state.groups if group.clients])] * len(models)
-            question = Question(ask="moments", scale=ROOM * state.norm)
-            for row, group in enumerate(state.groups):
-                task = Task(
-                    offered=(row,),
-                    halves=True,
-                    training=self._probing(state),
-                    private=PrivateTask(question=question, sends_update=False),
-                )
-                tasks |= dict.fromkeys(sorted(present & set(group.clients)), task)
-        elif state.stage == "move":
-            rows = tuple(row for row, group in enumerate(state.groups) if group.clients)
-            members = {client for group in state.groups for client in group.clients} - set(
-                state.settled
-            )
-            tasks = dict.fromkeys(sorted(present & members), Task(offered=rows, epochs=0))
-        else:
-            return self._train(state, cohort)
-        return self._planned(state, models, tasks, ends_round=False)
-
-    def _planned(
-        self,
-        state: SplitHalfSumsState,
-        models: Sequence[torch.Tensor],
-        tasks: Mapping[Client, Task],
-        ends_round: bool,
-    ) -> Plan:
+        match state.stage:
+            case "search":
+                tasks = _search_tasks(state, present)
+            case "place":
+                tasks = _placement_tasks(state, present)
+            case "review":
+                groups = [group for group in state.groups if group.clients]
+                models = [middle(groups)] * len(models)
+                tasks = self._review_tasks(state, present)
+            case "move":
+                tasks = _move_tasks(state, present)
+            case _:
+                tasks = self._training_tasks(state, cohort)
+                models += [model for _, model in _extra_rows(state).values()]
         needs_sketches = False
         for task in tasks.values():
             question = question_of(task)
             if task.halves or (question is not None and question.ask != "sizes"):
                 needs_sketches = True
         return Plan(
-            models=torch.stack(list(models)),
+            models=torch.stack(models),
             tasks=tasks,
             need="sums",
             columns=slice(0, state.parameters),
             sketch=self.sketch if needs_sketches else None,
             weighting=self.weighting,
-            ends_round=ends_round,
+            ends_round=state.stage == "train",
         )
 
-    def _train(self, state: SplitHalfSumsState, cohort: Cohort) -> Plan:
-        """The plan of the exchange that ends a round: rows of the groups' models, then those of :func:`_more_rows`."""
+    def _training_tasks(self, state: SplitHalfSumsState, cohort: Cohort) -> dict[Client, Task]:
+        """The tasks of the exchange that ends a round.
+
+        The rows of the plan are the groups' models, then those of :func:`_extra_rows`.
+        """
         present = set(cohort.present)
+        extra_rows = _extra_rows(state)
         tasks: dict[Client, Task] = {}
-        more = _more_rows(state)
         for row, group in enumerate(state.groups):
             if not group.clients:
                 continue
-            begun = state.watched[group.node].probe
-            if begun is None and self.probes(
-                state, group
-            ):  # asks all members: too few would not separate groups
-                tasks |= dict.fromkeys(
-                    cohort.sample(group.clients, 1.0), self._probe_task(state, row)
-                )
+            probe = state.watched[group.node].probe
+            if probe is None and self.probes(state, group):
+                # All members are asked: too few would not separate groups.
+                task = self._probe_task(state, row)
+                tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), task)
                 continue
             usual = Task(offered=(row,), private=PrivateTask(question=Question(ask="sizes")))
             tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual)
-            if begun is not None:
-                same = replace(state.training, steps=begun.steps)
-                question = Question(ask="moments", scale=begun.scale)
-                at = len(state.groups) + more["probe", group.node][0]
+            if probe is not None:
+                # The probe lasts: those who have not answered train from the same model as the others.
                 task = Task(
-                    offered=(at,),
+                    offered=(extra_rows["probe", group.node][0],),
                     halves=True,
-                    training=same,
-                    lr_round=begun.round,
-                    private=PrivateTask(question=question),
+                    training=replace(state.training, steps=probe.steps),
+                    lr_round=probe.round,
+                    private=PrivateTask(question=Question(ask="moments", scale=probe.scale)),
                 )
-                tasks |= dict.fromkeys(
-                    sorted((present & set(group.clients)) - set(begun.heard)), task
-                )
+                waiting = (present & set(group.clients)) - set(probe.answered)
+                tasks |= dict.fromkeys(sorted(waiting), task)
+        # Walkers train on halves from the model of their branch, and send nothing.
         for client in sorted(present & set(state.walkers)):
-            branch = state.branches[state.walkers[client]]
+            node = state.walkers[client]
+            branch = state.branches[node]
             if client not in branch.sketched:
-                same, at = (
-                    replace(state.training, steps=branch.steps),
-                    more["branch", state.walkers[client]][0],
-                )
                 tasks[client] = Task(
-                    offered=(len(state.groups) + at,),
+                    offered=(extra_rows["branch", node][0],),
                     halves=True,
-                    training=same,
+                    training=replace(state.training, steps=branch.steps),
                     lr_round=branch.round,
                     private=PrivateTask(sends_update=False),
                 )
-        models = [*(group.model for group in state.groups), *(model for _, model in more.values())]
-        return self._planned(state, models, dict(sorted(tasks.items())), ends_round=True)
+        return dict(sorted(tasks.items()))
 
     def _probe_task(self, state: SplitHalfSumsState, row: int) -> Task:
-        question = Question(ask="moments", scale=ROOM * state.norm)
+        question = Question(ask="moments", scale=SCALE_IN_NORMS * state.norm)
         return Task(
             offered=(row,),
             halves=True,
@@ -451,19 +358,28 @@ class SplitHalfSums(Probing):
             private=PrivateTask(question=question),
         )
 
+    def _review_tasks(self, state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+        """All clients train on halves from one model, and their updates do not count."""
+        tasks: dict[Client, Task] = {}
+        for row, group in enumerate(state.groups):
+            task = self._probe_task(state, row)
+            task = replace(task, private=replace(task.private, sends_update=False))
+            tasks |= dict.fromkeys(sorted(present & set(group.clients)), task)
+        return tasks
+
     def probes(self, state: SplitHalfSumsState, group: Leaf) -> bool:
         """Return whether a group probes in the next round: it is due, and large enough to be divided."""
-        large = len(group.clients) >= max(2, 2 * self.smallest)
-        return large and state.norm > 0 and state.round + 1 >= state.watched[group.node].due
+        is_large = len(group.clients) >= max(2, 2 * self.smallest)
+        return is_large and state.norm > 0 and state.round + 1 >= state.watched[group.node].due
 
     def _lasts(self, state: SplitHalfSumsState, group: Leaf) -> bool:
         """Return whether a group's probe lasts several rounds: too few would answer in the next one alone."""
         if not self.probes(state, group):
             return False
-        n = len(group.clients)
-        return state.watched[group.node].probe is not None or state.answered * n < min(
-            MOST * n, MANY
-        )
+        if state.watched[group.node].probe is not None:
+            return True
+        num_clients = len(group.clients)
+        return state.answered * num_clients < min(MOST * num_clients, MANY)
 
     def _probing(self, state: SplitHalfSumsState) -> Training:
         """The training settings of every half."""
@@ -475,575 +391,590 @@ class SplitHalfSums(Probing):
 
     def step(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         state = replace(state, notes=())
-        if state.stage == "search":
-            new = self._searched(state, replies)
-        elif state.stage == "place":
-            new = self._placed(state, replies)
-        elif state.stage == "review":
-            new = self._reviewed(state, replies)
-        elif state.stage == "move":
-            new = self._moved(state, replies)
-        else:
-            new = self._trained(state, replies)
-        return replace(new, stage=self._next(state.stage, new))
+        match state.stage:
+            case "search":
+                new_state = self._searched(state, replies)
+            case "place":
+                new_state = _placed(state, replies)
+            case "review":
+                new_state = self._reviewed(state, replies)
+            case "move":
+                new_state = self._moved(state, replies)
+            case _:
+                new_state = self._trained(state, replies)
+        return replace(new_state, stage=self._next_stage(state.stage, new_state))
 
-    def _next(self, done: Stage, new: SplitHalfSumsState) -> Stage:
-        """What the next exchange is for."""
-        if done in ("train", "search") and new.searches:
+    def _next_stage(self, done: Stage, state: SplitHalfSumsState) -> Stage:
+        """What the next exchange is for. Within a round the stages follow each other in this order."""
+        if done in ("train", "search") and state.searches:
             return "search"
-        waiting = any(client in new.branches[at].sketched for client, at in new.walkers.items())
-        if done in ("train", "search") and waiting:
+        has_sketched_walkers = any(
+            client in state.branches[node].sketched for client, node in state.walkers.items()
+        )
+        if done in ("train", "search") and has_sketched_walkers:
             return "place"
-        due = self.review_every and new.round >= new.review[0] and new.several and new.norm > 0
-        if done in ("train", "search", "place") and due:
+        several = state.has_several_groups
+        review_due = self.review_every and state.round >= state.review[0]
+        if done in ("train", "search", "place") and review_due and several and state.norm > 0:
             return "review"
-        return "move" if done != "move" and new.several and new.round >= new.moves else "train"
+        if done != "move" and several and state.round >= state.moves:
+            return "move"
+        return "train"
 
     # -- a round of training
     # ----------------------------------------------------------------------------------------------
 
     def _trained(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
-        sizes = [
-            replies.sums.by_row[row]
-            for row in range(len(state.groups))
-            if len(replies.sums.by_row.get(row, ())) == _SIZES
-        ]
-        norm, size = sizes_of(np.sum(sizes, axis=0)) if sizes else (state.norm, state.size)
-        more, answered = _more_rows(state), set(replies.clients)
-        new = replace(state, round=state.round + 1, groups=(), norm=norm, size=size)
+        """The state after a round of training: new models, and the decisions of probes that end."""
+        answered = set(replies.clients)
+        extra_rows = _extra_rows(state)
+        counts = replies.mean_counts
+        if counts is None:
+            counts = np.zeros(len(replies.mean_updates))
+        new_state = _with_sizes(replace(state, round=state.round + 1, groups=()), state, replies)
         for row, group in enumerate(state.groups):
-            model, heard = replies.mean_updates[row] + group.model, int(_heard(replies)[row])
-            probes, lasts = self.probes(state, group), self._lasts(state, group)
-            probe, at = state.watched[group.node].probe, row
+            probe = state.watched[group.node].probe
+            trained = (replies.mean_updates[row] + group.model, int(counts[row]))
+            probe_row = row
             if probe is not None:
-                at = len(state.groups) + more["probe", group.node][0]
-                model, heard = _both(
-                    (model, heard),
-                    (replies.mean_updates[at] + probe.model, int(_heard(replies)[at])),
-                )
-            new = replace(
-                new, groups=(*new.groups, replace(group, model=model if heard else group.model))
-            )
-            if not probes:
+                # Some members have trained from the model of the probe, and count as well.
+                probe_row = extra_rows["probe", group.node][0]
+                probed = (replies.mean_updates[probe_row] + probe.model, int(counts[probe_row]))
+                trained = _weighted_mean(trained, probed)
+            model, count = trained
+            new_group = replace(group, model=model if count else group.model)
+            new_state = replace(new_state, groups=(*new_state.groups, new_group))
+            if not self.probes(state, group):
                 continue
-            steps = self._probing(state).steps or 1
-            none = torch.zeros(0, dtype=torch.float64)
-            probe = probe or Probe(
-                model=group.model,
-                steps=steps,
-                round=state.round,
-                scale=ROOM * state.norm,
-                sums=none,
-            )
-            new = self._probed(
-                new,
-                group,
-                _taken(probe, answered & set(group.clients), replies.sums.by_row.get(at)),
-                lasts,
-            )
-        new = self._sketched(new, answered)
-        asked = self.fraction * (
-            sum(len(group.clients) for group in state.groups) + len(state.walkers)
-        )
-        return replace(new, answered=min(1.0, len(replies.clients) / max(1.0, asked)))
-
-    def _sketched(self, new: SplitHalfSumsState, answered: set[Client]) -> SplitHalfSumsState:
-        """Note which walkers have sketches now."""
-        branches = dict(new.branches)
-        for client in sorted(answered & set(new.walkers)):
-            at = new.walkers[client]
-            branches[at] = replace(branches[at], sketched=joined(branches[at].sketched, [client]))
-        return replace(new, branches=branches)
+            if probe is None:
+                probe = SumsProbe(
+                    model=group.model,
+                    steps=self._probing(state).steps or 1,
+                    round=state.round,
+                    scale=SCALE_IN_NORMS * state.norm,
+                    sums=torch.zeros(0, dtype=torch.float64),
+                )
+            sums = replies.sums.by_row.get(probe_row)
+            probe = probe.with_answers(answered & set(group.clients), sums)
+            new_state = self._probed(new_state, group, probe, self._lasts(state, group))
+        new_state = _with_sketched_walkers(new_state, answered)
+        num_clients = sum(len(group.clients) for group in state.groups) + len(state.walkers)
+        num_asked = max(1.0, self.fraction * num_clients)
+        return replace(new_state, answered=min(1.0, len(replies.clients) / num_asked))
 
     def _probed(
-        self, new: SplitHalfSumsState, group: Leaf, probe: Probe, lasts: bool
+        self, state: SplitHalfSumsState, group: Leaf, probe: SumsProbe, lasts: bool
     ) -> SplitHalfSumsState:
         """The state after a round in which a group probed."""
-        watch = new.watched[group.node]
-        if lasts and not probe.ends(group.clients, new.round):
-            return replace(
-                new,
-                watched={**new.watched, group.node: replace(watch, probe=probe, due=new.round + 1)},
-            )
-        decision = self._decide_probe(probe, watch, new.k)
-        watch = self._next_probe(watch, decision, new.round)
-        new = replace(new, watched={**new.watched, group.node: watch})
+        schedule = state.watched[group.node]
+        if lasts and not probe.ends(group.clients, state.round):
+            schedule = replace(schedule, probe=probe, due=state.round + 1)
+            return replace(state, watched={**state.watched, group.node: schedule})
+        decision = self._decide_probe(probe, schedule, state.k)
+        schedule = self._next_probe(schedule, decision, state.round)
+        state = replace(state, watched={**state.watched, group.node: schedule})
         if decision is None:
-            return new
+            return state
         note = decision.describe(group)
         if not isinstance(decision.action, SearchGroups):
-            return replace(new, notes=(*new.notes, note))
-        moments = Moments.from_vector(probe.sums.numpy(), new.k)
+            return replace(state, notes=(*state.notes, note))
+        # A search begins with one cell, the whole group.
+        moments = Moments.from_vector(probe.sums.numpy(), state.k)
         centre = torch.from_numpy(moments.total / moments.count)[None]
-        search = Search(
+        search = GroupSearch(
             probe=probe, note=note, centres=centre, before=centre, moments=probe.sums[None]
         )
         if lasts:
             # A question would be answered by few: cut at the mean, and let clients move later.
             search = replace(search, stage="cell", centres=torch.from_numpy(halved(moments)))
-        return replace(new, searches={**new.searches, group.node: search})
+        return replace(state, searches={**state.searches, group.node: search})
 
-    def _decide_probe(self, probe: Probe, watch: Watch, k: int) -> SumsDecision | None:
+    def _decide_probe(
+        self, probe: SumsProbe, schedule: SumsSchedule, k: int
+    ) -> SumsDecision | None:
         """Test the members of a group, from the sums of its probe; None if too few answered."""
         if not len(probe.sums):
             return None
         test = congruence_from_sums(Moments.from_vector(probe.sums.numpy(), k))
-        if test.clients < 2 or (watch.p is not None and 2 * test.clients < watch.p[1]):
+        if test.clients < 2:
             return None
-        if watch.p is not None:  # both probes together
-            first_p, first_count = watch.p
-            p = repeated_p(first_p, test.p, clients=min(first_count, test.clients))
-            criterion = differ("p of two probes", p, self.level, test.clients)
-            otherwise = "its members would have been searched for groups"
-            action = SearchGroups() if criterion.held else KeepWhole()
-            return SumsDecision(action, test, criterion, otherwise=otherwise)
-        p = repeated_p(test.p, test.p, test.clients)
-        criterion = differ("p if seen twice", p, self.level, test.clients)
-        again = "probed again in the next round, for confirmation"
-        if criterion.held:
-            otherwise = f"it would not have been {again}"
-            return SumsDecision(ProbeAgain(), test, criterion, again, otherwise)
-        return SumsDecision(KeepWhole(), test, criterion, otherwise=f"it would have been {again}")
+        if schedule.unconfirmed is None:
+            # As if a second probe had the same p.
+            p = repeated_p(test.p, test.p, test.clients)
+            criterion = differ("p if seen twice", p, self.level, test.clients)
+            again = "probed again in the next round, for confirmation"
+            if criterion.held:
+                otherwise = f"it would not have been {again}"
+                return SumsDecision(ProbeAgain(), test, criterion, again, otherwise)
+            otherwise = f"it would have been {again}"
+            return SumsDecision(KeepWhole(), test, criterion, otherwise=otherwise)
+        first_p, first_count = schedule.unconfirmed
+        if 2 * test.clients < first_count:
+            return None
+        p = repeated_p(first_p, test.p, clients=min(first_count, test.clients))
+        criterion = differ("p of two probes", p, self.level, test.clients)
+        otherwise = "its members would have been searched for groups"
+        action = SearchGroups() if criterion.held else KeepWhole()
+        return SumsDecision(action, test, criterion, otherwise=otherwise)
 
-    def _next_probe(self, watch: Watch, decision: SumsDecision | None, round: int) -> Watch:
+    def _next_probe(
+        self, schedule: SumsSchedule, decision: SumsDecision | None, round: int
+    ) -> SumsSchedule:
         """Schedule the next probe of a group: in the next round if a finding is to be confirmed, else later."""
         if decision is None:
-            due = self._turn(round) if watch.p is None else round + 1
-            return replace(watch, due=due, probe=None)
+            due = self._turn(round) if schedule.unconfirmed is None else round + 1
+            return replace(schedule, due=due, probe=None)
         test = decision.test
         if isinstance(decision.action, ProbeAgain):
-            return Watch(due=round + 1, p=(test.p, test.clients))
-        calm = watch.calm + 1 if test.p > CALM else 0
-        return Watch(due=self._later(round, calm), calm=calm)
+            return SumsSchedule(due=round + 1, unconfirmed=(test.p, test.clients))
+        calm = schedule.calm + 1 if test.p > CALM else 0
+        return SumsSchedule(due=self._later(round, calm), calm=calm)
 
     # -- a search
     # ---------------------------------------------------------------------------------------------------------
 
     def _searched(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
-        new = replace(state, searches={})
+        """The state after the members of groups have answered a question of a search."""
+        new_state = replace(state, searches={})
         for row, group in enumerate(state.groups):
             search = state.searches.get(group.node)
             if search is None:
                 continue
             if search.stage == "cell":
-                new = self._divided(new, group, search, replies)
+                new_state = self._divided(new_state, group, search, replies.sums.cells)
                 continue
-            after = self._turned(search, replies.sums.by_row.get(row))
-            if after is None:
-                text = "; but no cut of its members was found"
-                new = replace(
-                    new,
-                    notes=(
-                        *new.notes,
-                        replace(search.note, text=search.note.text + text, otherwise=""),
-                    ),
-                )
+            answer = replies.sums.by_row.get(row)
+            next_search = after_answer(search, answer, self.smallest, self.level)
+            if next_search is None:
+                text = f"{search.note.text}; but no cut of its members was found"
+                note = replace(search.note, text=text, otherwise="")
+                new_state = replace(new_state, notes=(*new_state.notes, note))
             else:
-                new = replace(new, searches={**new.searches, group.node: after})
-        return new
-
-    def _turned(self, search: Search, answer: np.ndarray | None) -> Search | None:
-        """The search after an answer; None if it ends without cells."""
-        if answer is None:  # nobody has answered
-            return None
-        centres = search.centres.numpy()
-        if search.stage == "coordinates":
-            two = two_centres(_question(search), answer, centres[search.cell])
-            if two is None:
-                return self._chosen(replace(search, closed=(*search.closed, search.cell)))
-            cut = np.concatenate([centres, two[1:]])
-            cut[search.cell] = two[0]
-            return replace(
-                search,
-                stage="means",
-                centres=torch.from_numpy(cut),
-                before=search.centres,
-                turns=TURNS,
-            )
-        if search.stage == "moments":
-            both = torch.from_numpy(answer.reshape(2, -1))
-            moments = torch.cat([search.moments, both[1:]])
-            moments[search.cell] = both[0]
-            return self._chosen(replace(search, moments=moments))
-        counts, means = centres_of(answer, len(centres))
-        members = counts * len(search.probe.heard) / max(float(counts.sum()), 1e-9)
-        if members.min() < self.smallest - 0.5:
-            return self._chosen(
-                replace(search, centres=search.before, closed=(*search.closed, search.cell))
-            )
-        turns = 0 if np.allclose(means, centres, rtol=0, atol=1e-9) else search.turns - 1
-        return replace(
-            search,
-            centres=torch.from_numpy(means),
-            turns=turns,
-            stage="means" if turns else "moments",
-        )
-
-    def _chosen(self, search: Search) -> Search | None:
-        """The search with the next cell to cut: that of least p, of those that are incongruent."""
-        k = search.centres.shape[1]
-        cells = [Moments.from_vector(vector, k) for vector in search.moments.numpy()]
-        if not search.closed and len(cells) == 1:
-            return replace(search, stage="coordinates", cell=0)
-        large = [
-            i
-            for i, one in enumerate(cells)
-            if i not in search.closed and one.count >= max(2, 2 * self.smallest - 0.5)
-        ]
-        p = {i: congruence_from_sums(cells[i]).p for i in large}
-        least = min(p, key=lambda i: p[i], default=None)
-        if least is not None and p[least] < self.level:
-            return replace(search, stage="coordinates", cell=least)
-        return replace(search, stage="cell") if len(cells) > 1 else None
+                searches = {**new_state.searches, group.node: next_search}
+                new_state = replace(new_state, searches=searches)
+        return new_state
 
     def _divided(
-        self, new: SplitHalfSumsState, group: Leaf, search: Search, replies: Replies
+        self,
+        state: SplitHalfSumsState,
+        group: Leaf,
+        search: GroupSearch,
+        cells: Mapping[Client, int],
     ) -> SplitHalfSumsState:
-        """The state after the members of a group have said which cell is theirs."""
-        parts = [
-            sorted(c for c, cell in replies.sums.cells.items() if cell == i and c in group.clients)
-            for i in range(len(search.centres))
-        ]
-        there = [i for i, part in enumerate(parts) if part]
-        least = (
-            min((len(parts[i]) for i in there), default=0)
-            * len(group.clients)
-            / max(sum(map(len, parts)), 1)
-        )
-        if len(there) < 2 or least < self.smallest - 0.5:
-            return replace(
-                new,
-                notes=(
-                    *new.notes,
-                    replace(search.note, text=f"{search.note.text}; but too few have answered"),
-                ),
-            )
-        first, probe = new.next_node, search.probe
-        children = {first + i: tuple(parts[at]) for i, at in enumerate(there)}
-        silent = set(group.clients) - {c for part in parts for c in part}
+        """The state after the members of a group have said which cell is theirs.
+
+        Args:
+            state: The state.
+            group: The group.
+            search: Its search.
+            cells: Client -> its cell.
+        """
+        clients_of_cell: list[list[Client]] = [[] for _ in search.centres]
+        for client, cell in sorted(cells.items()):
+            if client in group.clients and cell < len(clients_of_cell):
+                clients_of_cell[cell].append(client)
+        used_cells = [cell for cell, clients in enumerate(clients_of_cell) if clients]
+        sizes = [len(clients_of_cell[cell]) for cell in used_cells]
+        # As large as the smallest cell would be if all members had answered.
+        smallest = min(sizes, default=0) * len(group.clients) / max(sum(sizes), 1)
+        if len(used_cells) < 2 or smallest < self.smallest - 0.5:
+            note = replace(search.note, text=f"{search.note.text}; but too few have answered")
+            return replace(state, notes=(*state.notes, note))
+        first_node = state.next_node
+        children = {
+            first_node + i: tuple(clients_of_cell[cell]) for i, cell in enumerate(used_cells)
+        }
+        # Members that have not answered walk from the branch to a group.
+        silent = set(group.clients).difference(*children.values())
+        probe = search.probe
         branch = Branch(
             children=tuple(children),
             model=probe.model,
-            last=group.model,
+            last_model=group.model,
             steps=probe.steps,
             round=probe.round,
             scale=probe.scale,
-            centres=search.centres[there],
-            sketched=tuple(sorted(silent & set(probe.heard))),
+            centres=search.centres[used_cells],
+            sketched=tuple(sorted(silent & set(probe.answered))),
         )
-        text = f"{search.note.text}; {len(there)} groups"
-        if silent:
-            text += f"; {len(silent)} clients, which have not answered, walk down the tree"
-        note = replace(
-            search.note,
-            kind="split",
-            effect="divides",
-            text=text,
-            parts=as_groups(children.values()),
-            otherwise="it would not have split in this round",
-            labels={**search.note.labels, "node": group.node, "first_part": first},
-        )
-        others = [one for one in new.groups if one.node != group.node]
-        made = [Leaf(node=node, clients=part, model=group.model) for node, part in children.items()]
-        watched = {node: watch for node, watch in new.watched.items() if node != group.node}
+        other_groups = [other for other in state.groups if other.node != group.node]
+        new_groups = [
+            Leaf(node=node, clients=clients, model=group.model)
+            for node, clients in children.items()
+        ]
+        watched = {node: each for node, each in state.watched.items() if node != group.node}
+        watched |= {node: SumsSchedule(due=self._turn(state.round)) for node in children}
         return replace(
-            new,
-            groups=ordered([*others, *made]),
-            branches={**new.branches, group.node: branch},
-            walkers={**new.walkers, **dict.fromkeys(sorted(silent), group.node)},
-            watched=watched | {node: Watch(due=self._turn(new.round)) for node in children},
-            notes=(*new.notes, note),
-            review=(new.round + self.review_every, self.review_every),
-            moves=new.round + SETTLED,
+            state,
+            groups=ordered([*other_groups, *new_groups]),
+            branches={**state.branches, group.node: branch},
+            walkers={**state.walkers, **dict.fromkeys(sorted(silent), group.node)},
+            watched=watched,
+            notes=(*state.notes, _split_note(search.note, group.node, children, len(silent))),
+            review=(state.round + self.review_every, self.review_every),
+            moves=state.round + ROUNDS_BEFORE_MOVES,
             settled=(),
         )
 
-    def _placed(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
-        """The state after walkers have said which cell is theirs."""
-        new = state
-        for client in replies.clients:
-            at = state.walkers[client]
-            branch = new.branches[at]
-            new = replace(
-                new,
-                branches={
-                    **new.branches,
-                    at: replace(branch, sketched=without(branch.sketched, [client])),
-                },
-            )
-            if client not in replies.sums.cells:  # its sketches are lost: it trains again
-                continue
-            child = _group_at(new, branch.children[replies.sums.cells[client]])
-            leaf = child not in new.branches
-            text = f"client {client} at node {at}: nearest to node {child}; {'joins it' if leaf else 'continues from there'}"
-            note = Note(
-                kind="join" if leaf else "walk",
-                effect="joins" if leaf else "waits",
-                clients=(client,),
-                text=text,
-                labels={"at": at, "node": child},
-            )
-            walkers = {c: node for c, node in new.walkers.items() if c != client}
-            new = replace(
-                new,
-                walkers=walkers if leaf else {**walkers, client: child},
-                notes=(*new.notes, note),
-            )
-            if leaf:
-                new = replace(new, groups=ordered(join(new.groups, {client: child})))
-        return new
-
-    # -- a review
-    # ---------------------------------------------------------------------------------------------------------
+    # -- reviews and moves
+    # ------------------------------------------------------------------------------------------------
 
     def _reviewed(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after all clients have trained from one model: groups merge whose means do not differ."""
-        sums = {
-            group.node: Moments.from_vector(replies.sums.by_row[row], state.k)
-            for row, group in enumerate(state.groups)
-            if row in replies.sums.by_row and 2 * replies.sums.by_row[row][0] >= len(group.clients)
-        }
-        new = state
+        # Of groups of which half the members or more have answered.
+        sums_of_group: dict[int, Moments] = {}
+        for row, group in enumerate(state.groups):
+            answer = replies.sums.by_row.get(row)
+            if answer is not None and 2 * answer[0] >= len(group.clients):
+                sums_of_group[group.node] = Moments.from_vector(answer, state.k)
+        new_state = state
         groups_merged = False
-        while pair := _alike(sums):
+        while pair := _nearest_equal_groups(sums_of_group):
             groups_merged = True
-            one, other, criterion = pair
-            new, sums = _joined(new, one, other, criterion), {**sums, one: sums[one] + sums[other]}
-            sums.pop(other)
-            new = replace(new, watched={**new.watched, one: Watch(due=self._turn(new.round))})
-        if not new.notes:
-            new = replace(new, notes=(_unchanged(new, sums),))
+            stays, ends, criterion = pair
+            new_state = _merged(new_state, stays, ends, criterion)
+            sums_of_group[stays] = sums_of_group[stays] + sums_of_group.pop(ends)
+            schedule = SumsSchedule(due=self._turn(new_state.round))
+            new_state = replace(new_state, watched={**new_state.watched, stays: schedule})
+        if not new_state.notes:
+            new_state = replace(new_state, notes=(_unchanged(new_state, sums_of_group),))
         # Reviews that change nothing become rare.
-        wait = self.review_every if groups_merged else 2 * state.review[1]
-        return replace(new, review=(new.round + wait, wait), moves=new.round, settled=())
+        interval = self.review_every if groups_merged else 2 * state.review[1]
+        return replace(
+            new_state,
+            review=(new_state.round + interval, interval),
+            moves=new_state.round,
+            settled=(),
+        )
 
     def _moved(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         """The state after clients have chosen the group whose model has the lowest loss on their data."""
-        at = {client: row for row, group in enumerate(state.groups) for client in group.clients}
-        chosen = {
+        row_of_client = {
+            client: row for row, group in enumerate(state.groups) for client in group.clients
+        }
+        chosen_row = {
             client: rows[0] for client, rows in zip(replies.clients, replies.chosen, strict=True)
         }
-        goes = {client: row for client, row in chosen.items() if row != at[client]}
-        for row, group in enumerate(state.groups):  # where the rest would be too few, all stay
-            away = [client for client in goes if at[client] == row]
-            if away and len(group.clients) - len(away) < self.smallest:
-                goes = {client: to for client, to in goes.items() if client not in away}
-        if not goes:
-            settled = joined(state.settled, chosen)
-            if len(settled) < MOST * len(at):
-                return replace(state, settled=settled)
-            return replace(
-                state,
-                moves=state.review[0] if self.review_every else state.round + self.probe_every,
-                settled=(),
-            )
-        nodes = {client: state.groups[row].node for client, row in goes.items()}
-        groups = [replace(group, clients=without(group.clients, goes)) for group in state.groups]
-        changed = {
-            state.groups[row].node for row in {*goes.values(), *(at[client] for client in goes)}
+        new_row = {
+            client: row for client, row in chosen_row.items() if row != row_of_client[client]
         }
-        notes = [
-            _move_note(client, state.groups[at[client]].node, to)
-            for client, to in sorted(nodes.items())
+        # All stay in a group of which too few would be left.
+        for row, group in enumerate(state.groups):
+            leaving = [client for client in new_row if row_of_client[client] == row]
+            if leaving and len(group.clients) - len(leaving) < self.smallest:
+                for client in leaving:
+                    del new_row[client]
+        if not new_row:
+            settled = joined(state.settled, chosen_row)
+            if len(settled) < MOST * len(row_of_client):
+                return replace(state, settled=settled)
+            # Most clients have chosen, and belong where they are.
+            moves = state.review[0] if self.review_every else state.round + self.probe_every
+            return replace(state, moves=moves, settled=())
+        node_of_row = [group.node for group in state.groups]
+        notes = []
+        changed_nodes = set()
+        for client, row in sorted(new_row.items()):
+            old_node = node_of_row[row_of_client[client]]
+            changed_nodes |= {old_node, node_of_row[row]}
+            notes.append(_move_note(client, old_node, node_of_row[row]))
+        remaining = [
+            replace(group, clients=without(group.clients, new_row)) for group in state.groups
         ]
+        new_nodes = {client: node_of_row[row] for client, row in new_row.items()}
+        schedule = SumsSchedule(due=self._turn(state.round))
         return replace(
             state,
-            groups=ordered(join(groups, nodes)),
-            watched={
-                **state.watched,
-                **{node: Watch(due=self._turn(state.round)) for node in changed},
-            },
+            groups=ordered(join(remaining, new_nodes)),
+            watched={**state.watched, **dict.fromkeys(changed_nodes, schedule)},
             review=(state.round + self.review_every, self.review_every),
-            moves=state.round + SETTLED,
+            moves=state.round + ROUNDS_BEFORE_MOVES,
             settled=(),
             notes=(*state.notes, *notes),
         )
 
+    # -- what serves clients, and clients that come and go
+    # -----------------------------------------------------------------
+
     def assignment(self, state: SplitHalfSumsState) -> Assignment:
-        place = {group.node: i for i, group in enumerate(state.groups)}
-        used = sorted(set(state.walkers.values()))
-        place |= {node: len(state.groups) + i for i, node in enumerate(used)}
-        at = {client: group.node for group in state.groups for client in group.clients} | dict(
-            state.walkers
-        )
-        waiting = [
-            [client for client, node in state.walkers.items() if node == one] for one in used
-        ]
+        # Walkers are served by the last model of the branch where they are.
+        branch_nodes = sorted(set(state.walkers.values()))
+        models = [group.model for group in state.groups]
+        models += [state.branches[node].last_model for node in branch_nodes]
+        nodes = [*(group.node for group in state.groups), *branch_nodes]
+        row_of_node = {node: row for row, node in enumerate(nodes)}
+        node_of_client = dict(state.walkers)
+        for group in state.groups:
+            node_of_client |= dict.fromkeys(group.clients, group.node)
+        groups = [group.clients for group in state.groups if group.clients]
+        for node in branch_nodes:
+            groups.append(tuple(c for c, place in state.walkers.items() if place == node))
         return Assignment(
-            models=torch.stack(
-                [
-                    *(group.model for group in state.groups),
-                    *(state.branches[node].last for node in used),
-                ]
-            ),
-            row={client: place[node] for client, node in sorted(at.items())},
-            groups=as_groups(
-                [*(group.clients for group in state.groups if group.clients), *waiting]
-            ),
+            models=torch.stack(models),
+            row={client: row_of_node[node] for client, node in sorted(node_of_client.items())},
+            groups=as_groups(groups),
         )
 
     def admit(self, state: SplitHalfSumsState, clients: tuple[Client, ...]) -> SplitHalfSumsState:
         if 0 in state.branches:
             return replace(state, walkers={**state.walkers, **dict.fromkeys(clients, 0)})
-        return replace(
-            state, groups=ordered(join(state.groups, dict.fromkeys(clients, _group_at(state, 0))))
-        )
+        newcomers = dict.fromkeys(clients, _current_node(state, 0))
+        return replace(state, groups=ordered(join(state.groups, newcomers)))
 
     def retire(self, state: SplitHalfSumsState, clients: tuple[Client, ...]) -> SplitHalfSumsState:
         # The sums of a probe keep what a client has added to them: nobody can take it out again.
-        gone = set(clients)
-        return replace(
-            state,
-            groups=ordered(
-                replace(group, clients=without(group.clients, gone)) for group in state.groups
-            ),
-            walkers={client: at for client, at in state.walkers.items() if client not in gone},
-            branches={
-                node: replace(branch, sketched=without(branch.sketched, gone))
-                for node, branch in state.branches.items()
-            },
-        )
+        retired = set(clients)
+        groups = [replace(group, clients=without(group.clients, retired)) for group in state.groups]
+        branches = {
+            node: replace(branch, sketched=without(branch.sketched, retired))
+            for node, branch in state.branches.items()
+        }
+        walkers = {client: node for client, node in state.walkers.items() if client not in retired}
+        return replace(state, groups=ordered(groups), walkers=walkers, branches=branches)
 
     def explain(self, state: SplitHalfSumsState) -> tuple[Note, ...]:
         return state.notes
 
 
-_SIZES = Question(ask="sizes").length(1)
+# -- tasks
+# ----------------------------------------------------------------------------------------------------------------
 
 
-def _cell(scale: float, centres: torch.Tensor) -> Question:
-    return Question(ask="cell", scale=scale, centres=centres.numpy())
+def _search_tasks(state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+    """The members of groups that are searched, as far as they have sketches, answer a question."""
+    tasks: dict[Client, Task] = {}
+    for row, group in enumerate(state.groups):
+        search = state.searches.get(group.node)
+        if search is not None:
+            task = Task(offered=(row,), epochs=0, private=PrivateTask(question=search.question))
+            sketched = present & set(group.clients) & set(search.probe.answered)
+            tasks |= dict.fromkeys(sorted(sketched), task)
+    return tasks
 
 
-def _question(search: Search) -> Question:
-    """What the members of a group are asked next."""
-    scale, centres = search.probe.scale, search.centres.numpy()
-    if search.stage == "coordinates":
-        sums = Moments.from_vector(search.moments[search.cell].numpy(), centres.shape[1])
-        return coordinates(search.cell, sums, scale, centres)
-    cells = (search.cell, len(centres) - 1) if search.stage == "moments" else (0,)
-    return Question(ask=search.stage, scale=scale, centres=centres, cells=cells)
+def _placement_tasks(state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+    """Walkers with sketches say in which cell of their branch they are."""
+    tasks: dict[Client, Task] = {}
+    for client in sorted(present & set(state.walkers)):
+        branch = state.branches[state.walkers[client]]
+        if client in branch.sketched:
+            private = PrivateTask(question=branch.cell_question)
+            tasks[client] = Task(offered=(0,), epochs=0, private=private)
+    return tasks
 
 
-def _more_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, torch.Tensor]]:
-    """What it is for -> its place behind the groups' models, and the model: of probes that last, and of branches."""
-    probes = {
-        ("probe", node): watch.probe.model
-        for node, watch in state.watched.items()
-        if watch.probe is not None
-    }
-    branches = {
-        ("branch", node): state.branches[node].model for node in sorted(set(state.walkers.values()))
-    }
-    return {key: (i, model) for i, (key, model) in enumerate((probes | branches).items())}
+def _move_tasks(state: SplitHalfSumsState, present: set[Client]) -> dict[Client, Task]:
+    """The members of groups that have not done so yet choose among the models of all groups."""
+    rows = tuple(row for row, group in enumerate(state.groups) if group.clients)
+    members = {client for group in state.groups for client in group.clients}
+    choosing = (present & members) - set(state.settled)
+    return dict.fromkeys(sorted(choosing), Task(offered=rows, epochs=0))
 
 
-def _heard(replies: Replies) -> np.ndarray:
-    return (
-        np.zeros(len(replies.mean_updates)) if replies.mean_counts is None else replies.mean_counts
-    )
+def _extra_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, torch.Tensor]]:
+    """The models of a plan behind those of the groups: of probes that last, and of branches with walkers.
+
+    Returns:
+        (``"probe"`` or ``"branch"``, node) -> its row in the plan, and the model.
+    """
+    models: dict[tuple[str, int], torch.Tensor] = {}
+    for node, schedule in state.watched.items():
+        if schedule.probe is not None:
+            models["probe", node] = schedule.probe.model
+    for node in sorted(set(state.walkers.values())):
+        models["branch", node] = state.branches[node].model
+    first_row = len(state.groups)
+    return {key: (first_row + i, model) for i, (key, model) in enumerate(models.items())}
 
 
-def _both(
-    one: tuple[torch.Tensor, int], other: tuple[torch.Tensor, int]
+# -- after training
+# -------------------------------------------------------------------------------------------------------
+
+
+_SIZES_LENGTH = Question(ask="sizes").length(1)
+
+
+def _with_sizes(
+    new_state: SplitHalfSumsState, state: SplitHalfSumsState, replies: Replies
+) -> SplitHalfSumsState:
+    """The new state with a bound on the norms of updates, and the median number of examples, if clients were asked."""
+    answers = []
+    for row in range(len(state.groups)):
+        answer = replies.sums.by_row.get(row)
+        if answer is not None and len(answer) == _SIZES_LENGTH:
+            answers.append(answer)
+    if not answers:
+        return new_state
+    norm, size = sizes_of(np.sum(answers, axis=0))
+    return replace(new_state, norm=norm, size=size)
+
+
+def _with_sketched_walkers(state: SplitHalfSumsState, answered: set[Client]) -> SplitHalfSumsState:
+    """The state in which the walkers that answered have sketches."""
+    branches = dict(state.branches)
+    for client in sorted(answered & set(state.walkers)):
+        node = state.walkers[client]
+        sketched = joined(branches[node].sketched, [client])
+        branches[node] = replace(branches[node], sketched=sketched)
+    return replace(state, branches=branches)
+
+
+def _weighted_mean(
+    first: tuple[torch.Tensor, int], second: tuple[torch.Tensor, int]
 ) -> tuple[torch.Tensor, int]:
     """The mean of two models, weighted by the numbers of clients whose means they are."""
-    heard = one[1] + other[1]
-    return ((one[1] * one[0] + other[1] * other[0]) / max(heard, 1)), heard
+    first_model, first_count = first
+    second_model, second_count = second
+    count = first_count + second_count
+    mean = (first_count * first_model + second_count * second_model) / max(count, 1)
+    return mean, count
 
 
-def _taken(probe: Probe, answered: Iterable[Client], sums: np.ndarray | None) -> Probe:
-    """A probe with the answers of a round."""
-    if sums is None:
-        return probe
-    vector = torch.from_numpy(np.asarray(sums))
-    return replace(
-        probe,
-        heard=joined(probe.heard, answered),
-        sums=probe.sums + vector if len(probe.sums) else vector,
-    )
+# -- walkers
+# --------------------------------------------------------------------------------------------------------------
 
 
-def _group_at(state: SplitHalfSumsState, node: int) -> int:
+def _placed(state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
+    """The state after walkers have said which cell is theirs."""
+    for client in replies.clients:
+        node = state.walkers[client]
+        branch = state.branches[node]
+        branch = replace(branch, sketched=without(branch.sketched, [client]))
+        state = replace(state, branches={**state.branches, node: branch})
+        cell = replies.sums.cells.get(client)
+        if cell is None:  # its sketches are lost: it trains again
+            continue
+        child = _current_node(state, branch.children[cell])
+        is_group = child not in state.branches
+        walkers = {other: place for other, place in state.walkers.items() if other != client}
+        if is_group:
+            state = replace(state, groups=ordered(join(state.groups, {client: child})))
+        else:
+            walkers = {**state.walkers, client: child}
+        note = _walk_note(client, node, child, is_group)
+        state = replace(state, walkers=walkers, notes=(*state.notes, note))
+    return state
+
+
+def _current_node(state: SplitHalfSumsState, node: int) -> int:
     """The node that a node has become part of by merging, or itself."""
     while node in state.merged:
         node = state.merged[node]
     return node
 
 
-def _contrasts(sums: Mapping[int, Moments]) -> list[tuple[Contrast, int, int]]:
+# -- merges
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def _contrasts(sums_of_group: Mapping[int, Moments]) -> list[tuple[Contrast, int, int]]:
     """All pairs of groups, and how their mean signals differ; the effective dimension of noise is that of all groups."""
-    nodes = list(sums)
-    return [
-        (
-            contrast_from_sums(
-                sums[one], sums[other], [sums[node] for node in nodes if node not in (one, other)]
-            ),
-            one,
-            other,
-        )
-        for i, one in enumerate(nodes)
-        for other in nodes[i + 1 :]
-    ]
+    contrasts = []
+    for first, second in combinations(sums_of_group, 2):
+        others = [sums for node, sums in sums_of_group.items() if node not in (first, second)]
+        contrast = contrast_from_sums(sums_of_group[first], sums_of_group[second], others)
+        contrasts.append((contrast, first, second))
+    return contrasts
 
 
-def _alike(sums: Mapping[int, Moments]) -> tuple[int, int, Criterion] | None:
+def _nearest_equal_groups(
+    sums_of_group: Mapping[int, Moments],
+) -> tuple[int, int, Criterion] | None:
     """The nearest two groups of those whose mean signals do not differ, and the criterion; None if there are none."""
-    alike = [each for each in _contrasts(sums) if each[0].p > ALIKE]
-    if not alike:
+    equal_pairs = [pair for pair in _contrasts(sums_of_group) if pair[0].p > ALIKE]
+    if not equal_pairs:
         return None
-    nearest, node, also = min(alike, key=lambda each: each[0].distance)
-    return node, also, same_group(nearest.p)
+    contrast, first, second = min(equal_pairs, key=lambda pair: pair[0].distance)
+    return first, second, same_group(contrast.p)
 
 
-def _joined(state: SplitHalfSumsState, one: int, other: int, same: Criterion) -> SplitHalfSumsState:
+def _merged(
+    state: SplitHalfSumsState, stays: int, ends: int, criterion: Criterion
+) -> SplitHalfSumsState:
     """Merge two groups into the first, with the mean of their models by clients."""
-    groups = {group.node: group for group in state.groups}
-    left, right = groups[one], groups[other]
-    model, _ = _both((left.model, len(left.clients)), (right.model, len(right.clients)))
-    both = Leaf(node=one, clients=joined(left.clients, right.clients), model=model)
+    group_of_node = {group.node: group for group in state.groups}
+    left = group_of_node.pop(stays)
+    right = group_of_node.pop(ends)
+    model, _ = _weighted_mean((left.model, len(left.clients)), (right.model, len(right.clients)))
+    clients = joined(left.clients, right.clients)
     note = Note(
         kind="merge",
         effect="merges",
-        clients=both.clients,
-        text=same.text,
-        criteria=(same,),
-        labels={"node": one, "other_node": other},
+        clients=clients,
+        text=criterion.text,
+        criteria=(criterion,),
+        labels={"node": stays, "other_node": ends},
     )
+    merged_group = Leaf(node=stays, clients=clients, model=model)
     return replace(
         state,
-        groups=ordered(
-            [both, *(group for node, group in groups.items() if node not in (one, other))]
-        ),
-        merged={**state.merged, other: one},
-        watched={node: watch for node, watch in state.watched.items() if node != other},
+        groups=ordered([merged_group, *group_of_node.values()]),
+        merged={**state.merged, ends: stays},
+        watched={node: schedule for node, schedule in state.watched.items() if node != ends},
         notes=(*state.notes, note),
     )
 
 
-def _unchanged(state: SplitHalfSumsState, sums: Mapping[int, Moments]) -> Note:
+# -- notes
+# ----------------------------------------------------------------------------------------------------------------
+
+
+def _split_note(
+    note: Note, node: int, children: Mapping[int, tuple[Client, ...]], num_silent: int
+) -> Note:
+    """Describe the division of a group; ``note`` has the reasons for its search."""
+    text = f"{note.text}; {len(children)} groups"
+    if num_silent:
+        text += f"; {num_silent} clients, which have not answered, walk down the tree"
+    return replace(
+        note,
+        kind="split",
+        effect="divides",
+        text=text,
+        parts=as_groups(children.values()),
+        otherwise="it would not have split in this round",
+        labels={**note.labels, "node": node, "first_part": min(children)},
+    )
+
+
+def _walk_note(client: Client, node: int, child: int, joins: bool) -> Note:
+    """Describe a walker's step from a branch to a child of it, a group that it joins or another branch."""
+    what_next = "joins it" if joins else "continues from there"
+    return Note(
+        kind="join" if joins else "walk",
+        effect="joins" if joins else "waits",
+        clients=(client,),
+        text=f"client {client} at node {node}: nearest to node {child}; {what_next}",
+        labels={"at": node, "node": child},
+    )
+
+
+def _unchanged(state: SplitHalfSumsState, sums_of_group: Mapping[int, Moments]) -> Note:
     """Describe a review in which no groups merged."""
     clients = tuple(sorted(client for group in state.groups for client in group.clients))
-    if len(sums) < 2:
+    if len(sums_of_group) < 2:
         return Note(
             kind="keep", effect="keeps", clients=clients, text="reviewed: too few clients answered"
         )
-    p = max(found.p for found, _, _ in _contrasts(sums))
+    criterion = same_group(max(contrast.p for contrast, _, _ in _contrasts(sums_of_group)))
     return Note(
         kind="keep",
         effect="keeps",
         clients=clients,
-        text=f"reviewed: no groups merge; {same_group(p).text}",
-        criteria=(same_group(p),),
+        text=f"reviewed: no groups merge; {criterion.text}",
+        criteria=(criterion,),
     )
 
 
-def _move_note(client: Client, at: int, to: int) -> Note:
-    text = f"client {client} moves from node {at} to node {to}: that model has the lowest loss on its data"
+def _move_note(client: Client, old_node: int, new_node: int) -> Note:
+    text = (
+        f"client {client} moves from node {old_node} to node {new_node}: "
+        "that model has the lowest loss on its data"
+    )
     return Note(
         kind="move",
         effect="moves",
         clients=(client,),
         text=text,
-        labels={"at": at, "node": to},
+        labels={"at": old_node, "node": new_node},
     )
