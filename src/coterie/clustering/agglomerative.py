@@ -88,14 +88,16 @@ def cut_dendrogram(
     n = len(tree) + 1
     _check_cut(n, threshold, groups)
     # Heights grow from row to row, so the merges below the cut are the first ones.
-    merges = n - groups if groups is not None else int((tree[:, 2] < threshold).sum())
-    members = {client: [client] for client in range(n)}  # by node of the tree
-    for row in range(merges):
-        left, right = (int(node) for node in tree[row, :2])
-        members[n + row] = members.pop(left) + members.pop(right)
+    num_merges = n - groups if groups is not None else int((tree[:, 2] < threshold).sum())
+    # A merge joins the members of two nodes in a new one; the nodes that are left are the groups.
+    members_of_node = {client: [client] for client in range(n)}
+    for merge in range(num_merges):
+        left_members = members_of_node.pop(int(tree[merge, 0]))
+        right_members = members_of_node.pop(int(tree[merge, 1]))
+        members_of_node[n + merge] = left_members + right_members
     labels = np.empty(n, dtype=np.int64)
-    for number, group in enumerate(sorted(members.values(), key=min)):
-        labels[group] = number
+    for label, group in enumerate(sorted(members_of_node.values(), key=min)):
+        labels[group] = label
     return labels
 
 
@@ -249,7 +251,7 @@ def agglomerative(
             f"linkage ward needs metric l2, got {metric}: it is defined for Euclidean distances"
         )
     rows = _checks.rows(updates)
-    d = rows.shape[1]
+    num_parameters = rows.shape[1]
     _check_cut(len(rows), threshold, groups)
     _refuse_distances(rows)
     if sketch is not None:
@@ -259,12 +261,19 @@ def agglomerative(
             )
         rows = sketch_of_columns(rows, None, sketch, seed)
     distances = _distances(rows, metric)
+    # FL+HC: the tree of merges, cut at the threshold.
     tree = dendrogram(distances, linkage)
     labels = cut_dendrogram(tree, threshold=threshold, groups=groups)
-    if sketch is not None and d > sketch:  # else the rows are their own sketches
-        ends = borders(distances, labels, tree, linkage)
+    # Rows that are not longer are their own sketches, without an error.
+    if sketch is not None and num_parameters > sketch:
+        cut_borders = borders(distances, labels, tree, linkage)
         warn_if_near(
-            ends, linkage=linkage, metric=metric, threshold=threshold, size=sketch, n=len(rows)
+            cut_borders,
+            linkage=linkage,
+            metric=metric,
+            threshold=threshold,
+            size=sketch,
+            n=len(rows),
         )
     return labels
 
@@ -327,35 +336,39 @@ def borders(
         all clients are together.
     """
     n = len(labels)
-    groups = int(labels.max()) + 1
+    num_groups = int(labels.max()) + 1
     below = -math.inf
     above = math.inf
+    # Single linkage: the last merge that was made, and the next one.
     if linkage == "single":
-        merges = n - groups
-        if merges:
-            below = float(tree[merges - 1, 2])
-        if groups > 1:
-            above = float(tree[merges, 2])
+        num_merges = n - num_groups
+        if num_merges:
+            below = float(tree[num_merges - 1, 2])
+        if num_groups > 1:
+            above = float(tree[num_merges, 2])
         return below, above
-    for part in _checks.strips(n):
-        same_group = labels[part, None] == labels
-        above = min(above, float(np.min(distances[part], where=~same_group, initial=math.inf)))
-        below = max(below, float(np.max(distances[part], where=same_group, initial=0.0)))
-    if groups == n:  # every distance within a group is that of a client to itself
+    # Complete and average linkage: distances within groups and between them.
+    for row_range in _checks.strips(n):
+        same_group = labels[row_range, None] == labels
+        above = min(above, float(np.min(distances[row_range], where=~same_group, initial=math.inf)))
+        below = max(below, float(np.max(distances[row_range], where=same_group, initial=0.0)))
+    # Then every distance within a group is that of a client to itself.
+    if num_groups == n:
         below = -math.inf
     return below, above
 
 
 def margin(below: float, above: float, threshold: float | None) -> float:
     """Compute how much two distances may approach each other between ``borders``: twice what each may change, >= 0."""
+    # Without a threshold the two distances approach each other; with one, either may reach it.
     if threshold is None:
         return max(above - below, 0.0)
-    room = math.inf if above == math.inf else above - threshold
-    return max(2 * min(threshold - below, room), 0.0)
+    room_above = math.inf if above == math.inf else above - threshold
+    return max(2 * min(threshold - below, room_above), 0.0)
 
 
 def doubt(
-    ends: tuple[float, float],
+    cut_borders: tuple[float, float],
     *,
     linkage: str,
     metric: str,
@@ -369,7 +382,7 @@ def doubt(
     share of itself.
 
     Args:
-        ends: The :func:`borders` among the distances of the n sketches.
+        cut_borders: The :func:`borders` among the distances of the n sketches.
         linkage: The linkage of the groups.
         metric: ``"l2"`` or ``"cosine"``.
         threshold: The threshold of the cut, if it had one.
@@ -379,20 +392,18 @@ def doubt(
     Returns:
         The reason, or ``None`` if the error cannot have changed the groups.
     """
-    error = sketch_error(size, n)
+    error_bound = sketch_error(size, n)
     if linkage == "ward":
         return "no margin is known for linkage ward"
-    if _safe(ends, metric, threshold, error):
+    if _safe(cut_borders, metric, threshold, error_bound):
         return None
-    changed = "a cosine" if metric == "cosine" else "a squared distance, relatively,"
-    return (
-        f"a sketch of {size} numbers may change {changed} by {error:.3g}, more than the cut allows"
-    )
+    changed_value = "a cosine" if metric == "cosine" else "a squared distance, relatively,"
+    return f"a sketch of {size} numbers may change {changed_value} by {error_bound:.3g}, more than the cut allows"
 
 
-def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
+def warn_if_near(cut_borders: tuple[float, float], **cut_settings: Any) -> None:
     """Issue a :class:`SketchWarning` if there is a :func:`doubt`."""
-    reason = doubt(ends, **cut)
+    reason = doubt(cut_borders, **cut_settings)
     if reason is None:
         return
     advice = "compare with a larger sketch, or cluster the updates themselves"
@@ -403,20 +414,23 @@ def warn_if_near(ends: tuple[float, float], **cut: Any) -> None:
     )
 
 
-def _safe(ends: tuple[float, float], metric: str, threshold: float | None, error: float) -> bool:
+def _safe(
+    cut_borders: tuple[float, float], metric: str, threshold: float | None, error_bound: float
+) -> bool:
     """Whether the true distances are on the same sides of the cut as those of the sketches."""
-    below, above = ends
+    below, above = cut_borders
     if threshold is None and (below == -math.inf or above == math.inf):
-        return True  # one group, or as many as clients
+        # There is one group, or every client is alone.
+        return True
     # The greatest true distance of those below the cut, and the smallest of those above.
     if metric == "cosine":
-        max_below = below + error
-        min_above = above - error
-    elif error >= 1:
+        max_below = below + error_bound
+        min_above = above - error_bound
+    elif error_bound >= 1:
         return False
     else:
-        max_below = below / math.sqrt(1 - error)
-        min_above = above / math.sqrt(1 + error)
+        max_below = below / math.sqrt(1 - error_bound)
+        min_above = above / math.sqrt(1 + error_bound)
     if threshold is None:
         return max_below < min_above
     return max_below < threshold <= min_above

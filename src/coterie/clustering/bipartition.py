@@ -58,50 +58,55 @@ def optimal_bipartition(similarity: np.ndarray) -> Bipartition:
     """
     square = _at_least_two(similarity)
     n = len(square)
-    parent, weight = _spanning_tree(square)
+    parents, edge_weights = _spanning_tree(square)
     # Without its weakest edge the tree is two subtrees; of equal edges, the last in order.
-    child = np.arange(1, n)
-    low = np.minimum(child, parent[1:])
-    high = np.maximum(child, parent[1:])
-    weakest_first = np.lexsort((-high, -low, weight[1:]))
-    return _from_side(square, _subtree(parent, 1 + int(weakest_first[0])))
+    children = np.arange(1, n)
+    smaller_end = np.minimum(children, parents[1:])
+    larger_end = np.maximum(children, parents[1:])
+    weakest_first = np.lexsort((-larger_end, -smaller_end, edge_weights[1:]))
+    return _from_side(square, _subtree(parents, 1 + int(weakest_first[0])))
 
 
 def _spanning_tree(square: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Prim's maximum spanning tree from position 0: the parent of each position, and the similarity of that edge."""
     n = len(square)
-    parent = np.zeros(n, dtype=np.int64)
-    weight = square[0].copy()
+    parents = np.zeros(n, dtype=np.int64)
+    edge_weights = square[0].copy()
     outside = np.ones(n, dtype=bool)
     outside[0] = False
     for _ in range(n - 1):
         # The heaviest edge from the tree to the outside; of equal ones, the first pair (i, j).
-        best = np.where(outside, weight, -np.inf)
-        ties = np.flatnonzero(best == best.max())
-        pair = np.minimum(ties, parent[ties]) * n + np.maximum(ties, parent[ties])
-        new = int(ties[pair.argmin()])
-        outside[new] = False
-        row = square[new]
+        outside_weights = np.where(outside, edge_weights, -np.inf)
+        tied_positions = np.flatnonzero(outside_weights == outside_weights.max())
+        tied_parents = parents[tied_positions]
+        smaller_end = np.minimum(tied_positions, tied_parents)
+        larger_end = np.maximum(tied_positions, tied_parents)
+        pair_order = smaller_end * n + larger_end
+        new_position = int(tied_positions[pair_order.argmin()])
+        outside[new_position] = False
+        new_similarities = square[new_position]
         # Of two equal edges to the same outside position, the pair with the smaller inside position
         # comes first.
-        better = outside & ((row > weight) | ((row == weight) & (new < parent)))
-        weight[better] = row[better]
-        parent[better] = new
-    return parent, weight
+        is_greater = new_similarities > edge_weights
+        is_first_of_equal = (new_similarities == edge_weights) & (new_position < parents)
+        is_better = outside & (is_greater | is_first_of_equal)
+        edge_weights[is_better] = new_similarities[is_better]
+        parents[is_better] = new_position
+    return parents, edge_weights
 
 
-def _subtree(parent: np.ndarray, top: int) -> np.ndarray:
-    """Whether each position is in the subtree of ``top``, itself included, as ``(n,)`` booleans."""
+def _subtree(parents: np.ndarray, top_node: int) -> np.ndarray:
+    """Whether each position is in the subtree of ``top_node``, itself included, as ``(n,)`` booleans."""
     children: dict[int, list[int]] = {}
-    for child in range(1, len(parent)):
-        children.setdefault(int(parent[child]), []).append(child)
-    side = np.zeros(len(parent), dtype=bool)
-    stack = [top]
-    while stack:
-        node = stack.pop()
-        side[node] = True
-        stack += children.get(node, ())
-    return side
+    for child in range(1, len(parents)):
+        children.setdefault(int(parents[child]), []).append(child)
+    in_subtree = np.zeros(len(parents), dtype=bool)
+    open_nodes = [top_node]
+    while open_nodes:
+        node = open_nodes.pop()
+        in_subtree[node] = True
+        open_nodes += children.get(node, ())
+    return in_subtree
 
 
 @public
@@ -164,8 +169,8 @@ def bipartition_margin(similarity: np.ndarray, linkage: str = "single") -> float
     if len(square) == 2:
         return np.inf
     if linkage == "single":
-        cross, weakest = np.partition(_spanning_tree(square)[1][1:], 1)[:2]
-        return float(weakest - cross)
+        cross_similarity, weakest_within = np.partition(_spanning_tree(square)[1][1:], 1)[:2]
+        return float(weakest_within - cross_similarity)
     distances, labels, tree = _clustered(square, linkage)
     return margin(*borders(distances, labels, tree, linkage), None)
 
@@ -185,14 +190,14 @@ def _at_least_two(similarity: np.ndarray) -> np.ndarray:
     return square
 
 
-def _from_side(square: np.ndarray, side: np.ndarray) -> Bipartition:
-    """The bipartition into the positions of ``side``, a mask ``(n,)``, and the others."""
-    on_left = side if side[0] else ~side
-    left = np.flatnonzero(on_left)
-    right = np.flatnonzero(~on_left)
-    small, large = (left, right) if len(left) < len(right) else (right, left)
-    cross = max(float(square[i, large].max()) for i in small)
-    return Bipartition(tuple(left.tolist()), tuple(right.tolist()), cross)
+def _from_side(square: np.ndarray, is_on_side: np.ndarray) -> Bipartition:
+    """The bipartition into the positions of ``is_on_side``, a mask ``(n,)``, and the others."""
+    is_on_left = is_on_side if is_on_side[0] else ~is_on_side
+    left = np.flatnonzero(is_on_left)
+    right = np.flatnonzero(~is_on_left)
+    smaller_side, larger_side = (left, right) if len(left) < len(right) else (right, left)
+    cross_similarity = max(float(square[position, larger_side].max()) for position in smaller_side)
+    return Bipartition(tuple(left.tolist()), tuple(right.tolist()), cross_similarity)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -235,14 +240,17 @@ def separation_gap(similarity: np.ndarray, labels: Any) -> float:
         0.6000000000000001
     """
     square = _checks.similarity_matrix(similarity)
-    group = _checks.label_vector(labels, len(square))
-    cross = optimal_bipartition(square).cross  # α_cross^max, eq. 19
-    within = 1.0  # α_intra^min, eq. 21: the least similarity within a true group
-    for i, row in enumerate(square):
-        to_later_members = row[i + 1 :][group[i + 1 :] == group[i]]
+    true_groups = _checks.label_vector(labels, len(square))
+    # α_cross^max, eq. 19
+    cross_similarity = optimal_bipartition(square).cross
+    # α_intra^min, eq. 21: the least similarity within a true group.
+    within_similarity = 1.0
+    for position, similarities in enumerate(square):
+        is_in_group = true_groups[position + 1 :] == true_groups[position]
+        to_later_members = similarities[position + 1 :][is_in_group]
         if to_later_members.size:
-            within = min(within, float(to_later_members.min()))
-    return within - cross
+            within_similarity = min(within_similarity, float(to_later_members.min()))
+    return within_similarity - cross_similarity
 
 
 @public
@@ -263,10 +271,10 @@ def H(gamma_i: float, gamma_j: float) -> float:
         >>> H(0.0, 0.0), round(H(0.6, 0.6), 12)  # 1 - 2γ² for equal ones
         (1.0, 0.28)
     """
-    for name, value in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
-        if not 0 <= value <= 1:
+    for argument, gamma in (("gamma_i", gamma_i), ("gamma_j", gamma_j)):
+        if not 0 <= gamma <= 1:
             raise ValueError(
-                f"{name} must be 0 to 1, where the Separation Theorem holds, got {value}"
+                f"{argument} must be 0 to 1, where the Separation Theorem holds, got {gamma}"
             )
     return -gamma_i * gamma_j + math.sqrt(1 - gamma_i**2) * math.sqrt(1 - gamma_j**2)
 
@@ -299,9 +307,11 @@ def separation_bound(k: int, gamma_i: float, gamma_j: float) -> float:
     if k == 1:
         return 1.0
     if k == 2:
-        return -h  # sin(π) is not zero in floating point
+        # sin(π), in the formula below, is not zero in floating point.
+        return -h
     angle = math.pi / (k - 1)
-    cos_angle = 0.0 if k == 3 else math.cos(angle)  # nor is cos(π/2)
+    # Nor is cos(π/2).
+    cos_angle = 0.0 if k == 3 else math.cos(angle)
     if h < cos_angle:
         return 1.0
     return cos_angle * h + math.sin(angle) * math.sqrt(max(1 - h * h, 0.0))

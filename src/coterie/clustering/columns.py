@@ -18,13 +18,14 @@ Columns = Union[slice, Sequence[Any], np.ndarray, "torch.Tensor", None]
 
 def blocks(rows: torch.Tensor, columns: Columns, width: int) -> Iterator[torch.Tensor]:
     """Yield the chosen columns of ``rows`` in blocks ``(n, <= width)``, in float32 or a wider precision."""
-    for part in parts(columns, rows.shape[1]):
-        if isinstance(part, slice):
-            for start in range(part.start, part.stop, width):
-                yield widened(rows[:, start : min(start + width, part.stop)])
+    for column_range in parts(columns, rows.shape[1]):
+        if isinstance(column_range, slice):
+            for start in range(column_range.start, column_range.stop, width):
+                yield widened(rows[:, start : min(start + width, column_range.stop)])
         else:
-            for start in range(0, len(part), width):
-                index = torch.from_numpy(part[start : start + width]).to(rows.device)
+            # An index array: its columns are copied, a block at a time.
+            for start in range(0, len(column_range), width):
+                index = torch.from_numpy(column_range[start : start + width]).to(rows.device)
                 yield widened(rows[:, index])
 
 
@@ -35,12 +36,12 @@ def widened(block: torch.Tensor) -> torch.Tensor:
     return block.to(torch.float32 if block.is_floating_point() else torch.float64)
 
 
-def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
+def parts(columns: Columns, num_parameters: int) -> list[slice | np.ndarray]:
     """Convert ``columns`` to slices with start and stop, or to one index array.
 
     Args:
         columns: The columns, see :func:`geometry.gram`.
-        d: The number of parameters.
+        num_parameters: The number of parameters.
 
     Returns:
         Sorted slices, or a list of one index array.
@@ -49,16 +50,18 @@ def parts(columns: Columns, d: int) -> list[slice | np.ndarray]:
         ValueError: A column does not exist or would count twice, or no column is chosen.
     """
     if columns is None:
-        return [slice(0, d)]
+        return [slice(0, num_parameters)]
     if isinstance(columns, (np.ndarray, torch.Tensor)):
-        return [_index(_checks.array(columns), d)]
+        return [_index(_checks.array(columns), num_parameters)]
     if not isinstance(columns, slice | Sequence):
         raise ValueError(
             f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {columns!r:.60}"
         )
+    # One range, or a sequence of them. They are sorted, so that neighbours show an overlap.
     if isinstance(columns, slice) or _is_pair(columns):
         columns = [columns]
-    ranges = sorted((_range(part, d) for part in columns), key=lambda part: part.start)
+    checked = [_range(column_range, num_parameters) for column_range in columns]
+    ranges = sorted(checked, key=lambda column_range: column_range.start)
     if not ranges:
         raise ValueError("columns is empty: select at least one")
     for earlier, later in pairwise(ranges):
@@ -73,34 +76,43 @@ def _is_pair(columns: Sequence[Any]) -> bool:
     return len(columns) == 2 and all(isinstance(end, (int, np.integer)) for end in columns)
 
 
-def _range(part: Any, d: int) -> slice:
-    if isinstance(part, slice):
-        start, stop, step = part.indices(d)
+def _range(column_range: Any, num_parameters: int) -> slice:
+    """Convert a slice or a pair to a slice with start and stop."""
+    if isinstance(column_range, slice):
+        start, stop, step = column_range.indices(num_parameters)
         if step != 1:
             raise ValueError("columns: a slice must have step 1; pass an index array for others")
     else:
         try:
-            start, stop = (int(end) for end in part)
+            start, stop = (int(end) for end in column_range)
         except (TypeError, ValueError):
             raise ValueError(
-                f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {part!r}; "
+                f"columns must be a slice, a pair (start, stop), a sequence of those or an index array, got {column_range!r}; "
                 "a list of single columns is passed as np.array([...])"
             ) from None
-    if not 0 <= start < stop <= d:
-        raise ValueError(f"columns {start} to {stop} is not a range of columns within 0 to {d}")
+    if not 0 <= start < stop <= num_parameters:
+        raise ValueError(
+            f"columns {start} to {stop} is not a range of columns within 0 to {num_parameters}"
+        )
     return slice(start, stop)
 
 
-def _index(index: np.ndarray, d: int) -> np.ndarray:
+def _index(index: np.ndarray, num_parameters: int) -> np.ndarray:
+    """Check an index array or a mask, and convert it to positions of columns."""
     is_mask = index.dtype.kind == "b"
-    if index.ndim != 1 or index.dtype.kind not in "iub" or (is_mask and len(index) != d):
+    if (
+        index.ndim != 1
+        or index.dtype.kind not in "iub"
+        or (is_mask and len(index) != num_parameters)
+    ):
         raise ValueError(
-            f"columns: an index array must be (m,) integers or ({d},) booleans, "
+            f"columns: an index array must be (m,) integers or ({num_parameters},) booleans, "
             f"got {index.dtype} of shape {index.shape}"
         )
+    # A mask becomes the positions of its true entries.
     index = np.flatnonzero(index) if is_mask else index.astype(np.int64)
-    if not index.size or index.min() < 0 or index.max() >= d:
-        raise ValueError(f"columns: an index array must contain columns 0 to {d - 1}")
+    if not index.size or index.min() < 0 or index.max() >= num_parameters:
+        raise ValueError(f"columns: an index array must contain columns 0 to {num_parameters - 1}")
     if len(np.unique(index)) != len(index):
         raise ValueError("columns: the index array contains a column twice")
     return index

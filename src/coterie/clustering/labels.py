@@ -7,6 +7,7 @@ meaning, so two partitions are compared as sets of groups.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,10 @@ def groups_of(labels: Any) -> tuple[tuple[int, ...], ...]:
         ((0, 2), (1, 3), (4,))
     """
     numbered = _checks.label_vector(labels)
-    order = np.argsort(numbered, kind="stable")
-    borders = np.flatnonzero(np.diff(numbered[order])) + 1
-    return tuple(tuple(part.tolist()) for part in np.split(order, borders))
+    ascending = np.argsort(numbered, kind="stable")
+    # Positions in the order of their labels are cut where the label changes.
+    borders = np.flatnonzero(np.diff(numbered[ascending])) + 1
+    return tuple(tuple(members.tolist()) for members in np.split(ascending, borders))
 
 
 @public
@@ -56,13 +58,13 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
         array([0, 1, 0, 1, 2])
     """
     try:
-        parts = [tuple(group) for group in groups]
+        member_lists = [tuple(group) for group in groups]
     except TypeError:
         raise ValueError(
             f"groups must be lists of positions, such as [[0, 1], [2]], got {groups!r:.60}"
         ) from None
-    members = [i for part in parts for i in part]
-    if not members or not all(parts):
+    members = list(chain.from_iterable(member_lists))
+    if not members or not all(member_lists):
         raise ValueError("groups must not be empty")
     if sorted(members) != list(range(len(members))):
         raise ValueError(
@@ -70,8 +72,9 @@ def labels_of(groups: Iterable[Iterable[int]]) -> np.ndarray:
             "client ids are not positions; for labels, use groups_of(labels)"
         )
     labels = np.empty(len(members), dtype=np.int64)
-    for number, part in enumerate(sorted(parts, key=min)):
-        labels[list(part)] = number
+    # Labels are numbered by first member.
+    for label, group_members in enumerate(sorted(member_lists, key=min)):
+        labels[list(group_members)] = label
     return labels
 
 
@@ -132,6 +135,7 @@ def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
     in_neither = n * (n - 1) - in_both - only_first - only_second
     if only_first == only_second == 0:
         return 1.0
+    # The adjusted Rand index in terms of pairs.
     expected = (in_both + only_first) * (only_first + in_neither)
     expected += (in_both + only_second) * (only_second + in_neither)
     return 2.0 * (in_both * in_neither - only_first * only_second) / expected
@@ -139,8 +143,8 @@ def adjusted_rand(labels_a: Any, labels_b: Any) -> float:
 
 def _pairs_in_a_group(labels: np.ndarray) -> int:
     """The number of ordered pairs of clients that have the same label; a Python integer, whose products cannot overflow."""
-    sizes = np.unique(labels, return_counts=True)[1]
-    return int((sizes * (sizes - 1)).sum())
+    group_sizes = np.unique(labels, return_counts=True)[1]
+    return int((group_sizes * (group_sizes - 1)).sum())
 
 
 @public
@@ -162,6 +166,7 @@ def purity(labels: Any, truth: Any) -> float:
         0.75
     """
     groups, true_groups = _two_labellings(labels, truth)
+    # The clients of the most frequent true group in each group.
     in_majority = 0
     for group in groups_of(groups):
         in_majority += int(np.bincount(true_groups[list(group)]).max())

@@ -33,8 +33,10 @@ from coterie.settings.calls import public
 SIZE_MULTIPLE = 4
 """The length of a sketch is a multiple of this."""
 
-_TRANSFORMED_NUMBERS = 1 << 18  # at a time, so that they stay in the processor's cache
-_GATHERED_NUMBERS = 1 << 25  # of chosen columns, at a time
+# Numbers that are transformed at a time, so that they stay in the processor's cache.
+_TRANSFORMED_NUMBERS = 1 << 18
+# Numbers of chosen columns that are copied at a time.
+_GATHERED_NUMBERS = 1 << 25
 
 
 @public
@@ -69,17 +71,19 @@ class Sketcher:
         self.seed = seed
         if d <= size:
             return
-        self.piece = 1 << (self.size - 1).bit_length()  # K
-        length = -(-d // self.piece) * self.piece
+        # A row is cut into pieces of K numbers.
+        self.piece = 1 << (self.size - 1).bit_length()
+        padded_length = -(-d // self.piece) * self.piece
         rng = numpy_generator(seed, Purpose.SKETCH, d, self.size)
         self.drawn = torch.from_numpy(np.sort(rng.permutation(self.piece)[: self.size]))
-        self.signs_before = _signs(rng, length)  # D
-        self.signs_after = _signs(rng, length)  # D'
+        # D and D', the signs before and after the Hadamard matrix.
+        self.signs_before = _signs(rng, padded_length)
+        self.signs_after = _signs(rng, padded_length)
         # H is the Kronecker product of two smaller Hadamard matrices: Hx = left X right, with x
         # written as a matrix X.
-        bits = self.piece.bit_length() - 1
-        self.left = _hadamard(bits // 2)
-        self.right = _hadamard(bits - bits // 2)
+        num_bits = self.piece.bit_length() - 1
+        self.left = _hadamard(num_bits // 2)
+        self.right = _hadamard(num_bits - num_bits // 2)
 
     def rows(self, rows: torch.Tensor | np.ndarray) -> torch.Tensor:
         """Compute the sketches of rows.
@@ -107,25 +111,28 @@ class Sketcher:
             return rows
         device = rows.device
         dtype = widened(rows[:0, :1]).dtype
-        sums = torch.zeros(len(rows), self.piece, dtype=dtype, device=device)
-        left = self.left.to(device, dtype)
-        right = self.right.to(device, dtype)
+        piece_sums = torch.zeros(len(rows), self.piece, dtype=dtype, device=device)
+        left_matrix = self.left.to(device, dtype)
+        right_matrix = self.right.to(device, dtype)
         # Some pieces at a time, so that their signs are converted once for all rows.
-        step = max(1, _TRANSFORMED_NUMBERS // self.piece) * self.piece
-        for start in range(0, self.d, step):
-            stop = min(start + step, self.d)
-            width = stop - start
-            before = self.signs_before[start : start + step].to(device, dtype)
-            after = self.signs_after[start : start + step].to(device, dtype)
-            pieces = torch.zeros(
-                len(before), dtype=dtype, device=device
-            )  # the last ends with zeros
-            for i in range(len(rows)):
-                torch.mul(rows[i, start:stop].to(dtype), before[:width], out=pieces[:width])  # D x
-                squares = pieces.view(-1, len(left), len(right))
-                transformed = torch.matmul(left, torch.matmul(squares, right))  # H D x
-                sums[i] += (transformed.view(-1) * after).view(-1, self.piece).sum(dim=0)
-        return sums[:, self.drawn.to(device)] * self.size**-0.5
+        columns_at_once = max(1, _TRANSFORMED_NUMBERS // self.piece) * self.piece
+        for start in range(0, self.d, columns_at_once):
+            stop = min(start + columns_at_once, self.d)
+            num_columns = stop - start
+            signs_before = self.signs_before[start : start + columns_at_once].to(device, dtype)
+            signs_after = self.signs_after[start : start + columns_at_once].to(device, dtype)
+            # The last piece ends with zeros.
+            flipped_pieces = torch.zeros(len(signs_before), dtype=dtype, device=device)
+            for index in range(len(rows)):
+                # D x, then H D x, then the sum of D' H D x over the pieces.
+                part_of_row = rows[index, start:stop].to(dtype)
+                torch.mul(part_of_row, signs_before[:num_columns], out=flipped_pieces[:num_columns])
+                squares = flipped_pieces.view(-1, len(left_matrix), len(right_matrix))
+                transformed = torch.matmul(left_matrix, torch.matmul(squares, right_matrix))
+                flipped_again = transformed.view(-1) * signs_after
+                piece_sums[index] += flipped_again.view(-1, self.piece).sum(dim=0)
+        # k of the K sums are drawn, and scaled.
+        return piece_sums[:, self.drawn.to(device)] * self.size**-0.5
 
 
 @lru_cache(maxsize=4)
@@ -159,10 +166,10 @@ def sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.T
         (torch.Size([3, 4096]), True)
     """
     rows = rows if isinstance(rows, torch.Tensor) else _checks.rows(rows, "rows")
-    short = unchecked_sketch(rows, size, seed)
-    if not bool(torch.isfinite(short).all()):
+    sketches = unchecked_sketch(rows, size, seed)
+    if not bool(torch.isfinite(sketches).all()):
         _checks.refuse_infinite_rows(rows, "rows")
-    return short
+    return sketches
 
 
 def unchecked_sketch(rows: torch.Tensor | np.ndarray, size: int, seed: int = 0) -> torch.Tensor:
@@ -176,14 +183,17 @@ def sketch_of_columns(rows: torch.Tensor, columns: Columns, size: int, seed: int
     """Compute the sketches of chosen columns of checked rows, ``(n, size)``; some rows are gathered at a time."""
     if columns is None:
         return unchecked_sketch(rows, size, seed)
-    chosen = [
-        part if isinstance(part, slice) else torch.from_numpy(part)
-        for part in parts(columns, rows.shape[1])
-    ]
-    step = max(1, _GATHERED_NUMBERS // rows.shape[1])
+    chosen_columns: list[slice | torch.Tensor] = []
+    for column_range in parts(columns, rows.shape[1]):
+        if isinstance(column_range, slice):
+            chosen_columns.append(column_range)
+        else:
+            chosen_columns.append(torch.from_numpy(column_range))
+    rows_at_once = max(1, _GATHERED_NUMBERS // rows.shape[1])
     sketches = []
-    for start in range(0, len(rows), step):
-        gathered = torch.cat([rows[start : start + step, part] for part in chosen], dim=1)
+    for start in range(0, len(rows), rows_at_once):
+        some_rows = rows[start : start + rows_at_once]
+        gathered = torch.cat([some_rows[:, part] for part in chosen_columns], dim=1)
         sketches.append(unchecked_sketch(gathered, size, seed))
     return torch.cat(sketches)
 
@@ -226,19 +236,23 @@ def sketch_error(k: int, n: int, delta: float = 0.01) -> float:
         raise ValueError(f"k (numbers in a sketch) and n (clients) must be >= 1, got {k} and {n}")
     if not 0 < delta < 1:
         raise ValueError(f"delta must be above 0 and below 1, a probability, got {delta}")
-    log = math.log(n * n / delta)
-    return 2 * math.sqrt(log / k) + 2 * log / k
+    # L of the formula
+    log_pairs = math.log(n * n / delta)
+    return 2 * math.sqrt(log_pairs / k) + 2 * log_pairs / k
 
 
 def _signs(rng: np.random.Generator, length: int) -> torch.Tensor:
     """Random signs ``(length,)``, 1 or -1 as bytes."""
-    bits = np.unpackbits(np.frombuffer(rng.bytes(-(-length // 8)), dtype=np.uint8), count=length)
-    return torch.from_numpy(bits.view(np.int8) * np.int8(2) - np.int8(1))
+    random_bytes = np.frombuffer(rng.bytes(-(-length // 8)), dtype=np.uint8)
+    sign_bits = np.unpackbits(random_bytes, count=length)
+    return torch.from_numpy(sign_bits.view(np.int8) * np.int8(2) - np.int8(1))
 
 
-def _hadamard(bits: int) -> torch.Tensor:
+def _hadamard(num_bits: int) -> torch.Tensor:
     """Sylvester's matrix of 1 and -1, ``(2**bits, 2**bits)``."""
-    out = torch.ones(1, 1)
-    for _ in range(bits):
-        out = torch.cat([torch.cat([out, out], dim=1), torch.cat([out, -out], dim=1)])
-    return out
+    matrix = torch.ones(1, 1)
+    for _ in range(num_bits):
+        upper_half = torch.cat([matrix, matrix], dim=1)
+        lower_half = torch.cat([matrix, -matrix], dim=1)
+        matrix = torch.cat([upper_half, lower_half])
+    return matrix

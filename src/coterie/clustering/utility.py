@@ -46,19 +46,21 @@ def utility(gram: np.ndarray, sizes: Any, tradeoff: Tradeoff, group: Iterable[in
     """
     products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
     members = _checks.position_list(group, len(products))
-    total = sizes[members].sum()  # N_G
-    price = tradeoff[members] / total  # λ_n / N_G
+    # λ_n / N_G
+    group_size = sizes[members].sum()
+    prices = tradeoff[members] / group_size
     if len(members) == 1:
-        return 1.0 - price
+        return 1.0 - prices
     # cos(g_n, ḡ_G), with the gradient of the group ḡ_G = Σ share_i g_i.
-    share = sizes[members] / total
-    inner = products[np.ix_(members, members)] @ share  # <g_n, ḡ_G>
-    norm = np.sqrt(np.diagonal(products)[members])
-    mean_norm = np.sqrt(max(share @ inner, 0.0))
-    norms = norm * mean_norm if mean_norm >= ZERO else np.zeros(len(members))
-    cosine = np.zeros(len(members))
-    np.divide(inner, norms, out=cosine, where=(norm >= ZERO) & (norms > 0))
-    return np.clip(cosine, -1.0, 1.0) - price
+    shares = sizes[members] / group_size
+    inner_products = products[np.ix_(members, members)] @ shares
+    update_norms = np.sqrt(np.diagonal(products)[members])
+    mean_norm = np.sqrt(max(shares @ inner_products, 0.0))
+    norm_products = update_norms * mean_norm if mean_norm >= ZERO else np.zeros(len(members))
+    is_similar = (update_norms >= ZERO) & (norm_products > 0)
+    cosines = np.zeros(len(members))
+    np.divide(inner_products, norm_products, out=cosines, where=is_similar)
+    return np.clip(cosines, -1.0, 1.0) - prices
 
 
 @public
@@ -129,67 +131,76 @@ def benefits(
                [-0.486, -0.486,   -inf]])
     """
     products, sizes, tradeoff = _inputs(gram, sizes, tradeoff)
-    parts = [_checks.position_list(group, len(products)) for group in groups]
-    order = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    if not parts or len(np.unique(order)) != len(order):
+    group_positions = [_checks.position_list(group, len(products)) for group in groups]
+    if not group_positions:
+        raise ValueError("groups must be one or more disjoint lists of positions")
+    all_positions = np.concatenate(group_positions)
+    if len(np.unique(all_positions)) != len(all_positions):
         raise ValueError("groups must be one or more disjoint lists of positions")
     # Sums over the members of each group, in the letters of `utility_merge`: <P_A, P_B>, <P_A, U_B>,
     # N_A and L_A.
-    starts = np.cumsum([0, *map(len, parts)])[:-1]
-    pp, pu = (
-        _block_sums(table[np.ix_(order, order)], starts) for table in _tables(products, sizes)
-    )
-    data = np.add.reduceat(sizes[order], starts)
-    price = np.add.reduceat(tradeoff[order], starts)
+    group_starts = np.cumsum([0, *map(len, group_positions)])[:-1]
+    member_pairs = np.ix_(all_positions, all_positions)
+    single_pp, single_pu = _tables(products, sizes)
+    products_pp = _block_sums(single_pp[member_pairs], group_starts)
+    products_pu = _block_sums(single_pu[member_pairs], group_starts)
+    group_sizes = np.add.reduceat(sizes[all_positions], group_starts)
+    group_prices = np.add.reduceat(tradeoff[all_positions], group_starts)
     # U(G_i) of each group by itself.
-    square = np.diagonal(pp)
-    inner = np.diagonal(pu)
-    alone = _summed_utility(square, inner, data, price)
-    single = np.array([len(part) == 1 for part in parts])
-    alone[single] = 1.0 - price[single] / data[single]
+    squared_norms = np.diagonal(products_pp)
+    inner_products = np.diagonal(products_pu)
+    single_utilities = _summed_utility(squared_norms, inner_products, group_sizes, group_prices)
+    has_one_member = np.array([len(positions) == 1 for positions in group_positions])
+    single_prices = group_prices[has_one_member] / group_sizes[has_one_member]
+    single_utilities[has_one_member] = 1.0 - single_prices
     # U(G_i ∪ G_j) of each pair.
-    merged = _summed_utility(
-        square[:, None] + 2 * pp + square,
-        inner[:, None] + pu + pu.T + inner,
-        data[:, None] + data,
-        price[:, None] + price,
+    merged_utilities = _summed_utility(
+        squared_norms[:, None] + 2 * products_pp + squared_norms,
+        inner_products[:, None] + products_pu + products_pu.T + inner_products,
+        group_sizes[:, None] + group_sizes,
+        group_prices[:, None] + group_prices,
     )
-    gain = merged - alone[:, None] - alone
-    gain = (gain + gain.T) / 2
-    np.fill_diagonal(gain, -np.inf)
-    return gain
+    gains = merged_utilities - single_utilities[:, None] - single_utilities
+    gains = (gains + gains.T) / 2
+    np.fill_diagonal(gains, -np.inf)
+    return gains
 
 
-def _block_sums(table: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _block_sums(table: np.ndarray, block_starts: np.ndarray) -> np.ndarray:
     """Sums ``(k, k)`` over the blocks of a table that begin at ``starts``."""
-    return np.add.reduceat(np.add.reduceat(table, starts, axis=0), starts, axis=1)
+    return np.add.reduceat(np.add.reduceat(table, block_starts, axis=0), block_starts, axis=1)
 
 
 def _tables(products: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """``<P_a, P_b>`` and ``<P_a, U_b>`` of single clients."""
-    pp = sizes[:, None] * sizes
-    pp *= products
-    pu = sizes[:, None] * _inverse_norms(products)
-    pu *= products
-    return pp, pu
+    products_pp = sizes[:, None] * sizes
+    products_pp *= products
+    products_pu = sizes[:, None] * _inverse_norms(products)
+    products_pu *= products
+    return products_pp, products_pu
 
 
 def _inverse_norms(products: np.ndarray) -> np.ndarray:
     """``1/‖g_i‖``, ``(n,)``; 0 for a zero update."""
-    norm = np.sqrt(np.maximum(np.diagonal(products), 0.0))
-    return np.where(norm < ZERO, 0.0, 1.0 / np.where(norm < ZERO, 1.0, norm))
+    update_norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+    is_zero = update_norms < ZERO
+    return np.where(is_zero, 0.0, 1.0 / np.where(is_zero, 1.0, update_norms))
 
 
 def _summed_utility(
-    square: np.ndarray, inner: np.ndarray, data: np.ndarray, price: np.ndarray
+    squared_norms: np.ndarray,
+    inner_products: np.ndarray,
+    group_sizes: np.ndarray,
+    group_prices: np.ndarray,
 ) -> np.ndarray:
     """The utility of groups of two or more clients: ``<P, U> / ‖P‖ - L / N``, from ``‖P‖²`` and ``<P, U>``."""
-    norm = np.sqrt(np.maximum(square, 0.0))
-    is_zero = norm < ZERO * data
-    if is_zero.any():  # this is rare, and a division with a mask takes several times as long
-        inner = np.where(is_zero, 0.0, inner)
-        norm = np.where(is_zero, 1.0, norm)
-    return inner / norm - price / data
+    sum_norms = np.sqrt(np.maximum(squared_norms, 0.0))
+    is_zero = sum_norms < ZERO * group_sizes
+    # This is rare, and a division with a mask takes several times as long.
+    if is_zero.any():
+        inner_products = np.where(is_zero, 0.0, inner_products)
+        sum_norms = np.where(is_zero, 1.0, sum_norms)
+    return inner_products / sum_norms - group_prices / group_sizes
 
 
 @public
@@ -221,14 +232,14 @@ def benefit(
 
 def _inputs(gram: Any, sizes: Any, tradeoff: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     products = _checks.gram_matrix(gram)
-    n = len(products)
-    sizes = _checks.one_per_client(sizes, n, "sizes")
+    num_clients = len(products)
+    sizes = _checks.one_per_client(sizes, num_clients, "sizes")
     if not sizes.all():
-        empty = int(np.flatnonzero(sizes == 0)[0])
-        raise ValueError(f"sizes must be > 0, got 0 for client {empty}")
+        empty_client = int(np.flatnonzero(sizes == 0)[0])
+        raise ValueError(f"sizes must be > 0, got 0 for client {empty_client}")
     if np.ndim(tradeoff) == 0:
-        tradeoff = np.full(n, float(tradeoff))
-    return products, sizes, _checks.one_per_client(tradeoff, n, "tradeoff")
+        tradeoff = np.full(num_clients, float(tradeoff))
+    return products, sizes, _checks.one_per_client(tradeoff, num_clients, "tradeoff")
 
 
 class _Merging:
@@ -241,22 +252,25 @@ class _Merging:
     """
 
     def __init__(self, products: np.ndarray, sizes: np.ndarray, tradeoff: np.ndarray) -> None:
-        n = len(sizes)
+        num_clients = len(sizes)
         self.pp, self.pu = _tables(products, sizes)
         self.square = np.diagonal(self.pp).copy()
         self.inner = np.diagonal(self.pu).copy()
         self.data = sizes.copy()
         self.price = tradeoff.copy()
-        self.utility = 1.0 - tradeoff / sizes  # of each group
-        self.members: dict[int, list[int]] = {i: [i] for i in range(n)}
-        self.alive = np.ones(n, dtype=bool)
-        self.gain = np.full((n, n), -np.inf)
+        # Of each group.
+        self.utility = 1.0 - tradeoff / sizes
+        self.members: dict[int, list[int]] = {
+            position: [position] for position in range(num_clients)
+        }
+        self.alive = np.ones(num_clients, dtype=bool)
+        self.gain = np.full((num_clients, num_clients), -np.inf)
         for a, inverse_norm in enumerate(_inverse_norms(products)):
             # Column a of pu, from a row of the symmetric products, which is faster to read.
-            to_a = sizes * inverse_norm * products[a]
-            self.gain[a, a + 1 :] = self._gains(a, to_a, slice(a + 1, None))
+            column_a = sizes * inverse_norm * products[a]
+            self.gain[a, a + 1 :] = self._gains(a, column_a, slice(a + 1, None))
         self.best = self.gain.argmax(axis=1)
-        self.best_gain = self.gain[np.arange(n), self.best]
+        self.best_gain = self.gain[np.arange(num_clients), self.best]
 
     def run(self, groups: int | None) -> tuple[tuple[int, ...], ...]:
         """Merge until the given number of groups is left, or until there is no gain (Algorithm 2)."""
@@ -270,18 +284,20 @@ class _Merging:
             self._merge(a, b)
         return tuple(tuple(sorted(self.members[a])) for a in sorted(self.members))
 
-    def _merged_utility(self, a: int, to_a: np.ndarray, partners: slice) -> np.ndarray:
-        """Utility of group a merged with each partner; ``to_a`` is column a of ``pu``."""
-        square = self.square[a] + 2 * self.pp[a, partners] + self.square[partners]
-        inner = self.inner[a] + self.pu[a, partners] + to_a[partners] + self.inner[partners]
-        data = self.data[a] + self.data[partners]
-        price = self.price[a] + self.price[partners]
-        return _summed_utility(square, inner, data, price)
+    def _merged_utility(self, a: int, column_a: np.ndarray, partners: slice) -> np.ndarray:
+        """Utility of group a merged with each partner; ``column_a`` is column a of ``pu``."""
+        squared_norms = self.square[a] + 2 * self.pp[a, partners] + self.square[partners]
+        inner_products = (
+            self.inner[a] + self.pu[a, partners] + column_a[partners] + self.inner[partners]
+        )
+        group_sizes = self.data[a] + self.data[partners]
+        group_prices = self.price[a] + self.price[partners]
+        return _summed_utility(squared_norms, inner_products, group_sizes, group_prices)
 
-    def _gains(self, a: int, to_a: np.ndarray, partners: slice) -> np.ndarray:
+    def _gains(self, a: int, column_a: np.ndarray, partners: slice) -> np.ndarray:
         """The benefit of merging group a with each partner (eq. 15)."""
-        merged = self._merged_utility(a, to_a, partners)
-        gains = merged - self.utility[a] - self.utility[partners]
+        merged_utilities = self._merged_utility(a, column_a, partners)
+        gains = merged_utilities - self.utility[a] - self.utility[partners]
         return np.where(self.alive[partners], gains, -np.inf)
 
     def _merge(self, a: int, b: int) -> None:
@@ -292,16 +308,17 @@ class _Merging:
         # P_a and U_a become sums over both groups: rows and columns of b are added to those of a.
         self.pp[a] += self.pp[b]
         self.pp[a, a] += self.pp[a, b]
-        self.pp[:, a] = self.pp[a]  # symmetric, and rows are faster to read than columns
+        # The matrix is symmetric, and rows are faster to read than columns.
+        self.pp[:, a] = self.pp[a]
         self.pu[a] += self.pu[b]
-        to_a = self.pu[:, a] + self.pu[:, b]
-        self.pu[:, a] = to_a
+        column_a = self.pu[:, a] + self.pu[:, b]
+        self.pu[:, a] = column_a
         self.square[a] = self.pp[a, a]
-        self.inner[a] = to_a[a]
+        self.inner[a] = column_a[a]
         self.data[a] += self.data[b]
         self.price[a] += self.price[b]
         # Group b can no longer merge, and group a gains differently.
-        gains = self._gains(a, to_a, slice(None))
+        gains = self._gains(a, column_a, slice(None))
         self.gain[b] = -np.inf
         self.gain[:b, b] = -np.inf
         self.best_gain[b] = -np.inf
@@ -309,16 +326,16 @@ class _Merging:
         self.gain[:a, a] = gains[:a]
         # Rows whose maximum was at a or b are searched again. The last row is never the first of a
         # pair.
-        stale = np.flatnonzero(self.alive & ((self.best == a) | (self.best == b)))
-        for row in {a, *stale.tolist()} - {len(gains) - 1}:
+        stale_rows = np.flatnonzero(self.alive & ((self.best == a) | (self.best == b)))
+        for row in {a, *stale_rows.tolist()} - {len(gains) - 1}:
             self.best[row] = row + 1 + int(self.gain[row, row + 1 :].argmax())
             self.best_gain[row] = self.gain[row, self.best[row]]
         # In the other rows only the new entry at a can beat the maximum.
-        new = gains[:a]
-        old = self.best_gain[:a]
-        better = (new > old) | ((new == old) & (a < self.best[:a]))
-        self.best[:a][better] = a
-        self.best_gain[:a][better] = new[better]
+        new_gains = gains[:a]
+        best_gains = self.best_gain[:a]
+        is_better = (new_gains > best_gains) | ((new_gains == best_gains) & (a < self.best[:a]))
+        self.best[:a][is_better] = a
+        self.best_gain[:a][is_better] = new_gains[is_better]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -358,70 +375,73 @@ def utility_optimum(
         (((0,), (1,)), ((0, 1),))
     """
     products = _checks.gram_matrix(gram)
-    n = len(products)
-    if n > MAX_OPTIMUM_CLIENTS:
+    num_clients = len(products)
+    if num_clients > MAX_OPTIMUM_CLIENTS:
         raise ValueError(
             f"utility_optimum tries all partitions of at most {MAX_OPTIMUM_CLIENTS} clients, "
-            f"got {n}; use utility_merge"
+            f"got {num_clients}; use utility_merge"
         )
     if groups is not None:
-        _checks.number_of_groups(groups, n)
+        _checks.number_of_groups(groups, num_clients)
     # Sets of clients are the bits of a number, here and below.
     group_utility = [0.0]
-    for group in range(1, 1 << n):
+    for group in range(1, 1 << num_clients):
         group_utility.append(float(utility(products, sizes, tradeoff, _members(group)).sum()))
-    # best[m][clients]: (utility, first group) of these clients in m groups.
-    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
-    for m in range(1, (groups or n) + 1):
-        in_m_groups = {}
-        for clients in range(1, 1 << n):
-            choice = _first_group(clients, group_utility, best[m - 1])
-            if choice is not None:
-                in_m_groups[clients] = choice
-        best.append(in_m_groups)
+    # best_partitions[m][clients]: (utility, first group) of these clients in m groups.
+    best_partitions: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
+    for group_count in range(1, (groups or num_clients) + 1):
+        in_this_many = {}
+        for clients in range(1, 1 << num_clients):
+            best_choice = _first_group(clients, group_utility, best_partitions[group_count - 1])
+            if best_choice is not None:
+                in_this_many[clients] = best_choice
+        best_partitions.append(in_this_many)
     # Of numbers of groups that are equal except for rounding, the greatest.
-    everyone = (1 << n) - 1
-    counts = [groups] if groups is not None else list(range(n, 0, -1))
-    top = max(best[m][everyone][0] for m in counts)
-    m = next(m for m in counts if best[m][everyone][0] >= top - _rounding(top, n))
+    everyone = (1 << num_clients) - 1
+    allowed_counts = [groups] if groups is not None else list(range(num_clients, 0, -1))
+    utilities = {count: best_partitions[count][everyone][0] for count in allowed_counts}
+    greatest_utility = max(utilities.values())
+    least_utility = greatest_utility - _rounding(greatest_utility, num_clients)
+    group_count = next(count for count, total in utilities.items() if total >= least_utility)
     # The best partition, group by group.
-    parts = []
+    chosen_groups = []
     remaining = everyone
-    for groups_left in range(m, 0, -1):
-        _, first_group = best[groups_left][remaining]
-        parts.append(_members(first_group))
+    for groups_left in range(group_count, 0, -1):
+        _, first_group = best_partitions[groups_left][remaining]
+        chosen_groups.append(_members(first_group))
         remaining ^= first_group
-    return tuple(parts)
+    return tuple(chosen_groups)
 
 
 def _first_group(
-    clients: int, group_utility: list[float], fewer: dict[int, tuple[float, int]]
+    clients: int, group_utility: list[float], smaller_partitions: dict[int, tuple[float, int]]
 ) -> tuple[float, int] | None:
-    """The group of the first of these clients in the best partition whose remaining groups are as in ``fewer``.
+    """The group of the first of these clients in the best partition whose remaining groups are as in ``smaller_partitions``.
 
     Returns (utility of the partition, group), or None if there is no such partition.
     """
     first_client = clients & -clients
     candidates = clients ^ first_client
-    best = None
+    best_choice = None
     # Every subset of the candidates joins the first client, all of them first.
     joining = candidates
     while True:
         group = first_client | joining
         remaining = candidates ^ joining
-        if remaining in fewer:
-            total = group_utility[group] + fewer[remaining][0]
-            if best is None or total > best[0]:
-                best = (total, group)
+        if remaining in smaller_partitions:
+            total_utility = group_utility[group] + smaller_partitions[remaining][0]
+            if best_choice is None or total_utility > best_choice[0]:
+                best_choice = (total_utility, group)
         if not joining:
-            return best
-        joining = (joining - 1) & candidates  # the next smaller subset
+            return best_choice
+        # The next smaller subset.
+        joining = (joining - 1) & candidates
 
 
 def _members(group: int) -> tuple[int, ...]:
     """The positions of the bits that are 1."""
-    return tuple(i for i in range(group.bit_length()) if group >> i & 1)
+    return tuple(position for position in range(group.bit_length()) if group >> position & 1)
 
 
-def _rounding(total: float, n: int) -> float:
-    return 4 * float(np.finfo(float).eps) * n * max(1.0, abs(total))
+def _rounding(total_utility: float, num_clients: int) -> float:
+    return 4 * float(np.finfo(float).eps) * num_clients * max(1.0, abs(total_utility))
