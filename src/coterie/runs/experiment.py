@@ -2,28 +2,30 @@
 
 In TOML, everything may be left out, but the file must not be empty::
 
-    scenario = "digits/label-permutation"    # or a table: [scenario] name = "...", and settings of
-    it methods = ["fedavg", "cfl"]              # or tables: [[methods]] name = "cfl", and settings
-    of it rounds = 40 seeds = [0, 1, 2]                        # or a number of seeds, 3; or seed =
-    0 target = 0.95                            # stop a run when its mean accuracy reaches this
-    eval_every = 1                           # rounds between tests checkpoint_every = 1
-    # rounds between checkpoints checkpoints_kept = 2                     # number of newest
-    checkpoints kept; older ones are removed workers = 2                              # processes
-    that train; the results do not depend on it width = 16                               # clients
-    trained in one block; by default what suits model and device device = "cpu"
-    # or cuda precision = "fp32"                       # or bf16 engine = "inprocess"
-    # or flower, for its simulation; or ray, for a Ray cluster address = "10.0.0.1:6379"
-    # of the Ray cluster; by default Ray's own rules, see docs/cluster.md data = "data"
-    # folder of the data set's files
+    scenario = "digits/label-permutation"  # or a table: name = "...", and settings of it
+    methods = ["fedavg", "cfl"]   # or tables: [[methods]] name = "cfl", and settings of it
+    rounds = 40
+    seeds = [0, 1, 2]             # or a number of seeds, 3; or seed = 0
+    target = 0.95                 # stop a run when its mean accuracy reaches this
+    eval_every = 1                # rounds between tests
+    checkpoint_every = 1          # rounds between checkpoints
+    checkpoints_kept = 2          # number of newest checkpoints kept; older ones are removed
+    workers = 2                   # processes that train; the results do not depend on it
+    width = 16                    # clients trained in one block; by default what suits the model
+    device = "cpu"                # or cuda
+    precision = "fp32"            # or bf16
+    engine = "inprocess"          # or flower, for its simulation; or ray, for a Ray cluster
+    address = "10.0.0.1:6379"     # of the Ray cluster; by default Ray's own rules
+    data = "data"                 # folder of the data set's files
 
-    [training]                               # local training; other settings are the scenario's
+    [training]                    # local training; other settings are the scenario's
     lr = 0.05
 
-    [boundary]                               # changes to updates on their way, see docs/boundary.md
+    [boundary]                    # changes to updates on their way, see docs/boundary.md
     rotation = "permute"
 
-    [robust]                                 # bounds on the influence of one client, see
-    docs/adversaries.md mean = "trimmed-mean"
+    [robust]                      # bounds on the influence of one client, see docs/adversaries.md
+    mean = "trimmed-mean"
 
 The ``run.toml`` of a run directory is such a file too, with all settings. A recorded file may come
 from another person, so three things are not taken from it: code (a model ``package.module:Name``),
@@ -208,24 +210,30 @@ class Experiment:
 
     def _check_flower(self) -> None:
         """Raise an error if Flower is not installed, or if a setting is one that its clients do not support."""
-        if any(importlib.util.find_spec(name) is None for name in ("flwr", "ray")):
+        if any(importlib.util.find_spec(package) is None for package in ("flwr", "ray")):
             raise UserError("engine flower needs Flower and Ray: pip install 'coterie[flower]'")
-        for name, only in (("width", None), ("device", "cpu"), ("precision", "fp32")):
-            if getattr(self, name) not in (None, only):
+        for name, supported in (("width", None), ("device", "cpu"), ("precision", "fp32")):
+            value = getattr(self, name)
+            if value not in (None, supported):
                 raise SettingError(
-                    f"Experiment.{name} needs engine inprocess, got {getattr(self, name)} with engine flower"
+                    f"Experiment.{name} needs engine inprocess, got {value} with engine flower"
                 )
-        if isinstance(self.setup, OwnWorld) and not self.setup.source:
+        if isinstance(self.setup, OwnWorld):
+            # Each client's process makes the world anew.
+            if not self.setup.source:
+                raise SettingError(
+                    "engine flower needs a function that makes the world, in a module that can be imported"
+                )
+            return
+        drift = self.setup.drift.kind
+        if drift != "none":
             raise SettingError(
-                "engine flower needs a function that makes the world, in a module that can be imported"
+                f"Scenario.drift {drift} needs engine inprocess, got flower, whose clients keep their data"
             )
-        if isinstance(self.setup, Scenario) and self.setup.drift.kind != "none":
+        attack = self.setup.adversaries.attack
+        if attack in COLLUDING:
             raise SettingError(
-                f"Scenario.drift {self.setup.drift.kind} needs engine inprocess, got flower, whose clients keep their data"
-            )
-        if isinstance(self.setup, Scenario) and self.setup.adversaries.attack in COLLUDING:
-            raise SettingError(
-                f"Scenario.attack {self.setup.adversaries.attack} needs engine inprocess, "
+                f"Scenario.attack {attack} needs engine inprocess, "
                 "got flower, which hides other clients' updates"
             )
 
@@ -277,7 +285,8 @@ class Experiment:
         origin = self.origin
         if origin is None or origin.secret is None:
             return
-        if difference := unlike_secret(self.boundary.secret, origin.secret):
+        difference = unlike_secret(self.boundary.secret, origin.secret)
+        if difference:
             raise UserError(f"{origin.file} was recorded with a boundary secret{difference}")
 
     def world(self, seed: int) -> World:
@@ -300,22 +309,19 @@ class Experiment:
 
         If there are none, :func:`make` gives this experiment again.
         """
-        settings = (
-            {} if isinstance(self.setup, OwnWorld) else plain(self.setup, without=("training",))
-        )
-        tables: Spec = {"scenario": {"name": self.scenario, **settings}}
+        scenario: dict[str, Any] = {"name": self.scenario}
+        if isinstance(self.setup, Scenario):
+            scenario |= plain(self.setup, without=("training",))
+        tables: Spec = {"scenario": scenario}
         tables["methods"] = [{"name": method.name, **plain(method)} for method in self.methods]
-        tables |= {
-            setting_name: value
-            for setting_name in PLAIN
-            if setting_name != "address" and (value := getattr(self, setting_name)) is not None
-        }
+        for name in PLAIN_SETTINGS:
+            value = getattr(self, name)
+            if name != "address" and value is not None:
+                tables[name] = value
         tables["seeds"] = list(self.seeds)
         hidden = ("secret",) if self.boundary.secret is not None else ()
-        tables |= {
-            "training": plain(self.training),
-            "boundary": plain(self.boundary, without=hidden),
-        }
+        tables["training"] = plain(self.training)
+        tables["boundary"] = plain(self.boundary, without=hidden)
         tables["robust"] = plain(self.robust)
         return tables
 
@@ -357,7 +363,7 @@ ENGINES: Registry[Engine] = Registry(
 """The engines of extensions by name."""
 
 
-PLAIN = (
+PLAIN_SETTINGS = (
     "rounds",
     "target",
     "eval_every",
@@ -371,17 +377,20 @@ PLAIN = (
     "address",
     "data",
 )
-KNOWN = (
+"""Settings of an experiment that are single values."""
+
+KNOWN_KEYS = (
     "scenario",
     "methods",
     "rounds",
     "seed",
     "seeds",
-    *PLAIN[1:],
+    *PLAIN_SETTINGS[1:],
     "training",
     "boundary",
     "robust",
 )
+"""Keys of an experiment's tables."""
 
 
 @public
@@ -406,31 +415,39 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
     if not document:
         raise UserError(f"{path} is empty: it does not describe an experiment")
     recorded: dict[str, Any] = {}
-    if "schema" in document:  # a recorded file, which has other entries besides
-        if "address" in document:  # whoever answers there could run code here
-            raise UserError(
-                f"{path} has an address of a Ray cluster, which Coterie does not record: it was changed"
-            )
-        document = {
-            key: value
-            for key, value in document.items()
-            if key not in ("schema", "world", "versions")
-        }
-        known = document.pop("secret", None)
-        if known is not None:
-            given = secret_of_environment() if secret is None else secret
-            if given is not None:
-                document["boundary"] = {**document["boundary"], "secret": given}
-        recorded = {"origin": Origin(file=str(path), secret=known, trusted=trust_code)}
-    elif (
-        path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path)
-    ):  # it may be another person's
+    if "schema" in document:
+        document, origin = _without_record(document, path, trust_code, secret)
+        recorded["origin"] = origin
+    elif path.name == RUN or (path.parent / ROUNDS).exists() or _of_runs(path):
+        # It may be another person's.
         hint = f"keep your own experiment files outside run directories, and do not name them {RUN}"
         raise UserError(f"{path} has no schema version, so Coterie did not record it; {hint}")
     try:
         return {**normal(document), **recorded}
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _without_record(
+    document: Mapping[str, Any], path: Path, trust_code: bool, secret: int | None
+) -> tuple[dict[str, Any], Origin]:
+    """The experiment in a recorded file, which has other entries besides, and where it is from."""
+    # Whoever answers at an address could run code here.
+    if "address" in document:
+        raise UserError(
+            f"{path} has an address of a Ray cluster, which Coterie does not record: it was changed"
+        )
+    tables = {
+        key: value
+        for key, value in document.items()
+        if key not in ("schema", "world", "versions", "secret")
+    }
+    recorded_secret = document.get("secret")
+    if recorded_secret is not None:
+        given_secret = secret_of_environment() if secret is None else secret
+        if given_secret is not None:
+            tables["boundary"] = {**tables["boundary"], "secret": given_secret}
+    return tables, Origin(file=str(path), secret=recorded_secret, trusted=trust_code)
 
 
 def _of_runs(path: Path) -> bool:
@@ -453,8 +470,8 @@ def normal(document: Mapping[str, Any]) -> Spec:
             the wrong kind.
     """
     for key in document:
-        if key not in KNOWN and not (key == "origin" and isinstance(document[key], Origin)):
-            raise no_setting("an experiment", key, KNOWN, document[key])
+        if key not in KNOWN_KEYS and not (key == "origin" and isinstance(document[key], Origin)):
+            raise no_setting("an experiment", key, KNOWN_KEYS, document[key])
     spec: Spec = dict(document)
     spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
     methods = document.get("methods", list(DEMO_METHODS))
@@ -518,25 +535,23 @@ def own(
         UserError: A name is unknown, a setting is wrong, or the function fails.
     """
     if isinstance(made, Scenario):
-        named = [name for name, scenario in SCENARIOS.items() if scenario == made]
-        made = named[0] if named else made.build  # a changed scenario is a function of the seed
+        # A changed scenario is a function of the seed.
+        names = [name for name, scenario in SCENARIOS.items() if scenario == made]
+        made = names[0] if names else made.build
     if not isinstance(made, World | str) and not callable(made):
-        taken = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
-        raise SettingError(f"begin takes {taken}, got {made!r:.60}")
+        accepted = "an Experiment, a World, a scenario's name, or a function that makes the world of a seed"
+        raise SettingError(f"begin takes {accepted}, got {made!r:.60}")
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
-    scenario = setup.name if isinstance(setup, OwnWorld) else made
-    known = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
-    several = (
-        list(methods)
-        if isinstance(methods, Iterable) and not isinstance(methods, str | Mapping)
-        else [methods]
-    )
+    given: Any = methods
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    method_list = list(given) if is_list else [given]
+    known_names = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
     for key in settings:
-        if key not in known:
+        if key not in known_names:
             raise no_setting(
-                "an experiment", key, ("methods", *known), settings[key], beside=several
+                "an experiment", key, ("methods", *known_names), settings[key], beside=method_list
             )
-    chosen = tuple(map(made_method, several))
+    chosen_methods = tuple(map(made_method, method_list))
     for name, table in (("boundary", Boundary), ("robust", Robust)):
         if name in settings:
             settings[name] = table_of(name, settings[name], table())
@@ -548,11 +563,16 @@ def own(
     seeds = tuple(seeds)
     training = settings.pop("training", {})
     if not isinstance(training, Training):
-        training = table_of(
-            "training", training, setup.training or setup.build(seeds[0] if seeds else 0).training
-        )
+        # The world is only made if it alone says how its clients train.
+        base_training = setup.training or setup.build(seeds[0] if seeds else 0).training
+        training = table_of("training", training, base_training)
     return Experiment(
-        scenario=scenario, setup=setup, methods=chosen, training=training, seeds=seeds, **settings
+        scenario=setup.name if isinstance(setup, OwnWorld) else made,
+        setup=setup,
+        methods=chosen_methods,
+        training=training,
+        seeds=seeds,
+        **settings,
     )
 
 
@@ -587,7 +607,7 @@ def make(
         boundary=changed(Boundary(), spec["boundary"], "boundary"),
         robust=changed(Robust(), spec["robust"], "robust"),
         origin=spec.get("origin"),
-        **{key: spec[key] for key in (*PLAIN, "seeds") if key in spec},
+        **{key: spec[key] for key in (*PLAIN_SETTINGS, "seeds") if key in spec},
     )
 
 
@@ -709,9 +729,8 @@ def assign(spec: Spec, text: str) -> Spec:
                 f"--set {key}: a secret of more than 64 bits must be given with --secret-file FILE"
             ) from None
         raise SettingError(f"--set {key}: the value cannot be read: {error}") from error
-    if (
-        parsed is None
-    ):  # a setting may have the text "none" (a shift), and an optional setting takes "none" for None
+    # A setting may have the text "none" (a shift), and an optional setting takes "none" for None.
+    if parsed is None:
         parsed = "none"
     setup = find(spec["scenario"]["name"])
     of_table = isinstance(setup, Scenario) and setup.dataset.name == "table"
@@ -764,7 +783,7 @@ def _places(spec: Spec) -> Iterator[SettingPlace]:
         yield SettingPlace("robust", "robust", key, spec["robust"])
     for key in _scenario_settings(spec):
         yield SettingPlace("scenario", "scenario", key, spec["scenario"])
-    for key in (*PLAIN, "seeds"):
+    for key in (*PLAIN_SETTINGS, "seeds"):
         yield SettingPlace("experiment", "experiment", key, spec)
 
 

@@ -49,7 +49,7 @@ from coterie.settings.calls import public
 # The net of a run: from a row of the server's model matrix to the tensors of a file.
 
 
-LARGEST_INPUT = 2**28
+MAX_INPUT_NUMBERS = 2**28
 """Most numbers in an input, and most classes. A net for more would not fit into memory."""
 
 Tensors = dict[str, Tensor]
@@ -96,7 +96,7 @@ class Net:
         }
         return (
             untrained_tensors
-            if sum(tensor.nbytes for tensor in untrained_tensors.values()) > SMALL
+            if sum(tensor.nbytes for tensor in untrained_tensors.values()) > MAX_COPIED_BYTES
             else {}
         )
 
@@ -118,11 +118,10 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     world = run.record.description()["world"]
     boundary = run.experiment.boundary
     elsewhere = of_federation(run)
-    sealed = (
-        {"rotation": boundary.rotation, "block": boundary.block}
-        if elsewhere and boundary.rotation != "none"
-        else None
-    )
+    # The server of a federation does not know the secret of its clients' map.
+    sealed = None
+    if elsewhere and boundary.rotation != "none":
+        sealed = {"rotation": boundary.rotation, "block": boundary.block}
     stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
     about = world.get("model")
     if about is not None:
@@ -134,10 +133,10 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     else:
         return Net(None, sealed, stays, *_described(run, whole=sealed is not None))
     layout = Layout(module)
-    plain: Callable[[Tensor], Tensor] = (lambda row: row) if sealed else plain_rows(run, layout)
+    opened = None if sealed else plain_rows(run, layout)
 
     def named(row: Tensor) -> Tensors:
-        layout.load(module, plain(row))
+        layout.load(module, row if opened is None else opened(row))
         # Copies: safetensors does not accept two names for the same memory, which tied layers have.
         return {
             tensor_name: tensor.detach().clone().contiguous()
@@ -195,7 +194,7 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
         shape = tuple(int(size) for size in about["shape"])
         classes = int(about["classes"])
         sizes = math.prod(shape) if shape and min(shape) > 0 else 0
-        if not 0 < sizes <= LARGEST_INPUT or not 0 < classes <= LARGEST_INPUT:
+        if not 0 < sizes <= MAX_INPUT_NUMBERS or not 0 < classes <= MAX_INPUT_NUMBERS:
             raise ValueError(f"inputs of shape {list(shape)} and {classes} classes")
         if str(about["name"]) in nets.MODELS:
             with torch.device("meta"):
@@ -215,9 +214,10 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
 def _stays(run: Run, position: Position) -> tuple[str, ...]:
     """The layers that stay at the clients, in the next tasks of the method that serves them."""
     with from_stored(run.record.checkpoints.path(position.round)):
-        return tuple(
-            sorted({layer for task in _tasks(run, position) for layer in task.local_layers})
-        )
+        local_layers: set[str] = set()
+        for task in _tasks(run, position):
+            local_layers.update(task.local_layers)
+        return tuple(sorted(local_layers))
 
 
 def _personal(run: Run, position: Position, assignment: Assignment) -> bool:
@@ -230,7 +230,6 @@ def _personal(run: Run, position: Position, assignment: Assignment) -> bool:
 def _tasks(run: Run, position: Position) -> tuple[Task, ...]:
     """The next tasks of the method that serves the clients."""
     cohort = Cohort(present=position.members, exchange=position.exchange, seed=run.seed)
-
     return serving_tasks(run.method, position.state, cohort)
 
 
@@ -301,7 +300,7 @@ SHARED = "shared.safetensors"
 """File of the tensors that no client trains, such as a frozen backbone, if they are large; all
 models share it."""
 
-SMALL = 2**20
+MAX_COPIED_BYTES = 2**20
 """Bytes of such tensors up to which each model's file has them, so that it is complete."""
 
 _PLAIN = Shown()
@@ -349,18 +348,16 @@ def save(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to} exists and is not an empty folder; choose another")
     runs = reopen(run, trust_code=trust_code, secret=secret)
-    folders_made = [parent for parent in to.parents if not parent.exists()]  # the innermost first
+    # The folders that are made here and are removed after a failure, the innermost first.
+    folders_made = [parent for parent in to.parents if not parent.exists()]
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir()
         folders_made.insert(0, part)
         for run_saved in runs:
-            _save(
-                run_saved,
-                part if run_saved.folder == Path(run) else part / run_saved.folder.name,
-                warn,
-            )
+            is_only_run = run_saved.folder == Path(run)
+            _save(run_saved, part if is_only_run else part / run_saved.folder.name, warn)
             if progress:
                 progress()
         part.rename(to)
@@ -375,28 +372,28 @@ def save(
 
 
 def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
+    """Export one run into a new folder."""
     run.experiment.check_secret()
     if not run.record.begun:
         hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
         raise UserError(f"{run.folder} has no run: {hint}")
     stored = run.record.stored(Position, fallback=False)
-    _, lines = (
-        run.record.shown()
-    )  # read after the checkpoint: a process records a round before it stores its checkpoint
+    # Read after the checkpoint: a process records a round before it stores its checkpoint.
+    _, lines = run.record.shown()
     if stored is None or not lines:
-        how = (
-            "start its ServerApp again"
-            if of_federation(run)
-            else f"run coterie resume {run.folder}"
-        )
+        how = f"run coterie resume {run.folder}"
+        if of_federation(run):
+            how = "start its ServerApp again"
         raise UserError(f"{run.folder} has no completed round yet; to continue, {how}")
     round, position = stored
-    if lines[-1]["round"] > round:
-        last = lines[-1]["round"]
+    last_round = lines[-1]["round"]
+    if last_round > round:
         warn(
-            f"{run.folder} has records up to round {last}, but models only of round {round}, its newest checkpoint"
+            f"{run.folder} has records up to round {last_round}, but models only of round {round}, its newest checkpoint"
         )
+    # Which model serves each client.
     path = run.record.checkpoints.path(round)
+    description = run.record.description()
     with from_stored(path):
         assignment: Assignment = run.method.assignment(position.state)
         if assignment.neighbours is not None:
@@ -407,7 +404,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         if assignment.hidden:
             assignment = _taken(assignment, run.record.lines()[round - 1], warn)
         numbers = assignment.models.shape[1]
-        files, clients = _files(assignment, position, run.record.naming(run.record.description()))
+        files, clients = _files(assignment, position, run.record.naming(description))
     net = net_of(run, position, numbers)
     if run.experiment.engine == "flower" or of_federation(run):
         with from_stored(path):
@@ -416,29 +413,11 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
                     f"personal models of {run.folder} stay at its clients; the export has only the models that they share"
                 )
     folder.mkdir(exist_ok=True)
-    checksums = {}
-    for (row, client), name in files.items():
-        with from_stored(path):
-            tensors = net.tensors(
-                own_layers(
-                    assignment.models[row],
-                    None if client is None else position.own(assignment, client),
-                )
-            )
-            shared = net.shared(tensors)
-            data = safetensors.torch.save(
-                {key: value for key, value in tensors.items() if key not in shared}
-            )
-        if not tensors:
-            raise UserError(
-                f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them"
-            )
-        (folder / name).write_bytes(data)
-        checksums[name] = digest(data)
-        if shared and SHARED not in checksums:
-            data = safetensors.torch.save(shared)
-            (folder / SHARED).write_bytes(data)
-            checksums[SHARED] = digest(data)
+    checksums: dict[str, str] = {}
+    for key, name in files.items():
+        _write_model(run, position, assignment, key, net, folder / name, checksums)
+    world = description["world"]
+    limits = {"rounds": run.experiment.rounds, "target": run.experiment.target}
     document = {
         "schema": SCHEMA,
         "coterie": version("coterie"),
@@ -446,20 +425,49 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "scenario": run.experiment.scenario,
         "seed": run.seed,
         "round": round,
-        "finished": ends(lines[round - 1], **_limits(run)),
+        "finished": ends(lines[round - 1], **limits),
         "model": net.about,
-        "data": run.record.description()["world"].get("about"),
-        "target_scale": run.record.description()["world"].get("target_scale"),
+        "data": world.get("about"),
+        "target_scale": world.get("target_scale"),
         "sealed": net.sealed,
         "stays": net.stays,
         "ensemble": assignment.ensemble,
-        "combine": run.record.description()["world"].get("combine", mean_probability.__name__),
+        "combine": world.get("combine", mean_probability.__name__),
         "groups": lines[round - 1]["groups"],
         "clients": clients,
         "files": checksums,
     }
     rows = [f"  {to_json(key)}: {to_json(value)}" for key, value in document.items()]
     (folder / MODELS).write_bytes(sealed_json(("{\n" + ",\n".join(rows) + "\n}").encode()) + b"\n")
+
+
+def _write_model(
+    run: Run,
+    position: Position,
+    assignment: Assignment,
+    key: Key,
+    net: Net,
+    file: Path,
+    checksums: dict[str, str],
+) -> None:
+    """Write one model, the tensors that all models share once, and add the checksums of what was written."""
+    row, client = key
+    with from_stored(run.record.checkpoints.path(position.round)):
+        own_values = None if client is None else position.own(assignment, client)
+        tensors = net.tensors(own_layers(assignment.models[row], own_values))
+        shared = net.shared(tensors)
+        unshared = {name: tensor for name, tensor in tensors.items() if name not in shared}
+        data = safetensors.torch.save(unshared)
+    if not tensors:
+        raise UserError(
+            f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them"
+        )
+    file.write_bytes(data)
+    checksums[file.name] = digest(data)
+    if shared and SHARED not in checksums:
+        data = safetensors.torch.save(shared)
+        file.with_name(SHARED).write_bytes(data)
+        checksums[SHARED] = digest(data)
 
 
 def _taken(
@@ -482,10 +490,6 @@ def _taken(
     return replace(assignment, path=dict.fromkeys(assignment.row, tuple(range(num_models))))
 
 
-def _limits(run: Run) -> dict[str, Any]:
-    return {"rounds": run.experiment.rounds, "target": run.experiment.target}
-
-
 def _files(
     assignment: Assignment, position: Position, names: Shown = _PLAIN
 ) -> tuple[dict[Key, str], dict[str, dict[str, Any]]]:
@@ -495,40 +499,43 @@ def _files(
     has a separate model. The models of its path have these layers too, unless it keeps all: its
     path then has the models that it shares with others.
     """
-    keys = {
-        c: (row, None if position.own(assignment, c) is None else c)
-        for c, row in sorted(assignment.row.items())
-    }
+    # The model of each client; one that keeps layers has a separate one.
+    keys: dict[Client, Key] = {}
+    for client, row in sorted(assignment.row.items()):
+        has_own = position.own(assignment, client) is not None
+        keys[client] = (row, client if has_own else None)
+    # A group's name for a model that serves the whole group, else the name of its first client.
     files: dict[Key, str] = {}
     for number, group in enumerate(assignment.groups):
-        served = {keys[c] for c in group}
-        if len(served) == 1 and (key := served.pop())[1] is None:
-            files.setdefault(key, f"group-{number}.safetensors")
+        models_of_group = {keys[client] for client in group}
+        if len(models_of_group) == 1:
+            key = models_of_group.pop()
+            if key[1] is None:
+                files.setdefault(key, f"group-{number}.safetensors")
     for client, key in keys.items():
         files.setdefault(key, f"client-{client}.safetensors")
-    paths = {}
-    number = 0
-    alone = (
-        set()
-        if assignment.ensemble
-        else {c for c in keys if _keeps_all(position.own(assignment, c))}
-    )
+    # The models on paths through a tree that serve no client as they are.
+    paths: dict[Client, list[Key]] = {}
+    path_number = 0
     for client, rows in sorted(assignment.path.items()):
-        paths[client] = [(row, None if client in alone else keys[client][1]) for row in rows]
+        own_values = position.own(assignment, client)
+        shares_path = not assignment.ensemble and _keeps_all(own_values)
+        kept_by = None if shares_path else keys[client][1]
+        paths[client] = [(row, kept_by) for row in rows]
         for key in paths[client]:
             if key not in files:
-                files[key] = f"path-{number}.safetensors"
-                number += 1
-    group_of = {c: number for number, group in enumerate(assignment.groups) for c in group}
-    clients: dict[str, dict[str, Any]] = {}
+                files[key] = f"path-{path_number}.safetensors"
+                path_number += 1
+    group_of_client: dict[Client, int] = {}
+    for number, group in enumerate(assignment.groups):
+        group_of_client |= dict.fromkeys(group, number)
+    entries: dict[str, dict[str, Any]] = {}
     for client, key in keys.items():
-        entry = clients[str(names.client(client))] = {
-            "group": group_of.get(client),
-            "file": files[key],
-        }
+        entry = {"group": group_of_client.get(client), "file": files[key]}
         if client in paths:
-            entry["path"] = [files[key] for key in paths[client]]
-    return files, clients
+            entry["path"] = [files[path_key] for path_key in paths[client]]
+        entries[str(names.client(client))] = entry
+    return files, entries
 
 
 def _keeps_all(own_values: torch.Tensor | None) -> bool:
@@ -587,13 +594,8 @@ def load(
     shared = read_model(folder, SHARED, document) if SHARED in document["files"] else {}
     for file_name in files:
         tensors = {**shared, **read_model(folder, file_name, document)}
-        net, called = _made(
-            folder,
-            document["model"],
-            model,
-            trust_code,
-            sum(tensor.numel() for tensor in tensors.values()),
-        )
+        numbers = sum(tensor.numel() for tensor in tensors.values())
+        net, called = _made(folder, document["model"], model, trust_code, numbers)
         loaded_nets.append(
             _filled(net, called, folder / file_name, tensors, document["sealed"], secret)
         )
@@ -627,8 +629,8 @@ def read_document(folder: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(data)
         check_schema(document["schema"], path)
         checksum.check_json(data, path)
-        entries = {key: document[key] for key in _KINDS}
-        for key, kinds in _KINDS.items():
+        entries = {key: document[key] for key in _ENTRY_TYPES}
+        for key, kinds in _ENTRY_TYPES.items():
             if not isinstance(entries[key], kinds):
                 raise TypeError(f"{key!r} has the wrong type")
         entries["combine"] = document.get("combine", mean_probability.__name__)
@@ -646,7 +648,7 @@ def read_document(folder: Path) -> dict[str, Any]:
         raise DamagedError(f"{path} is damaged ({error})") from error
 
 
-_KINDS: dict[str, Any] = {
+_ENTRY_TYPES: dict[str, Any] = {
     "model": (dict, type(None)),
     "ensemble": bool,
     "clients": dict,
@@ -693,6 +695,7 @@ def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, T
 
 
 def _check_secret(folder: Path, sealed: Any, secret: int | None) -> None:
+    """Check that sealed models come with a secret."""
     if sealed is not None and secret is None:
         raise UserError(
             f"{folder} has models that are sealed by rotation {sealed['rotation']}; open them with the clients' "
