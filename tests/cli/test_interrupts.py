@@ -80,7 +80,7 @@ def test_an_interrupt_long_after_the_first_ends_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(coterie.cli, "ENDING", 0.0)
+    monkeypatch.setattr(coterie.cli, "SAME_INTERRUPT_SECONDS", 0.0)
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(os, "write", lambda *_: 0)
 

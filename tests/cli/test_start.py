@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import READING
+from coterie.cli import READING_COMMANDS
 
 TESTS = Path(__file__).parents[1]
 RUN = str(TESTS / "report" / "explained")
@@ -71,7 +71,7 @@ def test_help_needs_the_standard_library_alone(tmp_path: Path, arguments: tuple[
     ids=lambda arguments: " ".join(Path(argument).name for argument in arguments),
 )
 def test_reading_needs_no_slow_library(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    assert arguments[0] in READING
+    assert arguments[0] in READING_COMMANDS
     assert not imported(tmp_path, *arguments) & SLOW
 
 

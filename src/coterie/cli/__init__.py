@@ -35,7 +35,7 @@ from coterie.files import reason
 from coterie.printable import one_line, say
 from coterie.settings import UserError
 
-READING = ("compare", "explain", "methods", "report", "scenarios")
+READING_COMMANDS = ("compare", "explain", "methods", "report", "scenarios")
 """Commands that need no torch."""
 
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return guarded(lambda: _call(sys.argv[1:] if argv is None else argv))
 
 
-ENDING = 1.0
+SAME_INTERRUPT_SECONDS = 1.0
 """Seconds after an interrupt in which further ones are the same one: people press Ctrl-C twice."""
 
 
@@ -66,22 +66,25 @@ def _interrupts(keep: bool) -> Iterator[None]:
     Args:
         keep: Whether this stays so after an interrupt, because the process ends then.
     """
-    main_thread = threading.current_thread() is threading.main_thread()
-    if not main_thread or signal.getsignal(signal.SIGINT) != signal.default_int_handler:
+    # Only the main thread gets signals; and a caller's own handler stays.
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGINT) != signal.default_int_handler:
         yield
         return
-    first: list[float] = []
+    # When the first interrupt came; empty before.
+    first_interrupt: list[float] = []
 
     def interrupted(number: int, frame: object) -> None:
         now = time.monotonic()
-        if not first:
-            first.append(now)
+        if not first_interrupt:
+            first_interrupt.append(now)
             raise KeyboardInterrupt
-        if now - first[0] > ENDING:
+        if now - first_interrupt[0] > SAME_INTERRUPT_SECONDS:
             # The first is still being handled. Files are written whole or not at all, and workers
             # end with this process.
             if sys.stderr.isatty():
-                os.write(2, b"\x1b[?25h")  # the cursor, which a progress bar hides
+                # The cursor, which a progress bar hides.
+                os.write(2, b"\x1b[?25h")
             os.write(2, b"coterie: interrupted\n")
             os._exit(130)
 
@@ -89,24 +92,24 @@ def _interrupts(keep: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN if keep and first else signal.default_int_handler
-        )
+        ignored = keep and first_interrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
 
 
 def _call(argv: Sequence[str]) -> int:
+    """Parse the arguments and call the function of the command."""
     arguments = parse(argv)
     if arguments.command is None:
         say(parser()[0].format_help(), end="")
         return 0
     if arguments.command not in BUILT_IN:
         return EXTENSIONS.find(arguments.command).run(arguments)
-    if arguments.command in READING:
+    if arguments.command in READING_COMMANDS:
         _delay_torch()
     # Imported on call, so that help appears immediately.
-    name = "running" if arguments.command in ("run", "resume") else "commands"
+    module_name = "running" if arguments.command in ("run", "resume") else "commands"
     with _without_collections():
-        module = importlib.import_module(f"coterie.cli.{name}")
+        module = importlib.import_module(f"coterie.cli.{module_name}")
     status: int = getattr(module, arguments.command)(arguments)
     return status
 
@@ -119,14 +122,14 @@ def _warnings_of_extensions() -> Iterator[None]:
         if issubclass(category, ExtensionWarning):
             note(str(message))
         else:
-            before(message, category, *place, **more)
+            usual_show(message, category, *place, **more)
 
-    before = warnings.showwarning
+    usual_show = warnings.showwarning
     warnings.showwarning = show
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = usual_show
 
 
 @contextmanager
@@ -158,9 +161,13 @@ def _delay_torch() -> None:
     ``scipy.special`` is used.
     """
     # Not importlib.util.LazyLoader: its modules are loaded by the second import statement already.
-    if "torch" not in sys.modules and (spec := importlib.util.find_spec("torch")) is not None:
+    if "torch" in sys.modules:
+        return
+    spec = importlib.util.find_spec("torch")
+    if spec is not None:
         sys.modules["torch"] = _Delayed("torch")
-        sys.modules["torch"].__spec__ = spec  # for find_spec("torch") in other libraries
+        # For find_spec("torch") in other libraries.
+        sys.modules["torch"].__spec__ = spec
 
 
 def guarded(call: Callable[[], int]) -> int:
@@ -183,20 +190,19 @@ def guarded(call: Callable[[], int]) -> int:
         return fail("interrupted", 130)
     except MemoryError:
         return fail("not enough memory; use a smaller scenario, model or file", 2)
-    except BrokenPipeError:  # the reader has closed the pipe
+    except BrokenPipeError:
+        # The reader has closed the pipe.
         _drop(sys.stdout)
         return 0
     except RuntimeError as error:
-        engine = sys.modules.get(
-            "coterie.engines.workers"
-        )  # which imports PyTorch: a command without it has no such error
+        # The module imports PyTorch: a command that has not imported it has no such error.
+        engine = sys.modules.get("coterie.engines.workers")
         if engine is None or not isinstance(error, engine.EngineError):
             raise
         return fail(str(error), 1)
     except OSError as error:
-        if (
-            error.filename is None
-        ):  # the disk of stdout may be full: then its buffer cannot be written at the end
+        # The disk of stdout may be full: then its buffer cannot be written at the end.
+        if error.filename is None:
             _drop(sys.stdout)
         return fail(f"{error.filename or 'the disk'}: {reason(error)}", 2)
 
@@ -237,6 +243,7 @@ def fail(message: str, status: int) -> int:
     """
     try:
         say(f"coterie: {one_line(message)}", sys.stderr)
-    except OSError:  # stderr cannot be written; only the exit status shows the error
+    except OSError:
+        # stderr cannot be written; only the exit status shows the error.
         _drop(sys.stderr)
     return status

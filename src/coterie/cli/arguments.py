@@ -23,8 +23,8 @@ class Parser(argparse.ArgumentParser):
     """Parser that reports mistakes by :class:`UsageError`, in one sentence."""
 
     def __init__(self, **options: Any) -> None:
-        form = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
-        super().__init__(allow_abbrev=False, formatter_class=form, **options)
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
+        super().__init__(allow_abbrev=False, formatter_class=formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise :class:`UsageError`."""
@@ -61,7 +61,8 @@ def whole(text: str) -> int:
     """An integer in an argument."""
     try:
         number = int(text)
-    except ValueError:  # also for more digits than Python reads
+    except ValueError:
+        # Also for more digits than Python reads.
         raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
     if not fits(number):
         raise argparse.ArgumentTypeError(f"must be an integer of at most 64 bits, got {text!r}")
@@ -157,6 +158,7 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
     _add_json(command_parsers["check"])
     command_parsers["methods"].add_argument("name", metavar="M", nargs="?", help="a method")
     command_parsers["scenarios"].add_argument("name", metavar="S", nargs="?", help="a scenario")
+    # The commands of extensions come last, as in the help.
     for name, command in (EXTENSIONS if extensions is None else extensions).items():
         command_parsers[name] = commands.add_parser(
             name, help=command.about, description=command.description
@@ -414,38 +416,47 @@ def parse(
         )
     arguments, unknown = top_parser.parse_known_args(argv)
     if unknown:
-        options = (
-            command_parsers[arguments.command].options()
-            if arguments.command
-            else top_parser.options()
-        )
-        command_line = (
-            f"{top_parser.prog} {arguments.command}" if arguments.command else top_parser.prog
-        )
-        first = unknown[0].partition("=")[0]
-        if first.startswith("-"):
-            following = unknown[0].partition("=")[2] or next(
-                iter(argv[list(argv).index(unknown[0]) + 1 :]), ""
-            )
-            raise UsageError(
-                f"{command_line} has no option {first}{_instead(first, following, options, arguments.command)}"
-            )
-        raise UsageError(f"{command_line} does not take {first!r} here; see {command_line} --help")
-    if (
-        getattr(arguments, "seed", None) is not None
-        and getattr(arguments, "seeds", None) is not None
-    ):
+        command_parser = command_parsers.get(arguments.command, top_parser)
+        raise _unknown_argument(argv, unknown[0], arguments.command, command_parser)
+    seed = getattr(arguments, "seed", None)
+    seeds = getattr(arguments, "seeds", None)
+    if seed is not None and seeds is not None:
         raise UsageError("use only one of --seed and --seeds")
     for option in ("rounds", "seeds", "workers", "width", "eval_every"):
         value = getattr(arguments, option, None)
         if value is not None and value < 1:
             raise UsageError(f"--{option.replace('_', '-')} must be at least 1, got {value}")
-    if (getattr(arguments, "seeds", None) or 0) > MOST_SEEDS:
-        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {arguments.seeds}")
+    if (seeds or 0) > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS:,}, got {seeds}")
     return arguments
 
 
-VERY_CLOSE = 0.8
+def _unknown_argument(
+    argv: Sequence[str], argument: str, command: str | None, parser: Parser
+) -> UsageError:
+    """The error for an argument that the command does not have.
+
+    Args:
+        argv: The whole command line.
+        argument: The first unknown argument.
+        command: The command; None without one.
+        parser: Its parser.
+    """
+    command_line = f"coterie {command}" if command else "coterie"
+    option, _, value = argument.partition("=")
+    if not option.startswith("-"):
+        return UsageError(
+            f"{command_line} does not take {option!r} here; see {command_line} --help"
+        )
+    if not value:
+        # The value may be the next argument.
+        following = argv[list(argv).index(argument) + 1 :]
+        value = following[0] if following else ""
+    hint = _instead(option, value, parser.options(), command)
+    return UsageError(f"{command_line} has no option {option}{hint}")
+
+
+SLIP_SIMILARITY = 0.8
 """The similarity from which on a name is a slip of an option, even where a setting has that name.
 """
 
@@ -454,13 +465,14 @@ def _instead(option: str, value: str, options: Sequence[str], command: str | Non
     """The end of a sentence that says which option, or which setting, an unknown option stands for."""
     if command != "run":
         return nearest(option, options)
+    # Other libraries' names of options that coterie run has.
     for name in called_here(option):
-        if (here := f"--{name.replace('_', '-')}") in options:
-            return f"; did you mean {here}?"
-    if closest(option, options, VERY_CLOSE) is None:
-        from coterie.runs.experiment import (
-            option_hint,
-        )  # it imports PyTorch, for which only this mistake waits
+        likely_option = f"--{name.replace('_', '-')}"
+        if likely_option in options:
+            return f"; did you mean {likely_option}?"
+    if closest(option, options, SLIP_SIMILARITY) is None:
+        # Imported here: it imports PyTorch, for which only this mistake waits.
+        from coterie.runs.experiment import option_hint
 
         hint = option_hint(option, "" if value.startswith("-") else value)
         if hint:

@@ -45,12 +45,13 @@ def export(arguments: argparse.Namespace) -> int:
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
         to = save(arguments.run, arguments.to, progress=steps.step, warn=note, **given(arguments))
-        written = sorted(to.rglob(MODELS))
-    files = sum(
-        file.name != SHARED for path in written for file in path.parent.glob("*.safetensors")
-    )
-    runs = f" of {len(written)} runs" if len(written) > 1 else ""
-    say(f"{files} model{'' if files == 1 else 's'}{runs} written to {arguments.to}")
+    # One models.json per run; the tensors that models share are no model.
+    model_lists = sorted(to.rglob(MODELS))
+    num_models = 0
+    for path in model_lists:
+        num_models += sum(file.name != SHARED for file in path.parent.glob("*.safetensors"))
+    runs = f" of {len(model_lists)} runs" if len(model_lists) > 1 else ""
+    say(f"{num_models} model{'' if num_models == 1 else 's'}{runs} written to {arguments.to}")
     return 0
 
 
@@ -65,10 +66,12 @@ def check(arguments: argparse.Namespace) -> int:
     from coterie.runs.checking import check as checked
 
     if arguments.accept:
-        taken = [path for folder in arguments.runs for path in accept(folder)]
-        if not arguments.json:
-            for path in taken:
-                say(f"{path} is accepted")
+        # All folders, before a word is printed.
+        accepted_files: list[Path] = []
+        for folder in arguments.runs:
+            accepted_files += accept(folder)
+        for path in () if arguments.json else accepted_files:
+            say(f"{path} is accepted")
     findings = [checked(folder) for folder in arguments.runs]
     if arguments.json:
         say(to_json([asdict(finding) for finding in findings]))
@@ -76,9 +79,8 @@ def check(arguments: argparse.Namespace) -> int:
         for kind in ("intact", "unchecked", "damaged"):
             for text in getattr(finding, kind):
                 say(f"{kind + ':':<11}{text}")
-        say(
-            f"{finding.folder}: {'DAMAGED' if finding.damaged else 'intact'}; digest {finding.digest}"
-        )
+        result = "DAMAGED" if finding.damaged else "intact"
+        say(f"{finding.folder}: {result}; digest {finding.digest}")
     return 1 if any(finding.damaged for finding in findings) else 0
 
 
@@ -95,9 +97,9 @@ def explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(to_json([why.explain(arguments.run, **asked)]))
     else:
-        columns = (
-            shutil.get_terminal_size((why.WIDTH, 24)).columns if sys.stdout.isatty() else why.WIDTH
-        )
+        columns = why.WIDTH
+        if sys.stdout.isatty():
+            columns = shutil.get_terminal_size((why.WIDTH, 24)).columns
         say(why.words(arguments.run, **asked, width=min(columns, why.WIDTH)))
     return 0
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from coterie.printable import printable, say
 from coterie.settings import UserError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from coterie.report.live import Live
     from coterie.report.live_page import LivePage
     from coterie.runs.estimate import Estimate
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from coterie.runs.run import Run
 
 
-MODEL = ("model", "scenario.model")
+MODEL_KEYS = ("model", "scenario.model")
 """Keys of the model for --set. A model that is named there is the user's own choice."""
 
 MAX_TREES = 4
@@ -47,24 +49,21 @@ def run(arguments: argparse.Namespace) -> int:
     consent = given(arguments)
     secret = consent["secret"]
     trusts_code = consent["trust_code"] or any(
-        text.partition("=")[0].strip() in MODEL for text in arguments.set
+        setting.partition("=")[0].strip() in MODEL_KEYS for setting in arguments.set
     )
-    spec = options(
-        arguments,
-        read(arguments.file, trust_code=trusts_code, secret=secret)
-        if arguments.file
-        else normal({}),
-    )
-    for text in arguments.set:
-        spec = overrides.assign(spec, text)
-    if (
-        secret is None
-        and spec["boundary"].get("rotation", "none") != "none"
-        and "secret" not in spec["boundary"]
-    ):
+    # The file, then the options, then --set; the later one counts.
+    spec = normal({})
+    if arguments.file:
+        spec = read(arguments.file, trust_code=trusts_code, secret=secret)
+    spec = options(arguments, spec)
+    for setting in arguments.set:
+        spec = overrides.assign(spec, setting)
+    boundary = spec["boundary"]
+    needs_secret = boundary.get("rotation", "none") != "none" and "secret" not in boundary
+    if secret is None and needs_secret:
         secret = secret_of_environment()
     if secret is not None:
-        spec["boundary"] = {**spec["boundary"], "secret": secret}
+        spec["boundary"] = {**boundary, "secret": secret}
     experiment = make(spec)
     out = Path(arguments.out) if arguments.out else _new_folder(experiment.scenario)
     if arguments.estimate:
@@ -72,10 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", Caution)
         runs = begin_new(experiment, out)
+    # Cautions about data are sentences of the command; warnings of other libraries stay warnings.
     for warning in caught:
         if issubclass(warning.category, Caution):
             say(f"coterie: {printable(str(warning.message))}", sys.stderr)
-        else:  # another library's
+        else:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
@@ -100,13 +100,12 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
     if arguments.scenario:
         spec["scenario"] = {**spec["scenario"], "name": arguments.scenario}
     if arguments.method:
-        tables_of_name = {
-            name: [table for table in spec["methods"] if table["name"] == name]
-            for name in arguments.method
-        }
-        spec["methods"] = [
-            table for name, tables in tables_of_name.items() for table in tables or [{"name": name}]
-        ]
+        # A method that the file has keeps its settings.
+        method_tables = []
+        for name in dict.fromkeys(arguments.method):
+            from_file = [table for table in spec["methods"] if table["name"] == name]
+            method_tables += from_file or [{"name": name}]
+        spec["methods"] = method_tables
     for name in (
         "rounds",
         "target",
@@ -129,6 +128,7 @@ def options(arguments: argparse.Namespace, spec: Spec) -> Spec:
 
 
 def _new_folder(scenario: str) -> Path:
+    """A folder in ``runs`` that does not exist, with the time and the scenario in its name."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.replace('/', '-').replace(':', '-')}"
     folder = Path("runs", name)
     attempt = 2
@@ -153,9 +153,12 @@ def resume(arguments: argparse.Namespace) -> int:
             rounds = max(run.record.lines()[-1]["round"] for run in runs)
             say(f"{arguments.run} is finished ({rounds} rounds); there is nothing to do")
         return 0
-    for change in dict.fromkeys(
-        text for run in runs if not run.finished() for text in changed_versions(run)
-    ):
+    # Each change once, though several runs may have it.
+    changes: dict[str, None] = {}
+    for run in runs:
+        if not run.finished():
+            changes |= dict.fromkeys(changed_versions(run))
+    for change in changes:
         say(
             f"coterie: {printable(change)}; the last digits of further rounds may differ",
             sys.stderr,
@@ -270,16 +273,17 @@ def _live_page(wanted: bool, folder: Path, live: Live) -> Iterator[_LivePage]:
 
 def _to_continue(arguments: argparse.Namespace, run: Run, folder: Path) -> str:
     """The end of a sentence that says how a run continues which has stopped."""
-    more = "".join(f" --track {name}" for name in arguments.track)
-    more += " --watch" if arguments.watch else ""
-    more += f" --address {arguments.address}" if arguments.address else ""
-    more += (
-        " --trust-code"
-        if ":" in run.experiment.setup.model or ":" in run.experiment.scenario
-        else ""
-    )
-    more += f" --secret-file {arguments.secret_file}" if arguments.secret_file else ""
-    return f"to continue, run coterie resume {folder}{more}"
+    options = [f" --track {name}" for name in arguments.track]
+    if arguments.watch:
+        options.append(" --watch")
+    if arguments.address:
+        options.append(f" --address {arguments.address}")
+    # A name with a colon stands for code: package.module:Name.
+    if ":" in run.experiment.setup.model or ":" in run.experiment.scenario:
+        options.append(" --trust-code")
+    if arguments.secret_file:
+        options.append(f" --secret-file {arguments.secret_file}")
+    return f"to continue, run coterie resume {folder}{''.join(options)}"
 
 
 def _keep_details(run: Run, details: str) -> str:
@@ -293,6 +297,7 @@ def _keep_details(run: Run, details: str) -> str:
 
 
 def _print_json(runs: Sequence[Run]) -> None:
+    """Print the summary of each run as JSON."""
     from coterie.records.record import to_json
     from coterie.report.summary import summary
 
@@ -300,6 +305,7 @@ def _print_json(runs: Sequence[Run]) -> None:
 
 
 def _print_report(runs: Sequence[Run], folder: Path) -> None:
+    """Print the groups, the results of each method, the verdict, and what else a user must know."""
     from rich.text import Text
 
     from coterie.report import terminal
@@ -317,37 +323,47 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
             console.print(Text.assemble((run.method.name, "bold"), f" seed {run.seed}"))
             console.print(terminal.tree(run.record.shown()[1]))
             console.print()
-    several = len({run.seed for run in runs}) > 1
-    if several:
+    # With several seeds, the means over them.
+    if len({run.seed for run in runs}) > 1:
         console.print(terminal.comparison(side_by_side(summaries)))
     else:
         console.print(terminal.table(summaries))
     for contest in contests(read(run.folder) for run in runs):
-        outcome = verdict(contest)
-        warnings_shown = outcome["warnings"]
-        comparisons = [*outcome["better"], outcome["use"]] if len(runs) > 1 else []
-        first = [outcome["constant"]] if warnings_shown or any(comparisons) else []
-        paragraphs = [
-            *map(Text, first),
-            *(Text(text, style="yellow") for text in warnings_shown),
-            *map(Text, filter(None, comparisons)),
-        ]
-        paragraphs += [Text(outcome["by_time"])] if outcome["by_time"] else []
-        console.print(
-            *([Text(""), *paragraphs] if paragraphs else []),
-            sep="\n",
-            end="\n" if paragraphs else "",
-        )
+        paragraphs = _verdict_paragraphs(verdict(contest), is_comparison=len(runs) > 1)
+        if paragraphs:
+            console.print(Text(""), *paragraphs, sep="\n")
+        else:
+            console.print()
     for run, result in zip(runs, summaries, strict=True):
         lines = run.record.shown()[1]
-        if text := refused_sentence(lines):
+        text = refused_sentence(lines)
+        if text:
             say(f"\n{run.folder.name}: {printable(text)}")
-        if (privacy := result["privacy"]) is not None:
+        privacy = result["privacy"]
+        if privacy is not None:
             spent = f"ε = {privacy['epsilon']:.3g} at δ = {privacy['delta']:g}"
             say(
                 f"\n{run.folder.name}: {spent} after {privacy['updates']} updates of the client that sent the most"
             )
     say(f"\nrecorded in {folder}")
+
+
+def _verdict_paragraphs(outcome: Mapping[str, Any], is_comparison: bool) -> list[Text]:
+    """The sentences of a verdict; those about other methods only if there are several runs."""
+    from rich.text import Text
+
+    comparisons = []
+    if is_comparison:
+        comparisons = [text for text in (*outcome["better"], outcome["use"]) if text]
+    paragraphs = []
+    # What a constant prediction scores is worth a sentence only beside others.
+    if outcome["warnings"] or comparisons:
+        paragraphs.append(Text(outcome["constant"]))
+    paragraphs += [Text(text, style="yellow") for text in outcome["warnings"]]
+    paragraphs += [Text(text) for text in comparisons]
+    if outcome["by_time"]:
+        paragraphs.append(Text(outcome["by_time"]))
+    return paragraphs
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -390,13 +406,13 @@ def within(seconds: float) -> Iterator[None]:
     def end(number: int, frame: object) -> None:
         raise TimeUp
 
-    before = signal.signal(signal.SIGALRM, end)
+    earlier_handler = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, earlier_handler)
 
 
 def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
@@ -422,8 +438,8 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     runs = len(estimates) * len(experiment.seeds)
     total = together(estimates, len(experiment.seeds))
     if as_json:
-        every = [dataclasses.asdict(row) for row in estimates]
-        say(to_json([{"runs": runs, "methods": every, "all": dataclasses.asdict(total)}]))
+        methods = [dataclasses.asdict(row) for row in estimates]
+        say(to_json([{"runs": runs, "methods": methods, "all": dataclasses.asdict(total)}]))
         return 0
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("method", "time", "memory", "disk", "exchanges", "tasks", "evaluations"):
@@ -431,20 +447,14 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     rows = [*estimates, total] if runs > 1 else estimates
     for row in rows:
         name = f"all {runs} runs" if row is total else row.method
-        counts = (
-            f"{round(value):,}"
-            for value in (
-                row.exchanges,
-                row.asked,
-                row.evaluations,
-            )
-        )
         table.add_row(
             name,
             duration(row.seconds),
             terminal.size(row.memory),
             terminal.size(row.disk),
-            *counts,
+            f"{round(row.exchanges):,}",
+            f"{round(row.asked):,}",
+            f"{round(row.evaluations):,}",
         )
     terminal.console(sys.stdout).print(table)
     place = ", on this machine alone" if experiment.engine == "ray" else ""
@@ -467,15 +477,12 @@ def announce(experiment: Experiment, folder: Path) -> None:
     from coterie.report import terminal
     from coterie.report.live import duration
 
-    if (
-        not sys.stderr.isatty() or experiment.engine == "ray"
-    ):  # a cluster's time and memory cannot be measured here
+    # A cluster's time and memory cannot be measured here.
+    if not sys.stderr.isatty() or experiment.engine == "ray":
         return
     sentences: list[str] = []
-    with (
-        suppress(Exception, TimeUp),
-        within(MAX_ESTIMATE_SECONDS),
-    ):  # the run itself reports mistakes of the user
+    # The run itself reports mistakes of the user.
+    with suppress(Exception, TimeUp), within(MAX_ESTIMATE_SECONDS):
         from coterie.runs.estimate import estimate, together
 
         total = together(estimate(_ready(experiment)), len(experiment.seeds))

@@ -417,7 +417,6 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     for key, name in files.items():
         _write_model(run, position, assignment, key, net, folder / name, checksums)
     world = description["world"]
-    limits = {"rounds": run.experiment.rounds, "target": run.experiment.target}
     document = {
         "schema": SCHEMA,
         "coterie": version("coterie"),
@@ -425,7 +424,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "scenario": run.experiment.scenario,
         "seed": run.seed,
         "round": round,
-        "finished": ends(lines[round - 1], **limits),
+        "finished": ends(lines[round - 1], run.experiment.rounds, run.experiment.target),
         "model": net.about,
         "data": world.get("about"),
         "target_scale": world.get("target_scale"),
@@ -531,7 +530,7 @@ def _files(
         group_of_client |= dict.fromkeys(group, number)
     entries: dict[str, dict[str, Any]] = {}
     for client, key in keys.items():
-        entry = {"group": group_of_client.get(client), "file": files[key]}
+        entry: dict[str, Any] = {"group": group_of_client.get(client), "file": files[key]}
         if client in paths:
             entry["path"] = [files[path_key] for path_key in paths[client]]
         entries[str(names.client(client))] = entry
