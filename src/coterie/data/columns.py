@@ -76,6 +76,7 @@ def check_columns(
     Raises:
         UserError: A column is missing, occurs twice, or has two uses; or there are no features.
     """
+    # Each column that is used must be there, and only once.
     for name in (*taken_names, *features):
         if name not in names:
             raise UserError(
@@ -83,6 +84,7 @@ def check_columns(
             )
         if names.count(name) > 1:
             raise UserError(f"{context} has {names.count(name)} columns with the name {name!r}")
+    # Each column has one use: a target among the features would be known to the model.
     for name in taken_names:
         if taken_names.count(name) > 1:
             raise UserError(
@@ -92,6 +94,7 @@ def check_columns(
             raise UserError(
                 f"{context}: features must not contain {name!r}, which is the client, a target or the subject"
             )
+    # Names such as "age" and "age " would be two columns that a reader takes for one.
     used_names = {*taken_names, *features}
     check_unlike([name for name in names if name in used_names], f"columns of {context}")
     if not features or len(set(features)) < len(features):
@@ -165,6 +168,7 @@ class Missing:
 
     def plus(self, is_missing_row: np.ndarray) -> Missing:
         """Count the next rows, of which those in the mask ``(n,)`` lack a value, and return this object."""
+        # Rows count from 1, over all blocks before.
         if not self.count and is_missing_row.any():
             self.first = self.rows + int(is_missing_row.argmax()) + 1
         self.count += int(is_missing_row.sum())
@@ -194,6 +198,7 @@ def is_missing(value: Any) -> bool:
 
 def _of_one_kind(array: np.ndarray, context: str) -> np.ndarray:
     """Objects as booleans, int64 or float64, or as objects if they are text."""
+    # Values of one kind, such as NumPy's and Python's integers, may have several types.
     types = {type(value) for value in array}
     if all(issubclass(value_type, str) for value_type in types):
         return array

@@ -75,6 +75,7 @@ def constant(world: World) -> Constant | None:
     if world.drift is not None or not all(isinstance(part, torch.Tensor) for part in targets):
         return None
     kind = _kind(world)
+    # Labels and numbers need one column for each output; sequences of classes may differ in length.
     if kind != "classes" and len({part.shape[1:] for part in targets}) > 1:
         return None
     class_count = 0
@@ -106,6 +107,7 @@ def constant(world: World) -> Constant | None:
             own_prediction = _prediction(kind, [data.train.targets], class_count)
             own_scores[client] = _score(kind, metric, own_prediction, test_targets)
 
+    # Errors that are pooled over clients are added up from their sums.
     words = _words(kind, common_prediction, world.about.get("classes"))
     sums: dict[Client, ErrorSums] = {}
     if kind == "numbers":

@@ -38,6 +38,7 @@ def described(data: ClientData, objective: Objective | None) -> Schema:
         inputs=form_of(inputs, fixed=have_fixed_shape),
         task=task_of(targets, fixed=have_fixed_shape),
     )
+    # The main metric first: clients that report others cannot be compared by it.
     if objective is not None:
         other_metrics = (name for name in objective.named if name != objective.main)
         schema = replace(
@@ -68,6 +69,7 @@ def form_of(inputs: Batch, fixed: bool = True) -> str:
             return type(tensor).__name__
         dtype = str(tensor.dtype).removeprefix("torch.")
         shape = tuple(tensor.shape[1:])
+        # Tokens may have other lengths at another client; pixels of one byte may not.
         is_whole = _number_kind(tensor) == "whole numbers" and tensor.dtype != torch.uint8
         if not fixed or (is_whole and len(shape) == 1):
             return f"{len(shape)} dimensions of {dtype}"

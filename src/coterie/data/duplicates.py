@@ -37,6 +37,7 @@ def duplicate_hints(clients: Iterable[ClientData]) -> list[str]:
     Returns:
         One sentence, or none.
     """
+    # Only clients with duplicates count, also in the number of test examples.
     duplicate_count = 0
     test_count = 0
     first_name = ""
@@ -62,6 +63,7 @@ def repeated(data: ClientData) -> int:
     numbers_per_example = sum(tensor[:1].numel() for tensor in tensors(data.train.inputs))
     if numbers_per_example * (len(data.train) + len(data.test)) > MAX_COMPARED_NUMBERS:
         return 0
+    # Examples are equal if their hashes are.
     train_digests = set(_example_digests(data.train))
     test_digests = _example_digests(data.test)
     duplicate_count = sum(digest in train_digests for digest in test_digests)

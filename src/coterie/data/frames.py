@@ -162,10 +162,12 @@ def clients_of(
     Raises:
         UserError: As for :func:`from_frame`.
     """
+    # Which columns have which use, and in which order: an earlier world has its own.
     uses = _column_uses(frame, client, target, features, subject, order, gap, context)
     matching = Matching(earlier_facts)
     feature_names = matching.order("x", uses.features, context)
     target_names = matching.order("y", uses.targets, context, "targets")
+    # Each distinct value of the client's column is a client.
     _check_no_mixture(frame[client], f"{context}: the column {client}")
     owners, client_names = _owners(values(frame, client, context), client, context)
 
@@ -200,6 +202,7 @@ def clients_of(
             client_meta |= spans(client_times, gap_of(gap, times.dates))
         pools[name] = (Pool(inputs[rows], outputs[rows], client_meta), None, None)
 
+    # Facts that records and a later world (after=) read.
     about = {
         "features": [str(name) for name in feature_names],
         "targets": [str(name) for name in target_names],
@@ -209,6 +212,7 @@ def clients_of(
         about[SUBJECT] = str(subject)
     about |= about_order(str(order) if uses.order else "", gap, pools)
 
+    # Hints where nobody said by which order or for which task the rows are meant.
     hints: list[str] = []
     if order is None:
         hints += time_hints(frame, feature_names, uses.unused, owners)
@@ -262,6 +266,7 @@ def _column_uses(
     taken_names = [client, *target_names]
     if subject is not None:
         taken_names.append(subject)
+    # A list in place of a name would fail below with a message of Python.
     for name in (*taken_names, *(features or ())):
         if not isinstance(name, Hashable):
             raise UserError(
@@ -300,6 +305,7 @@ def _outputs(
     """The targets of all rows, and what is predicted; classes have the numbers of an earlier world, if there is one."""
     outputs, predicted = targets(target_columns, task, context)
     first_target = next(iter(target_columns))
+    # Names of classes end in reports, and two that look alike are one class to a reader.
     for class_name in predicted.classes:
         check_name(class_name, f"{context}: the column {first_target}")
     check_unlike(predicted.classes, f"classes in the column {first_target} of {context}")
@@ -388,6 +394,7 @@ def time_hints(
         unused: Columns that are not used.
         owners: The client's number of each row ``(N,)``.
     """
+    # Columns that are no features first: times are more often left out than used as features.
     for name in (*unused, *features):
         column = frame[name]
         array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(as_array(column))
@@ -408,6 +415,7 @@ def looks_like_time(name: Any) -> str:
 
 def _check_no_mixture(column: Any, context: str) -> None:
     """Raise :class:`~coterie.settings.UserError` if names are booleans and numbers, of which ``True`` and 1 would be one."""
+    # Only objects can be of several types.
     array = np.asarray(as_array(column))
     if array.dtype.kind != "O":
         return
@@ -419,6 +427,7 @@ def _check_no_mixture(column: Any, context: str) -> None:
 
 def _owners(column: np.ndarray, name: Any, context: str) -> tuple[np.ndarray, list[str]]:
     """The client's number of each row ``(N,)``, and the names of the clients."""
+    # Names are sorted, whole numbers as numbers, so that the order of rows does not matter.
     ids = _ids(column, f"{context}: the column {name} must name the clients")
     owners, client_names = encoded(ids)
     for client_name in client_names:
@@ -430,6 +439,7 @@ def _ids(column: np.ndarray, rule: str) -> np.ndarray:
     """Names or numbers ``(N,)``; ids become floats where one was missing, and are whole numbers again here."""
     if column.dtype.kind != "f":
         return column
+    # Up to 2^53 every whole number is a float.
     if (
         not np.isfinite(column).all()
         or (column != np.floor(column)).any()
@@ -469,10 +479,12 @@ def _inputs(
             raise UserError(
                 f"{context}: the column {name} is text ({text!r} in row {row:,}): {instead}"
             )
+        # Numbers that are too large for float32 become infinite, which the next check refuses.
         with np.errstate(over="ignore"):
             matrix[:, place] = column
         if not np.isfinite(matrix[:, place]).all():
             raise UserError(f"{context}: the column {name} must hold finite numbers in float32")
+        # Different numbers may also become one number, such as ids and times in seconds.
         check_distinct(column[:, None], f"{context}: the column", [name])
     return torch.from_numpy(matrix), dtypes
 

@@ -233,6 +233,7 @@ def _recorder() -> type[Any]:
             self.names: list[str] = []
             self.losses: list[tuple[int, Any, dict[str, Any], Any]] = []
 
+        # Torch calls this in place of every function while the mode is on.
         def __torch_function__(
             self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -384,6 +385,7 @@ def _equal_one_by_one(
         counted_positions = in_one_call.weights.nonzero().flatten().tolist()
     if not counted_positions:
         return True
+    # Two examples are enough: a loss that mixes examples is wrong for both.
     first_and_last = [counted_positions[0], counted_positions[-1]]
     return torch.allclose(
         losses_one_by_one(loss, outputs, targets, first_and_last),

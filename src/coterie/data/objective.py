@@ -411,6 +411,7 @@ def metric(metric_or_function: Any, name: str) -> Metric:
     """
     if isinstance(metric_or_function, Metric):
         return metric_or_function
+    # A class of torchmetrics must be called, to have its settings.
     if isinstance(metric_or_function, type):
         raise SettingError(
             f"metric {name!r} must be an object or a function, "
@@ -509,11 +510,13 @@ class Objective:
                 raise SettingError(
                     f"Objective.{field_name} must be a function, got {brief(function)}"
                 )
+        # A frozen dataclass takes derived fields only through object.__setattr__.
         metrics = self._checked_metrics()
         named = {name: metric(value, name) for name, value in metrics.items()}
         object.__setattr__(self, "plain_classes", self._is_plain_cross_entropy())
         object.__setattr__(self, "named", named)
         object.__setattr__(self, "main", self.main or next(iter(metrics)))
+        # The default stands for the usual way of this loss.
         if self.combine is mean_probability:
             object.__setattr__(self, "combine", _usual_combine(self.loss))
         if self.main not in metrics:
@@ -530,6 +533,7 @@ class Objective:
         if not isinstance(metrics, Mapping):
             names = [metrics] if isinstance(metrics, str) else list(metrics)
             metrics = {name: _metric_by_name(name) for name in names}
+        # Without a metric there would be nothing by which a run is judged.
         if not metrics:
             raise SettingError(
                 "an objective needs at least one metric besides the loss; "

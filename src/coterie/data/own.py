@@ -352,6 +352,7 @@ def _with_targets_of_one_type(
     pools_of_clients: Mapping[str, Sequence[Pool | None]],
 ) -> Mapping[str, Sequence[Pool | None]]:
     """The pools with targets of floats where some clients have floats, and others whole numbers, to predict."""
+    # Tuples and dicts of targets, and targets of one type, stay as they are.
     all_targets = [client_pool.targets for _, client_pool in _each_pool(pools_of_clients)]
     if not all(isinstance(targets, torch.Tensor) for targets in all_targets):
         return pools_of_clients
@@ -646,6 +647,7 @@ def numbered(names: Collection[str], after: World | None) -> dict[Client, str]:
     Raises:
         UserError: The earlier world's clients have no names, or none of these.
     """
+    # The first world numbers its clients in their order.
     if after is None:
         return dict(enumerate(names))
     earlier_ids = after.ids
@@ -822,6 +824,7 @@ def from_lists(
 
 def _check_arguments(clients: Any, classes: Any, objective: Any, seed: Any) -> None:
     """Refuse arguments of :func:`from_lists` that have another type."""
+    # Numbers that came as text, from a file or a command line, are the usual mistake.
     for setting, number, lowest in (("classes", classes, 1), ("seed", seed, 0)):
         if number is not None and (not isinstance(number, int | np.integer) or number < lowest):
             raise UserError(f"{setting} must be a whole number >= {lowest}, got {number!r}")

@@ -157,6 +157,7 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
     dtype = np.dtype(_IDX_TYPES[file_bytes[2]])
     if len(file_bytes) < header_bytes:
         raise UserError(f"{path} is incomplete: it ends inside its header")
+    # The sizes are big-endian, and so are the data.
     shape = tuple(int(size) for size in np.frombuffer(file_bytes, ">u4", dimensions, 4))
     promised_bytes = header_bytes + math.prod(shape) * dtype.itemsize
     if len(file_bytes) != promised_bytes:
@@ -193,6 +194,7 @@ def cifar(path: Path, labels: int) -> tuple[np.ndarray, np.ndarray]:
             f"{path} has {len(file_bytes)} bytes, not a multiple of the row size {row_bytes}; "
             "it is incomplete or another file"
         )
+    # The last label is the fine one, and the pixels follow.
     table = np.frombuffer(file_bytes, np.uint8).reshape(-1, row_bytes)
     return table[:, labels:].reshape(-1, 3, 32, 32), table[:, labels - 1]
 

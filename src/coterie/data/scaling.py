@@ -163,6 +163,7 @@ def standardized(world: World, how: str | Constants = "none") -> World:
     def scaled(split: Split) -> Split:
         return replace(split, inputs=scaled_inputs[id(split.inputs)])
 
+    # Each client says in its schema by which constants its inputs are scaled.
     scaled_data: dict[int, ClientData] = {}
     for key, data in data_by_id.items():
         schema = replace(
@@ -178,6 +179,7 @@ def standardized(world: World, how: str | Constants = "none") -> World:
             test=scaled(data.test),
             schema=schema,
         )
+    # The time steps of drift refer to the same clients again.
     steps = []
     for step in world.steps:
         steps.append({client: scaled_data[id(data)] for client, data in step.items()})
@@ -254,6 +256,7 @@ def in_order_of(features: Sequence[str] | None, setting: str, constants: Any) ->
         is_numbered = names == list(range(len(names)))
     else:
         return constants
+    # Values with the numbers 0, 1, ... are in the order of the features.
     if is_numbered and set(constant_of_name) != set(features or ()):
         return constants
     if features is None:
@@ -348,6 +351,7 @@ def with_standardized_targets(
         )
 
     outputs = math.prod(targets.shape[1:])
+    # Clients that are added later learn the scale that the model has learned.
     earlier_scale = None if after is None else after.objective.target_scale
     if isinstance(how, str):
         scale = pooled_scale(splits) if earlier_scale is None else earlier_scale
@@ -367,6 +371,7 @@ def with_standardized_targets(
 
 def pooled_scale(splits: Iterable[Split]) -> TargetScale:
     """The mean and the standard deviation of each output's targets, over all examples of some splits."""
+    # A target of one output is a column, as each of several ones.
     columns = []
     for split in splits:
         targets = split.targets.double()

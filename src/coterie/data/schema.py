@@ -140,6 +140,7 @@ class Schema:
                 self._take_list(field.name)
         for field_name in ("columns", "targets", "classes", "metrics"):
             self._check_distinct(field_name)
+        # Fields that belong together must have the same length.
         if self.dtypes and len(self.dtypes) != len(self.columns):
             raise SettingError(
                 f"Schema.dtypes must have one entry per column, {len(self.columns)}, got {len(self.dtypes)}"
@@ -187,6 +188,7 @@ class Schema:
         """Check that means and deviations fit together, and fit ``count`` columns; 0 if these are not known."""
         means = getattr(self, means_field)
         deviations = getattr(self, deviations_field)
+        # One number may stand for all columns.
         if len(means) != len(deviations) or (count and len(means) not in (0, 1, count)):
             needed = "as many numbers as the other"
             if count:
@@ -197,6 +199,7 @@ class Schema:
             )
         if any(deviation <= 0 for deviation in deviations):
             raise SettingError(f"Schema.{deviations_field} must be > 0, got {min(deviations):g}")
+        # Constants that differ between clients are no part of the schema.
         if means and means_field == "means" and self.scaling in (NOT_SCALED, OWN_SCALING):
             raise SettingError(
                 f"Schema.scaling {self.scaling} has no constants to compare, "
@@ -230,6 +233,7 @@ class Schema:
             raise SettingError(
                 f"a schema must be a mapping from fields to values, got {schema_fields!r:.60}"
             )
+        # The sender may be anybody: an unknown field is refused, and quoted in a short form.
         field_names = [field.name for field in fields(cls)]
         for key in schema_fields:
             if key not in field_names:
@@ -313,6 +317,7 @@ class Schema:
         match part:
             case "columns":
                 return _of_columns(self.columns, federation.columns)
+            # Types and inputs are one part: they say what a number of the inputs is.
             case "types":
                 return _of_types(self, federation)
             case "target":
@@ -324,6 +329,7 @@ class Schema:
                 return _of_classes(self.classes, federation.classes)
             case "scaling":
                 return _of_scaling(self, federation)
+            # The objective: what is minimised, and what is reported.
             case _:
                 return [
                     *_of_loss(self.loss, federation.loss),
@@ -345,6 +351,7 @@ def in_words(differences: Sequence[str]) -> str | None:
 
 def shown(text: str) -> str:
     """A text of an unknown sender for a sentence: printable and short."""
+    # Line breaks and control characters could forge lines of a log.
     line = printable(text)
     return line if len(line) <= MAX_SHOWN_LETTERS else f"{line[: MAX_SHOWN_LETTERS - 3]}..."
 
@@ -441,6 +448,7 @@ def _of_types(schema: Schema, federation: Schema) -> list[str]:
     sentences = []
     federation_dtypes = dict(zip(federation.columns, federation.dtypes, strict=False))
     for name, dtype in zip(schema.columns, schema.dtypes, strict=False):
+        # Columns in another order are compared with the column of their own name.
         if _differ(dtype, federation_dtypes.get(name, "")):
             sentences.append(
                 f"column {quoted(name)} is of type {shown(dtype)}, "
@@ -488,6 +496,7 @@ def _of_classes(classes: Sequence[str], federation_classes: Sequence[str]) -> li
             f"it has the same classes in another order: class {place} is {quoted(classes[place])}, "
             f"the federation's is {quoted(federation_classes[place])}"
         ]
+    # The numbers first, then what each side has alone.
     counts = f"it has {len(classes)} classes, the federation has {len(federation_classes)}"
     return [", ".join([counts, *sentence_parts])]
 
@@ -568,6 +577,7 @@ def _of_each_column(
     """The differences of the mean and deviation of each column that both have."""
     sentences = []
     for name, (mean, deviation) in constants.items():
+        # A column that only one side has is a difference of the columns.
         if name not in federation_constants:
             continue
         federation_mean, federation_deviation = federation_constants[name]

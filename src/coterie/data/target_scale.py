@@ -52,11 +52,13 @@ class TargetScale:
         """Return outputs ``(..., m)`` in the unit of the targets, in float32 or finer."""
         if not isinstance(outputs, torch.Tensor):
             return outputs
+        # Half precision could not hold targets with a large mean.
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         return outputs * self._like(self.deviations, outputs) + self._like(self.means, outputs)
 
     def _like(self, constants: Sequence[float], values: torch.Tensor) -> Any:
         """Constants as a number, or as a tensor of the last dimension on the device of ``values``."""
+        # One number broadcasts to every output.
         if len(constants) == 1:
             return constants[0]
         dtype = values.dtype if values.is_floating_point() else torch.float32

@@ -71,6 +71,7 @@ def spans(times: Times, gap: float = 0.0, overlap: int = 0) -> dict[str, torch.T
     Returns:
         ``STARTS`` and ``ENDS``, ``(N,)`` int64. They are ranks, which other clients cannot change.
     """
+    # An example with one time begins and ends there.
     first_and_last = times.values if times.values.ndim == 2 else times.values[:, None]
     first_times = first_and_last[:, 0]
     last_times = first_and_last[:, -1]
@@ -231,6 +232,7 @@ def order_of_each(clients: Mapping[Any, Any], order: Any, gap: Any) -> dict[Any,
         raise UserError(
             f"order must be the times of each client's examples, got {order!r}; from_frame takes a column's name"
         )
+    # Every client gets its times as the key "order" of its data.
     data_with_order: dict[Any, Any] = {}
     for name, client_order in _by_client(clients, order).items():
         data_with_order[name] = _with_order(name, clients[name], client_order)
@@ -245,6 +247,7 @@ def _by_client(clients: Mapping[Any, Any], order: Any) -> dict[Any, Any]:
             raise UserError(
                 f"order must have the times of each client by its name, and {name!r} is not in both"
             )
+        # In the order of the clients, not of the mapping.
         return {name: order[name] for name in clients}
 
     # A list of arrays, or a table, has one array for each client. A table of two columns has the
@@ -303,6 +306,7 @@ def with_spans(pools: Pools, data: Mapping[str, Any], gap: Any, context: Any) ->
         return pools
     if keys[0] != "order":
         raise UserError(f"{context} has {keys[0]} and no order, the times of its training examples")
+    # Each part with times gets the spans of its examples.
     pools_with_spans: list[Pool | None] = list(pools)
     times_of_key: dict[str, Times] = {}
     for key in keys:
@@ -348,6 +352,7 @@ def check_later(times_of_key: Mapping[str, Times], gap: Any, context: Any) -> No
     Raises:
         UserError: An example of a later part is not later than all of an earlier one.
     """
+    # The keys are in the order of the parts, so the second one of each pair must be later.
     for (early_key, early), (late_key, late) in combinations(times_of_key.items(), 2):
         if early.dates != late.dates:
             raise UserError(
@@ -399,6 +404,7 @@ def about_order(
         raise UserError(
             f"{_called(unordered_names[0])} has no order, and other clients have one: give all clients one, or none"
         )
+    # Records keep the gap as text, whatever it was.
     entry = {"by": column or "time"}
     if isinstance(gap, int | float):
         entry["gap"] = f"{gap:g}"

@@ -60,6 +60,7 @@ def times_of(times: Any, context: str) -> Times:
     Raises:
         UserError: A value is missing, infinite or not of these kinds, or kinds are mixed.
     """
+    # One time per example, or the first and the last time that it shows.
     array = times.to_numpy() if hasattr(times, "to_numpy") else np.asarray(ordinary(times, context))
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 2):
         raise UserError(
@@ -67,6 +68,7 @@ def times_of(times: Any, context: str) -> Times:
         )
     if not len(array):
         raise UserError(f"{context} has no rows")
+    # A row is missing if one of its times is.
     flat_values = array.reshape(-1)
     is_missing_row = _missing(flat_values).reshape(len(array), -1).max(1)
     Missing().plus(is_missing_row).check(context)
@@ -100,6 +102,7 @@ def _missing(flat_values: np.ndarray) -> np.ndarray:
 def _ordered(flat_values: np.ndarray, context: str) -> tuple[np.ndarray, bool]:
     """Values ``(N,)`` without missing ones as numbers, and whether they are dates."""
     kind = flat_values.dtype.kind
+    # Dates are microseconds; a duration, such as one since admission, counts as a date, too.
     if kind == "M":
         return flat_values.astype("datetime64[us]").astype(np.int64), True
     if kind == "m":
@@ -182,6 +185,7 @@ def of_text(text: str) -> datetime:
         ValueError: It is none.
     """
     text = text.strip()
+    # Python reads no date without a day.
     if _YEAR.fullmatch(text):
         text += "-01"
     if _MONTH.fullmatch(text):
@@ -190,6 +194,7 @@ def of_text(text: str) -> datetime:
 
 
 def _microseconds(moment: datetime) -> int:
+    # Dates with a time zone are compared in UTC.
     naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
     return (naive - EPOCH) // timedelta(microseconds=1)
 
@@ -224,6 +229,7 @@ def gap_of(gap: Any, are_dates: bool) -> float:
 
 def check_gap(gap: Any) -> None:
     """Raise :class:`~coterie.settings.SettingError` if a gap is neither a number >= 0 nor a duration."""
+    # A duration for dates, or a number for anything else.
     seconds = None if gap is None else _seconds(gap)
     if seconds is not None or gap is None:
         value = seconds or 0.0
