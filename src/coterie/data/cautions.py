@@ -126,6 +126,7 @@ def _normalizes_inputs(world: World) -> bool:
     """Whether the first layer of the model with tensors of its own is a normalization."""
     with seeded(0):
         network = world.model()
+    # Layers without tensors, such as a flattening, do not change the scale.
     for layer in network.modules():
         if next(layer.parameters(recurse=False), None) is not None:
             return isinstance(
@@ -242,6 +243,7 @@ def _constant_target(world: World) -> str:
     """A sentence if a number to predict is the same in all training rows; empty otherwise."""
     values = torch.cat([data.train.targets for data in world.clients.values()])
     columns = values.flatten(1) if values.dim() > 1 else values[:, None]
+    # The first constant target is named.
     is_constant = columns.amin(0) == columns.amax(0)
     if not is_constant.any():
         return ""

@@ -235,6 +235,7 @@ def _sums(metric: Metric, prediction: torch.Tensor, targets: torch.Tensor) -> Er
         return {}
     if metric.sums is not None:
         return metric.sums(outputs, targets)
+    # The root of a mean follows from the sum of the errors and their number.
     if metric.final is not math.sqrt:
         return {}
     errors = metric.function(outputs, targets)

@@ -451,6 +451,7 @@ def _ids(column: np.ndarray, rule: str) -> np.ndarray:
 
 def _instead(text: str) -> str:
     """What to do about a text where a number is needed."""
+    # The usual reasons why a column of numbers is read as text.
     word = text.strip().lower()
     if re.fullmatch(r"[+-]?\d+,\d+", word):
         return "numbers have a decimal point, not a comma"

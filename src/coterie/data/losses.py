@@ -127,6 +127,7 @@ class TorchLoss:
     @property
     def plain(self) -> bool:
         """Whether this is the mean cross entropy of classes, without weights, smoothing or a class that is left out."""
+        # An option makes another loss of it, of which the built-in one knows nothing.
         has_options = (
             self.options.get("weight") is not None
             or self.options.get("ignore_index", -100) != -100
@@ -316,6 +317,7 @@ def is_torchs(loss: Any) -> bool:
     if isinstance(loss, partial):
         return is_torchs(loss.func)
     if isinstance(loss, torch.nn.Module):
+        # A subclass or a hook could do anything besides.
         return (
             type(loss).__module__ == "torch.nn.modules.loss"
             and not loss._forward_hooks

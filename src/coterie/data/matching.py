@@ -179,6 +179,7 @@ class Matching:
     """
 
     def __init__(self, about: Mapping[str, Any] | None = None) -> None:
+        # Names of an earlier world come before those of the first client.
         self.first_names: dict[str, tuple[str, tuple[str, ...] | None]] = {}
         if about is not None:
             features = about.get("features")
@@ -193,6 +194,7 @@ class Matching:
     def about(self) -> dict[str, list[str]]:
         """The names, as facts of a world: those of features, targets and classes, as far as they are known."""
         facts: dict[str, list[str]] = {}
+        # Classes may be known under several names; the first of them counts.
         fact_of_part = {"x": "features", "y": "targets", **dict.fromkeys(CLASSES, "classes")}
         for part, fact in fact_of_part.items():
             _, names = self.first_names.get(part, ("", None))
@@ -376,6 +378,7 @@ def _rows(rows: list[Any], context: str) -> np.ndarray:
 
 def _leaves(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays and tables in tuples and dicts, by what they are called."""
+    # Entries are called as in Python, such as x['age'] or x[0].
     leaves: dict[str, Any] = {}
     for name, part in parts.items():
         if isinstance(part, Mapping):

@@ -180,6 +180,7 @@ def _ranked(scores: np.ndarray, rounding: float) -> np.ndarray:
     """Ranks of the scores ``(b, m)`` in each column; scores that differ from the next lower one by rounding have its rank."""
     order = np.argsort(scores, axis=0, kind="stable")
     ordered_scores = np.take_along_axis(scores, order, axis=0)
+    # The rank grows by 1 wherever a score is higher by more than rounding.
     is_higher = np.zeros(scores.shape)
     is_higher[1:] = ordered_scores[1:] - ordered_scores[:-1] > rounding
     ranks = np.empty(scores.shape)
@@ -253,6 +254,7 @@ def recalls(outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
     predictions = predicted(outputs, targets)[is_counted]
     classes = targets[is_counted]
     recall_of_class: dict[str, float] = {}
+    # Classes that do not occur have no recall.
     for label in classes.unique():
         is_right = predictions[classes == label] == label
         recall_of_class[str(int(label))] = float(is_right.double().mean())
@@ -764,11 +766,13 @@ class Tally:
         """Name -> (sum, count); for metrics of the whole test set, (value, 1). Empty without examples."""
         if not self.kept_batches:
             return self.sums
+        # All batches together are the whole test set.
         outputs, targets = (joined(batches) for batches in zip(*self.kept_batches, strict=True))
         for name, metric in self.objective.named.items():
             if metric.whole:
                 for suffix, value in metric.of(outputs, targets).items():
                     self.sums[f"{name}{suffix}"] = (value, 1)
+            # The sums from which the metric of several clients' rows together follows.
             if metric.sums is not None:
                 for key, value in flat(name, metric.sums(outputs, targets)).items():
                     self.sums[key] = (value, 1)
@@ -783,6 +787,7 @@ def _metric_by_name(name: Any) -> Metric:
     """The metric of a name; raises SettingError if there is none."""
     if name in METRICS:
         return METRICS[name]
+    # Another case of the letters, or the nearest spelling.
     hint = nearest(str(name), METRICS)
     for known_name in METRICS:
         if known_name.lower() == str(name).lower():

@@ -337,6 +337,7 @@ def _shape(pools_of_clients: Mapping[str, Sequence[Pool | None]]) -> tuple[int, 
 
 def _check_forms(pools_of_clients: Mapping[str, Sequence[Pool | None]], field_name: str) -> None:
     """Raise :class:`~coterie.settings.UserError` if the ``inputs``, or ``targets``, of clients have several forms."""
+    # The first client of each form is the one that a message names.
     first_client_of_form: dict[str, str] = {}
     for name, client_pool in _each_pool(pools_of_clients):
         first_client_of_form.setdefault(_form(getattr(client_pool, field_name)), name)
@@ -620,6 +621,7 @@ class OwnData:
 
     def _factory(self, model: str) -> Callable[[], torch.nn.Module]:
         """A function that makes the model of a name, with the inputs and outputs that the data need."""
+        # Items of a data set are not read before, so nothing says their shape and targets.
         if not self.shape:
             raise UserError(
                 f"the model {model!r} needs arrays as inputs, of one shape at all clients, "
@@ -769,29 +771,29 @@ def from_lists(
     data_of_key = order_of_each(data_of_key, order, gap)
     contexts = {name: f"client {name}" if are_named else name for name in names}
     matching = Matching(None if after is None else after.about)
-    client_data: dict[str, Any] = {}
+    data_of_client: dict[str, Any] = {}
     for name, data in zip(names, data_of_key.values(), strict=True):
-        client_data[name] = matching.client(data, contexts[name])
+        data_of_client[name] = matching.client(data, contexts[name])
 
     # Data sets that only hold tensors become arrays, and need not be read item by item.
-    from_tensor_sets = {} if collate is not None else _arrays_of_tensor_sets(client_data)
-    client_data |= from_tensor_sets
+    from_tensor_sets = {} if collate is not None else _arrays_of_tensor_sets(data_of_client)
+    data_of_client |= from_tensor_sets
 
     # The objective, and whether the targets are classes.
-    hints = [] if objective is not None else _target_hints(client_data.values())
-    objective = objective or _objective(client_data.values())
+    hints = [] if objective is not None else _target_hints(data_of_client.values())
+    objective = objective or _objective(data_of_client.values())
     as_classes = objective.loss is cross_entropy
     if isinstance(model, str) and objective.plain_classes:
         # Torch's own cross entropy of class numbers is the same loss.
-        as_classes = as_classes or _have_class_numbers(client_data.values())
+        as_classes = as_classes or _have_class_numbers(data_of_client.values())
 
     # A function that makes a model for a data set knows the shape of its items; a named model takes
     # what arrays become.
     as_they_are = set() if isinstance(model, str) else set(from_tensor_sets)
     becomes_classes = {name: as_classes and name not in as_they_are for name in names}
-    check_scale({contexts[name]: client_data[name] for name in names if becomes_classes[name]})
+    check_scale({contexts[name]: data_of_client[name] for name in names if becomes_classes[name]})
     pools_of_clients: dict[str, Sequence[Pool | None]] = {}
-    for name, data in client_data.items():
+    for name, data in data_of_client.items():
         pools_of_clients[name] = own_pools(
             data, contexts[name], becomes_classes[name], collate, gap
         )
@@ -843,10 +845,10 @@ def _check_arguments(clients: Any, classes: Any, objective: Any, seed: Any) -> N
         raise UserError(f"clients must be {allowed}, got {brief(clients)}")
 
 
-def _arrays_of_tensor_sets(client_data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _arrays_of_tensor_sets(data_of_client: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Name -> the arrays of a client whose data sets only hold tensors; other clients are left out."""
     arrays_of_client: dict[str, dict[str, Any]] = {}
-    for name, data in client_data.items():
+    for name, data in data_of_client.items():
         arrays = as_arrays(data)
         if arrays is not None:
             arrays_of_client[name] = arrays
@@ -866,6 +868,7 @@ def _have_class_numbers(clients: Iterable[Any]) -> bool:
         targets = _array_of(data, "y")
         if targets is None:
             return False
+        # Sequences of classes have another place in torch's outputs than in a named model's.
         array = np.asarray(ordinary(targets, "y"))
         if array.ndim != 1 or array.dtype.kind not in "iu":
             return False

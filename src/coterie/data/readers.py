@@ -52,6 +52,7 @@ def find(folder: Path, places: Iterable[str], names: Iterable[str], dataset: str
     Raises:
         UserError: There is no such file.
     """
+    # Both are walked through several times, and the message names them.
     places = tuple(places)
     names = tuple(names)
     for place in places:
@@ -394,6 +395,7 @@ def _unpacked_mat(path: Path, file_bytes: bytes) -> bytes:
 
 def _inflated(path: Path, end: int, bytes_before: int, packed: bytes) -> bytes:
     """Unpack one element, which ends at byte ``end`` of the file, after ``bytes_before`` unpacked bytes of other elements."""
+    # Blocks are small enough that a bomb is found before the memory is full.
     unpacked = bytearray()
     unpacker = zlib.decompressobj()
     try:

@@ -66,6 +66,7 @@ class ScalingSettings(ScenarioPart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Constants without the choice "given" would have no effect.
         needs_constants = self.standardize == "given"
         if needs_constants != bool(self.means) or needs_constants != bool(self.deviations):
             raise SettingError("Scenario.means and deviations go together with standardize = given")

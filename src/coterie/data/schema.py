@@ -166,6 +166,7 @@ class Schema:
         kind = "finite numbers" if has_numbers else "texts"
         if isinstance(entries, str | bytes | Mapping) or not hasattr(entries, "__iter__"):
             raise SettingError(f"Schema.{field_name} must be a list of {kind}, got {entries!r:.60}")
+        # A generator can be read only once.
         values = tuple(entries)
         fits = _is_finite if has_numbers else _is_text
         if not all(map(fits, values)):
@@ -508,6 +509,7 @@ def _of_scaling(schema: Schema, federation: Schema) -> list[str]:
             f"its inputs {CLIENT_SCALING_WORDS[schema.scaling]}, "
             f"the federation's {FEDERATION_SCALING_WORDS[federation.scaling]}"
         ]
+    # Inputs and targets each have constants of their own.
     return [
         *_of_constants(
             "column",

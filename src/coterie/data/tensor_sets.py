@@ -50,6 +50,7 @@ def _concatenated(datasets: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor] 
             return None
         all_inputs.append(inner_tensors[0])
         all_targets.append(inner_tensors[1])
+    # Tensors of several shapes or types cannot be one tensor.
     for same_part in (all_inputs, all_targets):
         if len({(tensor.shape[1:], tensor.dtype) for tensor in same_part}) > 1:
             return None

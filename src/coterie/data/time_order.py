@@ -275,6 +275,7 @@ def _with_order(name: Any, data: Any, order: Any) -> Mapping[str, Any]:
         if "order" in data:
             raise UserError(f"client {name} has an order in its data and in order: give it once")
         return {**data, "order": order}
+    # A tuple becomes a mapping with the same meaning; a data set becomes its train.
     if isinstance(data, Sequence):
         keys = ("x", "y", "x_test", "y_test")
         if len(data) not in (2, 4):
@@ -467,6 +468,7 @@ def tested_by(
 
 def window_hints(pools_of_clients: Mapping[Any, Sequence[Pool | None]]) -> list[str]:
     """Return a hint if no order is given, parts are divided at random, and examples are overlapping windows of a series."""
+    # Clients with test data of their own are not divided at random.
     for train_pool, _, test_pool in list(pools_of_clients.values())[:MAX_EXAMINED_CLIENTS]:
         if train_pool is None or test_pool is not None:
             continue
