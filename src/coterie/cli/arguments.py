@@ -126,6 +126,7 @@ def parser(extensions: Mapping[str, Command] | None = None) -> tuple[Parser, dic
         name: commands.add_parser(name, help=about, description=description)
         for name, (about, description) in BUILT_IN.items()
     }
+    # Commands that train, and then those that read.
     _add_run_arguments(command_parsers["run"])
     command_parsers["resume"].add_argument(
         "run", metavar="RUN", help="a run directory, or a folder of several"
@@ -409,6 +410,7 @@ def parse(
             most similar one.
         BrokenExtension: The command is of an extension that cannot be imported.
     """
+    # Only the parsers that this command line needs.
     top_parser, command_parsers = parsers or parser(_extensions_for(argv))
     if argv and not argv[0].startswith("-") and argv[0] not in command_parsers:
         raise UsageError(
@@ -418,6 +420,7 @@ def parse(
     if unknown:
         command_parser = command_parsers.get(arguments.command, top_parser)
         raise _unknown_argument(argv, unknown[0], arguments.command, command_parser)
+    # What argparse cannot check.
     seed = getattr(arguments, "seed", None)
     seeds = getattr(arguments, "seeds", None)
     if seed is not None and seeds is not None:

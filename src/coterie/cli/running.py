@@ -145,6 +145,7 @@ def resume(arguments: argparse.Namespace) -> int:
 
     _tracking(arguments.track)
     runs = reopen(arguments.run, **given(arguments), address=arguments.address)
+    # A finished run may still have rounds that no tracker has.
     if all(run.finished() for run in runs):
         _track(runs, arguments.track)
         if arguments.json:
@@ -206,6 +207,7 @@ def _carry_out(runs: Sequence[Run], folder: Path, arguments: argparse.Namespace)
     from coterie.records.shown import Shown
     from coterie.report.live import Live, watched
 
+    # Runs of one experiment differ by their folders.
     run_names = [f"{run.folder.name}" if len(runs) > 1 else run.method.name for run in runs]
     try:
         with (
@@ -316,6 +318,7 @@ def _print_report(runs: Sequence[Run], folder: Path) -> None:
     from coterie.report.trials import read
     from coterie.report.verdict import verdict
 
+    # The trees of a few runs, then one table of all, then the verdict.
     summaries = [summary(run.folder) for run in runs]
     console = terminal.console(sys.stdout)
     if len(runs) <= MAX_TREES:
@@ -433,6 +436,7 @@ def show(experiment: Experiment, folder: Path, as_json: bool) -> int:
     from coterie.report.live import duration
     from coterie.runs.estimate import estimate, together
 
+    # Mistakes first, as before a run.
     experiment.check_calendar()
     estimates = estimate(_ready(experiment))
     runs = len(estimates) * len(experiment.seeds)
@@ -507,6 +511,7 @@ def shortages(total: Estimate, folder: Path) -> Sequence[str]:
     from coterie.files import available_memory
     from coterie.report.terminal import size
 
+    # The nearest folder that exists, of the disk that the records will be on.
     existing_folder = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )

@@ -126,6 +126,7 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
     Raises:
         TypeError: A state may not hold the value.
     """
+    # NumPy's float is a Python float too, so it comes first.
     if isinstance(value, np.generic):
         array = _plain(np.asarray(value))
         return {"is": "scalar", "dtype": array.dtype.str, "bits": array.tobytes().hex()}
@@ -231,6 +232,7 @@ def _decode_class(kind: str, value: dict[str, Json], get: Callable[[str], bytes]
         raise UnknownClassError(
             f"the checkpoint's {kind} is of another version of Coterie: {differs!r} differs"
         )
+    # A value of another type would fail anywhere later.
     hints = _hints(kind)
     for name, content in fields.items():
         if not agrees(content, hints.get(name, Any)):
@@ -322,6 +324,7 @@ def agrees(value: Any, hint: Any) -> bool:
         >>> agrees((1, 2), tuple[int, ...]), agrees((1, "x"), tuple[int, ...]), agrees(None, int | None), agrees(True, int)
         (True, False, True, False)
     """
+    # A union agrees if one of its options does, a container if all of its entries do.
     if hint is Any:
         return True
     origin = typing.get_origin(hint) or hint

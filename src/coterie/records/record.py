@@ -220,6 +220,7 @@ class Record:
             UserError: As :func:`read_nodes`.
         """
         world = description["world"]
+        # A world with a digest of its data is on this machine, so it is no federation.
         nodes = None if "data" in world else read_nodes(self.folder)
         names = None
         if nodes is not None:
@@ -237,6 +238,7 @@ class Record:
         """
         recorded = line(round)
         checksums = {}
+        # The matrices first.
         for name, note in matrices(round).items():
             path = within(self.folder, name)
             if not path.parent.exists():
@@ -252,6 +254,7 @@ class Record:
 
     def append(self, line: Line) -> None:
         """Append a round to the records; it is on the disk when this method returns."""
+        # One write and one sync for each round: a killed process leaves at most a part of a line.
         is_new = not self._path.exists()
         data = checksum.sealed_json(to_json(line).encode(), self._own_identity()) + b"\n"
         handle = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -292,6 +295,7 @@ class Record:
             DamagedError: No checkpoint is intact, or it holds a value of another class.
             BusyError: Checkpoints were removed while they were read, in every attempt.
         """
+        # A process that runs removes old checkpoints: the list may be outdated when they are read.
         identity = self.identity()
         for _ in range(MAX_READ_ATTEMPTS):
             rounds = self.checkpoints.rounds()
@@ -326,6 +330,7 @@ class Record:
             DamagedError: No checkpoint is intact, or there is none although there are more records
                 than a run can have before its first checkpoint.
         """
+        # Checked before anything is removed.
         recorded_rounds = len(self.lines())
         checkpoint = self.stored(kind)
         if checkpoint is None and recorded_rounds > every:
@@ -347,6 +352,7 @@ class Record:
         Raises:
             DamagedError: The records end before this round, or are damaged.
         """
+        # Find the end of the round's line, then cut the file there.
         end = 0
         last_round = 0
         for entry in self.entries():
@@ -411,6 +417,7 @@ def _checked_line(data: bytes, identity: str, number: int) -> Line:
     Raises:
         DamagedError: The line is damaged or of another run; the message continues a sentence.
     """
+    # The checksum first: what it does not cover is not decoded.
     body, recorded_checksum = checksum.of_json(data)
     if recorded_checksum is None and not _is_json(data):
         raise DamagedError("is damaged: it is not JSON")
@@ -501,6 +508,7 @@ def line(round: Round) -> Line:
     Returns:
         The object.
     """
+    # What every line has; numbers that are not finite become None at the end.
     groups = [list(group) for group in round.assignment.groups]
     clients = _client_entries(round)
     files = {id(note): name for name, note in matrices(round).items()}
@@ -655,6 +663,7 @@ def load_matrices(
             raise DamagedError(
                 f"{folder / name} has a matrix that does not match its {len(clients)} clients"
             )
+    # With the names by which the line shows clients.
     naming = shown_as(line)
     return [naming.client(client) for client in clients], matrices_by_name
 
@@ -761,6 +770,7 @@ def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any
     for key in REQUIRED_ENTRIES:
         if key not in document:
             raise DamagedError(f"{path} lacks {key!r}; it is damaged")
+    # The secret would be in the hands of whoever gets the file.
     boundary = document["boundary"]
     if isinstance(boundary, dict) and boundary.get("secret", "none") != "none":
         raise DamagedError(

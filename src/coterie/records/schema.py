@@ -197,6 +197,7 @@ def decoded_line(data: bytes) -> dict[str, Any]:
         line: Any = _LINE_DECODER.decode(data)
     except (ValueError, RecursionError) as error:
         raise DamagedError(_in_sentence(error)) from error
+    # What the types do not state.
     _check_groups(line)
     if not all(
         sound(sums) for metrics in line.get("sums", {}).values() for sums in metrics.values()
@@ -280,6 +281,7 @@ def _check_settings(document: Mapping[str, Any]) -> None:
     A federation may have a method of its own, whose settings are not known. The secret is not in
     the document.
     """
+    # A file of another version may have settings that this one refuses.
     method = document["methods"][0]
     tables: list[tuple[type[Any], Mapping[str, Any]]] = [
         (Training, document["training"]),

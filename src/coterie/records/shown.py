@@ -85,6 +85,7 @@ class Shown:
         """A line of the records as it is shown."""
         if not self.labels:
             return {**line, SHOWN: self}
+        # Tables by client, lists of clients, and texts that name clients.
         tables = {key: _table(self, line[key]) for key in _TABLES if key in line}
         refused = _table(self, line["refused"])
         return {
@@ -162,6 +163,7 @@ def truth_at(world: Mapping[str, Any], round: int) -> list[list[ClientId]] | Non
     if drift is None:
         groups: list[list[ClientId]] | None = world.get("true_groups")
         return groups
+    # Clients that have one concept in this time step are a group.
     time_steps = drift["concepts"]
     time_step = min((round - 1) // drift["period"], len(time_steps) - 1)
     members: dict[int, list[ClientId]] = {}
@@ -300,6 +302,7 @@ def ends(line: Line, rounds: int, target: float | None) -> bool:
     """
     if target is None or not line["tested"]:
         return bool(line["round"] >= rounds)
+    # A run with a target ends when the mean of a tested round has reached it.
     mean = spread(line)["mean"]
     reached = mean >= target if shown_as(line).better == "greater" else mean <= target
     return bool(line["round"] >= rounds or reached)

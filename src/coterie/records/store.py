@@ -85,6 +85,7 @@ def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
     """
     partial_path = path.with_name(path.name + PART)
     try:
+        # Written under another name and renamed: the file is never there in part.
         _make_way(partial_path)
         handle = os.open(
             partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
@@ -140,6 +141,7 @@ class Checkpoints:
             kept: Newest checkpoints to keep.
             identity: The identity of the run, which shows that the checkpoint belongs to it.
         """
+        # Blobs first: a checkpoint on the disk has all its blobs.
         self._check_links()
         self.blobs.mkdir(parents=True, exist_ok=True)
         encoded = codec.encode(value, self._put)
@@ -170,6 +172,7 @@ class Checkpoints:
                 read.
             UserError: A checkpoint is of a newer schema, or has an unknown class.
         """
+        # From the newest; the message is about the oldest if none can be read.
         damaged: DamagedError | None = None
         for round in reversed(self.rounds() if rounds is None else rounds):
             try:
@@ -297,6 +300,7 @@ class Checkpoints:
         rounds = self.rounds()
         for round in rounds[:-kept]:
             self.path(round).unlink()
+        # A blob stays while one of the kept checkpoints refers to it.
         used: set[str] = set()
         for round in rounds[-kept:]:
             if known_blobs and round in known_blobs:
@@ -355,6 +359,7 @@ def held(folder: Path) -> Iterator[None]:
     # lockf does not exclude the process that holds the lock.
     if key in _HELD:
         raise BusyError(f"{folder} is being written by this process already")
+    # The lock of the operating system, and that of this process.
     handle = _lock(path)
     _HELD.add(key)
     try:

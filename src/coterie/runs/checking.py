@@ -102,6 +102,7 @@ def check(folder: Path | str) -> Checked:
         UserError: ``folder`` is none of these.
     """
     folder = Path(folder)
+    # What a running process changes between two reads looks like damage: look again.
     for attempt in range(1, MAX_LOOKS + 1):
         goes_on = _goes_on(folder)
         checked = _look(folder)
@@ -125,11 +126,13 @@ def _goes_on(folder: Path) -> bool:
 def _look(folder: Path) -> Checked:
     checked = _Checking(folder, Checked(str(folder)))
     inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    # The experiment and whether its runs are those that it describes.
     if os.path.lexists(folder / EXPERIMENT):
         with checked.step():
             checked.read(folder, EXPERIMENT)
             with suppress(OwnMethodError):
                 reopen(folder)
+    # A single run, the runs of an experiment, and exports of either.
     for place in (folder, *inside):
         has_run = os.path.lexists(place / RUN) or os.path.lexists(place / ROUNDS)
         if has_run or os.path.lexists(place / MODELS):
@@ -166,6 +169,7 @@ def accept(folder: Path | str) -> list[Path]:
     ]
     if not files:
         raise UserError(f"{folder} has no {RUN} and no {EXPERIMENT}")
+    # The files as they are now, in case one of them cannot be accepted.
     before = {path: read_within(path.parent, path.name) for path in files}
     try:
         for path, edited in before.items():
@@ -250,6 +254,7 @@ class _Checking:
             entries = self.records(record)
             with self.step():
                 self.federation(record, bool(entries))
+        # Then what the records name, and last what nothing names.
         matrices = [name for entry in entries for name in self.matrices(folder, entry)]
         with self.step():
             blobs = self.checkpoints(
@@ -338,7 +343,8 @@ class _Checking:
                 self.keep(path)
                 newest_intact = newest_intact or round
             except (UserError, FileNotFoundError) as error:
-                if round in record.checkpoints.rounds():  # if not, a running process has removed it
+                # If it is gone, a running process has removed it.
+                if round in record.checkpoints.rounds():
                     intact_hint = (
                         f"; that of round {newest_intact} is intact, so {path.name} is not needed and may be deleted"
                         if newest_intact

@@ -180,6 +180,7 @@ def _measured_costs(world: World, wire: Wire, hardware: Hardware) -> _Costs:
     """Measure the costs with one block of clients of medium size."""
     with seeded(0):
         width = hardware.block(world.model(), world)
+    # A block from the middle of the clients, by their number of examples.
     by_size = sorted(world.clients, key=lambda client: len(world.clients[client].train))
     block = tuple(by_size[max(0, (len(by_size) - width) // 2) :][:width])
     data = {}
@@ -187,6 +188,7 @@ def _measured_costs(world: World, wire: Wire, hardware: Hardware) -> _Costs:
         tested = _first_examples(world.clients[client], TESTED_EXAMPLES).test
         data[client] = replace(world.clients[client], test=tested)
     block_world = _world_of(world, data)
+    # One round of training and tests of one model for all.
     models = wire.first_model(0, world.model)[None]
     assignment = Assignment(models=models, row=dict.fromkeys(block, 0), groups=(block,))
     position = Position(round=0, exchange=0, state=None)
@@ -336,6 +338,7 @@ class _FirstRounds:
         work: dict[str, float],
     ) -> inprocess.ExchangeResult:
         """Carry out a plan with one step per task, and add to ``work`` the work of its real tasks."""
+        # The tasks with one step each; what they would really cost is added up.
         short_plan = self._shortened(plan, work)
         result = inprocess.exchange(pool, short_plan, position, seed, clock)
         for _, part in plan.leaves():
@@ -346,7 +349,8 @@ class _FirstRounds:
     def _held_numbers(self, plan: Plan, pool: ClientPool) -> float:
         """The numbers in the models and replies that are held together in an exchange with all clients."""
         models = float(len(pool.worker.models))
-        if models >= len(self.sample.clients):  # one for each client
+        # If there is a model for each client, there are more with all clients.
+        if models >= len(self.sample.clients):
             models *= self.clients_per_sampled
         replies_of_sample = sum(
             1 + task.halves + (task.personal is not None) for task in plan.tasks.values()
@@ -370,6 +374,7 @@ class _FirstRounds:
 
     def _add_work(self, task: Task, data: ClientData, work: dict[str, float]) -> None:
         """Add the work of a client's task: trainings, examples in their steps, and examples on which losses are measured."""
+        # Losses on offered models, and on held-out examples after training.
         held_out = len(data.validation) or task.holdout.share * len(data.train)
         loss_reports = task.holdout.report_losses * (1 + (task.personal is not None))
         measured_parts = {None: 0, "train": len(data.train), "validation": len(data.validation)}
@@ -377,6 +382,7 @@ class _FirstRounds:
         work["measured"] += self.clients_per_sampled * (measured + loss_reports * held_out)
         if not task.trains:
             return
+        # Each half is a training of its own, and so is a personal model.
         training = task.how(self.world.training)
         halves = 1 + task.halves
         half_size = len(data.train) // halves
@@ -388,12 +394,14 @@ class _FirstRounds:
 
     def _other_work(self, done: Round) -> dict[str, float]:
         """The work of a round besides its tasks, and what it writes."""
+        # The line of a round, with scores and without.
         metrics = dict.fromkeys(["loss", *self.world.objective.named], LONG_SCORE)
         scores = dict.fromkeys(done.assignment.row, metrics)
         untested_bytes, tested_bytes = (
             len(to_json(line(replace(done, scores=round_scores))).encode())
             for round_scores in (None, scores)
         )
+        # Matrices grow with the square of the clients.
         matrix_bytes = 0
         for note in done.notes:
             matrix_bytes += sum(matrix.nbytes for matrix in note.similarity.values())
@@ -447,6 +455,7 @@ class _FirstRounds:
 def _sample(world: World, count: int) -> World:
     """A world with ``count`` of the clients, drawn at random, and the first examples of each."""
     ids = sorted(world.clients)
+    # The draw is the same at every call, and is none of the run.
     drawn = [ids[i] for i in numpy_generator(0).permutation(len(ids))[:count]]
     # One client at least is present from the start.
     founder = world.attendance.founders(ids)[0]

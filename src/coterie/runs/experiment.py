@@ -472,6 +472,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
     for key in document:
         if key not in KNOWN_KEYS and not (key == "origin" and isinstance(document[key], Origin)):
             raise no_setting("an experiment", key, KNOWN_KEYS, document[key])
+    # Names become tables, and a number of seeds a list.
     spec: Spec = dict(document)
     spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
     methods = document.get("methods", list(DEMO_METHODS))
@@ -551,10 +552,12 @@ def own(
             raise no_setting(
                 "an experiment", key, ("methods", *known_names), settings[key], beside=method_list
             )
+    # The methods and tables as objects, with every setting checked.
     chosen_methods = tuple(map(made_method, method_list))
     for name, table in (("boundary", Boundary), ("robust", Robust)):
         if name in settings:
             settings[name] = table_of(name, settings[name], table())
+    # The seeds, then the training, which may need the world of the first of them.
     seeds = listed_seeds(settings.pop("seeds", (0,)))
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
         raise SettingError(
@@ -595,6 +598,7 @@ def make(
     spec = normal(spec)
     name = spec["scenario"].pop("name")
     setup = _changed_setup(find(name), spec["scenario"])
+    # Each method from its table, by its class.
     methods = []
     for table in spec["methods"]:
         cls = method_class(table["name"], own_methods)
@@ -734,6 +738,7 @@ def assign(spec: Spec, text: str) -> Spec:
         parsed = "none"
     setup = find(spec["scenario"]["name"])
     of_table = isinstance(setup, Scenario) and setup.dataset.name == "table"
+    # Write each setting into every place that the key means.
     for flat_key, flat_value in _flat_settings(spec, key, parsed).items():
         places = list(_places(spec))
         is_dotted = "." in flat_key

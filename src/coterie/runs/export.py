@@ -123,6 +123,7 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
     if elsewhere and boundary.rotation != "none":
         sealed = {"rotation": boundary.rotation, "block": boundary.block}
     stays = _stays(run, position) if elsewhere or run.experiment.engine == "flower" else ()
+    # The net by its name, by the user's world, or by the description of a federation's server.
     about = world.get("model")
     if about is not None:
         run.experiment.check_consent(str(about.get("name")))
@@ -196,6 +197,7 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
         sizes = math.prod(shape) if shape and min(shape) > 0 else 0
         if not 0 < sizes <= MAX_INPUT_NUMBERS or not 0 < classes <= MAX_INPUT_NUMBERS:
             raise ValueError(f"inputs of shape {list(shape)} and {classes} classes")
+        # Counted without memory: a description may ask for any size.
         if str(about["name"]) in nets.MODELS:
             with torch.device("meta"):
                 needed = sum(
@@ -405,6 +407,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
             assignment = _taken(assignment, run.record.lines()[round - 1], warn)
         numbers = assignment.models.shape[1]
         files, clients = _files(assignment, position, run.record.naming(description))
+    # The files, with what the server knows of each model.
     net = net_of(run, position, numbers)
     if run.experiment.engine == "flower" or of_federation(run):
         with from_stored(path):
@@ -416,6 +419,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     checksums: dict[str, str] = {}
     for key, name in files.items():
         _write_model(run, position, assignment, key, net, folder / name, checksums)
+    # The list of models comes last: without it, the folder is no export.
     world = description["world"]
     document = {
         "schema": SCHEMA,
@@ -476,6 +480,7 @@ def _taken(
 
     The record of a federation does not; each client then has all models on its path.
     """
+    # In process, the last note with parts says which model each client took.
     notes = [note for note in recorded["notes"] if note["parts"] and "model" in note["values"]]
     if notes:
         row = {int(client): int(model) for client, model in notes[-1]["values"]["model"].items()}
@@ -582,6 +587,7 @@ def load(
         raise UserError(
             f"{folder} has no model for client {client!r}; it has models for {', '.join(document['clients'])}"
         )
+    # One file, or for an ensemble all on the client's path.
     files = _listed_files(folder, document, entry)
     if document["stays"]:
         raise UserError(
@@ -589,6 +595,7 @@ def load(
             f"load it from {files[-1]} by the net's load_state_dict with strict=False"
         )
     _check_secret(folder, document["sealed"], secret)
+    # The tensors of each file, and those that all models share.
     loaded_nets = []
     shared = read_model(folder, SHARED, document) if SHARED in document["files"] else {}
     for file_name in files:

@@ -213,6 +213,7 @@ class Run:
             return table(f"{title}: no round has been made yet", [])
         last_line = lines[-1]
         tested = next((line for line in reversed(lines) if line["tested"]), None)
+        # The groups of the last round, with the scores of the last tested one.
         metric = shown_as(last_line).main
         table_rows = by_group(
             last_line["groups"],
@@ -329,6 +330,7 @@ class Run:
             "boundary": experiment.boundary,
             "robust": experiment.robust,
         }
+        # Flower simulates on this machine, with its own processes for the clients.
         if experiment.engine == "flower":
             if world.drift is not None:
                 raise SettingError(
@@ -379,6 +381,7 @@ class Run:
         """Write ``run.toml``, or check it and remove the records after the checkpoint."""
         record = self.record
         facts = world_facts(world)
+        # A new run is described; one that goes on must have the same clients and data.
         if not record.begun:
             known_secret = self.experiment.origin and self.experiment.origin.secret
             secret = {"secret": known_secret} if known_secret else _secret_of(self.experiment)
@@ -389,6 +392,7 @@ class Run:
             raise UserError(
                 f"{self.folder} cannot be resumed: the scenario's clients or data have changed"
             )
+        # Rounds after the newest checkpoint are made again.
         try:
             stored = record.go_on(Position, self.experiment.checkpoint_every)
         except DamagedError as error:
@@ -720,6 +724,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
     _check_recorded(recorded_file)
     # Tables alone: nothing that they name is imported.
     recorded_spec = read(recorded_file)
+    # The same settings, methods and data, or the folder is not for these runs.
     difference = _difference(recorded_spec, json.loads(json.dumps(experiment.spec())))
     if difference:
         raise UserError(
@@ -828,6 +833,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
             experiment.hardware(),
             experiment.robust,
         )
+    # Several runs have a folder each, and the experiment in the folder above.
     new_runs = _runs(experiment, folder)
     new_runs[0]._try(world)
     folder.mkdir(parents=True, exist_ok=True)
@@ -908,6 +914,7 @@ def reopen(
         UserError: The folder is neither a run directory nor an experiment's folder, is of a newer
             Coterie, has been changed or damaged, or has a method of your own that was not given.
     """
+    # A run brings its own methods, and the world that was given in Python.
     if isinstance(folder, Run):
         methods = (*folder.experiment.methods, *methods)
         if world is None and isinstance(folder.experiment.setup, OwnWorld):
@@ -922,6 +929,7 @@ def reopen(
         raise SettingError(
             f"world must be a World, or a function that makes the world of a seed, got {brief(given_world)}"
         )
+    # The classes of methods of a user's own; their settings are recorded.
     own_methods = {method.name: type(method) for method in map(made_method, methods)}
     folder = Path(folder)
     for file_name in (EXPERIMENT, RUN):
@@ -929,6 +937,7 @@ def reopen(
             continue
         recorded_file = within(folder, file_name)
         _check_recorded(recorded_file)
+        # The experiment as it was recorded, with what only the caller can give.
         spec = read(recorded_file, trust_code=trust_code, secret=secret)
         _check_methods(spec, own_methods, recorded_file)
         experiment = make(spec, own_methods)

@@ -114,9 +114,11 @@ def cut_path(draw: ProbeDraw, groups: Groups) -> CutPath:
     Returns:
         The cuts.
     """
+    # CFL compares norms with the greatest one so far, which usually is that of the first rounds.
     at_first = as_one_group(draw.first, draw.parameters)
     at_probed = as_one_group(draw.probed, draw.parameters)
     peak_norm = max(at_first.client_norm, at_probed.client_norm)
+    # From all clients down: each group is cut until no wanted group would be divided.
     splits: list[GroupCriteria] = []
     kept: list[GroupCriteria] = []
     groups_reached: list[tuple[Client, ...]] = []
@@ -201,6 +203,7 @@ def as_one_group(replies: Replies, parameters: int, peak_norm: float = 0.0) -> G
     Returns:
         CFL's quantities of the group.
     """
+    # CFL's own code computes the quantities, as for the only leaf of a new tree.
     leaf = Leaf(node=0, clients=replies.clients, model=replies.all_updates[0], peak=peak_norm)
     state = CFLState(round=0, leaves=(leaf,), tree=root(replies.clients, parameters))
     group = CFL().group_updates(state, 0, replies)
@@ -275,6 +278,7 @@ def _eps1_range(draws: _AllDraws) -> Range:
     leaves in a group to be cut. It is below the norm at the first model, which is far from a
     stationary point.
     """
+    # Below the ends: what CFL sees near a stationary point. Above: what it sees in the beginning.
     noise_norms = [group.noise_norm for group in draws.splits]
     low = max([*noise_norms, *(path.probed_mean_norm for path in draws.paths)])
     high = min(path.first_mean_norm for path in draws.paths)
@@ -310,6 +314,7 @@ def _range_between(
     """
     low = max(kept_values, default=0.0)
     high = min(split_values, default=1.0)
+    # A group to be cut must exceed the value by far, as its quantities change during a run.
     value = middle(low, high)
     if split_values:
         value = min(
@@ -333,6 +338,7 @@ def _words(draws: _AllDraws, reliabilities: np.ndarray) -> str:
     # γ, the noise of an update relative to its signal, from the share of signal ρ = 1 / (1 + γ²).
     gammas = [math.sqrt(1 / rho - 1) if rho > 0 else math.inf for rho in reliabilities.tolist()]
     text += f"; measured gamma: median {float(np.median(gammas)):.2f}, maximum {max(gammas):.2f}"
+    # Whether the probed model is near a stationary point.
     probed_norm = max(path.probed_mean_norm for path in draws.paths)
     first_norm = min(path.first_mean_norm for path in draws.paths)
     text += f"; the mean update's norm is {probed_norm:.2f} of the greatest at this model, {first_norm:.2f} at the first"

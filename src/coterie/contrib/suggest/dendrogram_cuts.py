@@ -50,6 +50,7 @@ def cut_of(client_distances: np.ndarray, linkage: str, group_labels: np.ndarray)
         >>> cut_of(np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]]), "single", np.array([0, 0, 1]))
         Cut(low=1.0, high=4.0, ari=1.0)
     """
+    # The rows of ``merges`` are in the order of their heights, in the third column.
     merges = dendrogram(client_distances, linkage)
     num_clients = len(group_labels)
     num_groups = len(set(group_labels.tolist()))
@@ -58,6 +59,7 @@ def cut_of(client_distances: np.ndarray, linkage: str, group_labels: np.ndarray)
         # below, the next one from above.
         heights = [0.0, *merges[:, 2].tolist(), math.inf]
         return Cut(heights[num_clients - num_groups], heights[num_clients - num_groups + 1], 1.0)
+    # No cut gives the groups. How near does the best one come?
     similarities = [
         adjusted_rand(cut_dendrogram(merges, groups=count), group_labels)
         for count in range(1, num_clients + 1)
@@ -105,6 +107,7 @@ class Geometry:
         Returns:
             The advice.
         """
+        # A threshold is right if it is right in every draw.
         cut = common_cut(cut_of(draw, self.linkage, group_labels) for draw in self.draws)
         if not cut.has_room():
             reason = "they are not in its tree" if cut.ari < 1 else "none is right in both probes"
@@ -140,6 +143,7 @@ def _distance_range(cut: Cut) -> Range:
 
 def _similarity_range(cut: Cut) -> Range:
     """The range as similarities: groups merge while their similarity is above the threshold, so the ends change places."""
+    # Cosine similarities are at least -1.
     lowest = max(1 - cut.high, -1.0)
     highest = 1 - cut.low
     value = max(1 - middle(cut.low, cut.high), -1.0)

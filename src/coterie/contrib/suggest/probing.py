@@ -80,6 +80,7 @@ def start_of(assignment: Assignment, position: Position, lines: list[Line]) -> S
     shared_row = _last_shared_row(assignment)
     if shared_row is None or _any_own_layers(assignment, position):
         return _mean_of_served(assignment, position)
+    # Either it serves all clients now, or it is the last model before they were divided.
     model = assignment.models[shared_row]
     if all(row == shared_row for row in assignment.row.values()):
         return StartingPoint(model, position.round, "the model that serves all clients", True)
@@ -172,6 +173,7 @@ class ProbedClients:
         Raises:
             UserError: Fewer than two clients have data that can be halved.
         """
+        # Both halves of every client take as many steps, so that their noise can be compared.
         train_sizes = [
             self.pool.wire.examples(len(self.world.clients[client].train))
             for client in self.present
@@ -185,6 +187,7 @@ class ProbedClients:
             columns=self.parameters,
         )
         replies = self._ask(plan, start.round)
+        # The Gram matrix of the halves of clients that sent both.
         evidence = evidence_of(replies)
         if evidence is None:
             client, reason = min(replies.refused.items(), default=(None, ""))
@@ -192,6 +195,7 @@ class ProbedClients:
             raise UserError(
                 f"a probe needs two clients with enough training examples (or subjects) for two halves{refused}"
             )
+        # These clients cannot take part in the second probe either.
         not_halved = [client for client in replies.clients if client not in evidence.clients]
         self.leave_out({**replies.refused, **dict.fromkeys(not_halved, TOO_FEW_EXAMPLES)})
         return evidence
@@ -225,6 +229,7 @@ class ProbedClients:
     def _ask(self, plan: Plan, round: int) -> Replies:
         self.pool.wire.check(plan, "suggest")
         self.exchanges += 1
+        # Random numbers depend on the round and the exchange: none of the run are drawn again.
         exchange_number = FIRST_PROBE_EXCHANGE + self.exchanges
         position = Position(round=round, exchange=exchange_number, state=None)
         replies, _ = exchange(self.pool, plan, position, self.seed, Clock())

@@ -44,17 +44,20 @@ def own_probes(
     Returns:
         The settings and the reasons.
     """
+    # Groups that split-half has found at this level need no further test.
     if finding.of_run:
         text = "split-half found these groups in this run, at the same level: they are the advice"
         return OwnProbes({}, None, f"{text}, though its next reviews may still move single clients")
     if len(finding.groups) == 1:
         return OwnProbes({}, None, ONE_GROUP_IS_NO_PROOF)
     text = GROUPS_ARE_ADVICE
+    # A run of split-half keeps its settings; any other takes part with its own fraction.
     if isinstance(method, SplitHalf):
         text += _earlier_tests(lines)
         split_half = method
     else:
         split_half = SplitHalf(fraction=needs_of(method).fraction)
+    # A model that no run shares cannot be probed by a run.
     if not start.shared:
         return OwnProbes({}, None, text)
     # Its first probe starts from the model of this round, after at least one round of training.
@@ -98,6 +101,7 @@ def caveats(start: StartingPoint, finding: Finding, run_groups: Groups) -> Itera
     elif finding.unseen:
         groups_found = count(len(finding.alone[0]), "group")
         yield f"the groups are the run's; at this model the probes alone find {groups_found}, so thresholds are uncertain"
+    # The group that most likely consists of several.
     if finding.doubt is not None:
         size = len(finding.groups[finding.alike.index(finding.doubt)])
         if finding.doubt < finding.level:
@@ -106,6 +110,7 @@ def caveats(start: StartingPoint, finding: Finding, run_groups: Groups) -> Itera
             yield f"{size} clients are in one group, but p = {finding.doubt:.2g} is small: more data may show several"
     if not start.shared:
         yield f"clients were probed from {start.words}, where no run clusters clients: its thresholds may differ"
+    # Clients that differ gradually split into single clients, if data are many.
     single_clients = sum(len(group) == 1 for group in finding.groups)
     if 2 * single_clients > len(finding.groups) > 1:
         yield f"{single_clients} of {len(finding.groups)} groups are single clients: they may differ gradually, without groups"

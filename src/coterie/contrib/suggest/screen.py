@@ -99,6 +99,7 @@ def _finding(finding: Finding, shown_ids: Mapping[int, ClientId]) -> Iterator[Te
     yield Text(
         f"{len(finding.clients)} clients, p = {finding.p:.2g} for a single group: {groups}, {origin}"
     )
+    # The first groups, then how many more there are.
     for group in finding.groups[:MAX_LISTED_GROUPS]:
         yield Text(f"  {members(shown_ids[client] for client in group)}", style="cyan")
     if len(finding.groups) > MAX_LISTED_GROUPS:
@@ -140,14 +141,14 @@ def _range_cells(advice: Advice, each_range: Range) -> tuple[str, ...]:
     has_margin = not math.isinf(each_range.margin)
     has_high = not math.isinf(each_range.high)
     has_low = has_margin or not has_high or each_range.low > 0
-    has_value = each_range.value is not None and bool(advice.settings)
-    return (
-        each_range.setting,
-        f"{each_range.low:.3g}" if has_low else "",
-        f"{each_range.high:.3g}" if has_high else "",
-        f"{each_range.value:g}" if has_value else "",
-        f"x {each_range.margin:.2f}" if has_margin else "",
-    )
+    low = f"{each_range.low:.3g}" if has_low else ""
+    high = f"{each_range.high:.3g}" if has_high else ""
+    # No value helps if the settings together cannot make the groups.
+    value = ""
+    if each_range.value is not None and advice.settings:
+        value = f"{each_range.value:g}"
+    room = f"x {each_range.margin:.2f}" if has_margin else ""
+    return each_range.setting, low, high, value, room
 
 
 def _options(method: str, settings: Mapping[str, Any], rounds: int | None = None) -> Text:

@@ -109,6 +109,7 @@ def suggest(
         size = pool.wire.layout.size
         if start.model.shape != (size,):
             raise ValueError(f"a model must have shape ({size},), got {tuple(start.model.shape)}")
+    # The probes, and the advice from them.
     with pool:
         clients = ProbedClients(pool, federation.parameters, position, probed_run.seed, progress)
         evidence = _Probing(probed_run, clients, federation, start)
@@ -137,6 +138,7 @@ def suggest(
 
 def _only_run(folder: Folder, trust_code: bool, secret: int | None) -> Run:
     """The run in ``folder``, which must be the only one."""
+    # Which of several runs is meant cannot be guessed: they may have other clients.
     runs = reopen(folder, trust_code=trust_code, secret=secret)
     if len(runs) > 1:
         raise UserError(
@@ -157,6 +159,7 @@ def _federation_and_pool(
     """The method's description of the run's clients, and the processes that train them on the data of the run."""
     experiment = replace(run.experiment, data=data_folder(data or run.experiment.data))
     world = experiment.world(run.seed)
+    # Groups of other data would be no advice for this run.
     if not same_world(world_facts(world), run.record.description()["world"]):
         raise UserError(
             f"{run.folder} cannot be probed: the scenario's clients or data have changed"
@@ -202,12 +205,15 @@ def finding_of(
     Returns:
         The finding.
     """
+    # Groups that both probes confirm, or those of the run if these do not divide them further.
     probes = [first.of(clients), second.of(clients)]
     groups = confirmed(level, *probes)
     run_groups = _groups_of_present(run_groups, clients)
     if run_groups and not _divides_further(groups, run_groups):
         groups = run_groups
+    # Clients that the probes put into different groups are in none.
     decided_clients = tuple(sorted(client for group in groups for client in group))
+    # The groups that each probe finds by itself, as positions and as clients.
     alone = [congruent_groups(probe.products.numpy(), level).groups for probe in probes]
     first_alone, second_alone = (
         as_groups([clients[i] for i in positions] for positions in groups_alone)
@@ -261,11 +267,13 @@ class _Probing:
 
         ``run_groups``: the groups of the run, if split-half has split it.
         """
+        # Two draws of halves: both must find a group.
         first = self.clients.halves(self.start)
         second = self.clients.halves(self.start)
         method = self.run.method
         level = method.level if isinstance(method, SplitHalf) else SplitHalf().level
         finding = finding_of(first, second, self.clients.present, level, run_groups)
+        # Thresholds are for the clients that are in a group; no other is asked again.
         reason = "the two probes place it in different groups"
         if run_groups:
             reason = "the run has not placed it in a group"
@@ -306,6 +314,7 @@ class _Probing:
         fraction = needs_of(self.run.method).fraction
         for metric, linkage in FLHC_COMPARED:
             compared = f"{metric}, {linkage}"
+            # A map of the rows changes some distances: this metric may not be allowed.
             try:
                 self.run.experiment.boundary.check_method(FLHC(metric=metric, linkage=linkage))
             except SettingError as error:
@@ -328,11 +337,13 @@ class _Probing:
         for epochs in ACFL_EPOCHS:
             try:
                 geometries = self._dense_layers(epochs)
-            except SettingError as error:  # no dense layers, or a boundary that hides layers
+            except SettingError as error:
+                # The net has no dense layers, or the boundary hides layers.
                 yield no_advice(ACFL.name, "dense layers", str(error))
                 return
             for_epochs = [geometry.advice(labels, firm) for geometry in geometries]
             yield from for_epochs
+            # One clear threshold is enough, and more epochs cost exchanges.
             if any(advice.margin >= MIN_CLEAR_MARGIN for advice in for_epochs):
                 return
 
@@ -341,6 +352,7 @@ class _Probing:
         self.run.experiment.boundary.check_method(ACFL())
         compared_layers = layers_compared(self.federation, (), needed=True)
         columns = {layer: self.federation.columns[layer] for layer in compared_layers}
+        # ACFL clusters by a first training of all clients, from the first model.
         update_draws = [
             self.clients.updates(self._first_model, epochs).all_updates for _ in range(PROBES)
         ]
@@ -354,6 +366,7 @@ class _Probing:
                 columns=columns,
                 compared=compared_layers,
             )
+            # ACFL merges by cosine similarity; a dendrogram needs distances.
             first_model = self._first_model.model
             draws = [1 - cosine(gram(rule.vectors(first_model, rows))) for rows in update_draws]
             geometry = Geometry(

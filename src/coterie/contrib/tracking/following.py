@@ -113,6 +113,7 @@ class Tracking:
         Args:
             folder: The run directory.
         """
+        # The first run starts the processes; each next one is told to all of them.
         folder = Path(folder).absolute()
         if not self.folders:
             self.processes = [_Process(name) for name in self.names]
@@ -121,6 +122,7 @@ class Tracking:
             for process in self.processes:
                 process.say(os.fsencode(folder))
             self._tell_of_many(folder)
+        # A tracker that has failed is switched off, and the run goes on.
         for process in list(self.processes):
             if process.child.poll() is not None:
                 self._drop(process, process.failure(folder))
@@ -213,6 +215,7 @@ class _Process:
         last_line = re.sub(r"^[\w.]+: +", "", text.rpartition("\n")[2])
         reason = last_line or "it ended without a message"
         reason = textwrap.shorten(reason, 160, placeholder=" ...")
+        # The whole output is for who wants to know more.
         try:
             log = within(folder, f"{TRACK}/{self.name}.log")
             log.parent.mkdir(exist_ok=True)

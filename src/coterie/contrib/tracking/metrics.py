@@ -35,6 +35,7 @@ class Metrics:
         self.sums["traffic/bytes_up"] += line["bytes_up"]
         self.sums["traffic/bytes_down"] += line["bytes_down"]
         self.sums["seconds/total"] += sum(line["seconds"].values())
+        # Totals so far, then the numbers of this round.
         groups = line["groups"]
         numbers = {
             **self.sums,
@@ -79,6 +80,7 @@ def _of_clients(line: Line) -> Iterator[tuple[str, float | None]]:
         yield f"cluster/{name_of(group)}/size", len(group)
     if not line["tested"]:
         return
+    # All metrics that a client has, in the order in which they first come.
     metrics: dict[str, None] = {}
     for entry in clients.values():
         metrics |= {name: None for name in entry if name not in ABOUT}
@@ -130,6 +132,7 @@ def settings(description: Mapping[str, Any]) -> dict[str, str | int | float | bo
             table[name] = value
     table["scenario"] = flattened(table["scenario"])
     table["world"] = {"clients": len(description["world"]["clients"])}
+    # One level of tables: ``training.lr``.
     flat: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

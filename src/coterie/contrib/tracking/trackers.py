@@ -227,6 +227,7 @@ class MLflow(Tracker):
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        # All runs of Coterie are in one experiment.
         experiment = self.client.get_experiment_by_name(name)
         if experiment:
             experiment_id = experiment.experiment_id
@@ -267,6 +268,7 @@ class MLflow(Tracker):
             )
         if text:
             self.client.log_text(self.identity, text, f"notes/round-{round}.txt")
+        # The metric that marks a complete round comes last.
         now = int(time.time() * 1000)
         names = sorted(numbers, key=lambda name: name == self.LAST_METRIC)
         metrics = [Metric(name, numbers[name], now, round) for name in names]
@@ -293,6 +295,7 @@ class Wandb(Tracker):
         # wandb makes its folder in this one.
         parent_folder = Path(os.environ.get("WANDB_DIR") or self.home / TRACK)
         parent_folder.mkdir(parents=True, exist_ok=True)
+        # Nothing is printed, and nothing about the machine or the code is saved.
         quiet = wandb.Settings(
             silent=True,
             console="off",
