@@ -37,7 +37,7 @@ from coterie.methods._split_half_probes import (
     describe_probe,
     evidence_of,
 )
-from coterie.methods._split_half_reviews import DIVERGED, middle, reviewed
+from coterie.methods._split_half_reviews import DIVERGED_NORM_RATIO, middle, reviewed
 from coterie.methods._split_half_walks import (
     SplitProbe,
     branches_of,
@@ -45,7 +45,7 @@ from coterie.methods._split_half_walks import (
     split_probe,
     walk,
 )
-from coterie.methods.split_half import KEPT, SplitHalfState
+from coterie.methods.split_half import MAX_KEPT_GROUPS, SplitHalfState
 
 D = 300
 CLIENTS = tuple(range(3, 19))
@@ -592,9 +592,9 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
 
 
 def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_half, "PROBED", 12)
-    monkeypatch.setattr(_split_half_reviews, "PROBED", 12)
-    monkeypatch.setattr(split_half, "MANY", 3)
+    monkeypatch.setattr(split_half, "MAX_PROBED_CLIENTS", 12)
+    monkeypatch.setattr(_split_half_reviews, "MAX_PROBED_CLIENTS", 12)
+    monkeypatch.setattr(split_half, "ENOUGH_CLIENTS", 3)
     asked: list[int] = []
     plan = SplitHalf.plan
 
@@ -622,9 +622,9 @@ def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.Mon
 
 
 def test_a_second_probe_asks_the_clients_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_half, "PROBED", 6)
-    monkeypatch.setattr(_split_half_reviews, "PROBED", 6)
-    monkeypatch.setattr(split_half, "MANY", 3)
+    monkeypatch.setattr(split_half, "MAX_PROBED_CLIENTS", 6)
+    monkeypatch.setattr(_split_half_reviews, "MAX_PROBED_CLIENTS", 6)
+    monkeypatch.setattr(split_half, "ENOUGH_CLIENTS", 3)
     method, clients = SplitHalf(), CLIENTS
     state = method.init(federation_of(clients))
     first = evidence(signals(TWO)[:6], clients=clients[2:8])
@@ -979,7 +979,7 @@ def test_newcomers_do_not_join_a_group_that_all_have_left() -> None:
 
 def test_a_bounded_number_of_models_is_kept() -> None:
     state, seen = watching(), []
-    for number in range(KEPT + 3):  # everyone goes to a new group, each time
+    for number in range(MAX_KEPT_GROUPS + 3):  # everyone goes to a new group, each time
         away = replace(
             state,
             stage="offer-models",
@@ -988,8 +988,8 @@ def test_a_bounded_number_of_models_is_kept() -> None:
         )
         state = ALERT.step(away, heard({c: (*[2.0] * len(state.leaves), 0.5) for c in MEMBERS}))
         seen.append(len(state.leaves))
-    assert seen[-1] == max(seen) == KEPT + 1
-    assert len(state.left) == KEPT
+    assert seen[-1] == max(seen) == MAX_KEPT_GROUPS + 1
+    assert len(state.left) == MAX_KEPT_GROUPS
     assert set(state.left) == {leaf.node for leaf in state.leaves if not leaf.clients}
     assert set(state.merged.values()) == {state.leaves[0].node}
     assert set(state.merged) == {node.id for node in state.tree.nodes} - {state.leaves[0].node}
@@ -1033,9 +1033,9 @@ def test_a_run_with_alerts_resumes_as_if_it_had_not_stopped() -> None:
 def test_a_model_that_has_diverged_does_not_count_in_a_merger() -> None:
     """That of a hostile client alone in its group once took 20 honest clients from .97 to .10 when the groups merged."""
     near = Leaf(node=1, clients=(1, 2, 3), model=torch.ones(4))
-    for length in (1.0, DIVERGED - 0.1, DIVERGED + 0.1, 1e6):
+    for length in (1.0, DIVERGED_NORM_RATIO - 0.1, DIVERGED_NORM_RATIO + 0.1, 1e6):
         far = Leaf(node=2, clients=(4,), model=-length * torch.ones(4))
-        diverged = length > DIVERGED
+        diverged = length > DIVERGED_NORM_RATIO
         mean = near.model if diverged else (3 * near.model + far.model) / 4
         for pair in ((near, far), (far, near)):
             merged = _split_half_reviews._joined(*pair, {})

@@ -230,10 +230,12 @@ def test_a_client_that_breaks_down_leaves_the_others_alone() -> None:
 
 
 def test_who_goes_with_whom() -> None:
-    training, exact = Training(batch=8), {"min_batch": 1, "exact": True}
+    training, exact = Training(batch=8), {"min_batch": 1, "needs_equal_sizes": True}
 
     def key(n, **how):
-        return goes_with(examples(n, 0), training, **{"min_batch": 1, "exact": False, **how})
+        return goes_with(
+            examples(n, 0), training, **{"min_batch": 1, "needs_equal_sizes": False, **how}
+        )
 
     assert key(17) == key(24) != key(25)
     assert key(16) != key(17)
@@ -300,7 +302,7 @@ def test_recorded_steps_are_the_steps(before: int, monkeypatch: pytest.MonkeyPat
     splits, training = [examples(20, 1), examples(18, 2)], Training(batch=8, epochs=3)
     expected, _ = both_ways(learner, splits, training, rows)
     monkeypatch.setattr(Recorded, "record", record)
-    monkeypatch.setattr(Recorded, "BEFORE", before)
+    monkeypatch.setattr(Recorded, "CALLS_BEFORE", before)
     monkeypatch.setattr(blocks, "recordable", lambda learner, training: True)
     found, _ = both_ways(learner, splits, training, rows)
     assert torch.equal(found, expected)

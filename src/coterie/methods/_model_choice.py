@@ -246,8 +246,8 @@ def of_all(
         {1: (2,), 4: (2,), 5: (0,), 9: (2,)}
     """
     counts = Counter(chosen.values())
-    common = min(counts, key=lambda choice: (-counts[choice], choice), default=default)
-    return {c: chosen.get(c, common) for c in clients}
+    most_frequent = min(counts, key=lambda choice: (-counts[choice], choice), default=default)
+    return {client: chosen.get(client, most_frequent) for client in clients}
 
 
 def groups_of(choices: Mapping[Client, Choice]) -> Groups:
@@ -255,14 +255,14 @@ def groups_of(choices: Mapping[Client, Choice]) -> Groups:
     return groups_by({client: choice[0] for client, choice in choices.items()})
 
 
-def rows_of_least(losses: Sequence[float], count: int) -> Choice:
-    """Return the rows of the ``count`` smallest losses, the smallest first; of equal losses the first.
+def rows_of_least(losses: Sequence[float], row_count: int) -> Choice:
+    """Return the rows of the ``row_count`` smallest losses, the smallest first; of equal losses the first.
 
     Example:
         >>> rows_of_least((0.5, 0.2, 0.9, 0.2), 3)
         (1, 3, 0)
     """
-    return tuple(sorted(range(len(losses)), key=lambda row: losses[row])[:count])
+    return tuple(sorted(range(len(losses)), key=lambda row_number: losses[row_number])[:row_count])
 
 
 def nan_last(loss: float) -> tuple[bool, float]:
@@ -275,7 +275,7 @@ def nan_last(loss: float) -> tuple[bool, float]:
     return math.isnan(loss), loss
 
 
-def mean_losses(replies: Replies, starts: int, models_per_client: int) -> np.ndarray:
+def mean_losses(replies: Replies, start_count: int, models_per_client: int) -> np.ndarray:
     """Return for each start the mean over clients of their least losses with its models.
 
     NaN counts as infinite. Clients without any finite value are left out. A value far above all
@@ -283,7 +283,7 @@ def mean_losses(replies: Replies, starts: int, models_per_client: int) -> np.nda
 
     Args:
         replies: replies of the exchange that measured all models.
-        starts: number of starts.
+        start_count: number of starts.
         models_per_client: number of models that a client chooses, so the number of its losses that
             count.
 
@@ -291,37 +291,43 @@ def mean_losses(replies: Replies, starts: int, models_per_client: int) -> np.nda
         ``(starts,)``, the means; zeros where no client measured.
     """
     if not replies.clients:
-        return np.zeros(starts)
-    by_start = np.array(replies.losses).reshape(len(replies.clients), starts, -1)
-    by_start = np.nan_to_num(by_start, nan=np.inf, posinf=np.inf)
-    client_means = np.sort(by_start, axis=2)[:, :, :models_per_client].mean(axis=2)
-    finite = client_means[np.isfinite(client_means).any(axis=1)]
-    return capped(finite).mean(axis=0) if len(finite) else np.zeros(starts)
+        return np.zeros(start_count)
+    losses_by_start = np.array(replies.losses).reshape(len(replies.clients), start_count, -1)
+    losses_by_start = np.nan_to_num(losses_by_start, nan=np.inf, posinf=np.inf)
+    client_means = np.sort(losses_by_start, axis=2)[:, :, :models_per_client].mean(axis=2)
+    finite_means = client_means[np.isfinite(client_means).any(axis=1)]
+    return capped(finite_means).mean(axis=0) if len(finite_means) else np.zeros(start_count)
 
 
 # -- notes
 # --------------------------------------------------------------------------------------------------------------
 
 
-def round_note(state: ChoosingState, before: Start, after: Start, replies: Replies) -> Note:
+def round_note(
+    state: ChoosingState, start_before: Start, start_after: Start, replies: Replies
+) -> Note:
     """Describe the choices of a round, with the groups if they changed and this start serves the clients.
 
     Args:
         state: the state before the round.
-        before: the start before the round.
-        after: the start after the round.
+        start_before: the start before the round.
+        start_after: the start after the round.
         replies: replies of the round.
     """
-    moved = sum(1 for c, choice in after.chosen.items() if before.chosen.get(c, choice) != choice)
-    uses: Counter[int] = Counter()
-    for choice in after.chosen.values():
-        uses.update(choice)
-    counts = ", ".join(str(uses[row]) for row in range(len(after.models)))
-    text = (
-        f"{len(replies.clients)} clients answered, {moved} changed their choice; "
-        f"models are chosen by {counts} clients"
+    moved_count = 0
+    for client, choice in start_after.chosen.items():
+        moved_count += start_before.chosen.get(client, choice) != choice
+    client_counts: Counter[int] = Counter()
+    for choice in start_after.chosen.values():
+        client_counts.update(choice)
+    count_list = ", ".join(
+        str(client_counts[row_number]) for row_number in range(len(start_after.models))
     )
-    numbers = {"moved": float(moved)}
+    text = (
+        f"{len(replies.clients)} clients answered, {moved_count} changed their choice; "
+        f"models are chosen by {count_list} clients"
+    )
+    numbers = {"moved": float(moved_count)}
     smallest = {}
     for client, losses in zip(replies.clients, replies.losses, strict=True):
         if losses:
@@ -332,11 +338,16 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
     if len(state.starts) > 1:
         text = f"start {state.at + 1} of {len(state.starts)}: {text}"
     # The first start serves the clients, so only its groups are news.
-    old_groups = groups_of(of_all(state.clients, before.chosen, (0,)))
-    new_groups = groups_of(of_all(state.clients, after.chosen, (0,)))
-    regrouped = new_groups != old_groups or not before.chosen
+    old_groups = groups_of(of_all(state.clients, start_before.chosen, (0,)))
+    new_groups = groups_of(of_all(state.clients, start_after.chosen, (0,)))
+    regrouped = new_groups != old_groups or not start_before.chosen
     parts = new_groups if state.at == 0 and regrouped else ()
-    rows = {c: float(choice[0]) for c, choice in zip(replies.clients, replies.chosen, strict=True)}
+    first_choices = [float(choice[0]) for choice in replies.chosen]
+    values: dict[str, dict[Client, float]] = {
+        "model": dict(zip(replies.clients, first_choices, strict=True))
+    }
+    if smallest:
+        values |= {"loss": smallest, **losses_of(replies)}
     return Note(
         kind="cluster" if parts else "keep",
         effect="divides" if parts else "keeps",
@@ -344,42 +355,46 @@ def round_note(state: ChoosingState, before: Start, after: Start, replies: Repli
         text=text,
         parts=parts,
         numbers=numbers,
-        values={"model": rows, "loss": smallest, **losses_of(replies)}
-        if smallest
-        else {"model": rows},
+        values=values,
     )
 
 
 def losses_of(replies: Replies) -> dict[str, dict[Client, float]]:
     """Return ``loss of model j`` -> client -> its training loss with model j, for clients that measured all k models."""
-    count = max((len(losses) for losses in replies.losses), default=0)
-    tables: dict[str, dict[Client, float]] = {f"loss of model {j}": {} for j in range(count)}
+    model_count = max((len(losses) for losses in replies.losses), default=0)
+    losses_by_model: dict[str, dict[Client, float]] = {
+        f"loss of model {model_number}": {} for model_number in range(model_count)
+    }
     for client, losses in zip(replies.clients, replies.losses, strict=True):
-        if len(losses) == count:
-            for j, loss in enumerate(losses):
-                tables[f"loss of model {j}"][client] = loss
-    return tables
+        if len(losses) == model_count:
+            for model_number, loss in enumerate(losses):
+                losses_by_model[f"loss of model {model_number}"][client] = loss
+    return losses_by_model
 
 
 def restart_note(
-    state: ChoosingState, start: Start, best: int, losses: np.ndarray, measured: int
+    state: ChoosingState,
+    kept_start: Start,
+    best_number: int,
+    start_losses: np.ndarray,
+    measured: int,
 ) -> Note:
     """Describe the comparison of the starts.
 
     Args:
         state: the state before the comparison.
-        start: the start that is kept.
-        best: its index.
-        losses: mean loss of each start.
+        kept_start: the start that is kept.
+        best_number: its index.
+        start_losses: mean loss of each start.
         measured: number of clients that measured.
     """
-    loss_list = ", ".join(f"{loss:.3g}" for loss in losses)
+    loss_list = ", ".join(f"{loss:.3g}" for loss in start_losses)
     text = (
-        f"start {best + 1} of {len(losses)} goes on; "
+        f"start {best_number + 1} of {len(start_losses)} goes on; "
         f"mean least training losses by {measured} clients: {loss_list}"
     )
-    parts = groups_of(of_all(state.clients, start.chosen, (0,)))
-    numbers = {f"start{i + 1}": float(loss) for i, loss in enumerate(losses)}
+    parts = groups_of(of_all(state.clients, kept_start.chosen, (0,)))
+    numbers = {f"start{number + 1}": float(loss) for number, loss in enumerate(start_losses)}
     return Note(
         kind="cluster",
         effect="divides",
@@ -463,12 +478,14 @@ class Choosing(ABC):
 
     def init(self, federation: Federation) -> ChoosingState:
         starts = []
-        for start in range(self.restarts):
-            first = start * self.models
+        for start_number in range(self.restarts):
+            first_draw = start_number * self.models
             if self.initial == "distinct":
-                models = torch.stack([federation.draw(first + row) for row in range(self.models)])
+                models = torch.stack(
+                    [federation.draw(first_draw + row_number) for row_number in range(self.models)]
+                )
             else:
-                models = federation.draw(start).repeat(self.models, 1)
+                models = federation.draw(start_number).repeat(self.models, 1)
             centres = Centres() if self.initial == "kmeans++" else None
             starts.append(Start(models=models, centres=centres))
         return ChoosingState(clients=federation.clients, starts=tuple(starts))
@@ -496,10 +513,10 @@ class Choosing(ABC):
             return self._put(state, replace(start, centres=centres, models=models))
         models = self.aggregate(start.models, replies) if replies.clients else start.models
         chosen = {**start.chosen, **dict(zip(replies.clients, replies.chosen, strict=True))}
-        new = replace(start, models=models, round=start.round + 1, chosen=chosen)
-        note = round_note(state, start, new, replies)
-        state = replace(self._put(state, new), notes=(note,))
-        if len(state.starts) > 1 and new.round >= self.restart_rounds:
+        new_start = replace(start, models=models, round=start.round + 1, chosen=chosen)
+        note = round_note(state, start, new_start, replies)
+        state = replace(self._put(state, new_start), notes=(note,))
+        if len(state.starts) > 1 and new_start.round >= self.restart_rounds:
             return replace(state, at=state.at + 1)  # the next start is trained, or all are compared
         return state
 
@@ -528,8 +545,8 @@ class Choosing(ABC):
 
     def assignment(self, state: ChoosingState) -> Assignment:
         choices = of_all(state.clients, state.starts[0].chosen, (0,))
-        models, row = self.served(state.starts[0].models, choices)
-        return Assignment(models=models, row=row, groups=groups_of(choices))
+        models, row_of_client = self.served(state.starts[0].models, choices)
+        return Assignment(models=models, row=row_of_client, groups=groups_of(choices))
 
     def explain(self, state: ChoosingState) -> tuple[Note, ...]:
         return state.notes
@@ -543,16 +560,20 @@ class Choosing(ABC):
 
     def retire(self, state: ChoosingState, clients: tuple[Client, ...]) -> ChoosingState:
         """Delete the clients' choices; what the models learned from them stays."""
-        gone = set(clients)
-        starts = tuple(_without(start, gone) for start in state.starts)
+        removed = set(clients)
+        starts = tuple(_without(start, removed) for start in state.starts)
         return replace(state, clients=without(state.clients, clients), starts=starts, notes=())
 
 
-def _without(start: Start, gone: set[Client]) -> Start:
+def _without(start: Start, removed: set[Client]) -> Start:
     """The start without the choices and losses of clients."""
-    chosen = {client: choice for client, choice in start.chosen.items() if client not in gone}
+    choices = {client: choice for client, choice in start.chosen.items() if client not in removed}
     centres = start.centres
     if centres is not None:
-        losses = {client: of for client, of in centres.losses.items() if client not in gone}
+        losses = {
+            client: client_losses
+            for client, client_losses in centres.losses.items()
+            if client not in removed
+        }
         centres = replace(centres, losses=losses)
-    return replace(start, chosen=chosen, centres=centres)
+    return replace(start, chosen=choices, centres=centres)

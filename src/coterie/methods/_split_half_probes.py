@@ -36,18 +36,21 @@ from coterie.core import (
 from coterie.methods._cluster_tree import Leaf
 from coterie.methods._decisions import KeepWhole, SplitGroup
 
-LONGER = 4.0
+HALF_STEPS_IN_ROUNDS = 4.0
 """Steps on a half, in those of a client of median size in a round. Signal accumulates over the
 steps, batch noise averages out: with 40 examples a client, the groups of digits are found that half
 a round does not show."""
 
-MOST, MANY = 0.8, 30
-"""A probe goes on until this share of a group, or this number of its clients, has answered."""
+ENOUGH_SHARE = 0.8
+"""A probe goes on until this share of a group, or :data:`ENOUGH_CLIENTS`, have answered."""
 
-LONGEST = 12
+ENOUGH_CLIENTS = 30
+"""A probe goes on until so many clients, or :data:`ENOUGH_SHARE` of the group, have answered."""
+
+MAX_PROBE_ROUNDS = 12
 """Maximum length of a probe, in rounds."""
 
-CALM = 0.1
+MIN_P_OF_NO_DIFFERENCE = 0.1
 """A probe with p above this shows no difference."""
 
 
@@ -80,13 +83,15 @@ class LongProbe:
     @classmethod
     def begun(cls, round: int, steps: int, model: torch.Tensor) -> LongProbe:
         """Return a probe to which nobody has answered."""
-        none = model.new_zeros(0, len(model))
-        return cls(round=round, steps=steps, model=model, updates=none, second_halves=none)
+        no_updates = model.new_zeros(0, len(model))
+        return cls(
+            round=round, steps=steps, model=model, updates=no_updates, second_halves=no_updates
+        )
 
     def ends(self, members: Sequence[Client], round: int) -> bool:
         """Return whether the probe of a group ends after a round: most or many have answered, or it has lasted long."""
-        enough_answers = len(self.answered) >= min(MOST * len(members), MANY)
-        return enough_answers or round - self.round >= LONGEST
+        enough_answers = len(self.answered) >= min(ENOUGH_SHARE * len(members), ENOUGH_CLIENTS)
+        return enough_answers or round - self.round >= MAX_PROBE_ROUNDS
 
     def first_answers(self, replies: Replies) -> tuple[Client, ...]:
         """Return the clients that have not answered before; they have trained from the probe's model."""
@@ -94,16 +99,16 @@ class LongProbe:
 
     def take(self, replies: Replies) -> LongProbe:
         """Add the replies of clients that have not answered before."""
-        new = replies.of(self.first_answers(replies))
-        probe = replace(self, answered=(*self.answered, *new.clients))
-        if new.halves is None or new.halves.second is None:
+        new_replies = replies.of(self.first_answers(replies))
+        probe = replace(self, answered=(*self.answered, *new_replies.clients))
+        if new_replies.halves is None or new_replies.halves.second is None:
             return probe
-        halved = new.of(new.halves.clients)
+        halved = new_replies.of(new_replies.halves.clients)
         return replace(
             probe,
             clients=(*self.clients, *halved.clients),
             updates=torch.cat([self.updates, halved.all_updates]),
-            second_halves=torch.cat([self.second_halves, new.halves.second]),
+            second_halves=torch.cat([self.second_halves, new_replies.halves.second]),
         )
 
     def without(self, removed: set[Client]) -> LongProbe:
@@ -128,17 +133,23 @@ class LongProbe:
             examples: client -> its number of training examples.
             averaging: the rule by which the run averages updates.
         """
-        order = sorted(range(len(self.clients)), key=lambda i: self.clients[i])
-        clients = tuple(self.clients[i] for i in order)
-        updates = self.updates[order]
-        second = self.second_halves[order]
-        first = 2 * updates - second  # an update is the mean of both
-        products = gram(torch.cat([first, second]), columns=slice(0, parameters)) if order else None
+        positions_in_order = sorted(
+            range(len(self.clients)), key=lambda position: self.clients[position]
+        )
+        clients = tuple(self.clients[position] for position in positions_in_order)
+        updates = self.updates[positions_in_order]
+        second_halves = self.second_halves[positions_in_order]
+        # An update is the mean of those of both halves.
+        first_halves = 2 * updates - second_halves
+        halves = None
+        if clients:
+            products = gram(torch.cat([first_halves, second_halves]), columns=slice(0, parameters))
+            halves = HalvedUpdates(clients=clients, gram=products)
         return Replies(
             clients=clients,
             examples=np.array([examples.get(client, 1) for client in clients], dtype=np.int64),
             updates=updates,
-            halves=None if products is None else HalvedUpdates(clients=clients, gram=products),
+            halves=halves,
             averaging=averaging,
         )
 
@@ -204,28 +215,28 @@ class Evidence:
 
     def of(self, clients: Sequence[Client]) -> Evidence:
         """Return the evidence of some of the clients."""
-        place = {client: i for i, client in enumerate(self.clients)}
-        first = [place[client] for client in clients]
-        rows = [*first, *(len(self.clients) + i for i in first)]
+        position_of_client = {client: position for position, client in enumerate(self.clients)}
+        positions = [position_of_client[client] for client in clients]
+        rows = [*positions, *(len(self.clients) + position for position in positions)]
         return Evidence(clients=tuple(clients), products=self.products[rows][:, rows])
 
 
 def sample(
-    cohort: Cohort, clients: Sequence[Client], most: int, preferred: Sequence[Client] = ()
+    cohort: Cohort, clients: Sequence[Client], max_clients: int, preferred: Sequence[Client] = ()
 ) -> tuple[Client, ...]:
     """Return the clients of a group that are asked for halves.
 
     Args:
         cohort: the clients that are present.
         clients: the group.
-        most: how many are drawn at random from a larger group. Of a smaller one, all that are
+        max_clients: how many are drawn at random from a larger group. Of a smaller one, all that are
             present are asked.
         preferred: if some of these are present, they are asked instead of a sample.
     """
-    if len(clients) <= most:
+    if len(clients) <= max_clients:
         return cohort.sample(clients, 1.0)
     present = tuple(sorted(set(preferred) & set(cohort.present)))
-    return present or cohort.sample(clients, most / len(clients))
+    return present or cohort.sample(clients, max_clients / len(clients))
 
 
 def enough(asked: Sequence[Client], answered: Sequence[Client]) -> bool:
@@ -278,40 +289,42 @@ class ProbeDecision:
         return None if self.test is None else self.test.p
 
 
-def decide_probe(level: float, replies: Replies, before: Evidence | None) -> ProbeDecision | None:
+def decide_probe(
+    level: float, replies: Replies, evidence_before: Evidence | None
+) -> ProbeDecision | None:
     """Evaluate a group's probe.
 
     Args:
         level: probability of splitting clients that are identically distributed.
         replies: the replies of its members.
-        before: evidence of the probe before, if this one is to confirm it.
+        evidence_before: evidence of the probe before, if this one is to confirm it.
 
     Returns:
         The decision; None if too few members answered.
     """
-    now = evidence_of(replies)
-    if now is None:
+    evidence = evidence_of(replies)
+    if evidence is None:
         return None
-    if before is None:
-        return _decide_first_probe(level, now)
-    if 2 * len(now.clients) < len(before.clients):
-        counts = f"only {len(now.clients)} clients answered the second probe, and {len(before.clients)} the first"
-        return ProbeDecision(ProbeAgain(), before, why=f"{counts}; asked again")
-    return _decide_second_probe(level, before, now)
+    if evidence_before is None:
+        return _decide_first_probe(level, evidence)
+    if 2 * len(evidence.clients) < len(evidence_before.clients):
+        counts = f"only {len(evidence.clients)} clients answered the second probe, and {len(evidence_before.clients)} the first"
+        return ProbeDecision(ProbeAgain(), evidence_before, why=f"{counts}; asked again")
+    return _decide_second_probe(level, evidence_before, evidence)
 
 
-def _decide_first_probe(level: float, now: Evidence) -> ProbeDecision:
+def _decide_first_probe(level: float, evidence: Evidence) -> ProbeDecision:
     """Probe again if this probe, seen twice, would split the group."""
-    test = congruence(now.products.numpy())
-    p = repeated_p(test.p, test.p, test.clients)
-    criterion = differ("p if seen twice", p, level, test.clients)
+    test = congruence(evidence.products.numpy())
+    p_if_repeated = repeated_p(test.p, test.p, test.clients)
+    criterion = differ("p if seen twice", p_if_repeated, level, test.clients)
     again = "in the next round, for confirmation"
     if not criterion.held:
         otherwise = f"it would have been probed again {again}"
-        return ProbeDecision(KeepWhole(), now, test, (criterion,), otherwise=otherwise)
+        return ProbeDecision(KeepWhole(), evidence, test, (criterion,), otherwise=otherwise)
     return ProbeDecision(
         ProbeAgain(),
-        now,
+        evidence,
         test,
         (criterion,),
         f"probed again {again}",
@@ -319,29 +332,33 @@ def _decide_first_probe(level: float, now: Evidence) -> ProbeDecision:
     )
 
 
-def _decide_second_probe(level: float, before: Evidence, now: Evidence) -> ProbeDecision:
+def _decide_second_probe(
+    level: float, first_evidence: Evidence, second_evidence: Evidence
+) -> ProbeDecision:
     """Split the group if both probes together are below the level, and agree on the sides."""
-    test = congruence(now.products.numpy())
-    criterion = differ("p of two probes", together(before, now), level, test.clients)
+    test = congruence(second_evidence.products.numpy())
+    criterion = differ(
+        "p of two probes", together(first_evidence, second_evidence), level, test.clients
+    )
     if not criterion.held:
         otherwise = "it would have split in this round, if both probes had found the same two sides"
-        return ProbeDecision(KeepWhole(), now, test, (criterion,), otherwise=otherwise)
-    parts = confirmed(level, before, now)
+        return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), otherwise=otherwise)
+    parts = confirmed(level, first_evidence, second_evidence)
     if len(parts) < 2:
         why = "but the probes find different sides"
-        return ProbeDecision(KeepWhole(), now, test, (criterion,), why)
-    undecided = len(now.clients) - sum(map(len, parts))
+        return ProbeDecision(KeepWhole(), second_evidence, test, (criterion,), why)
+    undecided = len(second_evidence.clients) - sum(map(len, parts))
     why = ""
     if undecided:
         why = f"{undecided} clients, on which the probes disagree, walk down the tree"
     return ProbeDecision(
         SplitGroup(parts),
-        now,
+        second_evidence,
         test,
         (criterion,),
         why,
         "it would not have split in this round",
-        probes=(before, now),
+        probes=(first_evidence, second_evidence),
     )
 
 
@@ -367,7 +384,7 @@ def confirmed(level: float, first: Evidence, second: Evidence) -> Groups:
     in_both = sorted(set(first.clients) & set(second.clients))
     if not enough(second.clients, in_both):
         positions = congruent_groups(second.products.numpy(), level).groups
-        return as_groups([second.clients[i] for i in group] for group in positions)
+        return as_groups([second.clients[position] for position in group] for group in positions)
     untested = [tuple(in_both)]
     groups: list[tuple[Client, ...]] = []
     while untested:
@@ -394,23 +411,34 @@ def _sides(
         return []
     # 2. One cut, of the mean of both, whose sides differ in both.
     matrices = [evidence.of(group).products.numpy() for evidence in (first, second)]
-    left, right = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
-    first_p, second_p = (contrast(matrix, left, right).p for matrix in matrices)
+    left_side, right_side = signal_cut(signal_gram(matrices[0]) + signal_gram(matrices[1]))
+    first_p, second_p = (contrast(matrix, left_side, right_side).p for matrix in matrices)
     if not repeated_p(first_p, second_p, len(group)) < level:
         return []
     # 3. A client is on a side if it is nearer to it in both probes. If that leaves a side empty, a
     #    client's share in the mean of its side counts too.
     for with_own_share in (False, True):
-        nearer = [_nearer(signal_gram(matrix), left, right, with_own_share) for matrix in matrices]
-        agreed_left = tuple(group[i] for i in left if all(signs[i] == 1 for signs in nearer))
-        agreed_right = tuple(group[i] for i in right if all(signs[i] == -1 for signs in nearer))
+        nearer_sides = [
+            _nearer(signal_gram(matrix), left_side, right_side, with_own_share)
+            for matrix in matrices
+        ]
+        agreed_left = tuple(
+            group[position]
+            for position in left_side
+            if all(signs[position] == 1 for signs in nearer_sides)
+        )
+        agreed_right = tuple(
+            group[position]
+            for position in right_side
+            if all(signs[position] == -1 for signs in nearer_sides)
+        )
         if agreed_left and agreed_right:
             return [agreed_left, agreed_right]
     return []
 
 
 def _nearer(
-    signal: np.ndarray, left: Sequence[int], right: Sequence[int], with_own_share: bool
+    signal: np.ndarray, left_side: Sequence[int], right_side: Sequence[int], with_own_share: bool
 ) -> np.ndarray:
     """1 for clients whose signal is nearer to the mean of the left side than to that of the right, -1 for the others.
 
@@ -418,7 +446,7 @@ def _nearer(
     But where all clients differ from each other, every client is then nearer to the other side.
     With ``with_own_share`` it is included.
     """
-    distances = _from_means(signal, (left, right), with_own_share)
+    distances = _from_means(signal, (left_side, right_side), with_own_share)
     distances = np.nan_to_num(distances)  # a side with only this client: distance zero
     return np.where(distances[0] < distances[1], 1, -1)
 
@@ -439,13 +467,13 @@ def _from_means(
             is_left_out[members] = True
         # ‖x - Σ y / m‖² = x·x - 2 Σ x·y / m + Σ Σ y·y' / m², without x among the y.
         row_sums = signal[:, members].sum(axis=1)
-        total = float(signal[np.ix_(members, members)].sum())
-        counts = len(members) - is_left_out
+        total_sum = float(signal[np.ix_(members, members)].sum())
+        member_counts = len(members) - is_left_out
         row_sums_left = np.where(is_left_out, row_sums - squares, row_sums)
-        totals_left = np.where(is_left_out, total - 2 * row_sums + squares, total)
-        m = np.where(counts > 0, counts, 1)
-        distance = squares - 2 * row_sums_left / m + totals_left / m**2
-        distances.append(np.where(counts > 0, distance, np.nan))
+        totals_left = np.where(is_left_out, total_sum - 2 * row_sums + squares, total_sum)
+        divisor = np.where(member_counts > 0, member_counts, 1)
+        distance = squares - 2 * row_sums_left / divisor + totals_left / divisor**2
+        distances.append(np.where(member_counts > 0, distance, np.nan))
     return np.array(distances)
 
 
@@ -453,16 +481,16 @@ def _from_means(
 # Its description.
 
 
-def differ(name: str, p: float, level: float, count: int) -> Criterion:
+def differ(name: str, p_value: float, level: float, client_count: int) -> Criterion:
     """The criterion of a split: a p-value, of all clients being identically distributed, below the level."""
     return Criterion(
         name,
-        p,
+        p_value,
         "<",
         level,
         "level",
-        met=f"{count} clients differ beyond chance",
-        unmet=f"{count} clients differ no more than by chance",
+        met=f"{client_count} clients differ beyond chance",
+        unmet=f"{client_count} clients differ no more than by chance",
         key=P_VALUE,
     )
 
@@ -546,13 +574,16 @@ def distances(
         ``distance to part j`` -> client -> its squared distance from part j; no value where the
         client is alone in the part.
     """
-    place = {client: i for i, client in enumerate(clients)}
-    positions = [[place[client] for client in part if client in place] for part in parts]
-    rows = _from_means(signal_gram(products), positions, with_own_share=False)
+    position_of_client = {client: position for position, client in enumerate(clients)}
+    positions = [
+        [position_of_client[client] for client in part if client in position_of_client]
+        for part in parts
+    ]
+    distances_of_parts = _from_means(signal_gram(products), positions, with_own_share=False)
     values = {}
-    for j, row in enumerate(rows):
-        by_client = zip(clients, map(float, row), strict=True)
-        values[f"distance to part {j}"] = {
+    for part_number, part_distances in enumerate(distances_of_parts):
+        by_client = zip(clients, map(float, part_distances), strict=True)
+        values[f"distance to part {part_number}"] = {
             client: distance for client, distance in by_client if not np.isnan(distance)
         }
     return values

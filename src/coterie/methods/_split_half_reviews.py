@@ -13,16 +13,17 @@ from coterie.core import Client, Criterion, Note, Replies, tested
 from coterie.methods._cluster_tree import Leaf
 from coterie.methods._split_half_probes import Evidence, evidence_of, with_cosines
 
-PROBED = 1_000
+MAX_PROBED_CLIENTS = 1_000
 """Most clients that the probes of a round ask, that a review asks, and that walk down the tree in a
-round: the Gram matrix of their halves has ``(2n)²`` entries. A probe may ask ``MANY`` in any case.
+round: the Gram matrix of their halves has ``(2n)²`` entries. A probe may ask ``ENOUGH_CLIENTS`` in
+any case.
 """
 
-ALIKE = 0.01
+MIN_P_OF_ONE_GROUP = 0.01
 """Two groups may be one, and a client may belong to a group, unless the p-value of that is below
 this."""
 
-ITERATIONS = 100
+WEISZFELD_ITERATIONS = 100
 """Number of iterations for a geometric median."""
 
 
@@ -38,7 +39,7 @@ def middle(leaves: Iterable[Leaf]) -> torch.Tensor:
     models = torch.stack([leaf.model for leaf in groups]).double()
     counts = torch.tensor([float(len(leaf.clients)) for leaf in groups], dtype=torch.float64)
     median = counts @ models / counts.sum()
-    for _ in range(ITERATIONS):
+    for _ in range(WEISZFELD_ITERATIONS):
         # Weiszfeld: the mean with weights 1 / distance.
         model_weights = counts / (models - median).norm(dim=1).clamp(min=1e-150)
         median = model_weights @ models / model_weights.sum()
@@ -66,11 +67,13 @@ def reviewed(
     # 1. Clients move to a group that they fit better.
     groups, notes = _moved(level, leaves, evidence)
     # 2. The nearest groups that do not differ merge, two at a time.
-    asked = reviewers(leaves)
+    asked_counts = reviewers(leaves)
     merged: dict[int, int] = {}
-    while pair := _closest(groups, evidence, asked):
+    while pair := _closest(groups, evidence, asked_counts):
         stays, ends, difference = pair
-        merged = {node: stays.node if into == ends.node else into for node, into in merged.items()}
+        for node, merged_into in merged.items():
+            if merged_into == ends.node:
+                merged[node] = stays.node
         merged[ends.node] = stays.node
         groups = [leaf for leaf in groups if leaf.node not in (stays.node, ends.node)]
         groups.append(_joined(stays, ends, examples))
@@ -112,14 +115,14 @@ def unchanged(leaves: Sequence[Leaf], replies: Replies, has_quorum: bool) -> Not
 
 def reviewers(leaves: Sequence[Leaf]) -> dict[int, int]:
     """Return the leaf's node -> the number of its clients that a review asks."""
-    most = max(PROBED // max(1, sum(bool(leaf.clients) for leaf in leaves)), 2)
-    return {leaf.node: min(len(leaf.clients), most) for leaf in leaves}
+    max_asked = max(MAX_PROBED_CLIENTS // max(1, sum(bool(leaf.clients) for leaf in leaves)), 2)
+    return {leaf.node: min(len(leaf.clients), max_asked) for leaf in leaves}
 
 
 def _positions(leaf: Leaf, evidence: Evidence) -> list[int]:
     """Where the members of a group are among the clients of the evidence."""
     members = set(leaf.clients)
-    return [i for i, client in enumerate(evidence.clients) if client in members]
+    return [position for position, client in enumerate(evidence.clients) if client in members]
 
 
 def _moved(
@@ -135,17 +138,19 @@ def _moved(
         members = positions[leaf.node]
         if len(members) < 2:
             continue
-        for i, from_own_group in zip(members, member_contrasts(products, members), strict=False):
+        for position, from_own_group in zip(
+            members, member_contrasts(products, members), strict=False
+        ):
             if not from_own_group.p < client_level:
                 continue
             from_others = {
-                node: contrast(products, [i], others)
-                for node, others in positions.items()
-                if node != leaf.node and others
+                node: contrast(products, [position], other_members)
+                for node, other_members in positions.items()
+                if node != leaf.node and other_members
             }
             nearest = min(from_others, key=lambda node: from_others[node].distance, default=None)
-            if nearest is not None and from_others[nearest].p > ALIKE:
-                client = evidence.clients[i]
+            if nearest is not None and from_others[nearest].p > MIN_P_OF_ONE_GROUP:
+                client = evidence.clients[position]
                 new_nodes[client] = nearest
                 note = _move_note(
                     client, leaf.node, nearest, from_own_group, from_others[nearest], client_level
@@ -153,8 +158,8 @@ def _moved(
                 notes.append(note)
     node_of_client = {client: leaf.node for leaf in leaves for client in leaf.clients}
     node_of_client |= new_nodes
-    moved = [replace(leaf, clients=clients_at(node_of_client, leaf.node)) for leaf in leaves]
-    return moved, notes
+    moved_leaves = [replace(leaf, clients=clients_at(node_of_client, leaf.node)) for leaf in leaves]
+    return moved_leaves, notes
 
 
 def _move_note(
@@ -179,7 +184,7 @@ def _move_note(
             "p of belonging to the other",
             from_new_group.p,
             ">",
-            ALIKE,
+            MIN_P_OF_ONE_GROUP,
             met="it does not differ from the other",
             key="other_group",
         ),
@@ -203,15 +208,19 @@ def _move_note(
 
 def clients_at(node_of_client: Mapping[Client, int], node: int) -> tuple[Client, ...]:
     """Return the clients that are at a node, in order."""
-    return tuple(sorted(client for client, at in node_of_client.items() if at == node))
+    return tuple(
+        sorted(client for client, client_node in node_of_client.items() if client_node == node)
+    )
 
 
 def _closest(
-    leaves: Iterable[Leaf], evidence: Evidence, asked: Mapping[int, int]
+    leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int]
 ) -> tuple[Leaf, Leaf, Contrast] | None:
     """The nearest two groups of those whose signals do not differ; None if there are none."""
-    same = [pair for pair in _pairs(leaves, evidence, asked) if pair[2].p > ALIKE]
-    return min(same, key=lambda pair: pair[2].distance, default=None)
+    similar_pairs = [
+        pair for pair in _pairs(leaves, evidence, asked_counts) if pair[2].p > MIN_P_OF_ONE_GROUP
+    ]
+    return min(similar_pairs, key=lambda pair: pair[2].distance, default=None)
 
 
 def _merge_note(stays: Leaf, ends: Leaf, difference: Contrast) -> Note:
@@ -227,13 +236,13 @@ def _merge_note(stays: Leaf, ends: Leaf, difference: Contrast) -> Note:
     )
 
 
-def same_group(p: float) -> Criterion:
-    """The criterion of a merge: a p-value, of two groups being one, above :data:`ALIKE`."""
+def same_group(p_value: float) -> Criterion:
+    """The criterion of a merge: a p-value, of two groups being one, above :data:`MIN_P_OF_ONE_GROUP`."""
     return Criterion(
         "p of one group",
-        p,
+        p_value,
         ">",
-        ALIKE,
+        MIN_P_OF_ONE_GROUP,
         met="two groups do not differ",
         unmet="all groups differ",
         key="one_group",
@@ -241,23 +250,23 @@ def same_group(p: float) -> Criterion:
 
 
 def _pairs(
-    leaves: Iterable[Leaf], evidence: Evidence, asked: Mapping[int, int]
+    leaves: Iterable[Leaf], evidence: Evidence, asked_counts: Mapping[int, int]
 ) -> list[tuple[Leaf, Leaf, Contrast]]:
-    """All pairs of groups of which half of the clients ``asked`` answered, and the contrast between them."""
+    """All pairs of groups of which half of the clients that were asked answered, and the contrast between them."""
     products = evidence.products.numpy()
     groups = []
     for leaf in leaves:
         positions = _positions(leaf, evidence)
-        if positions and 2 * len(positions) >= asked[leaf.node]:
+        if positions and 2 * len(positions) >= asked_counts[leaf.node]:
             groups.append((leaf, positions))
     pairs = []
-    for i, (leaf, positions) in enumerate(groups):
-        for other_leaf, other_positions in groups[i + 1 :]:
+    for number, (leaf, positions) in enumerate(groups):
+        for other_leaf, other_positions in groups[number + 1 :]:
             pairs.append((leaf, other_leaf, contrast(products, positions, other_positions)))
     return pairs
 
 
-DIVERGED = 3.0
+DIVERGED_NORM_RATIO = 3.0
 """A model whose norm is this many times another one's (or 1, if that is less) has diverged. Models
 that learn differ by far less. That of a hostile client that is alone in its group climbs its loss
 for many rounds; a mean with it would ruin the group that it joins."""
@@ -265,12 +274,15 @@ for many rounds; a mean with it would ruin the group that it joins."""
 
 def _joined(stays: Leaf, ends: Leaf, examples: Mapping[Client, int]) -> Leaf:
     """Merge two groups into the first, with the mean of their models, weighted by examples, without one that diverged."""
-    n, m = (sum(examples.get(client, 1) for client in leaf.clients) for leaf in (stays, ends))
-    length, other_length = (float(leaf.model.norm()) for leaf in (stays, ends))
-    if length > DIVERGED * max(other_length, 1.0):
+    stays_examples = sum(examples.get(client, 1) for client in stays.clients)
+    ends_examples = sum(examples.get(client, 1) for client in ends.clients)
+    stays_norm = float(stays.model.norm())
+    ends_norm = float(ends.model.norm())
+    if stays_norm > DIVERGED_NORM_RATIO * max(ends_norm, 1.0):
         model = ends.model
-    elif other_length > DIVERGED * max(length, 1.0):
+    elif ends_norm > DIVERGED_NORM_RATIO * max(stays_norm, 1.0):
         model = stays.model
     else:
-        model = (n * stays.model + m * ends.model) / (n + m)
+        weighted_sum = stays_examples * stays.model + ends_examples * ends.model
+        model = weighted_sum / (stays_examples + ends_examples)
     return replace(stays, clients=tuple(sorted((*stays.clients, *ends.clients))), model=model)

@@ -57,7 +57,8 @@ def split_probe(steps: int, evidence: Evidence, parts: Groups) -> SplitProbe:
         noise_of(halves(evidence.of(part).products.numpy())) for part in parts if len(part) > 1
     ]
     estimates = [noise for noise in within_parts if np.isfinite(noise.df)]
-    if not estimates:  # no part of two clients or more
+    # Without a part of two clients or more, all clients must do.
+    if not estimates:
         estimates = [noise_of(all_halves)]
     noise_levels = map(float, np.diagonal(all_halves.noise))
     return SplitProbe(
@@ -106,34 +107,42 @@ def walk(
     """
     result = WalkResult(tree, {}, dict(probed), {}, [])
     branches: dict[int, list[Branch]] = {}
-    noise: dict[Client, float] = {}  # of each walker that sent halves
+    # The noise is known of each walker that sent halves.
+    noise_of_client: dict[Client, float] = {}
     if replies.halves is not None:
         noise_levels = map(float, np.diagonal(halves(replies.halves.gram).noise))
-        noise = dict(zip(replies.halves.clients, noise_levels, strict=True))
-    for i, client in enumerate(replies.clients):
-        update = replies.all_updates[i]
+        noise_of_client = dict(zip(replies.halves.clients, noise_levels, strict=True))
+    for row, client in enumerate(replies.clients):
+        update = replies.all_updates[row]
         node = walkers[client]
         if node not in branches:
             branches[node] = branches_of(result.tree, node, result.probed[node])
         distances = distances_to(
             branches[node],
             tree.short(update[None])[0],
-            noise.get(client),
+            noise_of_client.get(client),
             result.probed[node],
         )
-        child = min(distances, key=lambda id: (distances[id].value, id))
+        child = min(distances, key=lambda branch_node: (distances[branch_node].value, branch_node))
         fits_no_branch = all(distance.p < level for distance in distances.values())
-        if client in noise and fits_no_branch:
+        if client in noise_of_client and fits_no_branch:
             # It becomes a new leaf, to which the next walkers of this node are compared too.
-            grown, child = result.tree.grow(node, client, update)
+            grown_tree, child = result.tree.grow(node, client, update)
             probe = result.probed[node]
-            result.probed[node] = replace(probe, levels={**probe.levels, client: noise[client]})
+            result.probed[node] = replace(
+                probe, levels={**probe.levels, client: noise_of_client[client]}
+            )
             result.models[child] = tree.model(node) + update
-            result = replace(result, tree=grown)
-            branches[node] = branches_of(grown, node, result.probed[node])
+            result = replace(result, tree=grown_tree)
+            branches[node] = branches_of(grown_tree, node, result.probed[node])
         result.new_nodes[client] = child
         note = _walk_note(
-            result.tree, client, node, child, distances, level if client in noise else None
+            result.tree,
+            client,
+            node,
+            child,
+            distances,
+            level if client in noise_of_client else None,
         )
         result.notes.append(note)
     return result
@@ -166,14 +175,14 @@ def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[Branch]:
     """
     branches = []
     for child in tree.children(node):
-        rows = [i for i, client in enumerate(child.heard) if client in probe.levels]
+        rows = [row for row, client in enumerate(child.heard) if client in probe.levels]
         if child.updates is None or not rows:
             continue
         updates = child.updates[rows].double()
         branch = Branch(
             id=child.id,
             mean=updates.mean(dim=0),
-            levels=np.array([probe.levels[child.heard[i]] for i in rows]),
+            levels=np.array([probe.levels[child.heard[row]] for row in rows]),
             largest=float((updates**2).sum(dim=1).max()),
         )
         branches.append(branch)
@@ -202,16 +211,16 @@ def distances_to(
     distances = {}
     for branch in branches:
         difference = update - branch.mean
-        m = len(branch.levels)
+        client_count = len(branch.levels)
         # Noise of the difference: that of the walker, and of the mean of m clients.
-        expected = own_noise + branch.levels.sum() / m**2
-        squares = own_noise**2 + (branch.levels**2).sum() / m**4
+        expected_square = own_noise + branch.levels.sum() / client_count**2
+        squared_noise = own_noise**2 + (branch.levels**2).sum() / client_count**4
         distances[branch.id] = excess_of_sums(
             (
                 float(difference @ difference),
-                float(expected),
-                float(squares),
-                float(expected**2 - squares),
+                float(expected_square),
+                float(squared_noise),
+                float(expected_square**2 - squared_noise),
             ),
             np.array([own_noise, *branch.levels]),
             max(float(update @ update), branch.largest),
@@ -230,19 +239,19 @@ def _walk_note(
 ) -> Note:
     """Describe a walker's step; with p-values and the level only if the walker's noise is known."""
     compared = []
-    for id, distance in sorted(distances.items()):
+    for branch_node, distance in sorted(distances.items()):
         p_value = f" (p {distance.p:.2g})" if level else ""
-        compared.append(f"{distance.value:.3g} to node {id}{p_value}")
+        compared.append(f"{distance.value:.3g} to node {branch_node}{p_value}")
     is_at_leaf = tree.is_leaf(child)
     is_new_leaf = child not in distances
     text = f"client {client} at node {node}: squared distance {', '.join(compared)}; "
     text += f"{'joins' if is_at_leaf else 'continues from'} node {child}"
     if is_new_leaf:
         text += ", a new group: it differs from all"
-    numbers = {f"node_{id}": distance.value for id, distance in distances.items()}
+    numbers = {f"node_{branch_node}": distance.value for branch_node, distance in distances.items()}
     criteria: tuple[Criterion, ...] = ()
     if level is not None:
-        p_values = {f"p_{id}": distance.p for id, distance in distances.items()}
+        p_values = {f"p_{branch_node}": distance.p for branch_node, distance in distances.items()}
         numbers |= p_values
         criteria = (
             Criterion(
@@ -256,14 +265,14 @@ def _walk_note(
                 key="nearest_branch",
             ),
         )
-    other = "joined the nearest branch" if is_new_leaf else "started a new group"
+    alternative = "joined the nearest branch" if is_new_leaf else "started a new group"
     return Note(
         kind="join" if is_at_leaf else "walk",
         effect="joins" if is_at_leaf else "waits",
         clients=(client,),
         text=text,
         criteria=criteria,
-        otherwise=f"it would have {other}",
+        otherwise=f"it would have {alternative}",
         numbers=numbers,
         labels={"at": node, "node": child},
     )

@@ -8,7 +8,7 @@ the members are congruent, that is, have the same signal (:func:`coterie.cluster
 The only threshold is ``level``, the probability of splitting identically distributed clients.
 
 - If few clients answer in a round, the probe lasts several rounds (:class:`LongProbe`): each client
-  trains from the same model when it first answers, until :data:`MOST` of the group, or :data:`MANY`
+  trains from the same model when it first answers, until :data:`ENOUGH_SHARE` of the group, or :data:`ENOUGH_CLIENTS`
   clients, have answered. In the group's mean, such a client counts with the model that it came to,
   and clients that have answered train as usual.
 - A group that a probe finds incongruent probes again in the next round. It splits if the two probes
@@ -22,15 +22,15 @@ The only threshold is ``level``, the probability of splitting identically distri
   exchange, all clients train on halves from one model, the median of the groups' models. Two groups
   that do not differ by the evidence merge, and a client that belongs to another group moves. After
   a review that changes nothing, the time to the next review doubles. A model that has diverged does
-  not count in a merger (:data:`DIVERGED`).
+  not count in a merger (:data:`DIVERGED_NORM_RATIO`).
 - With ``alert``, data may change. Each round begins with an exchange in which clients report their
   training loss. If one rises, the client may no longer fit its group. It then measures the models
-  of all groups, those of up to :data:`KEPT` groups that all clients have left, and if its loss
+  of all groups, those of up to :data:`MAX_KEPT_GROUPS` groups that all clients have left, and if its loss
   doubled the first draw, which is better than a model of opposite labels. If one of them undoes
   more than half of the rise, the client takes it, before the round's training. Otherwise its group
   probes in this round. A review follows.
 
-- The probes of a round ask :data:`PROBED` clients at most, a random sample of each group. If a
+- The probes of a round ask :data:`MAX_PROBED_CLIENTS` clients at most, a random sample of each group. If a
   group splits, its other clients walk down the tree, as many of them in a round. A review asks as
   many clients in all.
 
@@ -68,10 +68,10 @@ from coterie.methods._cluster_tree import Leaf, Tree, join, ordered, root
 from coterie.methods._decisions import SplitGroup
 from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.methods._split_half_probes import (
-    CALM,
-    LONGER,
-    MANY,
-    MOST,
+    ENOUGH_CLIENTS,
+    ENOUGH_SHARE,
+    HALF_STEPS_IN_ROUNDS,
+    MIN_P_OF_NO_DIFFERENCE,
     FinishedProbe,
     LongProbe,
     ProbeAgain,
@@ -83,7 +83,7 @@ from coterie.methods._split_half_probes import (
     sample,
 )
 from coterie.methods._split_half_reviews import (
-    PROBED,
+    MAX_PROBED_CLIENTS,
     clients_at,
     middle,
     reviewed,
@@ -93,12 +93,12 @@ from coterie.methods._split_half_reviews import (
 from coterie.methods._split_half_walks import SplitProbe, split_probe, walk
 from coterie.settings import check, setting
 
-RISE = 10.0
+RISE_IN_USUAL_CHANGES = 10.0
 """A loss rises if it grows by more than this multiple of the usual change: the median over clients
 in the round before, or half of the usual change then, if that is more. A wrong rise costs a probe
 and a review, and splits no group."""
 
-KEPT = 8
+MAX_KEPT_GROUPS = 8
 """Most groups without clients whose models are kept, with ``alert``: a concept may come back. The
 one left first goes first."""
 
@@ -215,12 +215,12 @@ class SplitHalf(Probing):
 
     def step(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         # The steps on a half as they were planned, before this exchange's sizes were known.
-        steps = self._training_of_halves(state).steps or 1
-        sizes = dict(zip(replies.clients, map(int, replies.examples), strict=True))
-        state = replace(state, examples={**state.examples, **sizes}, notes=())
+        half_steps = self._training_of_halves(state).steps or 1
+        example_counts = dict(zip(replies.clients, map(int, replies.examples), strict=True))
+        state = replace(state, examples={**state.examples, **example_counts}, notes=())
         match state.stage:
             case "train":
-                return self._after_training(state, replies, steps)
+                return self._after_training(state, replies, half_steps)
             case "review":
                 return self._after_review(state, replies)
             case "measure-losses":
@@ -269,17 +269,18 @@ class SplitHalf(Probing):
         models = [leaf.model for leaf in state.leaves]
         tasks: dict[Client, Task] = {}
         number_of_probes = sum(self.probes(state, leaf) for leaf in state.leaves)
-        max_probed = max(PROBED // max(1, number_of_probes), MANY)
-        for row, leaf in enumerate(state.leaves):
+        max_probed = max(MAX_PROBED_CLIENTS // max(1, number_of_probes), ENOUGH_CLIENTS)
+        for row_number, leaf in enumerate(state.leaves):
             if not leaf.clients:
                 continue
             probe = state.schedules[leaf.node].long_probe
             if probe is None:
-                tasks |= self._group_tasks(state, row, cohort, max_probed)
-            else:  # its model gets a further row
-                tasks |= self._long_probe_tasks(state, row, len(models), probe, cohort)
+                tasks |= self._group_tasks(state, row_number, cohort, max_probed)
+            else:
+                # The model from which the probe's clients train gets a further row.
+                tasks |= self._long_probe_tasks(state, row_number, len(models), probe, cohort)
                 models.append(probe.model)
-        walkers = sample(cohort, sorted(state.walkers), PROBED)
+        walkers = sample(cohort, sorted(state.walkers), MAX_PROBED_CLIENTS)
         walker_models, walker_tasks = _cluster_tree.tasks(
             state.tree, state.walkers, walkers, len(models), halves=True
         )
@@ -299,29 +300,36 @@ class SplitHalf(Probing):
         )
 
     def _group_tasks(
-        self, state: SplitHalfState, row: int, cohort: Cohort, max_probed: int
+        self, state: SplitHalfState, row_number: int, cohort: Cohort, max_probed: int
     ) -> dict[Client, Task]:
         """The tasks of a leaf's clients; a probe asks ``max_probed`` of them, and the others train."""
-        leaf = state.leaves[row]
+        leaf = state.leaves[row_number]
         probes = self.probes(state, leaf)
         tasks: dict[Client, Task] = {}
         if not probes or len(leaf.clients) > max_probed:
             sampled = cohort.sample(leaf.clients, self.fraction)
-            tasks |= dict.fromkeys(sampled, Task(offered=(row,)))
+            tasks |= dict.fromkeys(sampled, Task(offered=(row_number,)))
         if probes:  # asks all members, or many: too few would not separate groups
             evidence = state.schedules[leaf.node].evidence
             same_clients = evidence.clients if evidence else ()
-            task = Task(offered=(row,), halves=True, training=self._training_of_halves(state))
+            task = Task(
+                offered=(row_number,), halves=True, training=self._training_of_halves(state)
+            )
             probed_clients = sample(cohort, leaf.clients, max_probed, same_clients)
             tasks |= dict.fromkeys(probed_clients, task)
         return tasks
 
     def _long_probe_tasks(
-        self, state: SplitHalfState, row: int, probe_row: int, probe: LongProbe, cohort: Cohort
+        self,
+        state: SplitHalfState,
+        row_number: int,
+        probe_row: int,
+        probe: LongProbe,
+        cohort: Cohort,
     ) -> dict[Client, Task]:
         """The tasks of a leaf's clients in a probe that has begun before; who has answered it trains as usual."""
-        clients = state.leaves[row].clients
-        tasks = dict.fromkeys(cohort.sample(clients, self.fraction), Task(offered=(row,)))
+        clients = state.leaves[row_number].clients
+        tasks = dict.fromkeys(cohort.sample(clients, self.fraction), Task(offered=(row_number,)))
         not_answered = (set(cohort.present) & set(clients)) - set(probe.answered)
         task = Task(
             offered=(probe_row,),
@@ -341,97 +349,111 @@ class SplitHalf(Probing):
         if not self.probes(state, leaf):
             return False
         has_begun = state.schedules[leaf.node].long_probe is not None
-        n = len(leaf.clients)
-        return has_begun or state.answered * n < min(MOST * n, MANY)
+        client_count = len(leaf.clients)
+        enough_answers = min(ENOUGH_SHARE * client_count, ENOUGH_CLIENTS)
+        return has_begun or state.answered * client_count < enough_answers
 
     def _training_of_halves(self, state: SplitHalfState) -> Training:
         """The training settings of every half."""
         if self.steps is not None:
             return replace(state.training, steps=self.steps)
-        by_sizes = of_equal_steps(state.training, state.examples.values(), LONGER)
+        by_sizes = of_equal_steps(state.training, state.examples.values(), HALF_STEPS_IN_ROUNDS)
         # With noise added for privacy, clients do not report their number of examples.
         return by_sizes or replace(state.training, steps=max(1, state.training.epochs))
 
     def _after_training(
-        self, state: SplitHalfState, replies: Replies, steps: int
+        self, state: SplitHalfState, replies: Replies, half_steps: int
     ) -> SplitHalfState:
-        new = replace(state, leaves=(), round=state.round + 1)
-        for row, leaf in enumerate(state.leaves):
-            members = replies.of(leaf.clients)
-            if not members.clients:
-                new = _with_leaves(new, leaf)
+        new_state = replace(state, leaves=(), round=state.round + 1)
+        for row_number, leaf in enumerate(state.leaves):
+            member_replies = replies.of(leaf.clients)
+            if not member_replies.clients:
+                new_state = _with_leaves(new_state, leaf)
             elif replies.updates is None:  # nobody probes or walks
-                model = leaf.model + replies.mean_updates[row]
-                new = _with_leaves(new, replace(leaf, model=model))
+                model = leaf.model + replies.mean_updates[row_number]
+                new_state = _with_leaves(new_state, replace(leaf, model=model))
             elif self._lasts(state, leaf):
-                new = self._gather(new, leaf, members, steps)
+                new_state = self._gather(new_state, leaf, member_replies, half_steps)
             elif self.probes(state, leaf):
-                probe = FinishedProbe(members, leaf.model, steps, state.round, in_one_exchange=True)
-                new = self._after_probe(new, leaf, self._trained(leaf, members), probe)
+                probe = FinishedProbe(
+                    member_replies, leaf.model, half_steps, state.round, in_one_exchange=True
+                )
+                new_state = self._after_probe(
+                    new_state, leaf, self._trained(leaf, member_replies), probe
+                )
             else:
-                new = _with_leaves(new, self._trained(leaf, members))
+                new_state = _with_leaves(new_state, self._trained(leaf, member_replies))
         in_groups = sum(len(leaf.clients) for leaf in state.leaves)
-        asked = self.fraction * (in_groups + len(state.walkers))
-        answered = min(1.0, len(replies.clients) / max(1.0, asked))
-        new = replace(new, answered=answered, leaves=ordered(new.leaves))
-        new = self._walk(new, state.walkers, replies)
-        return self._end_round(new, state)
+        expected_replies = self.fraction * (in_groups + len(state.walkers))
+        answered_share = min(1.0, len(replies.clients) / max(1.0, expected_replies))
+        new_state = replace(new_state, answered=answered_share, leaves=ordered(new_state.leaves))
+        new_state = self._walk(new_state, state.walkers, replies)
+        return self._end_round(new_state, state)
 
     def _gather(
-        self, new: SplitHalfState, leaf: Leaf, members: Replies, steps: int
+        self, new_state: SplitHalfState, leaf: Leaf, member_replies: Replies, half_steps: int
     ) -> SplitHalfState:
-        """The state after a round of a leaf's probe that lasts several; ``steps`` per half, if it begins."""
-        schedule = new.schedules[leaf.node]
-        before = schedule.long_probe or LongProbe.begun(new.round - 1, steps, leaf.model)
-        probe = before.take(members)
+        """The state after a round of a leaf's probe that lasts several; ``half_steps`` per half, if it begins."""
+        schedule = new_state.schedules[leaf.node]
+        probe_before = schedule.long_probe or LongProbe.begun(
+            new_state.round - 1, half_steps, leaf.model
+        )
+        probe = probe_before.take(member_replies)
         # Clients that have just answered trained from the probe's model, the others from the
         # group's. The mean is that of the models that they came to.
-        started_elsewhere = set(before.first_answers(members))
-        is_moved = torch.tensor([[client in started_elsewhere] for client in members.clients])
-        members = replace(
-            members, updates=members.all_updates + is_moved * (before.model - leaf.model)
+        started_elsewhere = set(probe_before.first_answers(member_replies))
+        is_moved = torch.tensor(
+            [[client in started_elsewhere] for client in member_replies.clients]
         )
-        trained_leaf = self._trained(leaf, members)
-        if not probe.ends(leaf.clients, new.round):
-            schedule = replace(schedule, long_probe=probe, due=new.round + 1)
-            return _with_schedules(_with_leaves(new, trained_leaf), {leaf.node: schedule})
-        new = _with_schedules(new, {leaf.node: replace(schedule, long_probe=None)})
+        member_replies = replace(
+            member_replies,
+            updates=member_replies.all_updates + is_moved * (probe_before.model - leaf.model),
+        )
+        trained_leaf = self._trained(leaf, member_replies)
+        if not probe.ends(leaf.clients, new_state.round):
+            schedule = replace(schedule, long_probe=probe, due=new_state.round + 1)
+            return _with_schedules(_with_leaves(new_state, trained_leaf), {leaf.node: schedule})
+        new_state = _with_schedules(new_state, {leaf.node: replace(schedule, long_probe=None)})
         of_members = probe.without(set(probe.answered) - set(leaf.clients))
         finished = FinishedProbe(
-            of_members.replies(new.tree.parameters, new.examples, members.averaging),
-            before.model,
-            before.steps,
-            before.round,
+            of_members.replies(
+                new_state.tree.parameters, new_state.examples, member_replies.averaging
+            ),
+            probe_before.model,
+            probe_before.steps,
+            probe_before.round,
             in_one_exchange=False,
         )
-        return self._after_probe(new, leaf, trained_leaf, finished)
+        return self._after_probe(new_state, leaf, trained_leaf, finished)
 
     def _after_probe(
-        self, new: SplitHalfState, leaf: Leaf, trained_leaf: Leaf, probe: FinishedProbe
+        self, new_state: SplitHalfState, leaf: Leaf, trained_leaf: Leaf, probe: FinishedProbe
     ) -> SplitHalfState:
         """The state after a leaf's probe, with the leaf or its parts.
 
         Args:
-            new: the state to change.
+            new_state: the state to change.
             leaf: the leaf before this round.
             trained_leaf: the leaf after it, if it stays whole.
             probe: the probe.
         """
-        schedule = new.schedules[leaf.node]
+        schedule = new_state.schedules[leaf.node]
         decision = decide_probe(self.level, probe.replies, schedule.evidence)
         match decision:
             case ProbeDecision(action=SplitGroup(parts)):
-                return self._split(new, leaf, trained_leaf, probe, decision, parts)
+                return self._split(new_state, leaf, trained_leaf, probe, decision, parts)
             case _:
-                schedule = self._next_probe(schedule, decision, new.round)
-                new = _with_schedules(_with_leaves(new, trained_leaf), {leaf.node: schedule})
+                schedule = self._next_probe(schedule, decision, new_state.round)
+                new_state = _with_schedules(
+                    _with_leaves(new_state, trained_leaf), {leaf.node: schedule}
+                )
                 if decision is None:
-                    return new
-                return replace(new, notes=(*new.notes, describe_probe(leaf, decision)))
+                    return new_state
+                return replace(new_state, notes=(*new_state.notes, describe_probe(leaf, decision)))
 
     def _split(
         self,
-        new: SplitHalfState,
+        new_state: SplitHalfState,
         leaf: Leaf,
         trained_leaf: Leaf,
         probe: FinishedProbe,
@@ -443,9 +465,11 @@ class SplitHalf(Probing):
             # Parts differ from the group's present model as their means differ from that of all
             # replies to the probe.
             drift = trained_leaf.model - probe.model - self._mean(probe.replies)
-            child_updates = {part: mean + drift for part, mean in child_updates.items()}
+            child_updates = {
+                part: mean_update + drift for part, mean_update in child_updates.items()
+            }
         tree, children = _cluster_tree.split(
-            new.tree,
+            new_state.tree,
             replace(leaf, model=probe.model),
             child_updates,
             probe.replies,
@@ -453,17 +477,20 @@ class SplitHalf(Probing):
         )
         note = _cluster_tree.placed(describe_probe(leaf, decision), leaf, children)
         undecided = set(leaf.clients) - {client for part in parts for client in part}
-        due = self._turn(new.round)
-        new = _with_schedules(
-            _with_leaves(new, *children),
-            {child.node: ProbeSchedule(due=due) for child in children},
+        due_round = self._turn(new_state.round)
+        new_state = _with_schedules(
+            _with_leaves(new_state, *children),
+            {child.node: ProbeSchedule(due=due_round) for child in children},
         )
         return replace(
-            new,
+            new_state,
             tree=tree,
-            notes=(*new.notes, note),
-            walkers={**new.walkers, **dict.fromkeys(undecided, leaf.node)},
-            probed={**new.probed, leaf.node: split_probe(probe.steps, decision.evidence, parts)},
+            notes=(*new_state.notes, note),
+            walkers={**new_state.walkers, **dict.fromkeys(undecided, leaf.node)},
+            probed={
+                **new_state.probed,
+                leaf.node: split_probe(probe.steps, decision.evidence, parts),
+            },
         )
 
     def _next_probe(
@@ -479,15 +506,15 @@ class SplitHalf(Probing):
             return replace(schedule, due=round + 1 if is_to_confirm else self._turn(round))
         if isinstance(decision.action, ProbeAgain):
             return ProbeSchedule(due=round + 1, evidence=decision.evidence)
-        shows_no_difference = decision.p is not None and decision.p > CALM
-        calm = schedule.calm + 1 if shows_no_difference else 0
-        return ProbeSchedule(due=self._later(round, calm), calm=calm)
+        shows_no_difference = decision.p is not None and decision.p > MIN_P_OF_NO_DIFFERENCE
+        calm_probes = schedule.calm + 1 if shows_no_difference else 0
+        return ProbeSchedule(due=self._later(round, calm_probes), calm=calm_probes)
 
     def _mean(self, replies: Replies) -> torch.Tensor:
         return replies.mean(weights(replies, self.weighting))
 
-    def _trained(self, leaf: Leaf, members: Replies) -> Leaf:
-        return replace(leaf, model=leaf.model + self._mean(members))
+    def _trained(self, leaf: Leaf, member_replies: Replies) -> Leaf:
+        return replace(leaf, model=leaf.model + self._mean(member_replies))
 
     def _walk(
         self, state: SplitHalfState, walkers_asked: Mapping[Client, int], replies: Replies
@@ -505,41 +532,45 @@ class SplitHalf(Probing):
             if not walked.tree.is_leaf(node):
                 walkers[client] = node
         arrived = {client: node for client, node in new_nodes.items() if client not in walkers}
-        grown = [Leaf(node=node, clients=(), model=model) for node, model in walked.models.items()]
+        new_leaves = [
+            Leaf(node=node, clients=(), model=model) for node, model in walked.models.items()
+        ]
         new_schedules = {node: ProbeSchedule(due=state.round) for node in walked.models}
         return replace(
             _with_schedules(state, new_schedules),
             tree=walked.tree.place(new_nodes),
-            leaves=ordered(join([*state.leaves, *grown], arrived)),
+            leaves=ordered(join([*state.leaves, *new_leaves], arrived)),
             walkers=walkers,
             probed=walked.probed,
             notes=(*state.notes, *walked.notes),
         )
 
-    def _end_round(self, new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
+    def _end_round(self, new_state: SplitHalfState, state_before: SplitHalfState) -> SplitHalfState:
         """End a round: after a change of the groups postpone the next review; if a review is due, make it next."""
-        new = replace(new, stage=self._first_stage)
+        new_state = replace(new_state, stage=self._first_stage)
         if not self.review_every:
-            return new
-        if {leaf.node for leaf in new.leaves} != {leaf.node for leaf in before.leaves}:
-            return replace(new, review=(new.round + self.review_every, self.review_every))
-        if new.round >= new.review[0] and several(new):
-            return replace(new, stage="review")
-        return new
+            return new_state
+        if {leaf.node for leaf in new_state.leaves} != {leaf.node for leaf in state_before.leaves}:
+            return replace(
+                new_state, review=(new_state.round + self.review_every, self.review_every)
+            )
+        if new_state.round >= new_state.review[0] and several(new_state):
+            return replace(new_state, stage="review")
+        return new_state
 
     # -- reviews
     # ---------------------------------------------------------------------------------------------------
 
     def _plan_review(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         max_asked = reviewers(state.leaves)
-        asked: list[Client] = []
+        asked_clients: list[Client] = []
         for leaf in state.leaves:
             if leaf.clients:
-                asked += sample(cohort, leaf.clients, max_asked[leaf.node])
+                asked_clients += sample(cohort, leaf.clients, max_asked[leaf.node])
         task = Task(offered=(0,), halves=True, training=self._training_of_halves(state))
         return Plan(
             models=middle(state.leaves)[None],
-            tasks=dict.fromkeys(sorted(asked), task),
+            tasks=dict.fromkeys(sorted(asked_clients), task),
             need="mean",
             columns=slice(0, state.tree.parameters),
             ends_round=False,
@@ -547,37 +578,42 @@ class SplitHalf(Probing):
 
     def _after_review(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         examples = state.examples if self.weighting == "data" else {}
-        leaves, merged, notes = reviewed(self.level, state.leaves, replies, examples)
+        leaves, newly_merged, notes = reviewed(self.level, state.leaves, replies, examples)
         tree = state.tree.place({client: leaf.node for leaf in leaves for client in leaf.clients})
-        all_merged = {node: merged.get(into, into) for node, into in state.merged.items()} | merged
-        new = replace(
+        all_merged = {
+            node: newly_merged.get(node_after, node_after)
+            for node, node_after in state.merged.items()
+        } | newly_merged
+        new_state = replace(
             state, stage=self._first_stage, leaves=ordered(leaves), tree=tree, merged=all_merged
         )
-        changed = _changed_groups(state, new)
+        changed_nodes = _changed_groups(state, new_state)
         has_quorum = 2 * len(replies.clients) >= sum(reviewers(state.leaves).values())
         interval = self.review_every
-        if not changed:
+        if not changed_nodes:
             notes = [unchanged(leaves, replies, has_quorum)]
             if has_quorum:  # reviews that change nothing become rare
                 interval = 2 * state.review[1]
-        due = self._turn(state.round)
-        new = replace(
-            _with_schedules(new, {node: ProbeSchedule(due=due) for node in changed}),
+        due_round = self._turn(state.round)
+        new_state = replace(
+            _with_schedules(
+                new_state, {node: ProbeSchedule(due=due_round) for node in changed_nodes}
+            ),
             review=(state.round + interval, interval),
             notes=tuple(notes),
         )
-        return with_left(new, state) if self.alert else new
+        return with_left(new_state, state) if self.alert else new_state
 
     # -- alerts
     # ---------------------------------------------------------------------------------------------------
 
     def _plan_loss_check(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         """Ask clients for the loss of their group's model."""
-        rows = {}
-        for row, leaf in enumerate(candidates(state)):
+        offered_rows = {}
+        for row_number, leaf in enumerate(candidates(state)):
             sampled = cohort.sample(leaf.clients, self.fraction)
-            rows.update(dict.fromkeys(sampled, (row,)))
-        return _loss_plan(state, rows)
+            offered_rows.update(dict.fromkeys(sampled, (row_number,)))
+        return _loss_plan(state, offered_rows)
 
     def _plan_offers(self, state: SplitHalfState, cohort: Cohort) -> Plan:
         """Ask clients whose loss rose for the losses of all models.
@@ -587,12 +623,12 @@ class SplitHalf(Probing):
         """
         of_groups = tuple(range(len(state.leaves)))
         with_first_draw = tuple(range(len(candidates(state))))
-        rows = {}
+        offered_rows = {}
         for client in sorted(set(state.risen) & set(cohort.present)):
             loss = state.losses[client]
             loss_before = 2 * state.risen[client] - loss
-            rows[client] = with_first_draw if loss > 2 * loss_before else of_groups
-        return _loss_plan(state, rows)
+            offered_rows[client] = with_first_draw if loss > 2 * loss_before else of_groups
+        return _loss_plan(state, offered_rows)
 
     def _after_loss_check(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which the clients whose loss rose measure other models next, and a review is due."""
@@ -607,10 +643,10 @@ class SplitHalf(Probing):
         }
         risen = {}
         for client, change in changes.items():
-            if state.usual_change and change > RISE * state.usual_change:
+            if state.usual_change and change > RISE_IN_USUAL_CHANGES * state.usual_change:
                 risen[client] = measured[client] - change / 2
         median_change = float(np.median(np.abs(list(changes.values())))) if changes else 0.0
-        new = replace(
+        new_state = replace(
             state,
             stage="offer-models" if risen else "train",
             losses={**state.losses, **measured},
@@ -619,9 +655,9 @@ class SplitHalf(Probing):
             risen=risen,
         )
         if not risen:
-            return new
+            return new_state
         text = (
-            f"the losses of {len(risen)} clients rose by more than {RISE:g} times "
+            f"the losses of {len(risen)} clients rose by more than {RISE_IN_USUAL_CHANGES:g} times "
             f"the usual change, {state.usual_change:.3g}"
         )
         largest_rise = max(changes[client] for client in risen)
@@ -632,17 +668,18 @@ class SplitHalf(Probing):
             text=text,
             numbers={"rise": largest_rise, "usual": state.usual_change},
         )
-        return replace(new, review=(state.round, self.review_every), notes=(note,))
+        return replace(new_state, review=(state.round, self.review_every), notes=(note,))
 
     def _after_offers(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which clients whose loss rose have the best model, if it is better; the groups of the others probe."""
         offered = candidates(state)
-        taken: dict[Client, tuple[int, float]] = {}  # client -> node of its new model, its loss
-        for client, row in zip(replies.clients, replies.losses, strict=True):
-            losses = np.nan_to_num(row, nan=np.inf)
+        # Client -> the node of its new model, and its loss.
+        taken_models: dict[Client, tuple[int, float]] = {}
+        for client, client_losses in zip(replies.clients, replies.losses, strict=True):
+            losses = np.nan_to_num(client_losses, nan=np.inf)
             if client in state.risen and losses.min() < state.risen[client]:
-                taken[client] = (offered[int(losses.argmin())].node, float(losses.min()))
-        new_nodes = {client: node for client, (node, _) in taken.items()}
+                taken_models[client] = (offered[int(losses.argmin())].node, float(losses.min()))
+        new_nodes = {client: node for client, (node, _) in taken_models.items()}
         tree = state.tree
         if len(tree.nodes) in new_nodes.values():  # the first draw begins a new group
             tree = tree.plant()
@@ -654,20 +691,23 @@ class SplitHalf(Probing):
             if leaf.node < len(tree.nodes)
         ]
         notes = tuple(
-            _offer_note(state, client, node_before[client], *taken[client]) for client in taken
+            _offer_note(state, client, node_before[client], *taken_models[client])
+            for client in taken_models
         )
-        new = replace(
+        new_state = replace(
             state,
             stage="train",
             leaves=ordered(leaves),
             tree=tree.place(new_nodes),
             risen={},
             notes=notes,
-            losses={**state.losses, **{client: loss for client, (_, loss) in taken.items()}},
+            losses={**state.losses, **{client: loss for client, (_, loss) in taken_models.items()}},
         )
-        due = self._turn(state.round)
-        changed = _changed_groups(state, new)
-        new = _with_schedules(new, {node: ProbeSchedule(due=due) for node in changed})
+        due_round = self._turn(state.round)
+        changed = _changed_groups(state, new_state)
+        new_state = _with_schedules(
+            new_state, {node: ProbeSchedule(due=due_round) for node in changed}
+        )
         # The groups of clients that no model serves better probe in this round, unless a probe is
         # under way.
         unhelped = {
@@ -677,10 +717,10 @@ class SplitHalf(Probing):
         }
         probe_now = {}
         for node in unhelped:
-            schedule = new.schedules[node]
+            schedule = new_state.schedules[node]
             if schedule.evidence is None and schedule.long_probe is None:
                 probe_now[node] = ProbeSchedule(due=state.round + 1)
-        return with_left(_with_schedules(new, probe_now), state)
+        return with_left(_with_schedules(new_state, probe_now), state)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -699,14 +739,16 @@ def _with_schedules(
     return replace(state, schedules={**state.schedules, **schedules})
 
 
-def _without_clients(values: Mapping[Client, T], removed: set[Client]) -> dict[Client, T]:
-    return {client: value for client, value in values.items() if client not in removed}
+def _without_clients(value_of_client: Mapping[Client, T], removed: set[Client]) -> dict[Client, T]:
+    return {client: value for client, value in value_of_client.items() if client not in removed}
 
 
-def _changed_groups(before: SplitHalfState, after: SplitHalfState) -> list[int]:
+def _changed_groups(state_before: SplitHalfState, state_after: SplitHalfState) -> list[int]:
     """Nodes of the groups whose members have changed."""
-    members = members_of(before)
-    return [node for node, clients in members_of(after).items() if clients != members.get(node)]
+    members = members_of(state_before)
+    return [
+        node for node, clients in members_of(state_after).items() if clients != members.get(node)
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -720,10 +762,11 @@ def candidates(state: SplitHalfState) -> tuple[Leaf, ...]:
     return (*state.leaves, Leaf(node=len(state.tree.nodes), clients=(), model=state.first))
 
 
-def _loss_plan(state: SplitHalfState, rows: Mapping[Client, tuple[int, ...]]) -> Plan:
+def _loss_plan(state: SplitHalfState, offered_rows: Mapping[Client, tuple[int, ...]]) -> Plan:
     """Ask each client for the training losses of the candidates in these rows."""
     tasks = {
-        client: Task(offered=offered, epochs=0, measure="train") for client, offered in rows.items()
+        client: Task(offered=offered, epochs=0, measure="train")
+        for client, offered in offered_rows.items()
     }
     return Plan(
         models=torch.stack([leaf.model for leaf in candidates(state)]),
@@ -733,34 +776,41 @@ def _loss_plan(state: SplitHalfState, rows: Mapping[Client, tuple[int, ...]]) ->
     )
 
 
-def with_left(new: SplitHalfState, before: SplitHalfState) -> SplitHalfState:
-    """Keep the models of groups that all clients have left, of :data:`KEPT` at most, as groups without clients.
+def with_left(new_state: SplitHalfState, state_before: SplitHalfState) -> SplitHalfState:
+    """Keep the models of groups that all clients have left, of :data:`MAX_KEPT_GROUPS` at most, as groups without clients.
 
     Newcomers who would join such a group join the group to which most of its clients went.
 
     Args:
-        new: the state after clients moved or groups merged.
-        before: the state before.
+        new_state: the state after clients moved or groups merged.
+        state_before: the state before.
     """
-    node_of_client = {client: leaf.node for leaf in new.leaves for client in leaf.clients}
+    node_of_client = {client: leaf.node for leaf in new_state.leaves for client in leaf.clients}
     occupied = set(node_of_client.values())
-    emptied = [leaf for leaf in before.leaves if leaf.clients and leaf.node not in occupied]
-    merged = dict(new.merged)
+    emptied = [leaf for leaf in state_before.leaves if leaf.clients and leaf.node not in occupied]
+    merged = dict(new_state.merged)
     for leaf in emptied:
         destinations = Counter(node_of_client[client] for client in leaf.clients)
         ((destination, _),) = destinations.most_common(1)
-        merged = {node: destination if to == leaf.node else to for node, to in merged.items()}
+        merged = {
+            node: destination if destination_node == leaf.node else destination_node
+            for node, destination_node in merged.items()
+        }
         merged[leaf.node] = destination
-    still_left = (node for node in new.left if node not in occupied)
-    left = (*still_left, *(leaf.node for leaf in emptied))
-    forgotten = set(left[:-KEPT])
-    leaves = {leaf.node: leaf for leaf in new.leaves}
+    still_left = (node for node in new_state.left if node not in occupied)
+    left_nodes = (*still_left, *(leaf.node for leaf in emptied))
+    forgotten = set(left_nodes[:-MAX_KEPT_GROUPS])
+    leaves = {leaf.node: leaf for leaf in new_state.leaves}
     leaves |= {leaf.node: replace(leaf, clients=()) for leaf in emptied}
     return replace(
-        new,
+        new_state,
         leaves=ordered(leaf for leaf in leaves.values() if leaf.node not in forgotten),
-        merged={node: to for node, to in merged.items() if node not in occupied},
-        left=left[-KEPT:],
+        merged={
+            node: destination_node
+            for node, destination_node in merged.items()
+            if node not in occupied
+        },
+        left=left_nodes[-MAX_KEPT_GROUPS:],
     )
 
 

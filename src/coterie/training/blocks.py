@@ -38,17 +38,19 @@ from coterie.training.learner import (
 from coterie.training.precision import computing
 
 
-def goes_with(data: Split, training: Training, min_batch: int, exact: bool) -> Hashable:
+def goes_with(
+    examples: Split, training: Training, min_batch: int, needs_equal_sizes: bool
+) -> Hashable:
     """Return a key; clients with equal keys can be trained in one block.
 
     They make the same number of steps, with batches of nearly the same sizes. A shorter last batch
     is padded, and the loss leaves the padding out.
 
     Args:
-        data: The client's training examples.
+        examples: The client's training examples.
         training: Settings of local training.
         min_batch: Fewest examples of a batch.
-        exact: Whether all sizes must be equal, because the module mixes examples.
+        needs_equal_sizes: Whether all sizes must be equal, because the module mixes examples.
 
     Returns:
         The key.
@@ -56,23 +58,31 @@ def goes_with(data: Split, training: Training, min_batch: int, exact: bool) -> H
     Raises:
         ValueError: The client can make no step.
     """
-    steps = len(batch_starts(len(data), training, min_batch))
-    kind = data.inputs.shape[1:], data.inputs.dtype, data.targets.shape[1:], data.targets.dtype
-    return steps, exact and len(data), kind
+    step_count = len(batch_starts(len(examples), training, min_batch))
+    shapes_and_types = (
+        examples.inputs.shape[1:],
+        examples.inputs.dtype,
+        examples.targets.shape[1:],
+        examples.targets.dtype,
+    )
+    return step_count, needs_equal_sizes and len(examples), shapes_and_types
 
 
 class Block:
     """Stacked models ``(w, d)`` of w clients, and steps of all of them at once."""
 
-    def __init__(self, learner: Learner, rows: Sequence[Tensor]) -> None:
+    def __init__(self, learner: Learner, model_rows: Sequence[Tensor]) -> None:
         self.learner = learner
         self.layout = learner.layout
-        self.flat = learner.scratch("models", len(rows), learner.layout.size)
-        torch.stack([row.to(learner.device) for row in rows], out=self.flat)
-        for model in self.flat if self.layout.variances else ():
-            self.layout.raise_variances(model)
-        trainable = {p.name for p in self.layout.pieces[: len(learner.parameters)]}
-        rounded = {id(parameter) for parameter, _ in learner.master.rounded}
+        self.flat = learner.scratch("models", len(model_rows), learner.layout.size)
+        torch.stack(
+            [model_row_of_client.to(learner.device) for model_row_of_client in model_rows],
+            out=self.flat,
+        )
+        for model_row in self.flat if self.layout.variances else ():
+            self.layout.raise_variances(model_row)
+        trainable = {piece.name for piece in self.layout.pieces[: len(learner.parameters)]}
+        rounded_ids = {id(parameter) for parameter, _ in learner.master.rounded}
         parameters = dict(learner.module.named_parameters())
         # Float32 views of `flat`, in the order of the row, trainable ones first.
         self.values: list[Tensor] = []
@@ -81,16 +91,23 @@ class Block:
         # (values, tensor) of tensors that are not trained.
         self.buffers: list[tuple[Tensor, Tensor]] = []
         for piece in self.layout.pieces:
-            values = self.flat[:, piece.start : piece.stop].view(len(rows), *piece.shape)
-            is_rounded = id(parameters.get(piece.name)) in rounded
-            self.tensors[piece.name] = values.to(torch.bfloat16) if is_rounded else values.detach()
+            piece_values = self.flat[:, piece.start : piece.stop].view(
+                len(model_rows), *piece.shape
+            )
+            is_rounded = id(parameters.get(piece.name)) in rounded_ids
+            self.tensors[piece.name] = (
+                piece_values.to(torch.bfloat16) if is_rounded else piece_values.detach()
+            )
             if piece.name in trainable:
-                self.values.append(values)
-            else:  # BatchNorm writes its statistics, under vmap only to contiguous tensors
-                self.tensors[piece.name] = values.contiguous()
-                self.buffers.append((values, self.tensors[piece.name]))
+                self.values.append(piece_values)
+            else:
+                # BatchNorm writes its statistics, under vmap only to contiguous tensors.
+                self.tensors[piece.name] = piece_values.contiguous()
+                self.buffers.append((piece_values, self.tensors[piece.name]))
         self.leaves = [
-            self.tensors[p.name].requires_grad_() for p in self.layout.pieces if p.name in trainable
+            self.tensors[piece.name].requires_grad_()
+            for piece in self.layout.pieces
+            if piece.name in trainable
         ]
         self.stack = DenseStack.of(learner)
         # Which loss of torch the loss is; the first batch shows it.
@@ -102,21 +119,21 @@ class Block:
         self,
         splits: Sequence[Split],
         training: Training,
-        lr: float,
-        gens: Sequence[torch.Generator],
+        learning_rate: float,
+        generators: Sequence[torch.Generator],
         *,
         stages: Sequence[Stage] = (),
-        pull: PullToShared | None = None,
+        pull_term: PullToShared | None = None,
     ) -> Tensor:
         """Train the model of each client on its own examples.
 
         Args:
             splits: Training examples of each client.
             training: Settings of local training.
-            lr: Learning rate.
-            gens: Generator of each client, which draws the order of its examples.
+            learning_rate: Learning rate.
+            generators: Generator of each client, which draws the order of its examples.
             stages: Stages with the layers that they train; none to train all layers at once.
-            pull: A term that pulls each client's model to another one.
+            pull_term: A term that pulls each client's model to another one.
 
         Returns:
             The trained rows ``(w, d)``, which the learner's next block overwrites.
@@ -126,16 +143,22 @@ class Block:
         learner.module.train()
         self.of_classes = learner.objective.takes_classes(splits[0].targets)
         longest = max(splits, key=len)
-        size = training.batch or len(longest)
-        present = _present([len(split) for split in splits], len(longest)).to(learner.device)
-        for positions, settings in staged(self.layout, training, stages):
-            step = self._stepper(positions, settings, lr, pull, trains_all=not stages)
-            starts = batch_starts(len(longest), settings, learner.min_batch)
-            for pass_starts in passes(starts, settings):
-                x, y = self._shuffled(splits, len(longest), gens)
-                for start in pass_starts:
-                    part = slice(start, start + size)
-                    step(x[:, part], y[:, part], present[:, part])
+        batch_size = training.batch or len(longest)
+        is_present = _present([len(split) for split in splits], len(longest)).to(learner.device)
+        for positions, stage_training in staged(self.layout, training, stages):
+            make_step = self._stepper(
+                positions, stage_training, learning_rate, pull_term, trains_all=not stages
+            )
+            first_starts = batch_starts(len(longest), stage_training, learner.min_batch)
+            for pass_starts in passes(first_starts, stage_training):
+                inputs, targets = self._shuffled(splits, len(longest), generators)
+                for batch_start in pass_starts:
+                    batch_columns = slice(batch_start, batch_start + batch_size)
+                    make_step(
+                        inputs[:, batch_columns],
+                        targets[:, batch_columns],
+                        is_present[:, batch_columns],
+                    )
         for buffer, tensor in self.buffers:
             buffer.copy_(tensor)
         return self.flat
@@ -143,158 +166,191 @@ class Block:
     def _stepper(
         self,
         positions: Sequence[int],
-        settings: Training,
-        lr: float,
-        pull: PullToShared | None,
+        stage_training: Training,
+        learning_rate: float,
+        pull_term: PullToShared | None,
         trains_all: bool,
     ) -> Callable[..., None]:
         """Return a function of a batch, its targets and what of it is no padding, which makes a step of some tensors."""
         learner = self.learner
-        pulled = None if pull is None else pull.of(self.layout, positions, learner.device)
-        values = [self.values[i] for i in positions]
-        step = stepper(values, settings, lr, stacked=True, pull=pulled)
+        pulled_parameters = (
+            None if pull_term is None else pull_term.of(self.layout, positions, learner.device)
+        )
+        trained_values = [self.values[position] for position in positions]
+        optimise = stepper(
+            trained_values, stage_training, learning_rate, stacked=True, pull_term=pulled_parameters
+        )
         # Plain SGD of all layers of a stack adds products of matrices to the weights directly.
-        stack = self.stack if plain(settings) and trains_all and pull is None else None
+        direct_stack = (
+            self.stack if plain(stage_training) and trains_all and pull_term is None else None
+        )
 
-        def make_step(x: Tensor, y: Tensor, present: Tensor) -> None:
-            if stack is not None and stack.takes(x, y, self.of_classes):
-                stack.descend(self.tensors, x, y, present, lr, self._derivative())
+        def make_step(inputs: Tensor, targets: Tensor, is_present: Tensor) -> None:
+            if direct_stack is not None and direct_stack.takes(inputs, targets, self.of_classes):
+                direct_stack.descend(
+                    self.tensors, inputs, targets, is_present, learning_rate, self._derivative()
+                )
             else:
-                step(self._gradients(x, y, present, positions))
+                optimise(self._gradients(inputs, targets, is_present, positions))
                 self._round()
 
-        if self.of_classes and recordable(learner, settings):
+        if self.of_classes and recordable(learner, stage_training):
             return Recorded(make_step, learner.device)
         return make_step
 
     def _shuffled(
-        self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]
+        self, splits: Sequence[Split], length: int, generators: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor]:
         """Each client's examples in its own order, ``(w, length, ...)``, padded with its first example."""
         if self.learner.augment is not None:
-            return self._augmented(splits, length, gens)
+            return self._augmented(splits, length, generators)
         device = self.learner.device
         on_device = self.learner.on_device
-        x = self._scratch("inputs", length, splits[0].inputs)
-        y = self._scratch("targets", length, splits[0].targets)
-        indexes = []  # of each client's inputs in the pool
-        for split, gen, targets in zip(splits, gens, y, strict=True):
-            order = _padded(torch.randperm(len(split), generator=gen), length)
-            torch.index_select(on_device(split.targets), 0, order.to(device), out=targets)
-            indexes.append(split.index.index_select(0, order))
+        all_inputs = self._scratch("inputs", length, splits[0].inputs)
+        all_targets = self._scratch("targets", length, splits[0].targets)
+        pool_indexes = []  # of each client's inputs in the pool
+        for split, client_generator, client_targets in zip(
+            splits, generators, all_targets, strict=True
+        ):
+            client_order = _padded(torch.randperm(len(split), generator=client_generator), length)
+            torch.index_select(
+                on_device(split.targets), 0, client_order.to(device), out=client_targets
+            )
+            pool_indexes.append(split.index.index_select(0, client_order))
         # One gather for all clients of a pool.
-        start = 0
-        for _, run in groupby(splits, key=lambda split: id(split.inputs)):
-            pool = on_device(splits[start].inputs)
-            stop = start + len(list(run))
-            index = torch.cat(indexes[start:stop]).to(device)
-            inputs = x[start:stop].flatten(0, 1)
+        first_client = 0
+        for _, pool_splits in groupby(splits, key=lambda split: id(split.inputs)):
+            pool = on_device(splits[first_client].inputs)
+            end_client = first_client + len(list(pool_splits))
+            pool_positions = torch.cat(pool_indexes[first_client:end_client]).to(device)
+            pool_inputs = all_inputs[first_client:end_client].flatten(0, 1)
             if pool.dtype == torch.uint8:
-                torch.div(pool.index_select(0, index), 255, out=inputs)
+                torch.div(pool.index_select(0, pool_positions), 255, out=pool_inputs)
             else:
-                torch.index_select(pool, 0, index, out=inputs)
-            start = stop
-        return x, y
+                torch.index_select(pool, 0, pool_positions, out=pool_inputs)
+            first_client = end_client
+        return all_inputs, all_targets
 
-    def _scratch(self, name: str, length: int, like: Tensor) -> Tensor:
+    def _scratch(self, name: str, length: int, example_tensor: Tensor) -> Tensor:
         """Memory ``(w, length, ...)`` for the examples of all clients; images of 0 to 255 become float32."""
-        images = like.dtype == torch.uint8 and name == "inputs"
-        dtype = torch.float32 if images else like.dtype
-        return self.learner.scratch(name, len(self.flat), length, *like.shape[1:], dtype=dtype)
+        images = example_tensor.dtype == torch.uint8 and name == "inputs"
+        dtype = torch.float32 if images else example_tensor.dtype
+        return self.learner.scratch(
+            name, len(self.flat), length, *example_tensor.shape[1:], dtype=dtype
+        )
 
     def _augmented(
-        self, splits: Sequence[Split], length: int, gens: Sequence[torch.Generator]
+        self, splits: Sequence[Split], length: int, generators: Sequence[torch.Generator]
     ) -> tuple[Tensor, Tensor]:
         """:meth:`_shuffled` with an augmentation, which takes one client's examples at a time."""
-        memory: list[Tensor] = []  # for the inputs and the targets of all clients
-        for i, (split, gen) in enumerate(zip(splits, gens, strict=True)):
-            examples = self.learner.shuffled(split, gen)
-            if not memory:
+        memory_of_all: list[Tensor] = []  # for the inputs and the targets of all clients
+        for client_index, (split, client_generator) in enumerate(
+            zip(splits, generators, strict=True)
+        ):
+            examples = self.learner.shuffled(split, client_generator)
+            if not memory_of_all:
                 for name, tensor in zip(("inputs", "targets"), examples, strict=True):
-                    memory.append(self._scratch(name, length, tensor))
-            for tensor_of_all, tensor in zip(memory, examples, strict=True):
-                tensor_of_all[i, : len(split)] = tensor
-                tensor_of_all[i, len(split) :] = tensor[:1]
-        return memory[0], memory[1]
+                    memory_of_all.append(self._scratch(name, length, tensor))
+            for tensor_of_all, tensor in zip(memory_of_all, examples, strict=True):
+                tensor_of_all[client_index, : len(split)] = tensor
+                tensor_of_all[client_index, len(split) :] = tensor[:1]
+        return memory_of_all[0], memory_of_all[1]
 
     def _gradients(
-        self, x: Tensor, y: Tensor, present: Tensor, positions: Sequence[int]
+        self, inputs: Tensor, targets: Tensor, is_present: Tensor, positions: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Gradients of each client's mean loss by some trainable tensors; ``present`` ``(w, b)`` is False for padding."""
-        if self.stack is not None and self.stack.takes(x, y, self.of_classes):
-            gradients = self.stack.gradients(self.tensors, x, y, present, self._derivative())
-            return [gradients[i] for i in positions]
-        is_low = self.learner.precision != "fp32"
+        """Gradients of each client's mean loss by some trainable tensors; ``is_present`` ``(w, b)`` is False for padding."""
+        if self.stack is not None and self.stack.takes(inputs, targets, self.of_classes):
+            gradients = self.stack.gradients(
+                self.tensors, inputs, targets, is_present, self._derivative()
+            )
+            return [gradients[position] for position in positions]
+        is_half_precision = self.learner.precision != "fp32"
         with (
             computing(self.learner.precision, self.learner.device),
-            SameTypes() if is_low else nullcontext(),
+            SameTypes() if is_half_precision else nullcontext(),
         ):
-            outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, x)
+            outputs = torch.func.vmap(self._module, randomness="error")(self.tensors, inputs)
         outputs = outputs.float()
         if self.of_classes:
-            losses = nn.functional.cross_entropy(
-                outputs.flatten(0, -2), y.flatten(), reduction="none"
+            example_losses = nn.functional.cross_entropy(
+                outputs.flatten(0, -2), targets.flatten(), reduction="none"
             )
             # The sum of the clients' means over predictions that count: each mean depends on one
             # model only.
-            counts = (counted(y).view(*present.shape, -1) & present[..., None]).flatten(1)
+            is_counted = (
+                counted(targets).view(*is_present.shape, -1) & is_present[..., None]
+            ).flatten(1)
             # A batch in which none counts changes nothing, as in the plain loop.
-            total = ((losses.view_as(counts) * counts).sum(1) / counts.sum(1).clamp(min=1)).sum()
+            total_loss = (
+                (example_losses.view_as(is_counted) * is_counted).sum(1)
+                / is_counted.sum(1).clamp(min=1)
+            ).sum()
         else:
-            total = self._losses(outputs, y, present)
-        leaves = [self.leaves[i] for i in positions]
-        return torch.autograd.grad(total, leaves, materialize_grads=True)
+            total_loss = self._losses(outputs, targets, is_present)
+        trained_leaves = [self.leaves[position] for position in positions]
+        return torch.autograd.grad(total_loss, trained_leaves, materialize_grads=True)
 
     def _derivative(self) -> Derivative:
         """The derivative of the loss by the outputs of a stack of dense layers."""
         return of_cross_entropy if self.of_classes else self._of_loss
 
-    def _of_loss(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor:
+    def _of_loss(self, outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
         """Derivatives ``(w, b, classes)`` of the sum of the clients' losses by their outputs, by autograd."""
         with torch.enable_grad():
-            leaf = outputs.detach().requires_grad_()
-            return torch.autograd.grad(self._losses(leaf, y, present), leaf)[0]
+            output_leaf = outputs.detach().requires_grad_()
+            return torch.autograd.grad(self._losses(output_leaf, targets, is_present), output_leaf)[
+                0
+            ]
 
-    def _losses(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor:
+    def _losses(self, outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
         """Sum of the clients' losses; those with equally many examples in this batch are computed together."""
         if is_torchs(self.learner.objective.loss):
-            torch_total = self._of_torch(outputs, y, present)
+            torch_total = self._of_torch(outputs, targets, is_present)
             if torch_total is not None:
                 return torch_total
-        loss = torch.func.vmap(self.learner.objective.loss)
-        counts = present.sum(1)
-        total = outputs.new_zeros(())
-        for count in counts.unique().tolist():
-            clients = (counts == count).nonzero().squeeze(1)
-            if len(clients) == len(counts):
-                total = total + loss(outputs[:, :count], y[:, :count]).sum()
-            elif count:
-                total = total + loss(outputs[clients, :count], y[clients, :count]).sum()
-        return total
+        client_loss = torch.func.vmap(self.learner.objective.loss)
+        example_counts = is_present.sum(1)
+        total_loss = outputs.new_zeros(())
+        for example_count in example_counts.unique().tolist():
+            clients = (example_counts == example_count).nonzero().squeeze(1)
+            if len(clients) == len(example_counts):
+                total_loss = (
+                    total_loss
+                    + client_loss(outputs[:, :example_count], targets[:, :example_count]).sum()
+                )
+            elif example_count:
+                total_loss = (
+                    total_loss
+                    + client_loss(
+                        outputs[clients, :example_count], targets[clients, :example_count]
+                    ).sum()
+                )
+        return total_loss
 
-    def _of_torch(self, outputs: Tensor, y: Tensor, present: Tensor) -> Tensor | None:
+    def _of_torch(self, outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor | None:
         """Sum of the clients' losses if the loss is torch's and has a value for each example, in one call; otherwise None."""
         if self.torch_loss is None:
-            self.torch_loss = torch_loss(self.learner.objective.loss, outputs[0], y[0])
+            self.torch_loss = torch_loss(self.learner.objective.loss, outputs[0], targets[0])
         if self.torch_loss is None or self.torch_loss.reduction != "mean":
             return None
         all_examples = replace(
-            self.torch_loss, outputs=outputs.flatten(0, 1), targets=y.flatten(0, 1)
+            self.torch_loss, outputs=outputs.flatten(0, 1), targets=targets.flatten(0, 1)
         )
-        examples = all_examples.example_losses(present.numel())
+        examples = all_examples.example_losses(is_present.numel())
         if examples is None:
             return None
-        shares = present
+        example_weights = is_present
         if examples.weights is not None:
-            shares = examples.weights.view_as(present) * present
-        sums = (examples.losses.view_as(shares) * shares).sum(1)
-        totals = shares.sum(1)
+            example_weights = examples.weights.view_as(is_present) * is_present
+        loss_sums = (examples.losses.view_as(example_weights) * example_weights).sum(1)
+        total_weights = example_weights.sum(1)
         # A batch in which nothing counts changes nothing.
-        return (sums / totals.where(totals > 0, 1)).sum()
+        return (loss_sums / total_weights.where(total_weights > 0, 1)).sum()
 
-    def _module(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _module(self, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """The module's outputs with these tensors."""
-        outputs = torch.func.functional_call(self.learner.module, tensors, (x,))
+        outputs = torch.func.functional_call(self.learner.module, tensors, (inputs,))
         return outputs.logits if hasattr(outputs, "logits") else outputs
 
     @torch.no_grad()
@@ -304,11 +360,11 @@ class Block:
                 leaf.copy_(values)
 
 
-def _padded(order: Tensor, length: int) -> Tensor:
+def _padded(positions: Tensor, length: int) -> Tensor:
     """An order of positions, with the first one again and again up to a length."""
-    if len(order) == length:
-        return order
-    return torch.cat([order, order[:1].expand(length - len(order))])
+    if len(positions) == length:
+        return positions
+    return torch.cat([positions, positions[:1].expand(length - len(positions))])
 
 
 def _present(lengths: Sequence[int], length: int) -> Tensor:
@@ -337,17 +393,17 @@ class SameTypes(TorchFunctionMode):
     )
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call a function of torch."""
         kwargs = kwargs or {}
-        if func in self.WEIGHTED:
+        if function in self.WEIGHTED:
             weight = args[1] if len(args) > 1 else kwargs["weight"]
             args = [_as_type(value, weight.dtype) for value in args]
             kwargs = {name: _as_type(value, weight.dtype) for name, value in kwargs.items()}
-        elif func in self.NORMS and args:
+        elif function in self.NORMS and args:
             args = (args[0].float(), *args[1:])
-        return func(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 def _as_type(value: Any, dtype: torch.dtype) -> Any:
@@ -387,16 +443,20 @@ Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 derivatives ``(w, b, m)``."""
 
 
-def of_cross_entropy(out: Tensor, y: Tensor, present: Tensor) -> Tensor:
+def of_cross_entropy(outputs: Tensor, targets: Tensor, is_present: Tensor) -> Tensor:
     """Derivatives ``(w, b, classes)`` of each client's mean cross entropy by its outputs, for classes ``(w, b)``."""
-    if out.shape[2] < MAX_CLASSES_FIRST:
-        g = torch.softmax(out.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
+    if outputs.shape[2] < MAX_CLASSES_FIRST:
+        derivatives = torch.softmax(outputs.permute(2, 0, 1), 0).permute(1, 2, 0).contiguous()
     else:
-        g = torch.softmax(out, 2)
-    counts = counted(y) & present
-    right = y.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
-    g.scatter_add_(2, right, g.new_full((), -1.0).expand(right.shape))
-    return g.mul_((counts / counts.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2))
+        derivatives = torch.softmax(outputs, 2)
+    is_counted = counted(targets) & is_present
+    target_classes = targets.clamp(min=0).unsqueeze(2)  # targets that do not count may be no class
+    derivatives.scatter_add_(
+        2, target_classes, derivatives.new_full((), -1.0).expand(target_classes.shape)
+    )
+    return derivatives.mul_(
+        (is_counted / is_counted.sum(1, keepdim=True).clamp(min=1)).unsqueeze(2)
+    )
 
 
 @dataclass(frozen=True)
@@ -425,7 +485,7 @@ class DenseStack:
             for name, part in learner.module.named_modules()
             if type(part) is not nn.Sequential
         ]
-        for i, (name, part) in enumerate(parts):
+        for part_number, (name, part) in enumerate(parts):
             prefix = f"{name}." if name else ""
             if type(part) is nn.Linear:
                 layers.append(
@@ -433,7 +493,11 @@ class DenseStack:
                 )
             elif type(part) in _ACTIVATIONS and layers and layers[-1].activation is None:
                 layers[-1] = layers[-1]._replace(activation=type(part))
-            elif type(part) is not nn.Flatten or i or (part.start_dim, part.end_dim) != (1, -1):
+            elif (
+                type(part) is not nn.Flatten
+                or part_number
+                or (part.start_dim, part.end_dim) != (1, -1)
+            ):
                 return None
         order = tuple(piece.name for piece in learner.layout.pieces)
         names = [name for layer in layers for name in (layer.weight, layer.bias) if name]
@@ -441,74 +505,80 @@ class DenseStack:
             return None  # some are fixed or shared, or a hook sees or changes what a layer computes
         return cls(tuple(layers), order, type(parts[0][1]) is nn.Flatten)
 
-    def takes(self, x: Tensor, y: Tensor, of_classes: bool) -> bool:
+    def takes(self, inputs: Tensor, targets: Tensor, of_classes: bool) -> bool:
         """Return whether these are inputs ``(w, b, f)``, or others that are flattened, with targets of the loss."""
-        one_class_each = y.dim() == 2 and not y.is_floating_point()
+        one_class_each = targets.dim() == 2 and not targets.is_floating_point()
         return (
             (one_class_each or not of_classes)
-            and x.is_floating_point()
-            and (self.flattens or x.dim() == 3)
+            and inputs.is_floating_point()
+            and (self.flattens or inputs.dim() == 3)
         )
 
     @torch.no_grad()
     def gradients(
         self,
         tensors: Mapping[str, Tensor],
-        x: Tensor,
-        y: Tensor,
-        present: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        is_present: Tensor,
         derivative: Derivative,
     ) -> list[Tensor]:
         """Compute the gradients of each client's mean loss.
 
         Args:
             tensors: Name -> weights ``(w, out, in)`` and biases ``(w, out)`` of w clients.
-            x: Inputs ``(w, b, ...)``.
-            y: Targets ``(w, b, ...)``.
-            present: Which examples are no padding, ``(w, b)``.
+            inputs: Inputs ``(w, b, ...)``.
+            targets: Targets ``(w, b, ...)``.
+            is_present: Which examples are no padding, ``(w, b)``.
             derivative: The loss's derivatives by the outputs.
 
         Returns:
             The gradients, in the order of a row.
         """
         gradients: dict[str, Tensor] = {}
-        for layer, g, inputs in self._backward(tensors, x, y, present, derivative):
-            gradients[layer.weight] = torch.bmm(g.transpose(1, 2), inputs)
+        for layer, output_derivatives, layer_inputs in self._backward(
+            tensors, inputs, targets, is_present, derivative
+        ):
+            gradients[layer.weight] = torch.bmm(output_derivatives.transpose(1, 2), layer_inputs)
             if layer.bias:
-                gradients[layer.bias] = g.sum(1)
+                gradients[layer.bias] = output_derivatives.sum(1)
         return [gradients[name] for name in self.order]
 
     @torch.no_grad()
     def descend(
         self,
         tensors: Mapping[str, Tensor],
-        x: Tensor,
-        y: Tensor,
-        present: Tensor,
-        lr: float,
+        inputs: Tensor,
+        targets: Tensor,
+        is_present: Tensor,
+        learning_rate: float,
         derivative: Derivative,
     ) -> None:
         """Make one step of plain SGD in place: the products of :meth:`gradients` are added to the weights directly.
 
         Args:
             tensors: As in :meth:`gradients`; they change.
-            x: As in :meth:`gradients`.
-            y: As in :meth:`gradients`.
-            present: As in :meth:`gradients`.
-            lr: Learning rate.
+            inputs: As in :meth:`gradients`.
+            targets: As in :meth:`gradients`.
+            is_present: As in :meth:`gradients`.
+            learning_rate: Learning rate.
             derivative: As in :meth:`gradients`.
         """
-        for layer, g, inputs in self._backward(tensors, x, y, present, derivative):
-            tensors[layer.weight].baddbmm_(g.transpose(1, 2), inputs, alpha=-lr)
+        for layer, output_derivatives, layer_inputs in self._backward(
+            tensors, inputs, targets, is_present, derivative
+        ):
+            tensors[layer.weight].baddbmm_(
+                output_derivatives.transpose(1, 2), layer_inputs, alpha=-learning_rate
+            )
             if layer.bias:
-                tensors[layer.bias].add_(g.sum(1), alpha=-lr)
+                tensors[layer.bias].add_(output_derivatives.sum(1), alpha=-learning_rate)
 
     def _backward(
         self,
         tensors: Mapping[str, Tensor],
-        x: Tensor,
-        y: Tensor,
-        present: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        is_present: Tensor,
         derivative: Derivative,
     ) -> Iterator[tuple[Dense, Tensor, Tensor]]:
         """Yield, from the last layer to the first: the layer, the loss's derivatives by its outputs, and its inputs.
@@ -516,22 +586,32 @@ class DenseStack:
         The weights of a yielded layer may be changed.
         """
         # Forward.
-        out = x.flatten(2)
-        activations = [out]  # the inputs of each layer, then the outputs of the last one
+        layer_outputs = inputs.flatten(2)
+        activations = [layer_outputs]  # the inputs of each layer, then the outputs of the last one
         for layer in self.layers:
             weight = tensors[layer.weight].transpose(1, 2)
             bias = tensors[layer.bias].unsqueeze(1) if layer.bias else None
-            out = torch.bmm(out, weight) if bias is None else torch.baddbmm(bias, out, weight)
+            layer_outputs = (
+                torch.bmm(layer_outputs, weight)
+                if bias is None
+                else torch.baddbmm(bias, layer_outputs, weight)
+            )
             if layer.activation is not None:
                 activate, _ = _ACTIVATIONS[layer.activation]
-                out = activate(out)
-            activations.append(out)
+                layer_outputs = activate(layer_outputs)
+            activations.append(layer_outputs)
         # Backward.
-        g = derivative(out, y, present)
-        for i, layer in reversed(list(enumerate(self.layers))):
+        output_derivatives = derivative(layer_outputs, targets, is_present)
+        for layer_number, layer in reversed(list(enumerate(self.layers))):
             if layer.activation is not None:
                 _, derivative_of_activation = _ACTIVATIONS[layer.activation]
-                g = derivative_of_activation(g, activations[i + 1])
-            of_inputs = torch.bmm(g, tensors[layer.weight]) if i else g
-            yield layer, g, activations[i]
-            g = of_inputs
+                output_derivatives = derivative_of_activation(
+                    output_derivatives, activations[layer_number + 1]
+                )
+            input_derivatives = (
+                torch.bmm(output_derivatives, tensors[layer.weight])
+                if layer_number
+                else output_derivatives
+            )
+            yield layer, output_derivatives, activations[layer_number]
+            output_derivatives = input_derivatives

@@ -58,7 +58,9 @@ def carry_out(
     result = replace(result, updates=updates)
     if not all_finite(updates):
         return replace(result, refused=UPDATE_NOT_FINITE)
-    start = mean_model([job.offered[job.task.offered.index(row)] for row in result.chosen])
+    start = mean_model(
+        [job.offered[job.task.offered.index(model_row)] for model_row in result.chosen]
+    )
     update = torch.stack(updates).mean(0) if updates else None
     stored = own_values_after(job.task, result, start, update, keep_mask, own_values)
     return replace(result, own_values=stored)
@@ -83,9 +85,9 @@ def divided(order: Order, *, can_halve: bool) -> list[Order]:
     if not (task.halves and can_halve):
         return [order]
     orders = [replace(order, half=0), replace(order, half=1)]
-    beside = _beside_halves(task)
-    if beside is not None:
-        orders.append(replace(order, task=beside, beside_halves=True))
+    task_beside_halves = _beside_halves(task)
+    if task_beside_halves is not None:
+        orders.append(replace(order, task=task_beside_halves, beside_halves=True))
     return orders
 
 
@@ -110,10 +112,10 @@ def combined(results: Sequence[tuple[Order, ClientResult]]) -> ClientResult:
     """
     by_half = {order.half or 0: result for order, result in results if not order.beside_halves}
     training_results = [by_half[half] for half in sorted(by_half)]
-    first = training_results[0]
-    on_all_data = next((result for order, result in results if order.beside_halves), first)
+    first_result = training_results[0]
+    on_all_data = next((result for order, result in results if order.beside_halves), first_result)
     return replace(
-        first,
+        first_result,
         updates=tuple(update for result in training_results for update in result.updates),
         slots=tuple(slot for result in training_results for slot in result.slots),
         personal=on_all_data.personal,
@@ -148,7 +150,7 @@ def sent_update(
 
 def all_finite(rows: Iterable[Tensor]) -> bool:
     """Whether rows have finite squared norms, which also bounds every entry of a Gram matrix."""
-    return all(math.isfinite(row.dot(row)) for row in rows)
+    return all(math.isfinite(model_row.dot(model_row)) for model_row in rows)
 
 
 def mean_model(models: Sequence[Tensor]) -> Tensor:
@@ -216,7 +218,8 @@ def answer(learner: Learner, job: Job) -> ClientResult:
         The result. Its update is the trained model minus the start, or the gradient if the task asks
         for it.
     """
-    order, task = job.order, job.task
+    order = job.order
+    task = job.task
     personal = task.personal
     # The scope has a key of its own: dropout and the order of batches are independent.
     with learner.scope((*order.draws, 1), job.data.train, job.data.validation):
@@ -245,14 +248,15 @@ def answer(learner: Learner, job: Job) -> ClientResult:
                 order.lr,
                 generator(*order.draws, 3),
                 stages=_personal_stages(personal),
-                pull=PullToShared(personal.pull, start.model) if personal.pull else None,
+                pull_term=PullToShared(personal.pull, start.model) if personal.pull else None,
             )
     return _result(learner, job, start, update, own_model)
 
 
 def _answer_of_mixture(learner: Learner, job: Job, start: Start) -> ClientResult:
     """Train the shared model and the client's part of a mixture together (APFL)."""
-    order, personal = job.order, job.task.personal
+    order = job.order
+    personal = job.task.personal
     assert personal is not None
     assert personal.mixture is not None
     own_model = start.model
@@ -356,7 +360,7 @@ def _trained_together(
         [generator(*job.order.draws) for job in jobs],
         stages=order.task.stages,
     )
-    updates = [row.cpu() - model for row, model in zip(trained, models, strict=True)]
+    updates = [model_row.cpu() - model for model_row, model in zip(trained, models, strict=True)]
     personal = order.task.personal
     if personal is None:
         return updates, [None] * len(jobs)
@@ -382,7 +386,7 @@ def _personal_together(
         jobs[0].order.lr,
         [generator(*job.order.draws, 3) for job in jobs],
         stages=_personal_stages(personal),
-        pull=PullToShared(personal.pull, torch.stack(models)) if personal.pull else None,
+        pull_term=PullToShared(personal.pull, torch.stack(models)) if personal.pull else None,
     )
     return list(trained.cpu().clone())
 
@@ -396,21 +400,21 @@ def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
     all_scores: list[list[Scores]] = []
     # Where a model is in memory -> the clients that measure it, and its place in their offers.
     offers: dict[int, list[tuple[int, int]]] = {}
-    for i, job in enumerate(jobs):
+    for client_index, job in enumerate(jobs):
         measured_models = job.offered if job.task.measure else ()
         all_scores.append([{} for _ in measured_models])
         for place, model in enumerate(measured_models):
-            offers.setdefault(model.data_ptr(), []).append((i, place))
+            offers.setdefault(model.data_ptr(), []).append((client_index, place))
     for offers_of_model in offers.values():
         first_client, first_place = offers_of_model[0]
-        parts = []
-        for i, _ in offers_of_model:
-            job = jobs[i]
+        measured_parts = []
+        for client_index, _ in offers_of_model:
+            job = jobs[client_index]
             split = job.data.train if job.task.measure == "train" else job.data.validation
-            parts.append((split.inputs, split.index, [split.targets]))
-        totals = learner.sums([jobs[first_client].offered[first_place]], parts)
-        for (i, place), totals_of_part in zip(offers_of_model, totals, strict=True):
-            all_scores[i][place] = learner.objective.scores(totals_of_part[0])
+            measured_parts.append((split.inputs, split.index, [split.targets]))
+        totals = learner.sums([jobs[first_client].offered[first_place]], measured_parts)
+        for (client_index, place), totals_of_part in zip(offers_of_model, totals, strict=True):
+            all_scores[client_index][place] = learner.objective.scores(totals_of_part[0])
     return all_scores
 
 
@@ -419,13 +423,15 @@ def _start(job: Job, scores: list[Scores]) -> Start:
     chosen = list(range(len(job.offered)))
     if job.task.choose < len(job.offered):
         chosen = _lowest(scores, job.task.choose)
-    return Start(mean_model([job.offered[i] for i in chosen]), scores, chosen)
+    return Start(mean_model([job.offered[position] for position in chosen]), scores, chosen)
 
 
 def _lowest(scores: Sequence[Scores], count: int) -> list[int]:
     """Positions of the ``count`` lowest losses; the first of equal ones, and NaN after all numbers."""
     losses = [score["loss"] for score in scores]
-    by_loss = sorted(range(len(losses)), key=lambda i: (math.isnan(losses[i]), losses[i]))
+    by_loss = sorted(
+        range(len(losses)), key=lambda position: (math.isnan(losses[position]), losses[position])
+    )
     return by_loss[:count]
 
 
@@ -438,7 +444,8 @@ def _result(
     weight: float | None = None,
 ) -> ClientResult:
     """The result of an order, with the held-out losses that its task asks for."""
-    objective, task = learner.objective, job.task
+    objective = learner.objective
+    task = job.task
     held_losses = None
     if task.holdout.report_losses:
         models = [start.model]
@@ -449,14 +456,14 @@ def _result(
             models.append(served)
         validation = job.data.validation
         with learner.scope((*job.order.draws, 4), validation):
-            losses = torch.stack([learner.losses(model, validation) for model in models])
-        held_losses = of_each_subject(losses, validation.subjects).numpy()
+            model_losses = torch.stack([learner.losses(model, validation) for model in models])
+        held_losses = of_each_subject(model_losses, validation.subjects).numpy()
     metric = objective.named[objective.main]
     accuracies = [math.nan] * len(start.scores)
     if metric.share and metric.better == "greater":
         accuracies = [score.get(objective.main, math.nan) for score in start.scores]
     return ClientResult(
-        chosen=tuple(task.offered[i] for i in start.chosen),
+        chosen=tuple(task.offered[position] for position in start.chosen),
         losses=tuple(score["loss"] for score in start.scores),
         accuracies=tuple(accuracies),
         trained=update is not None,

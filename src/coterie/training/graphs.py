@@ -22,21 +22,16 @@ def recordable(learner: Learner, training: Training) -> bool:
         learner: The network, its loss and the device.
         training: Settings of local training.
     """
-    if (
-        learner.device.type != "cuda"
-        or training.optimizer != "sgd"
-        or not learner.objective.plain_classes
-    ):
+    if learner.device.type != "cuda" or training.optimizer != "sgd":
+        return False
+    if not learner.objective.plain_classes:
         return False
     parts = list(learner.module.modules())
-    counting = any(
-        getattr(part, "momentum", 0.0) is None for part in parts
-    )  # such a BatchNorm reads its count of batches
-    return (
-        all(type(part) in _ON_THE_GPU for part in parts)
-        and not counting
-        and used_once(learner.module)
-    )
+    # A BatchNorm without momentum reads its count of batches.
+    counts_batches = any(getattr(part, "momentum", 0.0) is None for part in parts)
+    if counts_batches or not used_once(learner.module):
+        return False
+    return all(type(part) in _ON_THE_GPU for part in parts)
 
 
 _ON_THE_GPU = frozenset(
@@ -68,19 +63,20 @@ class Recorded:
         device: The device of its tensors.
     """
 
-    BEFORE = 3
+    CALLS_BEFORE = 3
     """Calls before the recording, in which torch makes what it makes only once. Shorter training
     gains nothing."""
 
     def __init__(self, function: Callable[..., None], device: torch.device) -> None:
-        self.function, self.device = function, device
+        self.function = function
+        self.device = device
         self.calls: Counter[tuple[torch.Size, ...]] = Counter()
         self.graphs: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
 
     def __call__(self, *tensors: Tensor) -> None:
         """Call the function, or replay its graph for tensors of these shapes."""
         shapes = tuple(tensor.shape for tensor in tensors)
-        if self.calls[shapes] == self.BEFORE:
+        if self.calls[shapes] == self.CALLS_BEFORE:
             self.graphs[shapes] = self.record(tensors)
         self.calls[shapes] += 1
         if shapes not in self.graphs:
@@ -117,6 +113,6 @@ def used_once(module: nn.Module) -> bool:
     """
     parts = [part for _, part in module.named_modules(remove_duplicate=False)]
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return len(parts) == len(set(map(id, parts))) and not any(
-        getattr(part, kind) for part in parts for kind in hooks
-    )
+    if len(parts) != len(set(map(id, parts))):
+        return False
+    return not any(getattr(part, kind) for part in parts for kind in hooks)

@@ -59,39 +59,41 @@ class Learner:
         self.device = torch.device(device)
         self.precision = precision
         # Convolutions are faster with the channels last in memory.
-        self.images = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        self.large = sum(p.numel() for p in module.parameters()) >= LARGE_MODEL
+        self.images = any(isinstance(part, nn.Conv2d) for part in module.modules())
+        self.large = sum(parameter.numel() for parameter in module.parameters()) >= LARGE_MODEL
         self.at_once = BATCH_TO_MEASURE // (8 if self.large else 1)
         self.has_batchnorm, self.mixes = batchnorm(module)
         self.own_code = runs_own_code(module, objective, augment)
         self.master = Master(module, self.layout, self.device, precision)
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
         self.dense = DenseUpdates(
             module, list(zip(self.parameters, self.master.trainable, strict=True))
         )
-        in_row = {piece.name for piece in self.layout.pieces}
+        names_in_row = {piece.name for piece in self.layout.pieces}
         # (owner, name, first values) of the buffers that are not part of a row.
         self.first_buffers: list[tuple[nn.Module, str, Tensor]] = []
         for path, owner in module.named_modules():
             for name, buffer in owner._buffers.items():
-                if buffer is not None and f"{path}.{name}".lstrip(".") not in in_row:
+                if buffer is not None and f"{path}.{name}".lstrip(".") not in names_in_row:
                     self.first_buffers.append((owner, name, buffer.clone()))
         self._resident: dict[int, tuple[Tensor, Tensor]] = {}
         self._scratch: dict[tuple[str, torch.dtype], Tensor] = {}
 
-    def scope(self, key: Sequence[int], *splits: Split) -> AbstractContextManager[Scope]:
+    def scope(self, seed_key: Sequence[int], *splits: Split) -> AbstractContextManager[Scope]:
         """A scope of seeded generators for work on some splits; see :func:`~coterie.randomness.seeded`.
 
         Args:
-            key: The seed.
+            seed_key: The seed.
             *splits: The examples, whose data set may have code of its own.
         """
         reads_items = any(isinstance(split.inputs, Items) for split in splits)
-        return seeded(*key, own_code=self.own_code or reads_items)
+        return seeded(*seed_key, own_code=self.own_code or reads_items)
 
-    def load(self, row: Tensor) -> None:
+    def load(self, model_row: Tensor) -> None:
         """Load a model ``(d,)``; buffers that are not part of a row (such as integers) get their first values again."""
-        self.master.load(row)
+        self.master.load(model_row)
         self.reset()
 
     def reset(self) -> None:
@@ -100,20 +102,20 @@ class Learner:
             owner._buffers[name] = first.clone()
 
     def gradients(
-        self, x: Batch, y: Batch, parameters: Sequence[Tensor] | None = None
+        self, inputs: Batch, targets: Batch, parameters: Sequence[Tensor] | None = None
     ) -> tuple[Tensor, ...]:
         """Gradient of the batch's mean loss for each parameter, or for some; zero if the loss does not depend on it."""
-        loss = self.objective.loss(self.outputs(x), y)
+        mean_loss = self.objective.loss(self.outputs(inputs), targets)
         return torch.autograd.grad(
-            loss, self.parameters if parameters is None else parameters, materialize_grads=True
+            mean_loss, self.parameters if parameters is None else parameters, materialize_grads=True
         )
 
-    def outputs(self, x: Batch) -> Any:
+    def outputs(self, inputs: Batch) -> Any:
         """The module's outputs in float32."""
         if self.precision == "fp32":
-            return call(self.module, x)
+            return call(self.module, inputs)
         with computing(self.precision, self.device):
-            return mapped(Tensor.float, call(self.module, x))
+            return mapped(Tensor.float, call(self.module, inputs))
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """A tensor of the world on this device; it is copied once."""
@@ -124,18 +126,20 @@ class Learner:
             self._resident[id(tensor)] = (tensor, tensor.to(self.device))
         return self._resident[id(tensor)][1]
 
-    def batch(self, data: Split, positions: Tensor) -> tuple[Batch, Batch]:
+    def batch(self, examples: Split, positions: Tensor) -> tuple[Batch, Batch]:
         """(inputs, targets) of the examples at ``positions`` of a split, on this device."""
-        x, y = self.examples(data.inputs, data.index[positions])
-        return x, self.selected(data.targets, positions) if y is None else y
+        inputs, targets = self.examples(examples.inputs, examples.index[positions])
+        if targets is None:
+            targets = self.selected(examples.targets, positions)
+        return inputs, targets
 
-    def examples(self, pool: Batch, index: Tensor) -> tuple[Batch, Batch]:
-        """The examples of a pool at ``index``, on this device; and their targets if the pool has them, otherwise None."""
+    def examples(self, pool: Batch, positions: Tensor) -> tuple[Batch, Batch]:
+        """The examples of a pool at ``positions``, on this device; and their targets if the pool has them, otherwise None."""
         if isinstance(pool, Items):
-            x, y = pool.batch(index)
+            inputs, targets = pool.batch(positions)
             move = partial(Tensor.to, device=self.device)
-            return mapped(move, x), mapped(move, y)
-        return mapped(numbers, self.selected(pool, index)), None
+            return mapped(move, inputs), mapped(move, targets)
+        return mapped(numbers, self.selected(pool, positions)), None
 
     def selected(self, batch: Batch, positions: Tensor) -> Batch:
         """The examples of a batch at some positions, on this device."""
@@ -154,18 +158,18 @@ class Learner:
         Returns:
             The tensor.
         """
-        size = math.prod(shape)
-        if (name, dtype) not in self._scratch or len(self._scratch[name, dtype]) < size:
-            self._scratch[name, dtype] = torch.empty(size, dtype=dtype, device=self.device)
-        return self._scratch[name, dtype][:size].view(shape)
+        number_count = math.prod(shape)
+        if (name, dtype) not in self._scratch or len(self._scratch[name, dtype]) < number_count:
+            self._scratch[name, dtype] = torch.empty(number_count, dtype=dtype, device=self.device)
+        return self._scratch[name, dtype][:number_count].view(shape)
 
-    def arranged(self, x: Batch) -> Batch:
+    def arranged(self, inputs: Batch) -> Batch:
         """A batch with the channels last in memory if the module has convolutions and the inputs are images."""
         if not self.images:
-            return x
+            return inputs
         # Not contiguous(): it does not change images of one channel, and the next layers would
         # compute with channels first.
-        return mapped(_channels_last, x)
+        return mapped(_channels_last, inputs)
 
     # -- measuring
     # ----------------------------------------------------------------------------------------------------
@@ -186,80 +190,99 @@ class Learner:
         """
         if len(models) == 1:
             self.load(models[0])
+        # Where the examples of a batch mix, each part needs batches of its own.
         if self.mixes and len(parts) > 1:
-            return [self.sums(models, [part])[0] for part in parts]
-        tallies = [[Tally(self.objective) for _ in targets] for _, _, targets in parts]
-        for _, run in groupby(range(len(parts)), key=lambda i: id(parts[i][0])):
-            part_numbers = list(run)  # of one pool
+            return [self.sums(models, [single_part])[0] for single_part in parts]
+        move = partial(Tensor.to, device=self.device)
+        tallies_of_parts = [
+            [Tally(self.objective) for _ in part_targets] for _, _, part_targets in parts
+        ]
+        pool_ids = [id(pool) for pool, _, _ in parts]
+        for _, parts_of_pool in groupby(range(len(parts)), key=pool_ids.__getitem__):
+            part_numbers = list(parts_of_pool)
             pool = parts[part_numbers[0]][0]
             # The examples of all these parts, each once, and where each part has its own.
-            index, places = distinct([parts[i][1] for i in part_numbers])
-            for start, stop, pool_targets, outputs in self._outputs_of(models, pool, index):
-                for i, part_places in zip(part_numbers, places, strict=True):
-                    in_batch = (start <= part_places) & (part_places < stop)
-                    of_part = in_batch.nonzero().squeeze(1)
-                    if not len(of_part):
+            all_positions, places_of_parts = distinct(
+                [parts[part_number][1] for part_number in part_numbers]
+            )
+            for batch_start, batch_stop, pool_targets, batch_outputs in self._outputs_of(
+                models, pool, all_positions
+            ):
+                for part_number, part_places in zip(part_numbers, places_of_parts, strict=True):
+                    is_in_batch = (batch_start <= part_places) & (part_places < batch_stop)
+                    positions_in_part = is_in_batch.nonzero().squeeze(1)
+                    if not len(positions_in_part):
                         continue
-                    of_batch = part_places[of_part] - start
-                    for tally, targets in zip(tallies[i], parts[i][2], strict=True):
-                        has_targets = targets is not None
-                        y = rows(targets, of_part) if has_targets else rows(pool_targets, of_batch)
-                        y = mapped(partial(Tensor.to, device=self.device), y)
-                        tally.add(rows(outputs, of_batch), y)
-        return [[tally.result() for tally in of_part] for of_part in tallies]
+                    positions_in_batch = part_places[positions_in_part] - batch_start
+                    for score_tally, part_targets in zip(
+                        tallies_of_parts[part_number], parts[part_number][2], strict=True
+                    ):
+                        if part_targets is not None:
+                            batch_targets = rows(part_targets, positions_in_part)
+                        else:
+                            batch_targets = rows(pool_targets, positions_in_batch)
+                        batch_targets = mapped(move, batch_targets)
+                        score_tally.add(rows(batch_outputs, positions_in_batch), batch_targets)
+        return [
+            [score_tally.result() for score_tally in part_tallies]
+            for part_tallies in tallies_of_parts
+        ]
 
     def _outputs_of(
-        self, models: Sequence[Tensor], pool: Batch, index: Tensor
+        self, models: Sequence[Tensor], pool: Batch, positions: Tensor
     ) -> Iterator[tuple[int, int, Batch, Any]]:
         """(start, stop, targets that the pool has, outputs) of examples of a pool; see :data:`MAX_HELD_NUMBERS`."""
-        held: list[tuple[Batch, Any]] = []  # batches that are not yielded yet, from `first` on
-        first = 0
-        entries = 0
-        shapes: list[Any] = []
-        for start in range(0, len(index), self.at_once):
-            x, y = self.examples(pool, index[start : start + self.at_once])
-            outputs = self._ensemble_outputs(models, self.arranged(x))
-            shapes_before = shapes
-            shapes = []
-            for tensor in (*tensors(y), *tensors(outputs)):
-                shapes.append(None if tensor is None else tensor.shape[1:])
+        # The batches that are not yielded yet, from `first_position` on.
+        held_batches: list[tuple[Batch, Any]] = []
+        first_position = 0
+        held_numbers = 0
+        shapes_now: list[Any] = []
+        for batch_start in range(0, len(positions), self.at_once):
+            batch_inputs, batch_targets = self.examples(
+                pool, positions[batch_start : batch_start + self.at_once]
+            )
+            outputs = self._ensemble_outputs(models, self.arranged(batch_inputs))
+            shapes_before = shapes_now
+            shapes_now = []
+            for tensor in (*tensors(batch_targets), *tensors(outputs)):
+                shapes_now.append(None if tensor is None else tensor.shape[1:])
             # Batches of other shapes, such as longer sequences, cannot be joined.
-            is_full = entries >= MAX_HELD_NUMBERS and not self.objective.whole
-            if held and (shapes != shapes_before or is_full):
-                yield first, start, *_joined(held)
-                held = []
-                first = start
-                entries = 0
-            held.append((y, outputs))
-            entries += sum(tensor.numel() for tensor in tensors(outputs))
-        if held:
-            yield first, len(index), *_joined(held)
+            is_full = held_numbers >= MAX_HELD_NUMBERS and not self.objective.whole
+            if held_batches and (shapes_now != shapes_before or is_full):
+                yield first_position, batch_start, *_joined(held_batches)
+                held_batches = []
+                first_position = batch_start
+                held_numbers = 0
+            held_batches.append((batch_targets, outputs))
+            held_numbers += sum(tensor.numel() for tensor in tensors(outputs))
+        if held_batches:
+            yield first_position, len(positions), *_joined(held_batches)
 
-    def _ensemble_outputs(self, models: Sequence[Tensor], x: Batch) -> Any:
+    def _ensemble_outputs(self, models: Sequence[Tensor], inputs: Batch) -> Any:
         """Outputs of the loaded model, or of the ensemble of several models, which are loaded in turn."""
         self.module.eval()
         if len(models) == 1:
-            return self.outputs(x)
-        outputs = []
-        for row in models:
-            self.load(row)
-            outputs.append(self.outputs(x))
-        return self.objective.combine(torch.stack(outputs))
+            return self.outputs(inputs)
+        outputs_of_models = []
+        for model_row in models:
+            self.load(model_row)
+            outputs_of_models.append(self.outputs(inputs))
+        return self.objective.combine(torch.stack(outputs_of_models))
 
-    def measure(self, row: Tensor, data: Split) -> Scores:
+    def measure(self, model_row: Tensor, examples: Split) -> Scores:
         """Mean loss and metrics of a model ``(d,)`` on a client's examples; NaN without examples."""
-        part = (data.inputs, data.index, [data.targets])
-        return self.objective.scores(self.sums([row], [part])[0][0])
+        part = (examples.inputs, examples.index, [examples.targets])
+        return self.objective.scores(self.sums([model_row], [part])[0][0])
 
-    def _in_order(self, data: Split) -> Iterator[tuple[Batch, Batch, int]]:
+    def _in_order(self, examples: Split) -> Iterator[tuple[Batch, Batch, int]]:
         """(inputs, targets, number of examples) of batches of a client's examples, in order and without augmentation."""
-        for start in range(0, len(data), self.at_once):
-            positions = torch.arange(start, min(start + self.at_once, len(data)))
-            x, y = self.batch(data, positions)
-            yield self.arranged(x), y, len(positions)
+        for batch_start in range(0, len(examples), self.at_once):
+            positions = torch.arange(batch_start, min(batch_start + self.at_once, len(examples)))
+            inputs, targets = self.batch(examples, positions)
+            yield self.arranged(inputs), targets, len(positions)
 
     @torch.no_grad()
-    def losses(self, row: Tensor, data: Split) -> Tensor:
+    def losses(self, model_row: Tensor, examples: Split) -> Tensor:
         """Loss of a model ``(d,)`` for each of a client's examples ``(n,)``, at the temperature that makes their sum least.
 
         A net that has overfitted is too sure of its errors: its loss rises while its accuracy still
@@ -270,32 +293,36 @@ class Learner:
         With class weights, each loss is multiplied by its weight over the mean weight: the mean of
         all is the weighted mean.
         """
-        self.load(row)
+        self.load(model_row)
         self.module.eval()
-        batches: list[Tensor] = []  # (temperatures, examples) each
-        weights: list[Tensor] = []
-        for x, y, _ in self._in_order(data):
-            example_losses = self.objective.at_temperatures(self.outputs(x), y)
-            batches.append(example_losses.losses.float().cpu())
+        losses_of_batches: list[Tensor] = []  # (temperatures, examples) each
+        example_weights: list[Tensor] = []
+        for batch_inputs, batch_targets, _ in self._in_order(examples):
+            example_losses = self.objective.at_temperatures(
+                self.outputs(batch_inputs), batch_targets
+            )
+            losses_of_batches.append(example_losses.losses.float().cpu())
             if example_losses.weights is None:
-                weights.append(torch.ones(batches[-1].shape[1]))
+                example_weights.append(torch.ones(losses_of_batches[-1].shape[1]))
             else:
-                weights.append(example_losses.weights.float().cpu())
-        if not batches:
+                example_weights.append(example_losses.weights.float().cpu())
+        if not losses_of_batches:
             return torch.zeros(0)
-        losses = weighted(torch.cat(batches, 1), torch.cat(weights))
-        sums = losses.double().sum(1).nan_to_num(nan=math.inf)
-        return losses[int(sums.argmin())]
+        losses_at_temperatures = weighted(
+            torch.cat(losses_of_batches, 1), torch.cat(example_weights)
+        )
+        loss_sums = losses_at_temperatures.double().sum(1).nan_to_num(nan=math.inf)
+        return losses_at_temperatures[int(loss_sums.argmin())]
 
     @torch.no_grad()
     def features_of(
-        self, row: Tensor, data: Split, layer: str
+        self, model_row: Tensor, examples: Split, layer: str
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Compute what a model ``(d,)`` makes of a client's examples.
 
         Args:
-            row: The model.
-            data: The examples.
+            model_row: The model.
+            examples: The examples.
             layer: A layer that the model uses once.
 
         Yields:
@@ -305,17 +332,20 @@ class Learner:
         Raises:
             ValueError: The layer has no input for each target, or the targets are not class labels.
         """
-        self.load(row)
+        self.load(model_row)
         self.module.eval()
         with inputs_of(self.module, layer) as layer_inputs:
-            for x, y, _ in self._in_order(data):
-                outputs = self.outputs(x)
-                are_labels = isinstance(y, Tensor) and not y.is_floating_point()
-                if not are_labels or not layer_inputs or layer_inputs[-1].shape[:-1] != y.shape:
+            for batch_inputs, batch_targets, _ in self._in_order(examples):
+                outputs = self.outputs(batch_inputs)
+                are_labels = (
+                    isinstance(batch_targets, Tensor) and not batch_targets.is_floating_point()
+                )
+                has_inputs = are_labels and bool(layer_inputs)
+                if not has_inputs or layer_inputs[-1].shape[:-1] != batch_targets.shape:
                     raise ValueError(
                         f"the nearest examples need a class label for each input of the layer {layer!r}"
                     )
-                yield outputs, layer_inputs.pop().float(), y
+                yield outputs, layer_inputs.pop().float(), batch_targets
                 layer_inputs.clear()
 
     # -- training
@@ -323,54 +353,58 @@ class Learner:
 
     def train(
         self,
-        row: Tensor,
-        data: Split,
+        model_row: Tensor,
+        examples: Split,
         training: Training,
-        lr: float,
-        gen: torch.Generator,
+        learning_rate: float,
+        generator: torch.Generator,
         *,
         stages: Sequence[Stage] = (),
-        pull: PullToShared | None = None,
+        pull_term: PullToShared | None = None,
     ) -> Tensor:
         """Train a model.
 
         Args:
-            row: The model ``(d,)`` from which training starts.
-            data: Training examples.
+            model_row: The model ``(d,)`` from which training starts.
+            examples: Training examples.
             training: Settings of local training.
-            lr: Learning rate.
-            gen: Draws the order of the examples.
+            learning_rate: Learning rate.
+            generator: Draws the order of the examples.
             stages: Stages with the layers that they train; none to train all layers at once.
-            pull: A term that pulls the model to another one.
+            pull_term: A term that pulls the model to another one.
 
         Returns:
             The trained row ``(d,)``.
         """
-        self.load(row)
+        self.load(model_row)
         self.module.train()
-        if not stages and pull is None and self.dense.gain(training):
-            self._train_dense(self._batches(data, training, gen), lr)
+        if not stages and pull_term is None and self.dense.gain(training):
+            self._train_dense(self._batches(examples, training, generator), learning_rate)
             return self.master.row().to("cpu", copy=True)
-        for positions, settings in staged(self.layout, training, stages):
-            parameters = [self.parameters[i] for i in positions]
-            values = [self.master.trainable[i] for i in positions]
-            pulled = None if pull is None else pull.of(self.layout, positions, self.device)
-            step = stepper(values, settings, lr, pull=pulled)
-            for x, y in self._batches(data, settings, gen):
-                step(self.gradients(x, y, parameters))
+        for positions, stage_training in staged(self.layout, training, stages):
+            parameters = [self.parameters[position] for position in positions]
+            trained_values = [self.master.trainable[position] for position in positions]
+            pulled_parameters = (
+                None if pull_term is None else pull_term.of(self.layout, positions, self.device)
+            )
+            make_step = stepper(
+                trained_values, stage_training, learning_rate, pull_term=pulled_parameters
+            )
+            for inputs, targets in self._batches(examples, stage_training, generator):
+                make_step(self.gradients(inputs, targets, parameters))
                 self.master.round()
         return self.master.row().to("cpu", copy=True)
 
     def train_mixture(
         self,
-        row: Tensor,
-        own: Tensor,
-        weight: float,
-        data: Split,
+        model_row: Tensor,
+        own_row: Tensor,
+        mixture_weight: float,
+        examples: Split,
         training: Training,
-        lr: float,
-        gen: torch.Generator,
-        adapt: bool,
+        learning_rate: float,
+        generator: torch.Generator,
+        adapts_weight: bool,
     ) -> tuple[Tensor, Tensor, float]:
         """Train a model, and with the same batches the client's own part of a mixture with it (APFL, Algorithm 1).
 
@@ -379,119 +413,136 @@ class Learner:
         at the mixture. Buffers of v are those of the mixture.
 
         Args:
-            row: The model w ``(d,)``.
-            own: The own part v ``(d,)``.
-            weight: The weight α of v.
-            data: Training examples.
+            model_row: The model w ``(d,)``.
+            own_row: The own part v ``(d,)``.
+            mixture_weight: The weight α of v.
+            examples: Training examples.
             training: Settings of local training.
-            lr: Learning rate.
-            gen: Draws the order of the examples.
-            adapt: Whether α makes a step of gradient descent before training (equation 10), on the
+            learning_rate: Learning rate.
+            generator: Draws the order of the examples.
+            adapts_weight: Whether α makes a step of gradient descent before training (equation 10), on the
                 first batch.
 
         Returns:
             The trained w and v, ``(d,)`` each, and α.
         """
-        w = row.clone()
-        v = own.clone()
+        shared_model = model_row.clone()
+        own_part = own_row.clone()
         trainable = slice(0, self.layout.trainable)
         buffers = slice(self.layout.trainable, None)
-        step_w = stepper([w[trainable]], training, lr)
-        step_v = stepper([v[trainable]], training, lr)
-        for number, (x, y) in enumerate(self._batches(data, training, gen)):
-            if adapt and not number:  # equation 10: α <- α - η <v - w, ∇f(mixture)>
-                gradient, _ = self._gradient_at(weight * v + (1 - weight) * w, x, y)
-                weight = min(max(weight - lr * float(gradient @ (v - w)[trainable]), 0.0), 1.0)
-            gradient_of_w, w_after = self._gradient_at(w, x, y)
-            mixture = weight * v + (1 - weight) * w
-            gradient_of_mixture, mixture_after = self._gradient_at(mixture, x, y)
-            step_w([gradient_of_w])
-            step_v([weight * gradient_of_mixture])
-            w[buffers] = w_after[buffers]
-            v[buffers] = mixture_after[buffers]
-        return w, v, weight
+        step_shared = stepper([shared_model[trainable]], training, learning_rate)
+        step_own = stepper([own_part[trainable]], training, learning_rate)
+        for step_number, (inputs, targets) in enumerate(
+            self._batches(examples, training, generator)
+        ):
+            if adapts_weight and not step_number:
+                # Equation 10: α <- α - η <v - w, ∇f(mixture)>, within 0 and 1.
+                mixture = mixture_weight * own_part + (1 - mixture_weight) * shared_model
+                gradient, _ = self._gradient_at(mixture, inputs, targets)
+                slope = float(gradient @ (own_part - shared_model)[trainable])
+                mixture_weight = min(max(mixture_weight - learning_rate * slope, 0.0), 1.0)
+            shared_gradient, shared_after = self._gradient_at(shared_model, inputs, targets)
+            mixture = mixture_weight * own_part + (1 - mixture_weight) * shared_model
+            mixture_gradient, mixture_after = self._gradient_at(mixture, inputs, targets)
+            step_shared([shared_gradient])
+            step_own([mixture_weight * mixture_gradient])
+            shared_model[buffers] = shared_after[buffers]
+            own_part[buffers] = mixture_after[buffers]
+        return shared_model, own_part, mixture_weight
 
-    def _gradient_at(self, row: Tensor, x: Batch, y: Batch) -> tuple[Tensor, Tensor]:
-        """Gradient of a batch's loss by the parameters at ``row``, and the row with the buffers after the batch."""
-        self.load(row)
+    def _gradient_at(
+        self, model_row: Tensor, inputs: Batch, targets: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient of a batch's loss by the parameters at ``model_row``, and the row with the buffers after the batch."""
+        self.load(model_row)
         self.module.train()
-        gradient = torch.cat([g.reshape(-1) for g in self.gradients(x, y)]).cpu()
+        gradient = torch.cat(
+            [part_gradient.reshape(-1) for part_gradient in self.gradients(inputs, targets)]
+        ).cpu()
         return gradient, self.master.row().to("cpu", copy=True)
 
-    def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], lr: float) -> None:
+    def _train_dense(self, batches: Iterable[tuple[Tensor, Tensor]], learning_rate: float) -> None:
         """Plain SGD in which large dense layers are updated separately."""
         with self.dense.kept():
-            for x, y in batches:
-                loss = self.objective.loss(self.outputs(x), y)
+            for inputs, targets in batches:
+                mean_loss = self.objective.loss(self.outputs(inputs), targets)
                 self.dense.forget()
-                gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-                self.dense.step(lr)
-                descend(self.master.trainable, lr, gradients)
+                gradients = torch.autograd.grad(mean_loss, self.parameters, allow_unused=True)
+                self.dense.step(learning_rate)
+                descend(self.master.trainable, learning_rate, gradients)
                 self.master.round()
 
     def _batches(
-        self, data: Split, training: Training, gen: torch.Generator
+        self, examples: Split, training: Training, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Shuffled mini-batches of ``epochs`` passes, or of as many passes as ``steps`` need; one gather per pass."""
-        size = training.batch or len(data)
-        gathers_whole_pass = _fits(data)
-        for starts in passes(batch_starts(len(data), training, self.min_batch), training):
+        batch_size = training.batch or len(examples)
+        gathers_whole_pass = _fits(examples)
+        for pass_starts in passes(batch_starts(len(examples), training, self.min_batch), training):
             if gathers_whole_pass:
-                x, y = self.shuffled(data, gen)
-                for start in starts:
-                    batch = slice(start, start + size)
-                    yield rows(x, batch), rows(y, batch)
+                inputs, targets = self.shuffled(examples, generator)
+                for batch_start in pass_starts:
+                    positions_in_pass = slice(batch_start, batch_start + batch_size)
+                    yield rows(inputs, positions_in_pass), rows(targets, positions_in_pass)
             else:
-                order = torch.randperm(len(data), generator=gen)
-                for start in starts:
-                    yield self._augmented(*self.batch(data, order[start : start + size]), gen)
+                shuffled_positions = torch.randperm(len(examples), generator=generator)
+                for batch_start in pass_starts:
+                    positions = shuffled_positions[batch_start : batch_start + batch_size]
+                    yield self._augmented(*self.batch(examples, positions), generator)
 
     @property
     def min_batch(self) -> int:
         """Fewest examples of a batch: BatchNorm has no variance of a single example."""
         return 2 if self.has_batchnorm else 1
 
-    def shuffled(self, data: Split, gen: torch.Generator) -> tuple[Batch, Batch]:
+    def shuffled(self, examples: Split, generator: torch.Generator) -> tuple[Batch, Batch]:
         """A client's examples in a new random order, augmented."""
-        return self._augmented(*self.batch(data, torch.randperm(len(data), generator=gen)), gen)
+        return self._augmented(
+            *self.batch(examples, torch.randperm(len(examples), generator=generator)), generator
+        )
 
-    def _augmented(self, x: Batch, y: Batch, gen: torch.Generator) -> tuple[Batch, Batch]:
+    def _augmented(
+        self, inputs: Batch, targets: Batch, generator: torch.Generator
+    ) -> tuple[Batch, Batch]:
         if self.augment is not None:
-            x = self.augment(x, gen)
-        return self.arranged(x), y
+            inputs = self.augment(inputs, generator)
+        return self.arranged(inputs), targets
 
-    def gradient(self, row: Tensor, data: Split) -> Tensor:
-        """Full-batch gradient ``(d,)`` of the mean training loss at ``row``, without dropout; zero for buffers."""
-        self.load(row)
+    def gradient(self, model_row: Tensor, examples: Split) -> Tensor:
+        """Full-batch gradient ``(d,)`` of the mean training loss at ``model_row``, without dropout; zero for buffers."""
+        self.load(model_row)
         self.module.eval()
-        total = torch.zeros(self.layout.size, device=self.device)
-        weights = 0.0
-        for x, y, count in self._in_order(data):
-            outputs = self.outputs(x)
-            weight = self.objective.weight(outputs, y)  # with class weights, batches count by these
-            share = count / len(data) if weight is None else weight
-            if not share:
-                continue  # nothing counts, and torch's mean is no number
-            loss = self.objective.loss(outputs, y)
+        weighted_sum = torch.zeros(self.layout.size, device=self.device)
+        total_weight = 0.0
+        for inputs, targets, example_count in self._in_order(examples):
+            outputs = self.outputs(inputs)
+            # With class weights, batches count by the sum of these, else by their examples.
+            class_weight = self.objective.weight(outputs, targets)
+            batch_weight = example_count / len(examples) if class_weight is None else class_weight
+            # Where nothing counts, torch's mean is no number.
+            if not batch_weight:
+                continue
+            loss = self.objective.loss(outputs, targets)
             gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-            total[: self.layout.trainable].add_(
-                torch.cat([g.reshape(-1) for g in gradients]), alpha=share
+            weighted_sum[: self.layout.trainable].add_(
+                torch.cat([part_gradient.reshape(-1) for part_gradient in gradients]),
+                alpha=batch_weight,
             )
-            weights += weight or 0.0
-        return (total / weights if weights else total).cpu()
+            total_weight += class_weight or 0.0
+        return (weighted_sum / total_weight if total_weight else weighted_sum).cpu()
 
 
 @contextmanager
 def inputs_of(module: nn.Module, layer: str) -> Iterator[list[Tensor]]:
     """Context in which the inputs of a layer are appended to the list that it returns, one for each use."""
     layer_inputs: list[Tensor] = []
-    handle = module.get_submodule(layer).register_forward_pre_hook(
-        lambda _, inputs: layer_inputs.append(inputs[0])
+    hook_handle = module.get_submodule(layer).register_forward_pre_hook(
+        lambda _, call_inputs: layer_inputs.append(call_inputs[0])
     )
     try:
         yield layer_inputs
     finally:
-        handle.remove()
+        hook_handle.remove()
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
@@ -508,12 +559,12 @@ MAX_PASS_BYTES = 2**28
 at once."""
 
 
-def _fits(data: Split) -> bool:
+def _fits(examples: Split) -> bool:
     """Whether a client's examples are gathered for a whole pass: they are tensors, and not too large."""
-    if isinstance(data.inputs, Items):
+    if isinstance(examples.inputs, Items):
         return False
-    example_bytes = sum(tensor[:1].nbytes for tensor in tensors(data.inputs))
-    return example_bytes * len(data) <= MAX_PASS_BYTES
+    example_bytes = sum(tensor[:1].nbytes for tensor in tensors(examples.inputs))
+    return example_bytes * len(examples) <= MAX_PASS_BYTES
 
 
 Step = Callable[[Sequence[Tensor]], None]
@@ -532,13 +583,14 @@ class PullToShared:
     toward: Tensor
 
     def of(
-        self, layout: Layout, part: Sequence[int], device: torch.device
+        self, layout: Layout, positions: Sequence[int], device: torch.device
     ) -> tuple[float, list[Tensor]]:
         """The weight, and the tensors of ``toward`` for some of the trainable parameters."""
-        lead = self.toward.shape[:-1]
-        pieces = [layout.pieces[i] for i in part]
+        leading_shape = self.toward.shape[:-1]
+        pieces = [layout.pieces[position] for position in positions]
         return self.weight, [
-            self.toward[..., p.start : p.stop].view(*lead, *p.shape).to(device) for p in pieces
+            self.toward[..., piece.start : piece.stop].view(*leading_shape, *piece.shape).to(device)
+            for piece in pieces
         ]
 
 
@@ -555,17 +607,22 @@ def staged(
     Raises:
         ValueError: The model has no such layer.
     """
-    count = len(layout.tensors)
+    tensor_count = len(layout.tensors)
     if not stages:
-        yield list(range(count)), training
+        yield list(range(tensor_count)), training
+        return
     for stage in stages:
         layout.mask(stage.layers)  # raises an error for an unknown layer
-        part = [i for i in range(count) if layout.pieces[i].name.rpartition(".")[0] in stage.layers]
-        settings = training
+        stage_positions = [
+            position
+            for position in range(tensor_count)
+            if layout.pieces[position].name.rpartition(".")[0] in stage.layers
+        ]
+        stage_training = training
         if stage.epochs is not None:
-            settings = replace(training, epochs=stage.epochs, steps=None)
-        if part:
-            yield part, settings
+            stage_training = replace(training, epochs=stage.epochs, steps=None)
+        if stage_positions:
+            yield stage_positions, stage_training
 
 
 def plain(training: Training) -> bool:
@@ -575,88 +632,101 @@ def plain(training: Training) -> bool:
 
 
 def stepper(
-    values: Sequence[Tensor],
+    trained_tensors: Sequence[Tensor],
     training: Training,
-    lr: float,
+    learning_rate: float,
     *,
     stacked: bool = False,
-    pull: tuple[float, Sequence[Tensor]] | None = None,
+    pull_term: tuple[float, Sequence[Tensor]] | None = None,
 ) -> Step:
     """Return a function that makes one step of local training, with a new optimiser.
 
     Args:
-        values: The tensors to train, which each step changes in place.
+        trained_tensors: The tensors to train, which each step changes in place.
         training: Settings of local training.
-        lr: Learning rate.
+        learning_rate: Learning rate.
         stacked: Whether the first dimension of the tensors is that of clients; then each client is
             clipped separately.
-        pull: Weight of a term that pulls the tensors to other ones, and these.
+        pull_term: Weight of a term that pulls the tensors to other ones, and these.
 
     Returns:
-        A function of the gradients of a batch, one for each of ``values``.
+        A function of the gradients of a batch, one for each of ``trained_tensors``.
     """
-    pulls: list[tuple[float, Sequence[Tensor]]] = []
-    if training.proximal:  # FedProx: towards the model that the client was sent
-        pulls.append((training.proximal, [v.detach().clone() for v in values]))
-    if pull is not None:
-        pulls.append(pull)
-    move = _optimiser(values, training, lr)
+    pull_terms: list[tuple[float, Sequence[Tensor]]] = []
+    if training.proximal:
+        # FedProx pulls towards the model that the client was sent.
+        sent_tensors = [tensor.detach().clone() for tensor in trained_tensors]
+        pull_terms.append((training.proximal, sent_tensors))
+    if pull_term is not None:
+        pull_terms.append(pull_term)
+    optimise = _optimiser(trained_tensors, training, learning_rate)
 
     @torch.no_grad()
     def step(gradients: Sequence[Tensor]) -> None:
-        # Not in place: two parameters may share a gradient.
-        for weight, targets in pulls:
-            terms = zip(gradients, values, targets, strict=True)
-            gradients = [g.float().add(v - target, alpha=weight) for g, v, target in terms]
+        # The gradient of weight/2 ||v - target||². Not in place: two parameters may share a gradient.
+        for pull_weight, all_targets in pull_terms:
+            pulled_gradients = zip(gradients, trained_tensors, all_targets, strict=True)
+            gradients = [
+                gradient.float().add(tensor - pulled_towards, alpha=pull_weight)
+                for gradient, tensor, pulled_towards in pulled_gradients
+            ]
         if training.clip is not None:
-            gradients = _clipped([g.float() for g in gradients], training.clip, stacked)
-        move(gradients)
+            gradients = _clipped(
+                [gradient.float() for gradient in gradients], training.clip, stacked
+            )
+        optimise(gradients)
 
     return step
 
 
-def _clipped(gradients: Sequence[Tensor], limit: float, stacked: bool) -> list[Tensor]:
-    """Gradients of norm ``limit`` at most, all tensors together; stacked: those of each client."""
+def _clipped(gradients: Sequence[Tensor], max_norm: float, stacked: bool) -> list[Tensor]:
+    """Gradients of norm ``max_norm`` at most, all tensors together; stacked: those of each client."""
     if not stacked:
-        norm = torch.stack([g.norm() for g in gradients]).norm()
-        share = (limit / (norm + 1e-6)).clamp(max=1.0)
-        return [g * share for g in gradients]
-    norm = torch.stack([g.reshape(len(g), -1).norm(dim=1) for g in gradients]).norm(dim=0)
-    share = (limit / (norm + 1e-6)).clamp(max=1.0)
-    return [g * share.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        return [gradient * scale for gradient in gradients]
+    norm = torch.stack(
+        [gradient.reshape(len(gradient), -1).norm(dim=1) for gradient in gradients]
+    ).norm(dim=0)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    return [gradient * scale.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
 
 
-def _optimiser(values: Sequence[Tensor], training: Training, lr: float) -> Step:
-    decay = training.weight_decay
+def _optimiser(trained_tensors: Sequence[Tensor], training: Training, learning_rate: float) -> Step:
+    weight_decay = training.weight_decay
     optimiser: torch.optim.Optimizer
     if training.optimizer == "adam":
-        optimiser = torch.optim.Adam(values, lr=lr, weight_decay=decay)
-    elif training.momentum or decay:
-        optimiser = torch.optim.SGD(values, lr=lr, momentum=training.momentum, weight_decay=decay)
+        optimiser = torch.optim.Adam(trained_tensors, lr=learning_rate, weight_decay=weight_decay)
+    elif training.momentum or weight_decay:
+        optimiser = torch.optim.SGD(
+            trained_tensors, lr=learning_rate, momentum=training.momentum, weight_decay=weight_decay
+        )
     else:
-        return partial(descend, values, lr)
+        return partial(descend, trained_tensors, learning_rate)
 
     def move(gradients: Sequence[Tensor]) -> None:
-        for v, g in zip(values, gradients, strict=True):
-            v.grad = g.to(v.dtype)
+        for tensor, gradient in zip(trained_tensors, gradients, strict=True):
+            tensor.grad = gradient.to(tensor.dtype)
         optimiser.step()
 
     return move
 
 
 @torch.no_grad()
-def descend(values: Sequence[Tensor], lr: float, gradients: Sequence[Tensor | None]) -> None:
+def descend(
+    trained_tensors: Sequence[Tensor], learning_rate: float, gradients: Sequence[Tensor | None]
+) -> None:
     """Make one step of plain SGD; a tensor without a gradient does not change."""
-    for v, g in zip(values, gradients, strict=True):
-        if g is not None:
-            v.add_(g, alpha=-lr)
+    for tensor, gradient in zip(trained_tensors, gradients, strict=True):
+        if gradient is not None:
+            tensor.add_(gradient, alpha=-learning_rate)
 
 
-def batch_starts(examples: int, training: Training, min_batch: int) -> list[int]:
+def batch_starts(example_count: int, training: Training, min_batch: int) -> list[int]:
     """Return the start of each batch in one pass over a client's examples.
 
     Args:
-        examples: Number of examples.
+        example_count: Number of examples.
         training: Settings of local training.
         min_batch: Batches with fewer examples are left out.
 
@@ -666,22 +736,26 @@ def batch_starts(examples: int, training: Training, min_batch: int) -> list[int]
     Raises:
         ValueError: No batch is left.
     """
-    size = training.batch or examples
-    starts = [
-        start for start in range(0, examples, size) if min(size, examples - start) >= min_batch
+    batch_size = training.batch or example_count
+    all_starts = [
+        batch_start
+        for batch_start in range(0, example_count, batch_size)
+        if min(batch_size, example_count - batch_start) >= min_batch
     ]
-    if not starts:
-        kind = "a batch of 1" if examples > 1 else "a client with one training example"
-        raise ValueError(f"{kind} cannot train a model with BatchNorm")
-    return starts
+    if not all_starts:
+        description = "a batch of 1" if example_count > 1 else "a client with one training example"
+        raise ValueError(f"{description} cannot train a model with BatchNorm")
+    return all_starts
 
 
-def passes(starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]:
-    """Yield ``starts`` for each pass; the last pass is shorter if ``steps`` require it."""
-    left = training.steps if training.steps is not None else training.epochs * len(starts)
-    while left > 0:
-        yield starts[:left]
-        left -= len(starts)
+def passes(batch_starts: Sequence[int], training: Training) -> Iterator[Sequence[int]]:
+    """Yield ``batch_starts`` for each pass; the last pass is shorter if ``steps`` require it."""
+    steps_left = training.steps
+    if steps_left is None:
+        steps_left = training.epochs * len(batch_starts)
+    while steps_left > 0:
+        yield batch_starts[:steps_left]
+        steps_left -= len(batch_starts)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -714,11 +788,14 @@ class DenseUpdates:
             rounded from.
     """
 
-    def __init__(self, module: nn.Module, weights: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self, module: nn.Module, weights_and_values: Sequence[tuple[Tensor, Tensor]]
+    ) -> None:
         values_of: dict[int, Tensor] = {}
-        for weight, values in weights:
-            if weight.is_cpu and not weight._backward_hooks and values.dtype == torch.float32:
-                values_of[id(weight)] = values
+        for weight, float32_values in weights_and_values:
+            is_plain = weight.is_cpu and not weight._backward_hooks
+            if is_plain and float32_values.dtype == torch.float32:
+                values_of[id(weight)] = float32_values
         self.layers: list[tuple[nn.Linear, Tensor, Tensor]] = []
         for layer in module.modules():
             if type(layer) is not nn.Linear:
@@ -737,8 +814,8 @@ class DenseUpdates:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Context in which backward passes keep the factors of these weights' gradients and do not compute the gradients."""
-        for layer, weight, values in self.layers:
-            layer.forward = partial(_outputs, layer, weight, values, self.held)  # type: ignore[method-assign]
+        for layer, weight, float32_values in self.layers:
+            layer.forward = partial(_outputs, layer, weight, float32_values, self.held)  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -751,50 +828,72 @@ class DenseUpdates:
         self.held.clear()
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
+    def step(self, learning_rate: float) -> None:
         """Update the weights with the factors of the last backward pass."""
-        for values, x, g in self.held:
-            values.addmm_(g.t().float(), x.float(), alpha=-lr)
+        for float32_values, layer_inputs, output_derivatives in self.held:
+            float32_values.addmm_(
+                output_derivatives.t().float(), layer_inputs.float(), alpha=-learning_rate
+            )
         self.held.clear()
 
 
-def _outputs(layer: nn.Linear, weight: Tensor, values: Tensor, held: Held, x: Tensor) -> Tensor:
-    if layer.weight is not weight:  # a call has replaced the weight temporarily
-        return functional.linear(x, layer.weight, layer.bias)
-    return _Dense.apply(x, weight, layer.bias, values, held)
+def _outputs(
+    layer: nn.Linear,
+    weight: Tensor,
+    float32_values: Tensor,
+    held_factors: Held,
+    layer_inputs: Tensor,
+) -> Tensor:
+    # A call may have replaced the weight temporarily.
+    if layer.weight is not weight:
+        return functional.linear(layer_inputs, layer.weight, layer.bias)
+    return _Dense.apply(layer_inputs, weight, layer.bias, float32_values, held_factors)
 
 
 class _Dense(torch.autograd.Function):
     """A dense layer, ``x W^T + b``, without a gradient of the weights unless that gradient is differentiated again."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, values, held):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(x, weight)
-        ctx.values, ctx.held = values, held
-        return functional.linear(x, weight, bias)
+    def forward(context, layer_inputs, weight, bias, float32_values, held_factors):  # type: ignore[no-untyped-def]
+        context.save_for_backward(layer_inputs, weight)
+        context.values = float32_values
+        context.held = held_factors
+        return functional.linear(layer_inputs, weight, bias)
 
     @staticmethod
-    def backward(ctx, g):  # type: ignore[no-untyped-def]
-        x, weight = ctx.saved_tensors
-        for_x, _, for_bias, *_ = ctx.needs_input_grad
+    def backward(context, output_derivatives):  # type: ignore[no-untyped-def]
+        layer_inputs, weight = context.saved_tensors
+        needs_inputs, _, needs_bias, *_ = context.needs_input_grad
         # In half precision under autocast.
-        rows = g.reshape(-1, g.shape[-1]).to(weight.dtype)
-        inputs = x.reshape(-1, x.shape[-1]).to(weight.dtype)
-        of_bias = rows.sum(0) if for_bias else None
-        is_low = weight.dtype != torch.float32
-        if torch.is_grad_enabled() or (is_low and len(rows) > MAX_FLOAT32_ROWS):
-            return (rows @ weight).view_as(x).to(x.dtype), rows.t() @ inputs, of_bias, None, None
-        ctx.held.append((ctx.values, inputs, rows))
-        of_x = _times(rows, weight).view_as(x).to(x.dtype) if for_x else None
-        return of_x, None, of_bias, None, None
+        derivative_rows = output_derivatives.reshape(-1, output_derivatives.shape[-1])
+        derivative_rows = derivative_rows.to(weight.dtype)
+        input_rows = layer_inputs.reshape(-1, layer_inputs.shape[-1]).to(weight.dtype)
+        bias_gradient = derivative_rows.sum(0) if needs_bias else None
+        is_half_precision = weight.dtype != torch.float32
+        is_large = is_half_precision and len(derivative_rows) > MAX_FLOAT32_ROWS
+        # The ordinary backward pass, with the gradient of the weights.
+        if torch.is_grad_enabled() or is_large:
+            input_gradient = (derivative_rows @ weight).view_as(layer_inputs).to(layer_inputs.dtype)
+            return input_gradient, derivative_rows.t() @ input_rows, bias_gradient, None, None
+        # The factors of that gradient are kept for the step.
+        context.held.append((context.values, input_rows, derivative_rows))
+        input_gradient = None
+        if needs_inputs:
+            input_gradient = _times(derivative_rows, weight).view_as(layer_inputs)
+            input_gradient = input_gradient.to(layer_inputs.dtype)
+        return input_gradient, None, bias_gradient, None, None
 
 
-def _times(g: Tensor, weight: Tensor) -> Tensor:
+def _times(output_derivatives: Tensor, weight: Tensor) -> Tensor:
     """``g W``, by oneDNN if PyTorch has it: for few rows it takes two thirds of the time of PyTorch's own choice."""
+    transposed = weight.detach().t()
     try:
-        return torch.ops.mkldnn._linear_pointwise(g, weight.detach().t(), None, "none", [], "")
-    except (AttributeError, RuntimeError):  # it is not a public function
-        return g @ weight
+        return torch.ops.mkldnn._linear_pointwise(
+            output_derivatives, transposed, None, "none", [], ""
+        )
+    # It is not a public function, so it may be missing or refuse.
+    except (AttributeError, RuntimeError):
+        return output_derivatives @ weight
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -823,8 +922,10 @@ MAX_HELD_NUMBERS = 2**24
 
 def batchnorm(module: nn.Module) -> tuple[bool, bool]:
     """Whether a module has BatchNorm, and whether the examples of a batch mix in tests, too, for lack of running statistics."""
-    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    return bool(norms), any(norm.running_mean is None for norm in norms)
+    norm_layers = [
+        part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
+    ]
+    return bool(norm_layers), any(norm_layer.running_mean is None for norm_layer in norm_layers)
 
 
 def _joined(held: Sequence[tuple[Batch, Any]]) -> tuple[Batch, Any]:
@@ -840,11 +941,11 @@ def distinct(indexes: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         >>> distinct([torch.tensor([4, 9]), torch.tensor([9, 2])])
         (tensor([2, 4, 9]), (tensor([1, 2]), tensor([2, 0])))
     """
-    index = torch.cat(list(indexes))
-    lengths = [len(part) for part in indexes]
+    all_entries = torch.cat(list(indexes))
+    lengths = [len(index) for index in indexes]
     if len(indexes) > 1:
-        entries, places = index.unique(return_inverse=True)
-        if len(entries) < len(index):
+        entries, places = all_entries.unique(return_inverse=True)
+        if len(entries) < len(all_entries):
             return entries, places.split(lengths)
     # All are distinct, so they stay in their order.
-    return index, torch.arange(len(index)).split(lengths)
+    return all_entries, torch.arange(len(all_entries)).split(lengths)

@@ -46,12 +46,14 @@ class Memory:
     scale: float
 
     @classmethod
-    def of(cls, learner: Learner, row: Tensor, data: Split, neighbours: Neighbours) -> Memory:
+    def of(
+        cls, learner: Learner, model_row: Tensor, examples: Split, neighbours: Neighbours
+    ) -> Memory:
         """Remember some examples. Predictions that do not count, such as padding, are left out."""
         parts = []
-        for _, features, targets in learner.features_of(row, data, neighbours.layer):
-            counts = counted(targets)
-            parts.append((features[counts], targets[counts]))
+        for _, features, targets in learner.features_of(model_row, examples, neighbours.layer):
+            is_counted = counted(targets)
+            parts.append((features[is_counted], targets[is_counted]))
         features, labels = (torch.cat(batches) for batches in zip(*parts, strict=True))
         return cls(features, labels, neighbours.k, neighbours.scale)
 
@@ -61,10 +63,10 @@ class Memory:
         return torch.cat([self._probabilities_of_block(block, classes) for block in blocks])
 
     def _probabilities_of_block(self, features: Tensor, classes: int) -> Tensor:
-        n = len(features)
+        input_count = len(features)
         # The k nearest so far, over blocks of the remembered examples: distances and positions.
-        nearest = features.new_zeros(n, 0)
-        positions = self.labels.new_zeros(n, 0)
+        nearest = features.new_zeros(input_count, 0)
+        positions = self.labels.new_zeros(input_count, 0)
         for start in range(0, len(self.features), REMEMBERED_BLOCK):
             block = self.features[start : start + REMEMBERED_BLOCK]
             block_positions = torch.arange(start, start + len(block), device=positions.device)
@@ -72,13 +74,15 @@ class Memory:
             # same distance.
             distances = torch.cdist(features, block, compute_mode="use_mm_for_euclid_dist")
             candidates = torch.cat([nearest, distances], 1)
-            candidate_positions = torch.cat([positions, block_positions.expand(n, -1)], 1)
-            nearest, best = candidates.topk(min(self.k, candidates.shape[1]), largest=False)
-            positions = candidate_positions.gather(1, best)
+            candidate_positions = torch.cat([positions, block_positions.expand(input_count, -1)], 1)
+            nearest, best_candidates = candidates.topk(
+                min(self.k, candidates.shape[1]), largest=False
+            )
+            positions = candidate_positions.gather(1, best_candidates)
         # Each neighbour votes for its class with weight exp(-d / scale).
         exact_distances = (features[:, None] - self.features[positions]).norm(dim=2)
         votes = (-exact_distances / self.scale).softmax(1)
-        probabilities = features.new_zeros(n, classes)
+        probabilities = features.new_zeros(input_count, classes)
         return probabilities.scatter_add_(1, self.labels[positions], votes)
 
     def mixed(self, outputs: Tensor, features: Tensor, weight: float) -> Tensor:
@@ -104,17 +108,17 @@ class Memory:
 
 
 def remembered(
-    learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours
+    learner: Learner, model_row: Tensor, data: ClientData, neighbours: Neighbours
 ) -> tuple[Memory, float]:
     """Return a client's memory, and the weight of its neighbours.
 
     Args:
         learner: Computes features.
-        row: The client's model ``(d,)``.
+        model_row: The client's model ``(d,)``.
         data: Its data, with the validation examples by which it chooses.
         neighbours: Settings.
     """
-    memory = Memory.of(learner, row, data.train, neighbours)
+    memory = Memory.of(learner, model_row, data.train, neighbours)
     if len(neighbours.weights) == 1:
         return memory, neighbours.weights[0]
     if not len(memory.labels):
@@ -122,12 +126,14 @@ def remembered(
     # The probability of each validation example's class, by its neighbours and by the model.
     by_neighbours = [torch.zeros(0)]
     by_model = [torch.zeros(0)]
-    for outputs, features, targets in learner.features_of(row, data.validation, neighbours.layer):
-        counts = counted(targets)
-        classes = targets[counts][:, None]
-        neighbour_chances = memory.probabilities(features[counts], outputs.shape[-1])
-        by_neighbours.append(neighbour_chances.gather(1, classes)[:, 0].cpu())
-        by_model.append(outputs[counts].softmax(-1).gather(1, classes)[:, 0].cpu())
+    for outputs, features, targets in learner.features_of(
+        model_row, data.validation, neighbours.layer
+    ):
+        is_counted = counted(targets)
+        true_classes = targets[is_counted][:, None]
+        neighbour_chances = memory.probabilities(features[is_counted], outputs.shape[-1])
+        by_neighbours.append(neighbour_chances.gather(1, true_classes)[:, 0].cpu())
+        by_model.append(outputs[is_counted].softmax(-1).gather(1, true_classes)[:, 0].cpu())
     neighbour_probabilities = torch.cat(by_neighbours).double().numpy()
     model_probabilities = torch.cat(by_model).double().numpy()
     return memory, chosen(neighbour_probabilities, model_probabilities, neighbours.weights)
@@ -150,34 +156,36 @@ def chosen(by_neighbours: np.ndarray, by_model: np.ndarray, weights: Sequence[fl
     """
     if not len(by_neighbours):
         return 0.0
-    tiny = np.finfo(np.float64).tiny
-    losses = []
+    min_probability = np.finfo(np.float64).tiny
+    mean_losses = []
     for weight in weights:
         mixture = weight * by_neighbours + (1 - weight) * by_model
-        losses.append(-np.log(np.maximum(mixture, tiny)).mean())
-    return 0.0 if np.isnan(losses).any() else weights[int(np.argmin(losses))]
+        mean_losses.append(-np.log(np.maximum(mixture, min_probability)).mean())
+    return 0.0 if np.isnan(mean_losses).any() else weights[int(np.argmin(mean_losses))]
 
 
 def sums_with_neighbours(
-    learner: Learner, row: Tensor, data: ClientData, neighbours: Neighbours
+    learner: Learner, model_row: Tensor, data: ClientData, neighbours: Neighbours
 ) -> Sums:
     """Test a model ``(d,)`` together with a client's nearest training examples on its test examples.
 
     Args:
         learner: Computes features, and has the objective.
-        row: The client's model.
+        model_row: The client's model.
         data: Its data, with the validation examples by which it chooses the weight.
         neighbours: Settings.
 
     Returns:
         Name -> (sum, count), see :class:`~coterie.data.objective.Tally`.
     """
-    tally = Tally(learner.objective)
+    score_tally = Tally(learner.objective)
     with torch.no_grad():
-        memory, weight = remembered(learner, row, data, neighbours)
-        for outputs, features, targets in learner.features_of(row, data.test, neighbours.layer):
-            tally.add(memory.mixed(outputs, features, weight), targets)
-    return tally.result()
+        memory, weight = remembered(learner, model_row, data, neighbours)
+        for outputs, features, targets in learner.features_of(
+            model_row, data.test, neighbours.layer
+        ):
+            score_tally.add(memory.mixed(outputs, features, weight), targets)
+    return score_tally.result()
 
 
 class WithNeighbours(nn.Module):
@@ -200,10 +208,10 @@ class WithNeighbours(nn.Module):
         self.register_buffer("features", memory.features)
         self.register_buffer("labels", memory.labels)
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Tensor:
         """The logarithm of the class probabilities of these inputs; the net's outputs if the weight is 0."""
         with inputs_of(self.net, self.layer) as layer_inputs:
-            outputs = self.net(*inputs, **named)
+            outputs = self.net(*inputs, **named_inputs)
         outputs = getattr(outputs, "logits", outputs)
         memory = Memory(self.get_buffer("features"), self.get_buffer("labels"), self.k, self.scale)
         return memory.mixed(outputs, layer_inputs[-1].float(), self.weight)

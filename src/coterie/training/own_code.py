@@ -40,12 +40,12 @@ def runs_own_code(
         augment: The augmentation of training batches, or None.
     """
     for part in module.modules():
-        if not _is_trusted(type(part)) or any(getattr(part, kind) for kind in HOOKS):
+        if not _is_trusted(type(part)) or any(getattr(part, hook_kind) for hook_kind in HOOKS):
             return True
     metrics = set(map(id, METRICS.values()))
     if any(id(metric) not in metrics for metric in objective.named.values()):
         return True
-    combined = any(objective.combine is known for known in COMBINED.values())
+    combined = any(objective.combine is known_function for known_function in COMBINED.values())
     return not (
         combined
         and _is_trusted_function(objective.loss)
@@ -106,8 +106,8 @@ def _search(
     if is_generator(holder):
         generators[name] = holder
         return
-    for part, value in _parts(holder) if depth else ():
-        _search(value, f"{name}.{part}".lstrip("."), depth - 1, generators, visited_ids)
+    for part_name, value in _parts(holder) if depth else ():
+        _search(value, f"{name}.{part_name}".lstrip("."), depth - 1, generators, visited_ids)
 
 
 def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
@@ -115,7 +115,11 @@ def _parts(holder: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(holder, Mapping):
         yield from ((str(key), value) for key, value in holder.items() if not _plain(value))
     elif isinstance(holder, list | tuple):
-        yield from ((str(i), value) for i, value in enumerate(holder[:100]) if not _plain(value))
+        yield from (
+            (str(position), value)
+            for position, value in enumerate(holder[:100])
+            if not _plain(value)
+        )
     elif isinstance(holder, partial):
         yield from (
             ("function", holder.func),

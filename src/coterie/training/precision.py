@@ -60,9 +60,9 @@ class Master:
             if parameter.requires_grad:
                 self.trainable.append(values)
 
-    def load(self, row: Tensor) -> None:
+    def load(self, model_row: Tensor) -> None:
         """Copy a model ``(d,)`` into the module."""
-        self.layout.raise_variances(self.flat.copy_(row))
+        self.layout.raise_variances(self.flat.copy_(model_row))
         if self.unshared:
             tensors = self.module.state_dict(keep_vars=True)
             with torch.no_grad():
@@ -91,18 +91,19 @@ class Master:
 
 def _owned_twice(module: nn.Module) -> set[int]:
     """Ids of parameters of several modules: an embedding may share its weight with a dense layer, so it is not rounded."""
-    owners = Counter(
-        id(p) for part in module.modules() for p in part._parameters.values() if p is not None
-    )
-    return {parameter for parameter, count in owners.items() if count > 1}
+    owner_counts: Counter[int] = Counter()
+    for part in module.modules():
+        for parameter in part._parameters.values():
+            if parameter is not None:
+                owner_counts[id(parameter)] += 1
+    return {parameter_id for parameter_id, count in owner_counts.items() if count > 1}
 
 
 def _rounds(module: nn.Module, name: str) -> bool:
-    owner, _, last = name.rpartition(".")
-    return type(module.get_submodule(owner)) in _ROUNDED and last in (
-        "weight",
-        "bias",
-    )  # not a hook's weight_g, weight_orig
+    owner, _, tensor_name = name.rpartition(".")
+    # A hook's weight_g or weight_orig is not rounded.
+    is_plain = tensor_name in ("weight", "bias")
+    return is_plain and type(module.get_submodule(owner)) in _ROUNDED
 
 
 def computing(precision: str, device: torch.device | str) -> AbstractContextManager[object]:

@@ -13,18 +13,18 @@ from coterie.data.world import ClientData, Split
 from coterie.randomness import Purpose, generator
 
 
-def halvable(data: Split, least: int) -> bool:
+def halvable(data: Split, min_examples: int) -> bool:
     """Whether a client can train on both halves of these examples, however they are drawn.
 
     Args:
         data: The examples.
-        least: Fewest examples of a step.
+        min_examples: Fewest examples of a step.
     """
     largest_subject = 1
     if data.subjects is not None and len(data):
         largest_subject = int(data.subjects.unique(return_counts=True)[1].max())
     # The smaller half has at least half of what the largest subject leaves of the examples.
-    return len(data) - largest_subject >= 2 * least - 1
+    return len(data) - largest_subject >= 2 * min_examples - 1
 
 
 def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -48,20 +48,20 @@ def halves(data: Split, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         too_few_subjects = "" if data.subjects is None else " of too few subjects"
         plural = "s" if len(data) != 1 else ""
         raise ValueError(f"{len(data)} training example{plural}{too_few_subjects} cannot be halved")
-    gen = generator(*key, 2)
+    draws = generator(*key, 2)
     if data.subjects is None:
-        shuffled = torch.randperm(len(data), generator=gen)
+        shuffled = torch.randperm(len(data), generator=draws)
         size = len(data) // 2
         return shuffled[:size], shuffled[size : 2 * size]
     # Subjects in random order are cut where the sizes of both sides are nearest to each other.
-    subject_of_example, counts = data.subjects.unique(return_inverse=True, return_counts=True)[1:]
-    subjects = torch.randperm(len(counts), generator=gen)
-    ends = counts[subjects].cumsum(0)[:-1]
+    subject_of_example, example_counts = _counted(data.subjects)
+    subjects = torch.randperm(len(example_counts), generator=draws)
+    ends = example_counts[subjects].cumsum(0)[:-1]
     cut = 1 + int((2 * ends - len(data)).abs().argmin())
     before_cut = torch.isin(subject_of_example, subjects[:cut])
     # Of two cuts that are equally near, argmin always takes the first: so chance says which side
     # is the first half.
-    swapped = bool(torch.randint(2, (), generator=gen))
+    swapped = bool(torch.randint(2, (), generator=draws))
     first_half = (before_cut == swapped).nonzero().squeeze(1)
     second_half = (before_cut != swapped).nonzero().squeeze(1)
     return first_half, second_half
@@ -88,32 +88,40 @@ def held_out(data: ClientData, share: float, seed: int, client: Client) -> Clien
         latest_and_earlier = latest(train.spans.numpy(), len(train) // 2, count, subjects)
         if latest_and_earlier is None:
             return data
-        validation, rest = map(torch.from_numpy, latest_and_earlier)
-        return replace(data, train=train.at(rest), validation=train.at(validation))
-    gen = generator(seed, Purpose.HOLDOUT, client)
+        validation, remaining_positions = map(torch.from_numpy, latest_and_earlier)
+        return replace(data, train=train.at(remaining_positions), validation=train.at(validation))
+    draws = generator(seed, Purpose.HOLDOUT, client)
     if train.subjects is None:
-        shuffled = torch.randperm(len(train), generator=gen)
+        shuffled = torch.randperm(len(train), generator=draws)
         validation = shuffled[:count].sort().values
-        rest = shuffled[count:].sort().values
+        remaining_positions = shuffled[count:].sort().values
     else:
-        validation, rest = _whole_subjects(train.subjects, count, gen)
+        validation, remaining_positions = _whole_subjects(train.subjects, count, draws)
     if not len(validation):
         return data
-    return replace(data, train=train.at(rest), validation=train.at(validation))
+    return replace(data, train=train.at(remaining_positions), validation=train.at(validation))
 
 
-def _whole_subjects(subjects: Tensor, count: int, gen: torch.Generator) -> tuple[Tensor, Tensor]:
+def _counted(subjects: Tensor) -> tuple[Tensor, Tensor]:
+    """For each example, the position of its subject among all subjects; and the number of examples of each."""
+    _, subject_of_example, example_counts = subjects.unique(return_inverse=True, return_counts=True)
+    return subject_of_example, example_counts
+
+
+def _whole_subjects(
+    subjects: Tensor, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Positions of about ``count`` examples of random subjects, at most half of all; and of the rest."""
-    subject_of_example, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
-    taken: list[int] = []
+    subject_of_example, example_counts = _counted(subjects)
+    chosen_subjects: list[int] = []
     examples = 0
-    for subject in torch.randperm(len(counts), generator=gen).tolist():
-        with_subject = examples + int(counts[subject])
+    for subject in torch.randperm(len(example_counts), generator=generator).tolist():
+        with_subject = examples + int(example_counts[subject])
         if examples < count and 2 * with_subject <= len(subjects):
-            taken.append(subject)
+            chosen_subjects.append(subject)
             examples = with_subject
-    held = torch.isin(subject_of_example, torch.tensor(taken, dtype=torch.int64))
-    return held.nonzero().squeeze(1), (~held).nonzero().squeeze(1)
+    is_held_out = torch.isin(subject_of_example, torch.tensor(chosen_subjects, dtype=torch.int64))
+    return is_held_out.nonzero().squeeze(1), (~is_held_out).nonzero().squeeze(1)
 
 
 def of_each_subject(losses: Tensor, subjects: Tensor | None) -> Tensor:
@@ -128,6 +136,7 @@ def of_each_subject(losses: Tensor, subjects: Tensor | None) -> Tensor:
     """
     if subjects is None or not len(subjects):
         return losses
-    subject_of_example, counts = subjects.unique(return_inverse=True, return_counts=True)[1:]
-    sums = losses.new_zeros(len(losses), len(counts)).index_add_(1, subject_of_example, losses)
-    return sums / counts
+    subject_of_example, example_counts = _counted(subjects)
+    loss_sums = losses.new_zeros(len(losses), len(example_counts))
+    loss_sums.index_add_(1, subject_of_example, losses)
+    return loss_sums / example_counts

@@ -65,22 +65,24 @@ def trial(world: World, seed: int = 0) -> None:
     _check_batches(world, learner)
     start = learner.layout.row(module)
     clients = sorted(world.clients)
-    tried = sorted({clients[0], clients[len(clients) // 2], clients[-1]})
+    tried_clients = sorted({clients[0], clients[len(clients) // 2], clients[-1]})
     if learner.large:  # its ten steps would take as long as a round
-        tried = clients[:1]
+        tried_clients = clients[:1]
     with seeded(0):
-        trials = [_Trial(world, learner, client) for client in tried]
+        trials = [_Trial(world, learner, client) for client in tried_clients]
         for client_trial in trials:
             client_trial.run()
             client_trial.check_keys(trials[0])
         diverged = []
         if not learner.large:
-            diverged = [client for client in tried if _diverges(world, learner, client, start)]
-        if diverged == tried:
+            diverged = [
+                client for client in tried_clients if _diverges(world, learner, client, start)
+            ]
+        if diverged == tried_clients:
             raise UserError(
-                f"the model of client {world.name(tried[0])} has numbers that are not finite "
+                f"the model of client {world.name(tried_clients[0])} has numbers that are not finite "
                 f"after {TRIAL_STEPS} steps of training: "
-                f"{_scale(world.clients[tried[0]].train, learner)}"
+                f"{_scale(world.clients[tried_clients[0]].train, learner)}"
             )
 
 
@@ -137,39 +139,50 @@ class _Trial:
         self.keys: set[str] = set()
 
     def run(self) -> None:
-        learner, data = self.learner, self.data.train
-        before = {what: states(generators) for what, generators in self.generators.items()}
+        learner = self.learner
+        examples = self.data.train
+        states_before = {
+            holder_name: states(generators) for holder_name, generators in self.generators.items()
+        }
         with self.step("its first examples cannot be read"):
-            x, y = learner.batch(data, torch.arange(min(TRIAL_EXAMPLES, len(data))))
-        self.keys = set(map(str, x)) if isinstance(x, Mapping) else set()
+            inputs, targets = learner.batch(
+                examples, torch.arange(min(TRIAL_EXAMPLES, len(examples)))
+            )
+        self.keys = set(map(str, inputs)) if isinstance(inputs, Mapping) else set()
         learner.module.train()
-        with self.step(f"the model fails for inputs of {_form(x)}", self.hint):
-            outputs = learner.outputs(learner.arranged(x))
-        self.check_labels(outputs, y)
+        with self.step(f"the model fails for inputs of {_form(inputs)}", self.hint):
+            outputs = learner.outputs(learner.arranged(inputs))
+        self.check_labels(outputs, targets)
         with (
-            self.step(f"the loss fails for outputs of {_form(outputs)} and targets of {_form(y)}"),
+            self.step(
+                f"the loss fails for outputs of {_form(outputs)} and targets of {_form(targets)}"
+            ),
             self.no_broadcast(),
         ):
-            loss = learner.objective.loss(outputs, y)
-        self.check_mean(outputs, y)
-        self.check_loss(loss, data, counts=learner.objective.weight(outputs, y) != 0)
+            loss = learner.objective.loss(outputs, targets)
+        self.check_mean(outputs, targets)
+        self.check_loss(loss, examples, counts=learner.objective.weight(outputs, targets) != 0)
         with self.step("the gradient of the loss fails"):
             torch.autograd.grad(loss, learner.parameters, materialize_grads=True)
-        self.check_metrics(outputs.detach() if isinstance(outputs, torch.Tensor) else outputs, y)
+        self.check_metrics(
+            outputs.detach() if isinstance(outputs, torch.Tensor) else outputs, targets
+        )
         if self.world.augment is not None:
-            with self.step(f"the augmentation fails for inputs of {_form(x)}"):
-                self.world.augment(x, generator(0))
-        for what, generators in self.generators.items():
-            if name := moved(generators, before[what]):
+            with self.step(f"the augmentation fails for inputs of {_form(inputs)}"):
+                self.world.augment(inputs, generator(0))
+        for holder_name, generators in self.generators.items():
+            if moved_generator := moved(generators, states_before[holder_name]):
                 raise UserError(
-                    f"{self.name}: {what} draws from a random generator of its own, {name}, whose numbers would depend on the "
-                    "number of workers: draw from np.random, random or torch, which Coterie seeds for each task"
+                    f"{self.name}: {holder_name} draws from a random generator of its own, {moved_generator}, "
+                    "whose numbers would depend on the number of workers: draw from np.random, random or torch, which "
+                    "Coterie seeds for each task"
                 )
 
     @property
     def generators(self) -> dict[str, Generators]:
         """The random generators that the user's code made itself, by what holds them."""
-        world, inputs = self.world, self.data.train.inputs
+        world = self.world
+        inputs = self.data.train.inputs
         holders: dict[str, Any] = {
             "the model": self.learner.module,
             "the loss": world.objective.loss,
@@ -181,26 +194,33 @@ class _Trial:
         if isinstance(inputs, Items):
             holders |= {"the data set": inputs.dataset, "collate": inputs.collate}
         return {
-            what: own_generators(holder) for what, holder in holders.items() if holder is not None
+            holder_name: own_generators(holder)
+            for holder_name, holder in holders.items()
+            if holder is not None
         }
 
-    def check_keys(self, first: _Trial) -> None:
+    def check_keys(self, first_trial: _Trial) -> None:
         """Check that the model receives the same arguments of this client and the first: some may have a default."""
-        if self.keys != first.keys:
-            differ = ", ".join(sorted(self.keys ^ first.keys))
+        if self.keys != first_trial.keys:
+            different_keys = ", ".join(sorted(self.keys ^ first_trial.keys))
             raise UserError(
-                f"the inputs of all clients must have the same keys: only one of {first.name} and {self.name} has {differ}"
+                "the inputs of all clients must have the same keys: "
+                f"only one of {first_trial.name} and {self.name} has {different_keys}"
             )
 
     @property
     def hint(self) -> str:
         """What to change if the model does not take its inputs."""
-        floats = [p for p in self.learner.module.parameters() if p.is_floating_point()]
-        other_types = {str(p.dtype) for p in floats} - {"torch.float32"}
+        float_parameters = [
+            parameter
+            for parameter in self.learner.module.parameters()
+            if parameter.is_floating_point()
+        ]
+        other_types = {str(parameter.dtype) for parameter in float_parameters} - {"torch.float32"}
         if not other_types:
             return "its first layer must take such inputs"
-        types = ", ".join(sorted(other_types))
-        return f"inputs are torch.float32, and the model has parameters of {types}: make it with .float()"
+        type_names = ", ".join(sorted(other_types))
+        return f"inputs are torch.float32, and the model has parameters of {type_names}: make it with .float()"
 
     @contextmanager
     def step(self, failure: str, hint: str = "") -> Iterator[None]:
@@ -230,27 +250,29 @@ class _Trial:
                     f"{self.name}: outputs and targets of the loss have different shapes: {hint}"
                 ) from warning
 
-    def check_labels(self, outputs: Any, y: Batch) -> None:
+    def check_labels(self, outputs: Any, targets: Batch) -> None:
         """Check that class labels fit the outputs, if the loss is that of classes."""
-        if not self.learner.objective.takes_classes(y) or not isinstance(y, torch.Tensor):
+        if not self.learner.objective.takes_classes(targets) or not isinstance(
+            targets, torch.Tensor
+        ):
             return
         if not isinstance(outputs, torch.Tensor):
             raise UserError(
                 f"the model must return a tensor of outputs per class, got {type(outputs).__name__}: return the outputs alone, "
                 "or give an objective whose loss takes what the model returns"
             )
-        if y.is_floating_point():
+        if targets.is_floating_point():
             raise UserError(
-                f"{self.name} has targets that are floats, such as {float(y.flatten()[0]):g}, and the loss is the cross "
+                f"{self.name} has targets that are floats, such as {float(targets.flatten()[0]):g}, and the loss is the cross "
                 "entropy of classes: pass objective=coterie.REGRESSION to predict numbers, or class numbers from 0"
             )
-        if outputs.shape[:-1] != y.shape or outputs.dim() < 2:
+        if outputs.shape[:-1] != targets.shape or outputs.dim() < 2:
             raise UserError(
-                f"{self.name}: the model must have one output per class and target, {_form(y)} targets need outputs "
-                f"{(*y.shape, 'classes')}, got {tuple(outputs.shape)}"
+                f"{self.name}: the model must have one output per class and target, {_form(targets)} targets need outputs "
+                f"{(*targets.shape, 'classes')}, got {tuple(outputs.shape)}"
             )
-        targets = self.data.train.targets
-        labels = (targets if isinstance(targets, torch.Tensor) else y).flatten()
+        all_targets = self.data.train.targets
+        labels = (all_targets if isinstance(all_targets, torch.Tensor) else targets).flatten()
         labels = labels[counted(labels)]
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < outputs.shape[-1]:
             raise UserError(
@@ -258,26 +280,26 @@ class _Trial:
                 f"{outputs.shape[-1]} outputs: labels must be 0 to {outputs.shape[-1] - 1}, or the model have more outputs"
             )
 
-    def check_mean(self, outputs: Any, y: Batch) -> None:
+    def check_mean(self, outputs: Any, targets: Batch) -> None:
         """Check that the loss is a mean, and no sum: steps and losses would grow with the number of examples."""
         if isinstance(outputs, torch.Tensor) and is_sum(
-            self.learner.objective.loss, outputs.detach(), y
+            self.learner.objective.loss, outputs.detach(), targets
         ):
             raise UserError(
                 "the loss must be a mean over the examples of a batch, and it is a sum, which grows with their number: "
                 'use reduction="mean", or divide by the number of examples'
             )
 
-    def check_loss(self, loss: Any, data: Split, counts: bool) -> None:
+    def check_loss(self, loss: Any, examples: Split, counts: bool) -> None:
         """Check that the loss is one finite number that depends on the model."""
         if not isinstance(loss, torch.Tensor) or loss.dim():
-            got = (
+            description = (
                 f"a tensor of shape {tuple(loss.shape)}"
                 if isinstance(loss, torch.Tensor)
                 else type(loss).__name__
             )
             raise UserError(
-                f"the loss must be a tensor with one number, the mean over a batch, got {got}"
+                f"the loss must be a tensor with one number, the mean over a batch, got {description}"
             )
         if not loss.requires_grad:
             raise UserError(
@@ -285,22 +307,24 @@ class _Trial:
             )
         if counts and not torch.isfinite(loss):  # torch's mean over nothing is no number
             raise UserError(
-                f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(data, self.learner)}"
+                f"the loss of {self.name} is {float(loss.detach())} before training: {_scale(examples, self.learner)}"
             )
 
-    def check_metrics(self, outputs: Any, y: Batch) -> None:
+    def check_metrics(self, outputs: Any, targets: Batch) -> None:
         """Check that each metric can be computed, and that the main one is one number."""
         objective = self.learner.objective
-        test = self.data.test
+        test_examples = self.data.test
         failure = f"a metric ({', '.join(objective.named)}) fails"
-        with self.step(f"{failure} for outputs of {_form(outputs)} and targets of {_form(y)}"):
-            tally = Tally(objective)
-            tally.add(outputs, y)
-            scores = objective.scores(tally.result())
+        with self.step(
+            f"{failure} for outputs of {_form(outputs)} and targets of {_form(targets)}"
+        ):
+            score_tally = Tally(objective)
+            score_tally.add(outputs, targets)
+            scores = objective.scores(score_tally.result())
         with self.step(f"the test with {', '.join(objective.named)} fails"):
-            if len(test):
+            if len(test_examples):
                 scores = self.learner.measure(
-                    self.learner.master.row().clone(), test.at(slice(self.learner.at_once))
+                    self.learner.master.row().clone(), test_examples.at(slice(self.learner.at_once))
                 )
         if objective.main not in scores:
             raise SettingError(
@@ -309,26 +333,31 @@ class _Trial:
             )
 
 
-def _diverges(world: World, learner: Learner, client: Client, row: torch.Tensor) -> bool:
-    """Whether a few steps of local training from ``row`` ``(d,)`` lead to numbers that are not finite."""
-    data, training = world.clients[client].train, world.training
-    steps = min(TRIAL_STEPS, training.steps or TRIAL_STEPS)
+def _diverges(world: World, learner: Learner, client: Client, model_row: torch.Tensor) -> bool:
+    """Whether a few steps of local training from ``model_row`` ``(d,)`` lead to numbers that are not finite."""
+    examples = world.clients[client].train
+    training = world.training
+    step_count = min(TRIAL_STEPS, training.steps or TRIAL_STEPS)
     trained = learner.train(
-        row, data, replace(training, steps=steps), training.lr, generator(0, Purpose.TRAIN, client)
+        model_row,
+        examples,
+        replace(training, steps=step_count),
+        training.lr,
+        generator(0, Purpose.TRAIN, client),
     )
     return not math.isfinite(float(trained.dot(trained)))
 
 
-def _scale(data: Split, learner: Learner) -> str:
+def _scale(examples: Split, learner: Learner) -> str:
     """What to change if training diverges on these examples."""
-    x, y = learner.batch(data, torch.arange(min(256, len(data))))
-    floats = [tensor for tensor in tensors(x) if tensor.is_floating_point()]
-    if any(not torch.isfinite(tensor).all() for tensor in floats):
+    inputs, targets = learner.batch(examples, torch.arange(min(256, len(examples))))
+    float_tensors = [tensor for tensor in tensors(inputs) if tensor.is_floating_point()]
+    if any(not torch.isfinite(tensor).all() for tensor in float_tensors):
         return "its inputs have NaN or infinite numbers; remove or replace them"
-    largest = max((float(tensor.abs().max()) for tensor in floats), default=0.0)
+    largest = max((float(tensor.abs().max()) for tensor in float_tensors), default=0.0)
     if largest > LARGE_INPUT:
         return f"its inputs reach {largest:.3g}; scale them by constants that all clients share, such as standardize='pooled'"
-    typical = typical_target(y) if learner.objective.target_scale is None else 0.0
+    typical = typical_target(targets) if learner.objective.target_scale is None else 0.0
     if typical > LARGE_TARGET:
         return (
             f"its targets are around {typical:.3g}: standardize_target='pooled', which metrics and predictions undo, or a "
