@@ -19,7 +19,7 @@ import torch
 from coterie.contrib.private.cells import Question, centres_of, coordinates, two_centres
 from coterie.contrib.private.moments import Moments, congruence_from_sums
 from coterie.core import Client, Note, joined, state
-from coterie.methods._split_half_probes import LONGEST, MANY, MOST
+from coterie.methods._split_half_probes import ENOUGH_CLIENTS, ENOUGH_SHARE, MAX_PROBE_ROUNDS
 
 LLOYD_STEPS = 4
 """Steps of Lloyd's algorithm after each cut."""
@@ -48,8 +48,8 @@ class SumsProbe:
 
     def ends(self, members: Sequence[Client], round: int) -> bool:
         """Return whether the probe of a group ends after a round."""
-        enough_answers = len(self.answered) >= min(MOST * len(members), MANY)
-        return enough_answers or round - self.round >= LONGEST
+        enough_answers = len(self.answered) >= min(ENOUGH_SHARE * len(members), ENOUGH_CLIENTS)
+        return enough_answers or round - self.round >= MAX_PROBE_ROUNDS
 
     def with_answers(self, clients: Iterable[Client], sums: np.ndarray | None) -> SumsProbe:
         """Return the probe with the answers of a round.

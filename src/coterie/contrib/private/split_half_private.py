@@ -66,7 +66,7 @@ from coterie.core import (
     without,
 )
 from coterie.methods._half_steps import of_equal_steps
-from coterie.methods._split_half_probes import LONGER, differ
+from coterie.methods._split_half_probes import HALF_STEPS_IN_ROUNDS, differ
 from coterie.settings import check, setting
 
 PLACED_ROUNDS = 3
@@ -243,7 +243,9 @@ class SplitHalfPrivate:
         """The training settings of every half."""
         if self.steps is not None:
             return replace(state.training, steps=self.steps)
-        return of_equal_steps(state.training, [state.examples], LONGER) or state.training
+        return (
+            of_equal_steps(state.training, [state.examples], HALF_STEPS_IN_ROUNDS) or state.training
+        )
 
     def _question(self, state: SplitHalfPrivateState) -> Question:
         """The next question of a search."""

@@ -71,15 +71,15 @@ from coterie.methods._cluster_tree import Leaf, join, ordered
 from coterie.methods._decisions import KeepWhole
 from coterie.methods._half_steps import Probing, of_equal_steps
 from coterie.methods._split_half_probes import (
-    CALM,
-    LONGER,
-    MANY,
-    MOST,
+    ENOUGH_CLIENTS,
+    ENOUGH_SHARE,
+    HALF_STEPS_IN_ROUNDS,
+    MIN_P_OF_NO_DIFFERENCE,
     ProbeAgain,
     differ,
     group_note,
 )
-from coterie.methods._split_half_reviews import ALIKE, middle, same_group
+from coterie.methods._split_half_reviews import MIN_P_OF_ONE_GROUP, middle, same_group
 from coterie.settings import check, setting
 
 ROUNDS_BEFORE_MOVES = 3
@@ -379,7 +379,7 @@ class SplitHalfSums(Probing):
         if state.watched[group.node].probe is not None:
             return True
         num_clients = len(group.clients)
-        return state.answered * num_clients < min(MOST * num_clients, MANY)
+        return state.answered * num_clients < min(ENOUGH_SHARE * num_clients, ENOUGH_CLIENTS)
 
     def _probing(self, state: SplitHalfSumsState) -> Training:
         """The training settings of every half."""
@@ -387,7 +387,9 @@ class SplitHalfSums(Probing):
         if self.steps is not None:
             return replace(usual, steps=self.steps)
         sizes = [round(state.size)] if state.size else []
-        return of_equal_steps(usual, sizes, LONGER) or replace(usual, steps=max(1, usual.epochs))
+        return of_equal_steps(usual, sizes, HALF_STEPS_IN_ROUNDS) or replace(
+            usual, steps=max(1, usual.epochs)
+        )
 
     def step(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         state = replace(state, notes=())
@@ -527,7 +529,7 @@ class SplitHalfSums(Probing):
         test = decision.test
         if isinstance(decision.action, ProbeAgain):
             return SumsSchedule(due=round + 1, unconfirmed=(test.p, test.clients))
-        calm = schedule.calm + 1 if test.p > CALM else 0
+        calm = schedule.calm + 1 if test.p > MIN_P_OF_NO_DIFFERENCE else 0
         return SumsSchedule(due=self._later(round, calm), calm=calm)
 
     # -- a search
@@ -666,7 +668,7 @@ class SplitHalfSums(Probing):
                     del new_row[client]
         if not new_row:
             settled = joined(state.settled, chosen_row)
-            if len(settled) < MOST * len(row_of_client):
+            if len(settled) < ENOUGH_SHARE * len(row_of_client):
                 return replace(state, settled=settled)
             # Most clients have chosen, and belong where they are.
             moves = state.review[0] if self.review_every else state.round + self.probe_every
@@ -881,7 +883,7 @@ def _nearest_equal_groups(
     sums_of_group: Mapping[int, Moments],
 ) -> tuple[int, int, Criterion] | None:
     """The nearest two groups of those whose mean signals do not differ, and the criterion; None if there are none."""
-    equal_pairs = [pair for pair in _contrasts(sums_of_group) if pair[0].p > ALIKE]
+    equal_pairs = [pair for pair in _contrasts(sums_of_group) if pair[0].p > MIN_P_OF_ONE_GROUP]
     if not equal_pairs:
         return None
     contrast, first, second = min(equal_pairs, key=lambda pair: pair[0].distance)

@@ -112,38 +112,38 @@ class FunctionLearner(training.Learner):
         self.own_code = True
         self.config: dict[str, Any] = {}
 
-    def load(self, row: Tensor) -> None:
+    def load(self, model_row: Tensor) -> None:
         """Load a model ``(d,)``."""
         self.module.to("cpu")
-        self.layout.load(self.module, row)
+        self.layout.load(self.module, model_row)
         self.reset()
 
     def train(
         self,
-        row: Tensor,
-        data: Split,
+        model_row: Tensor,
+        examples: Split,
         training: Training,
-        lr: float,
-        gen: torch.Generator,
+        learning_rate: float,
+        generator: torch.Generator,
         *,
         stages: Sequence[Stage] = (),
-        pull: PullToShared | None = None,
+        pull_term: PullToShared | None = None,
     ) -> Tensor:
-        """Train from ``row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
+        """Train from ``model_row`` ``(d,)`` and return the trained row; the global generator is seeded by the task.
 
         Raises:
             ValueError: The task trains in stages or with a pull, which the app's function does not
                 do.
         """
-        if stages or pull is not None:
+        if stages or pull_term is not None:
             raise ValueError(
                 "this app trains by a function of its own, so it cannot train in stages or pull to another model"
             )
-        self.load(row)
+        self.load(model_row)
         self.module.train()
         settings = {name: value for name, value in asdict(training).items() if value is not None}
-        config = {**self.config, **settings, "lr": lr}
-        self.functions.train(self.module, self._examples(data.index), config)
+        config = {**self.config, **settings, "lr": learning_rate}
+        self.functions.train(self.module, self._examples(examples.index), config)
         return self.layout.row(self.module.to("cpu"))
 
     def sums(
@@ -152,13 +152,13 @@ class FunctionLearner(training.Learner):
         """Measure a model, or the ensemble of several models, by the app's function; see :meth:`.Learner.sums`."""
         return [[self._sum(rows, index)] * len(targets) for _, index, targets in parts]
 
-    def gradient(self, row: Tensor, data: Split) -> Tensor:
+    def gradient(self, model_row: Tensor, examples: Split) -> Tensor:
         """Raise ``ValueError``: a function that trains computes no gradient of all examples."""
         raise ValueError(
             "this app trains by a function of its own, so it cannot compute a gradient"
         )
 
-    def losses(self, row: Tensor, data: Split) -> Tensor:
+    def losses(self, model_row: Tensor, examples: Split) -> Tensor:
         """Raise ``ValueError``: a function that tests returns the mean loss only."""
         raise ValueError(
             "this app tests by a function of its own, so it cannot report losses of single examples"
