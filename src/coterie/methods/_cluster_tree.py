@@ -31,6 +31,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._leavers import entries_without
 
 Closeness = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """(update ``(d,)``, stored updates ``(m, d)``) -> closeness of each, ``(m,)``; a greater value is
@@ -628,7 +629,7 @@ def retired(state: S, clients: tuple[Client, ...]) -> S:
     """Return the state without these clients."""
     leavers = set(clients)
     leaves = [replace(leaf, clients=without(leaf.clients, leavers)) for leaf in state.leaves]
-    walkers = {client: node for client, node in state.walkers.items() if client not in leavers}
+    walkers = entries_without(state.walkers, leavers)
     return changed(state, leaves=ordered(leaves), tree=state.tree.remove(clients), walkers=walkers)
 
 

@@ -72,6 +72,7 @@ from coterie.methods._decisions import (
     merges_at_cut,
     missed_quorum,
 )
+from coterie.methods._leavers import entries_without
 from coterie.settings import SettingError, check, nearest, setting
 
 
@@ -237,6 +238,7 @@ class ACFL:
         return state.notes
 
     def admit(self, state: ACFLState, clients: tuple[Client, ...]) -> ACFLState:
+        # Before the clustering, newcomers are in the one group; after it, they wait for a group.
         newcomers = set(clients) - set(state.home) - set(state.waiting)
         if state.seats is None:
             return replace(state, home={**state.home, **dict.fromkeys(sorted(newcomers), 0)})
@@ -248,7 +250,7 @@ class ACFL:
         trained, trained_models = rows_without(state.trained, state.own, leavers)
         return replace(
             state,
-            home={client: group for client, group in state.home.items() if client not in leavers},
+            home=entries_without(state.home, leavers),
             trained=trained,
             own=trained_models,
             waiting=without(state.waiting, leavers),
@@ -339,6 +341,7 @@ class ACFL:
         quorum_note = missed_quorum(clients, len(replies.clients), self.quorum)
         if quorum_note is not None:
             return replace(state, missed=state.round, notes=(quorum_note,))
+        # Clients that were silent wait until they answer.
         late_clients = tuple(sorted(set(clients) - set(replies.clients)))
         references, centres, note = clustered(
             self._rule(state), state.round, state.centres[0], replies, late_clients
@@ -362,6 +365,7 @@ class ACFL:
         references, new_models, notes = placed(
             self._rule(state), state.seats, len(state.centres), late_replies
         )
+        # Each late client that answered is now a member of a group.
         home = dict(state.home)
         newly_placed = set(late_replies.clients)
         for client, group in zip(references.clients, references.home, strict=True):
@@ -462,6 +466,7 @@ def layers_compared(
             needed.
     """
     layer_names = ", ".join(federation.columns)
+    # A name that the model does not have, with the nearest one that it has.
     for layer in named:
         if layer not in federation.columns:
             hint = nearest(layer, federation.columns)
@@ -505,6 +510,7 @@ def clustered(
         groups.append([replies.clients[position] for position in positions])
     # Line 9: the model of a group is the data-weighted mean of its clients' models.
     models = torch.stack([_mean(first_model, replies, group) for group in groups])
+    # Late clients are compared with these clients, which trained from the same model.
     references = ClusterReferences(
         round=round,
         first=first_model,
@@ -513,6 +519,7 @@ def clustered(
         vectors=rule.vectors(first_model, replies.all_updates),
     )
     cosines = {**layer_cosines(grams), "compared": compared_cosines}
+    # Notes contain the similarity of clients in every layer.
     similarity = {layer: torch.from_numpy(matrix).float() for layer, matrix in cosines.items()}
     note = _note(rule, groups, 1 - np.sort(heights), late_clients)
     return references, models, replace(note, heard=replies.clients, similarity=similarity)
@@ -542,6 +549,7 @@ def _note(
 ) -> Note:
     """Describe the cut, given the similarity of each merge, the greatest first."""
     merge_numbers = merges_at_cut(similarities, len(clusters))
+    # The last merge was above the threshold, and the next one would not have been.
     criteria: tuple[Criterion, ...] = ()
     if "last_merge" in merge_numbers:
         last_merge = merge_numbers["last_merge"]

@@ -231,6 +231,7 @@ class CFL:
     # ---------------------------------------------------------------------------------------------------
 
     def init(self, federation: Federation) -> CFLState:
+        # Algorithm 3 starts with one group of all clients, the root of the tree.
         leaf = Leaf(node=0, clients=federation.clients, model=federation.draw(0))
         sketch_size = self.sketch or self.edge_sketch
         tree = root(federation.clients, federation.parameters.stop, sketch_size)
@@ -358,6 +359,7 @@ class CFL:
         tree, children = _cluster_tree.split(
             state.tree, group.leaf, child_updates, group.replies, state.round
         )
+        # Members without an update in this exchange walk down from the split node.
         silent_members = set(group.leaf.clients) - set(group.clients)
         walkers = {**state.walkers, **dict.fromkeys(silent_members, group.leaf.node)}
         return replace(state, tree=tree, walkers=walkers), children
@@ -373,8 +375,10 @@ class CFL:
         self, state: CFLState, walkers_asked: Mapping[Client, int], replies: Replies
     ) -> CFLState:
         """Move the walkers of this exchange down one level; leaves that split in it are inner nodes now."""
+        # Only walkers that were asked may move, not those that this exchange has made.
         walked = _cluster_tree.step(state.tree, state.walkers, replies.of(walkers_asked), "cosine")
         tree = walked.tree
+        # Losses at the nodes show later which model on a client's path serves it best.
         if self.fallback:
             tree = _cluster_tree.with_losses(tree, walkers_asked, replies)
         leaves = ordered(join(state.leaves, walked.arrived))
@@ -492,6 +496,7 @@ class CFL:
 
     def norm_criteria(self, group: GroupUpdates) -> tuple[Criterion, ...]:
         """The criteria on norms (Algorithm 5): the group is stationary, and its members are incongruent."""
+        # In the paper ‖Σ w_i Δ_i‖ and max_i ‖Δ_i‖; with the relative scale, shares of greater norms.
         mean_norm = group.mean_norm
         client_norm = group.client_norm
         if self.scale == "relative":
@@ -710,6 +715,7 @@ def split_by_schedule(group: GroupUpdates, is_scheduled: bool) -> Decision:
         group: the group's replies.
         is_scheduled: whether the group is the one to split in this round.
     """
+    # In the papers' figures, one group splits in a given round, whatever its criteria are.
     if not is_scheduled:
         return Decision(KeepWhole(), why="not chosen by split_rounds")
     corrected_alpha = f"{group.alpha:.3f} corrected for {len(group.clients)} clients"
@@ -739,6 +745,7 @@ def describe(group: GroupUpdates, decision: Decision) -> Note:
     match decision.action:
         case SplitGroup(parts):
             similarity = {"all": torch.from_numpy(group.cosines).float()}
+    # The numbers that the criteria are made from, also where no criterion was tested.
     numbers = {
         "peak": group.leaf.peak,
         "mean_norm": group.mean_norm,
@@ -908,6 +915,7 @@ def measured_gamma(replies: Replies) -> float | None:
     """
     if replies.halves is None or len(replies.halves.clients) < 2:
         return None
+    # γ_i = sqrt(1/ρ_i - 1) falls with the reliability, so the least reliable client has γ_max.
     least_reliability = float(reliability(replies.halves.gram).min())
     if least_reliability <= 0:
         return float("inf")

@@ -57,6 +57,7 @@ from coterie.methods._decisions import (
     merges_at_cut,
     missed_quorum,
 )
+from coterie.methods._leavers import entries_without
 from coterie.settings import SettingError, check, setting
 
 
@@ -175,6 +176,7 @@ class FLHC:
         for row, group in enumerate(state.groups):
             if group:
                 row_of_client.update(dict.fromkeys(cohort.sample(group, self.fraction), row))
+        # Only walkers need single updates; the groups need their means.
         need: dict[str, Any] = self._needs_rows(state) if state.walkers else {"need": "mean"}
         plan = train_from(state.models, row_of_client, **need)
         # Late clients train from the models on their way through the tree.
@@ -201,6 +203,7 @@ class FLHC:
         if mean_updates is None and replies.updates is not None:
             mean_updates, _ = group_means(replies, state.groups)
         models = state.models if mean_updates is None else state.models + mean_updates
+        # The first round says when clients will be clustered, for runs that end before.
         notes: tuple[Note, ...] = ()
         if state.round == 0 and not state.clustered and self.warmup > 1:
             notes = (self._warmup_note(state),)
@@ -246,6 +249,7 @@ class FLHC:
         # Clients that were silent are placed when they answer.
         late_clients = sorted(set(clients) - set(replies.clients))
         note = self._note(state, groups, merges[:, 2], late_clients)
+        # Sketches add an error to the distances, which may have changed the cut.
         num_parameters = state.tree.parameters or state.models.shape[1]
         if self.sketch is not None and self.sketch < num_parameters:
             doubt_text = self._doubt(distances, labels, merges, self.sketch)
@@ -292,6 +296,7 @@ class FLHC:
         self, state: FLHCState, groups: Groups, heights: np.ndarray, late_clients: list[Client]
     ) -> Note:
         """Describe the cut; the last merge made and the next merge, which was not made, show how clear it is."""
+        # How far the threshold is from the last merge made, and from the next one.
         merge_numbers = merges_at_cut(np.sort(heights), len(groups))
         text = (
             f"{self.linkage} linkage of {self.metric} distances after {state.round} rounds, "
@@ -335,6 +340,7 @@ class FLHC:
         return tuple(criteria)
 
     def assignment(self, state: FLHCState) -> Assignment:
+        # Walkers are a group until they are placed.
         filled_groups = [group for group in state.groups if group]
         groups = as_groups([*filled_groups, *_cluster_tree.waiting(state.walkers)])
         row_of_client: dict[Client, int] = {}
@@ -358,13 +364,13 @@ class FLHC:
 
     def admit(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
         """Admit clients: before the clustering they are members at once, after it they are placed."""
+        # Node 0 is the group of all clients, and later the root, from which walkers are placed.
         at_root = dict.fromkeys(clients, 0)
         walkers = {**state.walkers, **at_root} if state.clustered else state.walkers
         return replace(state, tree=state.tree.place(at_root), walkers=walkers)
 
     def retire(self, state: FLHCState, clients: tuple[Client, ...]) -> FLHCState:
-        leavers = set(clients)
-        walkers = {client: node for client, node in state.walkers.items() if client not in leavers}
+        walkers = entries_without(state.walkers, clients)
         return replace(state, tree=state.tree.remove(clients), walkers=walkers)
 
     def explain(self, state: FLHCState) -> tuple[Note, ...]:

@@ -82,6 +82,7 @@ from coterie.core import (
     without,
 )
 from coterie.methods._half_steps import of_equal_steps
+from coterie.methods._leavers import entries_without, groups_without
 from coterie.settings import SettingError, check, setting
 
 
@@ -323,9 +324,9 @@ class HCCT:
             state,
             clients=remaining,
             row={client: state.row[client] for client in remaining},
-            groups=_groups_without(state.groups, leavers),
-            next=_groups_without(state.next, leavers),
-            sizes={client: size for client, size in state.sizes.items() if client not in leavers},
+            groups=groups_without(state.groups, leavers),
+            next=groups_without(state.next, leavers),
+            sizes=entries_without(state.sizes, leavers),
             waiting=without(state.waiting, leavers),
             memory=forget(state.memory, leavers),
         )
@@ -800,12 +801,6 @@ def _from_the_first(state: HCCTState, clients: Iterable[Client]) -> HCCTState:
     )
 
 
-def _groups_without(groups: Groups, leavers: Collection[Client]) -> Groups:
-    """Return the groups without clients that have left, and without groups that are empty then."""
-    remaining = (without(group, leavers) for group in groups)
-    return as_groups(group for group in remaining if group)
-
-
 def follow(
     groups: list[Group], former_groups: Iterable[Group], sizes: Mapping[Client, int]
 ) -> list[Group]:
@@ -1076,20 +1071,19 @@ def remember(
     # The tables grow by the clients that are new in the memory.
     known_clients = memory.clients if memory is not None else ()
     all_clients = tuple(sorted({*known_clients, *clients}))
-    position_of_client = {client: position for position, client in enumerate(all_clients)}
     count = len(all_clients)
     products = np.zeros((count, count))
     weights = np.zeros((count, count))
     lengths = np.zeros(count)
     noises = np.zeros(count)
     if memory is not None:
-        known = [position_of_client[client] for client in known_clients]
-        products[np.ix_(known, known)] = memory.products
-        weights[np.ix_(known, known)] = memory.weights
-        lengths[known] = memory.lengths
-        noises[known] = memory.noise
+        earlier = _positions(all_clients, known_clients)
+        products[np.ix_(earlier, earlier)] = memory.products
+        weights[np.ix_(earlier, earlier)] = memory.weights
+        lengths[earlier] = memory.lengths
+        noises[earlier] = memory.noise
     # Only pairs that answered together age by β and get this epoch's products.
-    answered = [position_of_client[client] for client in clients]
+    answered = _positions(all_clients, clients)
     pairs = np.ix_(answered, answered)
     update_norms = np.sqrt(np.maximum(np.diagonal(gram_matrix), 0.0))
     products[pairs] = decay * products[pairs] + gram_matrix
@@ -1105,6 +1099,12 @@ def remember(
         began=memory.began if memory is not None else (),
         firsts=memory.firsts if memory is not None else None,
     )
+
+
+def _positions(all_clients: Sequence[Client], clients: Iterable[Client]) -> list[int]:
+    """The positions of some clients among all."""
+    position_of_client = {client: position for position, client in enumerate(all_clients)}
+    return [position_of_client[client] for client in clients]
 
 
 def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) -> Memory:
@@ -1128,9 +1128,8 @@ def begin(memory: Memory, clients: tuple[Client, ...], updates: torch.Tensor) ->
         torch.linalg.vector_norm(memory.firsts, dim=1),
     ).double()
     # They replace this epoch's entries, which compare updates of different models.
-    position_of_client = {client: position for position, client in enumerate(memory.clients)}
-    new_positions = [position_of_client[client] for client in clients]
-    earlier_positions = [position_of_client[client] for client in memory.began]
+    new_positions = _positions(memory.clients, clients)
+    earlier_positions = _positions(memory.clients, memory.began)
     products = memory.products.clone()
     weights = memory.weights.clone()
     for table, entries in ((products, first_products), (weights, norm_products)):

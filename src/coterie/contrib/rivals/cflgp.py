@@ -54,6 +54,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._leavers import entries_without
 from coterie.methods._model_choice import MOST_MODELS
 from coterie.settings import check, setting
 from coterie.settings.calls import public
@@ -308,7 +309,7 @@ class CFLGP:
             known=known,
             profiles=profiles,
             counts=counts,
-            row={client: row for client, row in state.row.items() if client not in leavers},
+            row=entries_without(state.row, leavers),
             notes=(),
         )
 

@@ -46,6 +46,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._leavers import entries_without
 from coterie.methods._model_choice import MOST_MODELS, capped, losses_of, of_all
 from coterie.randomness import Purpose, numpy_generator
 from coterie.settings import check, setting
@@ -250,10 +251,8 @@ class CLoVE:
             state,
             clients=without(state.clients, clients),
             measured=None if state.measured is None else without(state.measured, leavers),
-            row={client: row for client, row in state.row.items() if client not in leavers},
-            steady={
-                client: count for client, count in state.steady.items() if client not in leavers
-            },
+            row=entries_without(state.row, leavers),
+            steady=entries_without(state.steady, leavers),
             notes=(),
         )
 

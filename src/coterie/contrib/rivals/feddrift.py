@@ -47,6 +47,7 @@ from coterie.core import (
     state,
     without,
 )
+from coterie.methods._leavers import entries_without
 from coterie.methods._model_choice import MOST_MODELS, of_all
 from coterie.settings import check, setting
 from coterie.settings.calls import public
@@ -426,12 +427,11 @@ class FedDrift:
 
     def retire(self, state: FedDriftState, clients: tuple[Client, ...]) -> FedDriftState:
         """Forget the clients; what the models learned from them stays."""
-        leavers = set(clients)
         return replace(
             state,
             clients=without(state.clients, clients),
-            row={client: row for client, row in state.row.items() if client not in leavers},
-            last={client: loss for client, loss in state.last.items() if client not in leavers},
+            row=entries_without(state.row, clients),
+            last=entries_without(state.last, clients),
             notes=(),
         )
 

@@ -1,0 +1,23 @@
+"""What a state keeps when clients leave the federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from coterie.core import Client, Groups, as_groups, without
+
+V = TypeVar("V")
+
+
+def entries_without(values: Mapping[Client, V], leavers: Iterable[Client]) -> dict[Client, V]:
+    """Return client -> value without clients that have left."""
+    removed = set(leavers)
+    return {client: value for client, value in values.items() if client not in removed}
+
+
+def groups_without(groups: Groups, leavers: Iterable[Client]) -> Groups:
+    """Return the groups without clients that have left, and without groups that are empty then."""
+    removed = set(leavers)
+    remaining = [without(group, removed) for group in groups]
+    return as_groups(group for group in remaining if group)
