@@ -114,7 +114,8 @@ class Question:
     cost: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("centres", "axis"):  # as they are sent
+        # In single precision, as they are sent, so that all engines compute the same.
+        for name in ("centres", "axis"):
             value = getattr(self, name)
             object.__setattr__(
                 self, name, None if value is None else np.asarray(value, dtype=np.float32)
@@ -207,6 +208,7 @@ class Question:
     def _centred_answer(self, halves: np.ndarray) -> np.ndarray:
         """The answer about halves in units of the scale, less the centre of their cell."""
         cell = self._nearest(halves.mean(axis=0))
+        # How the client differs from the centre of its cell.
         centred = halves if self.centres is None else halves - self.centres[cell]
         if self.ask == "distances":
             return _norm_histogram(float(np.linalg.norm(centred.mean(axis=0))))
@@ -227,6 +229,7 @@ class Question:
         """The answer about halves as :meth:`_scaled` returns them: numbers in the place of the client's cell."""
         mean = scaled.mean(axis=0)
         cell = self._nearest(mean)
+        # Zeros for the other cells: the sum over clients has the sums by cell.
         if self.ask == "moments":
             moments = Moments.of(*scaled[:, None]).vector()
             return np.concatenate(
@@ -396,6 +399,7 @@ def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.
     counts = np.maximum(counts, 0.0)
     width = question.high - question.low
     places = question.low + (np.arange(COORDINATE_BINS) + 0.5) * width / COORDINATE_BINS
+    # Both centres are on the axis through the mean of the cell.
     left, right = _side_means(counts, places, cut)
     mean_place = float(direction @ mean)
     return np.stack(
@@ -432,7 +436,8 @@ def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.nd
             centres_of_sides.append(None)
             continue
         axis_of_cell = question.axis[row].astype(np.float64)
-        width = axis_of_cell / (axis_of_cell @ axis_of_cell)  # one width of the histogram long
+        # A vector along the axis, as long as the histogram is wide.
+        width = axis_of_cell / (axis_of_cell @ axis_of_cell)
         places = (np.arange(COORDINATE_BINS) + 0.5) / COORDINATE_BINS - 0.5
         left, right = _side_means(histogram, places, cut)
         centre = question.centres[cell]

@@ -210,6 +210,7 @@ class SplitHalfPrivate:
         )
 
     def plan(self, state: SplitHalfPrivateState, cohort: Cohort) -> Plan:
+        # Questions and probes are for all clients, a usual round for a sample of them.
         fraction = 1.0
         if state.stage == "norms":
             question = Question(ask="norms", scale=state.limit or 1.0)
@@ -280,10 +281,12 @@ class SplitHalfPrivate:
         deviation = replies.sums.deviation
         if state.stage == "norms":
             return _with_norms(state, replies, answer)
-        if answer is None:  # nobody has answered, or too few
+        # Nobody has answered, or too few for their noise to be enough.
+        if answer is None:
             return self._ended(state, "too few clients answered")
         search = state.search
         assert search is not None
+        # The median distance from the centre is the unit of the search.
         if state.stage == "distances":
             unit = median_of(answer, _max_distance(state))
             scaled = replace(search, scale=unit, centres=search.centres / unit)
@@ -401,6 +404,7 @@ class SplitHalfPrivate:
         if note is None:
             text = reason or "no groups"
             note = Note(kind="keep", effect="keeps", clients=state.clients, text=text)
+        # No groups were found: wait twice as long for the next search.
         if num_groups == 1:
             otherwise = "they would have been searched for groups" if note.criteria else ""
             return replace(

@@ -290,6 +290,7 @@ class SplitHalfSums(Probing):
             case _:
                 tasks = self._training_tasks(state, cohort)
                 models += [model for _, model in _extra_rows(state).values()]
+        # Sketches cost time: make them only for tasks that use them.
         needs_sketches = False
         for task in tasks.values():
             question = question_of(task)
@@ -322,6 +323,7 @@ class SplitHalfSums(Probing):
                 task = self._probe_task(state, row)
                 tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), task)
                 continue
+            # A usual round: the group's model, and histograms of norms and numbers of examples.
             usual = Task(offered=(row,), private=PrivateTask(question=Question(ask="sizes")))
             tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual)
             if probe is not None:
@@ -460,6 +462,7 @@ class SplitHalfSums(Probing):
             probe = probe.with_answers(answered & set(group.clients), sums)
             new_state = self._probed(new_state, group, probe, self._lasts(state, group))
         new_state = _with_sketched_walkers(new_state, answered)
+        # The share of the clients that answer decides whether the next probe lasts several rounds.
         num_clients = sum(len(group.clients) for group in state.groups) + len(state.walkers)
         num_asked = max(1.0, self.fraction * num_clients)
         return replace(new_state, answered=min(1.0, len(replies.clients) / num_asked))
@@ -472,6 +475,7 @@ class SplitHalfSums(Probing):
         if lasts and not probe.ends(group.clients, state.round):
             schedule = replace(schedule, probe=probe, due=state.round + 1)
             return replace(state, watched={**state.watched, group.node: schedule})
+        # The probe ends: decide, schedule the next one, and begin a search if both probes differ.
         decision = self._decide_probe(probe, schedule, state.k)
         schedule = self._next_probe(schedule, decision, state.round)
         state = replace(state, watched={**state.watched, group.node: schedule})
@@ -501,7 +505,7 @@ class SplitHalfSums(Probing):
         if test.clients < 2:
             return None
         if schedule.unconfirmed is None:
-            # As if a second probe had the same p.
+            # The first of two probes: as if a second probe had the same p.
             p = repeated_p(test.p, test.p, test.clients)
             criterion = differ("p if seen twice", p, self.level, test.clients)
             again = "probed again in the next round, for confirmation"
@@ -510,6 +514,7 @@ class SplitHalfSums(Probing):
                 return SumsDecision(ProbeAgain(), test, criterion, again, otherwise)
             otherwise = f"it would have been {again}"
             return SumsDecision(KeepWhole(), test, criterion, otherwise=otherwise)
+        # The second of two probes. It counts only if enough clients have answered.
         first_p, first_count = schedule.unconfirmed
         if 2 * test.clients < first_count:
             return None
@@ -599,6 +604,7 @@ class SplitHalfSums(Probing):
             centres=search.centres[used_cells],
             sketched=tuple(sorted(silent & set(probe.answered))),
         )
+        # The parts start from the group's model.
         other_groups = [other for other in state.groups if other.node != group.node]
         new_groups = [
             Leaf(node=node, clients=clients, model=group.model)
@@ -631,6 +637,7 @@ class SplitHalfSums(Probing):
                 sums_of_group[group.node] = Moments.from_vector(answer, state.k)
         new_state = state
         groups_merged = False
+        # Merge the nearest two groups, until all differ.
         while pair := _nearest_equal_groups(sums_of_group):
             groups_merged = True
             stays, ends, criterion = pair
@@ -844,7 +851,8 @@ def _placed(state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
         branch = replace(branch, sketched=without(branch.sketched, [client]))
         state = replace(state, branches={**state.branches, node: branch})
         cell = replies.sums.cells.get(client)
-        if cell is None:  # its sketches are lost: it trains again
+        # A client whose sketches are lost trains again.
+        if cell is None:
             continue
         child = _current_node(state, branch.children[cell])
         is_group = child not in state.branches

@@ -101,6 +101,7 @@ def task_as_taken(task: Task, half_sketches: Tensor | np.ndarray | None) -> Task
     question = question_of(task)
     if question is None or not question.asks_cell:
         return task
+    # The client follows its cell, or chooses by loss if it has no sketches, and says neither.
     private = replace(task.private, question=None)
     if half_sketches is None:
         return replace(task, private=private)
@@ -205,7 +206,8 @@ class AnswerSums:
         for client, result in results.items():
             task = self.plan.tasks[client]
             if task.halves:
-                self.half_sketches.pop(client, None)  # those of an earlier model
+                # Sketches of an earlier model do not count any more.
+                self.half_sketches.pop(client, None)
             if len(result.slots) == 2:
                 sketches = self.pool.rows.sketches(result.slots)
                 self.half_sketches[client] = sketches.view(2, -1)
@@ -218,6 +220,7 @@ class AnswerSums:
     ) -> None:
         stored = self.half_sketches.get(client)
         half_sketches = None if stored is None else stored.numpy()
+        # A cell is the only answer of which the server knows whose it is.
         if question.asks_cell:
             if half_sketches is not None:
                 self.cells[client] = question.cell(half_sketches)
@@ -305,12 +308,14 @@ def noised(collected: Collected, replies: Replies, rng: np.random.Generator) -> 
         assert noise is not None
         # The shares of all clients that answered add up by their variances.
         num_shares = math.sqrt(num_answered)
+        # Noise on the mean update, and on the number of clients in each slot.
         if any(task.trains and task.private.sends_update for task in tasks):
             drawn = _drawn(means[rows_of_sum], tasks[0], collected, rng)
             means[rows_of_sum] += drawn * (noise.update * num_shares / num_answered)
             if hidden:
                 drawn_counts = rng.standard_normal(len(mean_counts))
                 mean_counts = mean_counts + drawn_counts * noise.count * num_shares
+        # Noise on the answers.
         if row in sums:
             deviation = noise.answer * num_shares
             sums[row] = sums[row] + rng.standard_normal(len(sums[row])) * deviation

@@ -61,27 +61,28 @@ def reply_to_step(
     if step is None:
         return None
     if step.name == "keys":
+        # The first step of an exchange: nothing of earlier ones is needed any more.
         forget_secrets(context)
         if once:
             _remove_old_marks(context)
     answers: dict[str, Any] = {}
-    for sum_name, about in step.sums.items():
+    for sum_name, step_input in step.sums.items():
         if step.name == "keys":
             masker = Masker(step.client, bytes.fromhex(sum_name))
             answers[sum_name] = steps.keys_to_json(masker.keys())
         else:
             masker = _stored_masker(context, sum_name, once)
             if step.name == "shares":
-                answers[sum_name] = _shares(masker, about)
+                answers[sum_name] = _shares(masker, step_input)
             else:
-                answers[sum_name] = _unmasking(masker, about, boundary)
+                answers[sum_name] = _unmasking(masker, step_input, boundary)
         _store_masker(context, sum_name, masker)
     return steps.step_reply(answers)
 
 
-def _shares(masker: Masker, about: Any) -> Any:
+def _shares(masker: Masker, step_input: Any) -> Any:
     """Step 2: encrypted shares for the neighbours, from their keys and the threshold."""
-    values, threshold = about
+    values, threshold = step_input
     keys = {}
     for client, value in values.items():
         keys_of_client = steps.keys_from_json(value)
@@ -91,9 +92,9 @@ def _shares(masker: Masker, about: Any) -> Any:
     return steps.shares_to_json(masker.shares(keys, int(threshold)))
 
 
-def _unmasking(masker: Masker, about: Any, boundary: Boundary) -> Any:
+def _unmasking(masker: Masker, step_input: Any, boundary: Boundary) -> Any:
     """Step 4: the shares that unmask the sum, from the clients whose numbers have arrived."""
-    arrived = [int(client) for client in about]
+    arrived = [int(client) for client in step_input]
     num_noisy = len(masker.holding.intersection(arrived))
     if boundary.noise and num_noisy < boundary.honest * len(masker.neighbours):
         raise ProtocolError("too few neighbours have added noise to this masked sum")
@@ -105,13 +106,13 @@ def _unmasking(masker: Masker, about: Any, boundary: Boundary) -> Any:
 
 
 def pop_config(content: RecordDict) -> Mapping[str, Any]:
-    """Remove from a message with tasks what it says about masked sums, and return it: the app does not see it."""
+    """Remove from a message with tasks what it says config_of_parts masked sums, and return it: the app does not see it."""
     config = content.config_records[CONFIG]
     if MASKS not in config:
         return {}
-    about: dict[str, Any] = json.loads(str(config[MASKS]))
+    config_of_parts: dict[str, Any] = json.loads(str(config[MASKS]))
     del config[MASKS]
-    return about
+    return config_of_parts
 
 
 def masked_reply(
@@ -148,23 +149,26 @@ def masked_reply(
     records: dict[str, Any] = {}
     sent_metrics: dict[str, Any] = {"num-examples": 1}
     for place, order in enumerate(orders):
+        # What the server may know of this client alone.
         for name in _plain_metrics(order, place, wire.boundary):
             if name in metrics:
                 sent_metrics[name] = metrics[name]
         if order.part not in config:
+            # The server has formed no sum for the task: nothing of it may leave.
             if _is_summed(order):
                 raise ProtocolError(
                     "this client sends masked numbers only, and was asked for plain ones"
                 )
             continue
-        about = config[order.part]
-        numbers = _numbers(reply, metrics, place, order, updates[place], about, wire, rng)
-        masker = _stored_masker(context, about["name"], once)
-        shares = steps.shares_from_json(about["shares"])
+        sum_config = config[order.part]
+        # Step 3 of the protocol: the numbers under all masks.
+        numbers = _numbers(reply, metrics, place, order, updates[place], sum_config, wire, rng)
+        masker = _stored_masker(context, sum_config["name"], once)
+        shares = steps.shares_from_json(sum_config["shares"])
         if shares is None:
             raise ProtocolError("the shares of the neighbours cannot be read")
         masked_numbers = masker.masked(shares, numbers)
-        _store_masker(context, about["name"], masker)
+        _store_masker(context, sum_config["name"], masker)
         records[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(masked_numbers)})
     return {**records, METRICS: MetricRecord(sent_metrics)}
 
@@ -191,7 +195,7 @@ def _numbers(
     place: int,
     order: Order,
     update: Tensor | None,
-    about: Mapping[str, Any],
+    sum_config: Mapping[str, Any],
     wire: Wire,
     rng: np.random.Generator,
 ) -> np.ndarray:
@@ -199,9 +203,11 @@ def _numbers(
     task = order.task
     boundary = wire.boundary
     max_norm = wire.limit(order.clip)
-    sizes = tuple(int(number) for number in about["form"])
+    # A server that asks for another form than that of the task gets nothing.
+    sizes = tuple(int(number) for number in sum_config["form"])
     layout = _checked_layout(order, sizes, wire, max_norm)
     keep_mask = wire.layout.mask(task.local_layers) if task.local_layers else None
+    # The update as it enters the sum: without own layers, and no longer than the noise covers.
     if not sends_update(task):
         update = None
     elif update is None:
@@ -210,11 +216,13 @@ def _numbers(
         if keep_mask is not None:
             update = update.masked_fill(keep_mask, 0.0)
         update = limited_update(update, max_norm, wire)
+    # If the plan hides choices, the update is in the slot of the model that the client took.
     slot = 0
     if layout.slots > 1:
         slot = int(metrics[messages.of_task("chosen", place)][0])  # type: ignore[index]
+    # Weights are fractions of a number of examples. With noise all clients count as one.
     weight = 1.0
-    if not (about["uniform"] or boundary.noise):
+    if not (sum_config["uniform"] or boundary.noise):
         examples = int(metrics["num-examples"])  # type: ignore[arg-type]
         weight = min(examples, MAX_WEIGHED_EXAMPLES) / MAX_WEIGHED_EXAMPLES
     return layout.encode(
@@ -332,7 +340,8 @@ def _mark(context: Context, masker: Masker) -> None:
         os.close(os.open(folder / masker.mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         raise ProtocolError("this client has answered this step of the masked sum") from None
-    except OSError:  # its text would reveal this machine's folders to the server
+    except OSError:
+        # The error's text would reveal this machine's folders to the server.
         raise ProtocolError(
             f"this client cannot save that it answers; a folder {FOLDER} in its node config is needed"
         ) from None

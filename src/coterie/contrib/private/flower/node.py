@@ -36,14 +36,17 @@ def client_result(
     """
     task = order.task
     question = question_of(task)
+    # The question is about the halves of this exchange, or about stored sketches of an earlier one.
     new_sketches: np.ndarray | None = None
-    half_sketches: np.ndarray | None = None  # about which the question asks
+    half_sketches: np.ndarray | None = None
     if task.halves:
         new_sketches = half_sketches = _half_sketches(result.updates, order)
     elif question is not None and not question.needs_norm:
         half_sketches = stored_sketches()
+    # Empty sketches are of a client that could not train on both halves.
     if half_sketches is not None and not len(half_sketches):
         half_sketches = None
+    # Single halves are not sent: their mean is the update.
     update = None
     if result.updates:
         update = torch.stack(result.updates).sum(0) / len(result.updates)

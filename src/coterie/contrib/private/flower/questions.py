@@ -77,12 +77,14 @@ def _array(name: str, value: Any) -> np.ndarray:
 
 def _is_sound(question: Question) -> bool:
     """Whether the numbers of a question are finite and in range, and its cells exist."""
+    # Finite numbers in range: no answer overflows, at any client.
     if not all(_is_number(value) for value in (question.scale, question.low, question.high)):
         return False
     if not SCALE_LIMITS[0] <= question.scale <= SCALE_LIMITS[1]:
         return False
     if not question.high - question.low >= MIN_WIDTH:
         return False
+    # Cells that exist, and an axis for each of them.
     if not all(_is_count(cell) and cell < question.count for cell in question.cells):
         return False
     axes = question.axis if question.ask == "places" else None

@@ -110,6 +110,7 @@ class MaskedGridExchange:
         self.ask = ask
         self.notes: list[Note] = []
         self.sums: list[SumOfClients] = []
+        # One sum for all clients whose numbers can be added.
         groups = _clients_of_sums(self.parts, clients, wire.layout.size)
         for i, ((part, row, sends, answer_size, cost), members) in enumerate(groups.items()):
             layout = self._layout(self.parts[part], sends, answer_size, cost, len(members))
@@ -168,6 +169,7 @@ class MaskedGridExchange:
         """Carry out the first two steps: keys, and encrypted shares."""
         offered_keys = self._exchange_keys()
         replies = self._ask_step("shares", offered_keys)
+        # Step 2: the server passes on the shares that it cannot read.
         for masked_sum in self.sums:
             shares = {}
             for client in masked_sum.clients:
@@ -187,6 +189,7 @@ class MaskedGridExchange:
             for client in masked_sum.clients:
                 names.setdefault(client, []).append(masked_sum.key)
         replies = self._ask_step("keys", names)
+        # Step 1: each client gets the public keys of its neighbours.
         offered_keys: dict[Client, dict[str, Any]] = {}
         for masked_sum in list(self.sums):
             keys = {}
@@ -209,7 +212,10 @@ class MaskedGridExchange:
     def _ask_step(self, step: str, sums: Mapping[Client, Any]) -> Mapping[Client, RecordDict]:
         """Ask clients for a step of some sums each, and return the contents of their replies."""
         return self.ask(
-            {client: step_message(step, client, about) for client, about in sums.items()}
+            {
+                client: step_message(step, client, sums_of_client)
+                for client, sums_of_client in sums.items()
+            }
         )
 
     # -- the tasks
@@ -217,18 +223,18 @@ class MaskedGridExchange:
 
     def add_config(self, client: Client, content: RecordDict) -> None:
         """Add what a client must know for its masked reply: part -> name, sizes and shares."""
-        about = {}
+        config_of_parts = {}
         for masked_sum in self.sums_of(client):
             if client not in masked_sum.shares_for:
                 continue
             layout = masked_sum.layout
-            about[masked_sum.part] = {
+            config_of_parts[masked_sum.part] = {
                 "name": masked_sum.key,
                 "form": [layout.d, layout.answer_size, layout.max_clients, layout.slots],
                 "uniform": self.parts[masked_sum.part].weighting == "uniform",
                 "shares": steps.shares_to_json(masked_sum.shares_for[client]),
             }
-        content.config_records[CONFIG][MASKS] = json.dumps(about)
+        content.config_records[CONFIG][MASKS] = json.dumps(config_of_parts)
 
     def take(self, client: Client, content: RecordDict, parts: Collection[str]) -> dict[str, str]:
         """Add a client's masked numbers to the totals.
@@ -271,6 +277,7 @@ class MaskedGridExchange:
             for client in clients:
                 arrived.setdefault(client, {})[masked_sum.key] = clients
         replies = self._ask_step("unmask", arrived)
+        # A sum that cannot be unmasked leaves zeros.
         for name, plan in self.parts.items():
             self._part_sums[name] = PartSums(
                 means=torch.zeros(len(plan.models), self.wire.layout.size),
@@ -423,7 +430,8 @@ def read_answer(
     shape = (question.length(sketch_size(plan, d)),)
     record = content.array_records[answer_name]
     answer = messages.array_of(record, ANSWER, shape).astype(np.float64)
-    if not (np.abs(answer) <= 1 + MAX_ROUNDING_ERROR).all():  # NaN fails, too
+    # NaN fails, too.
+    if not (np.abs(answer) <= 1 + MAX_ROUNDING_ERROR).all():
         raise Unfit("its answer to a question has numbers that are not between -1 and 1")
     return answer, None
 
@@ -441,6 +449,7 @@ def added_up(
     """
     clients = sorted(results)
     means = Means(len(plan.models), wire.layout.size)
+    # The mean update of each model, over the clients that have trained from it.
     trained = [client for client in clients if results[client].updates]
     if trained:
         examples = np.array([results[client].examples for client in trained])
@@ -449,6 +458,7 @@ def added_up(
             amounts(examples, plan.weighting),
             [results[client].chosen for client in trained],
         )
+    # The sums of the answers, by the first offered row.
     answers: dict[int, np.ndarray] = {}
     for client in clients:
         answer = results[client].answer

@@ -109,15 +109,17 @@ class SumLayout:
             rows[slot] = update.double().numpy()
         if update is not None or not self.d:
             weights[slot] = weight
-        # With noise, the server must not learn how many updates were cut.
+        # Whether the update is cut to the bound. With noise, the server must not learn how many updates were cut.
         was_cut = float((np.abs(rows) > self.bound).any()) if self.noise is None else 0.0
         answers = np.zeros(self.answer_size) if answer is None else answer.astype(np.float64)
+        # The client's share of the noise is added to all numbers, also to those of the other slots.
         rows = rows.clip(-self.bound, self.bound) * weights[:, None]
         if self.noise is not None and draw is not None:
             update_noise = self.noise.update * draw(rows.size).reshape(rows.shape)
             rows += update_noise if keep_mask is None else np.where(keep_mask, 0.0, update_noise)
             weights += self.noise.count * draw(self.slots)
             answers += self.noise.answer * draw(self.answer_size)
+        # Integers modulo 2³², with room for the sum over all clients.
         return np.concatenate(
             [
                 self._update_code.encode(rows.ravel()),

@@ -68,8 +68,9 @@ class FixedPoint:
         values = np.asarray(values, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("numbers to be masked must be finite")
-        whole = np.rint(values.clip(-self.bound, self.bound) / self.bound * self.levels)
-        return (whole.astype(np.int64) & 0xFFFFFFFF).astype(WORD)
+        whole_numbers = np.rint(values.clip(-self.bound, self.bound) / self.bound * self.levels)
+        # A negative integer becomes its two's complement, so that sums modulo 2³² are right.
+        return (whole_numbers.astype(np.int64) & 0xFFFFFFFF).astype(WORD)
 
     def decode(self, total: np.ndarray) -> np.ndarray:
         """Return a sum of encoded numbers as real numbers."""

@@ -190,14 +190,14 @@ class Masker:
         encrypted = {}
         for neighbour in self._keys:
             shares = seed_shares[neighbour + 1] + key_shares[neighbour + 1]
-            about = _purpose(self.name, "share", self.client, neighbour)
-            encrypted[neighbour] = sealed(self._share_key(neighbour, about), shares, about)
+            purpose = _purpose(self.name, "share", self.client, neighbour)
+            encrypted[neighbour] = sealed(self._share_key(neighbour, purpose), shares, purpose)
         return encrypted
 
-    def _share_key(self, neighbour: int, about: bytes) -> bytes:
+    def _share_key(self, neighbour: int, purpose: bytes) -> bytes:
         """The key with which one of two neighbours encrypts shares for the other."""
         try:
-            return self._sealing.agree(self._keys[neighbour].sealing, about)
+            return self._sealing.agree(self._keys[neighbour].sealing, purpose)
         except ValueError as error:
             raise ProtocolError(f"the public key of client {neighbour} is none: {error}") from None
 
@@ -215,9 +215,9 @@ class Masker:
         """
         self._begin(2)
         for neighbour, encrypted in shares.items():
-            about = _purpose(self.name, "share", neighbour, self.client)
+            purpose = _purpose(self.name, "share", neighbour, self.client)
             try:
-                both_shares = opened(self._share_key(neighbour, about), encrypted, about)
+                both_shares = opened(self._share_key(neighbour, purpose), encrypted, purpose)
             except (KeyError, ValueError) as error:
                 raise ProtocolError(
                     f"the shares of client {neighbour} cannot be read: {error}"

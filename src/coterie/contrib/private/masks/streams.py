@@ -72,27 +72,26 @@ def mask(seed: bytes, size: int) -> np.ndarray:
         seed: 32 bytes, used for one mask only.
         size: d, the number of integers.
     """
-    stream = (
-        Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None)
-        .encryptor()
-        .update(bytes(WORD.itemsize * size))
-    )
-    return np.frombuffer(stream, dtype=WORD)
+    # The encryption of zeros is the key stream. The nonce is zero: a seed is used once.
+    cipher = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None)
+    key_stream = cipher.encryptor().update(bytes(WORD.itemsize * size))
+    return np.frombuffer(key_stream, dtype=WORD)
 
 
-def sealed(key: bytes, text: bytes, about: bytes) -> bytes:
+def sealed(key: bytes, text: bytes, purpose: bytes) -> bytes:
     """Return a text encrypted and authenticated with a key that is used for this text only."""
-    return ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
+    # So the nonce may be zero.
+    return ChaCha20Poly1305(key).encrypt(bytes(12), text, purpose)
 
 
-def opened(key: bytes, sealed: bytes, about: bytes) -> bytes:
+def opened(key: bytes, sealed: bytes, purpose: bytes) -> bytes:
     """Return the text that :func:`sealed` encrypted.
 
     Raises:
-        ValueError: It was changed, or made with another key or ``about`` something else.
+        ValueError: It was changed, or made with another key or ``purpose`` something else.
     """
     try:
-        return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, about)
+        return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, purpose)
     except InvalidTag:
         raise ValueError(
             "it was changed on its way, or is meant for another client or another sum"
