@@ -39,7 +39,7 @@ from coterie.data import datasets
 from coterie.data.examples import Pool
 from coterie.data.objective import Objective
 from coterie.data.shift import rotated
-from coterie.data.world import ClientData, Split, World, alike, whole
+from coterie.data.world import ClientData, Split, World, clients_of_concepts, whole
 from coterie.methods import METHODS
 from coterie.models import nets
 from coterie.randomness import Purpose, numpy_generator
@@ -274,7 +274,9 @@ def world(
             lr=how.lr, momentum=MOMENTUM, epochs=epochs(dataset, folder), batch=how.batch
         ),
         objective=Objective(metrics=("accuracy",)),
-        truth=as_groups(alike({number: views.index(view) for number, view in enumerate(views)})),
+        truth=as_groups(
+            clients_of_concepts({number: views.index(view) for number, view in enumerate(views)})
+        ),
     )
 
 

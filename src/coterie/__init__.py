@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from coterie.runs.run import reopen as reopen
     from coterie.runs.run import run as run
 
-_PUBLIC = {
+_MODULE_OF_NAME = {
     "Assignment": "core",
     "Attendance": "data.attendance",
     "Boundary": "boundary",
@@ -98,13 +98,13 @@ _PUBLIC = {
 """Public name -> module, which is imported on first use: ``coterie --help`` must not wait for
 PyTorch."""
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = ["__version__", *_MODULE_OF_NAME]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
-    value = getattr(import_module(f"coterie.{_PUBLIC[name]}"), name)
+    value = getattr(import_module(f"coterie.{_MODULE_OF_NAME[name]}"), name)
     globals()[name] = value
     return value
 

@@ -42,7 +42,7 @@ PREFIX = "coterie."
 METADATA_FOLDERS = (".dist-info", ".egg-info")
 """Endings of the folders in which installers describe packages."""
 
-T = TypeVar("T")
+ExtensionType = TypeVar("ExtensionType")
 
 
 class BrokenExtension(UserError):
@@ -183,7 +183,7 @@ def warn(error: BrokenExtension) -> None:
     warnings.warn(str(error), ExtensionWarning, stacklevel=2)
 
 
-class Registry(Mapping[str, T], Generic[T]):
+class Registry(Mapping[str, ExtensionType], Generic[ExtensionType]):
     """What there is of one kind by name: Coterie's own, then what installed packages register.
 
     An extension is imported when its name is first looked up, or all are iterated over. One that is
@@ -204,16 +204,16 @@ class Registry(Mapping[str, T], Generic[T]):
         group: str,
         kind: str,
         accepts: Callable[[str, Any], bool],
-        prepared: Callable[[T], T] | None = None,
+        prepared: Callable[[ExtensionType], ExtensionType] | None = None,
     ) -> None:
         self.group = group
         self.kind = kind
         self.accepts = accepts
         self.prepared = prepared
-        self.built_in: dict[str, T] = {}
-        self._extensions: dict[EntryPoint, T | None] = {}
+        self.built_in: dict[str, ExtensionType] = {}
+        self._extensions: dict[EntryPoint, ExtensionType | None] = {}
 
-    def find(self, name: str) -> T:
+    def find(self, name: str) -> ExtensionType:
         """Return what has this name.
 
         Raises:
@@ -228,7 +228,7 @@ class Registry(Mapping[str, T], Generic[T]):
             extension = self._extensions[point] = self._loaded(point)
         return extension
 
-    def _loaded(self, point: EntryPoint) -> T:
+    def _loaded(self, point: EntryPoint) -> ExtensionType:
         value = point.load()
         if not self.accepts(point.name, value):
             raise point.broken(f"is not {self.kind} of this name")
@@ -246,7 +246,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 warn(error)
         return self._extensions[point] is not None
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> ExtensionType:
         if name not in self.built_in and not self._usable(entry_points(self.group)[name]):
             raise KeyError(name)
         return self.find(name)

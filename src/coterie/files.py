@@ -15,7 +15,7 @@ from coterie.settings import SettingError, UserError
 Folder = str | os.PathLike[str]
 """The path of a folder, or an object that has one, such as a :class:`~coterie.runs.run.Run`."""
 
-LARGEST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 """The default maximum size, in bytes, of a file that is read into memory as a whole."""
 
 
@@ -24,7 +24,9 @@ def reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def open_regular(path: Path | str, *, follow: bool = True, limit: float = LARGEST) -> BinaryIO:
+def open_regular(
+    path: Path | str, *, follow: bool = True, limit: float = MAX_FILE_BYTES
+) -> BinaryIO:
     """Open a regular file for reading.
 
     A named pipe, device or folder is refused without waiting for it, and so is a symbolic link
@@ -48,13 +50,13 @@ def open_regular(path: Path | str, *, follow: bool = True, limit: float = LARGES
     handle = os.open(
         path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     )
-    about = os.fstat(handle)
-    if stat.S_ISREG(about.st_mode) and about.st_size <= limit:
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
         return open(handle, "rb")
     os.close(handle)
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} is not a regular file")
-    raise UserError(f"{path} has {about.st_size:,} bytes, more than the limit of {limit:,.0f}")
+    raise UserError(f"{path} has {status.st_size:,} bytes, more than the limit of {limit:,.0f}")
 
 
 def _refuse_link(path: Path) -> None:
@@ -62,7 +64,7 @@ def _refuse_link(path: Path) -> None:
         raise UserError(f"{path} is a symbolic link, which Coterie does not follow here")
 
 
-def read_regular(path: Path | str, *, follow: bool = True, limit: int = LARGEST) -> bytes:
+def read_regular(path: Path | str, *, follow: bool = True, limit: int = MAX_FILE_BYTES) -> bytes:
     """Read the bytes of a regular file.
 
     Args:
@@ -128,11 +130,11 @@ def expanded(path: Path | str | os.PathLike[str]) -> Path:
         raise UserError(f"{path}: there is no such user") from error
 
 
-FOLDS = 500
+MAX_UNPACKING_RATIO = 500
 """The greatest ratio of unpacked to packed size of real data. gzip and zip reach a thousand, but
 only for zeros."""
 
-ALWAYS = 1 << 26
+ALLOWED_BYTES = 1 << 26
 """The size in bytes that a file may always have after unpacking, however small it is."""
 
 
@@ -153,7 +155,7 @@ def check_unpacked(path: Path | str, packed: int, unpacked: int) -> None:
         raise UserError(
             f"{path} unpacks to {unpacked:,} bytes or more, and half of the free memory is {memory:,.0f} bytes"
         )
-    if unpacked > max(ALWAYS, FOLDS * packed):
+    if unpacked > max(ALLOWED_BYTES, MAX_UNPACKING_RATIO * packed):
         raise UserError(
             f"{path} unpacks to {unpacked:,} bytes or more from {packed:,}: it looks like a decompression bomb"
         )
@@ -187,7 +189,7 @@ def available_memory() -> float:
 
 
 # -- in a run directory: the user may give a link as the folder, but inside the folder Coterie
-# chooses all names ------------
+# chooses all names
 
 
 def within(folder: Path, name: str) -> Path:
@@ -240,7 +242,7 @@ def _leads(link: Path) -> Path:
         return Path("/")
 
 
-GROWTH = 1 << 26
+MAX_GROWTH_BYTES = 1 << 26
 """The number of bytes by which a file may grow while it is read."""
 
 
@@ -260,7 +262,9 @@ def read_within(folder: Path, name: str) -> bytes:
     """
     path = within(folder, name)
     return read_regular(
-        path, follow=False, limit=int(min(path.lstat().st_size + GROWTH, available_memory()))
+        path,
+        follow=False,
+        limit=int(min(path.lstat().st_size + MAX_GROWTH_BYTES, available_memory())),
     )
 
 
@@ -283,12 +287,14 @@ def descriptor(path: Path, flags: int) -> int:
     """
     _refuse_link(path)
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode):
-        why = "is not a regular file"
-    elif flags & (os.O_WRONLY | os.O_RDWR) and about.st_nlink > 1:
-        why = f"is one file with {about.st_nlink} names (hard links), and is not written in place"
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        cause = "is not a regular file"
+    elif flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+        cause = (
+            f"is one file with {status.st_nlink} names (hard links), and is not written in place"
+        )
     else:
         return handle
     os.close(handle)
-    raise UserError(f"{path} {why}")
+    raise UserError(f"{path} {cause}")

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from coterie.boundary import NUMBER
+from coterie.boundary import NUMBER_BYTES
 from coterie.core import Training
 from coterie.methods import METHODS
 from coterie.randomness import seeded
@@ -71,9 +71,13 @@ def test_recorded_bytes_are_those_of_the_messages_but_for_headers(name: str) -> 
             <= sent["numbers"] + PER_MESSAGE * sent["messages"] + PER_ARRAY * sent["arrays"]
         )
     if name in ALONE:  # the first model goes down once to each node; no record counts it
-        assert down["numbers"] == found["recorded_down"] + CLIENTS * PARAMETERS * NUMBER
+        assert down["numbers"] == found["recorded_down"] + CLIENTS * PARAMETERS * NUMBER_BYTES
     elif name in KEEPING:  # layers that stay may go down for nothing; no record counts them
-        assert found["recorded_down"] <= down["numbers"] <= down["messages"] * PARAMETERS * NUMBER
+        assert (
+            found["recorded_down"]
+            <= down["numbers"]
+            <= down["messages"] * PARAMETERS * NUMBER_BYTES
+        )
     else:
         assert found["recorded_down"] == down["numbers"]
     # Besides the arrays a reply tells its number of examples; a choice, and a loss and an accuracy
@@ -86,7 +90,7 @@ def test_recorded_bytes_are_those_of_the_messages_but_for_headers(name: str) -> 
         + models
         + models * (models + 1) // 2
     )
-    assert 0 <= found["recorded_up"] - up["numbers"] <= told * NUMBER * up["messages"]
+    assert 0 <= found["recorded_up"] - up["numbers"] <= told * NUMBER_BYTES * up["messages"]
 
 
 @seeded(0)

@@ -139,7 +139,7 @@ def test_forms_of_csv(tmp_path: Path) -> None:
 def test_types_of_csv_are_found_over_blocks_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "AT_ONCE", 4)
+    monkeypatch.setattr(tables, "CSV_BLOCK_ROWS", 4)
     rows = [
         "w,i,f,b,y",
         *(
@@ -322,7 +322,7 @@ def test_long_text_that_is_packed_stays_packed(tmp_path: Path) -> None:
 
 
 def test_bombs_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "ALWAYS", 1 << 20)
+    monkeypatch.setattr(files, "ALLOWED_BYTES", 1 << 20)
     zeros = np.zeros(1_000_000, int)
     pyarrow.parquet.write_table(
         pyarrow.table({"ward": zeros, "age": zeros, "finding": zeros}), tmp_path / "t.parquet"

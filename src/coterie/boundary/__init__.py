@@ -10,7 +10,7 @@ the information that each of them hides, and from which party.
 
 from __future__ import annotations
 
-from coterie.boundary.compress import NUMBER as NUMBER
+from coterie.boundary.compress import NUMBER_BYTES as NUMBER_BYTES
 from coterie.boundary.compress import pack as pack
 from coterie.boundary.compress import packed_bytes as packed_bytes
 from coterie.boundary.compress import unpack as unpack

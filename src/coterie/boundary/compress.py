@@ -9,7 +9,7 @@ import torch
 
 from coterie.settings.calls import public
 
-NUMBER = 4
+NUMBER_BYTES = 4
 """Bytes of a float32, and of an index, in a message."""
 
 
@@ -45,6 +45,7 @@ def pack(
         return {"values": values[indices], "indices": indices.to(torch.int32)}
     if kind == "sign":
         positive = values >= 0
+        # A zero gets a random sign.
         if gen is not None:
             positive &= (values != 0) | (torch.rand(len(values), generator=gen) < 0.5)
         bits = np.packbits(positive.numpy())
@@ -60,9 +61,9 @@ def pack(
 def unpack(sent: Mapping[str, torch.Tensor], kind: str, count: int) -> torch.Tensor:
     """Decompress the arrays of :func:`pack` into ``count`` values ``(count,)`` float32."""
     if kind == "topk":
-        out = torch.zeros(count)
-        out[sent["indices"].long()] = sent["values"]
-        return out
+        values = torch.zeros(count)
+        values[sent["indices"].long()] = sent["values"]
+        return values
     if kind == "sign":
         positive = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=count))
         return (2.0 * positive - 1.0) * sent["scale"]
@@ -85,6 +86,7 @@ def check_packed(
     Raises:
         ValueError: Names, shapes, types or indices are not valid.
     """
+    # Arrays of the right form, with any values, to compare with.
     expected = pack(torch.zeros(count), kind, share)
     if set(sent) != set(expected):
         raise ValueError(
@@ -111,9 +113,9 @@ def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
     if not count:
         return 0
     sizes = {
-        "none": count * NUMBER,
-        "topk": topk_count(share, count) * 2 * NUMBER,
-        "sign": -(-count // 8) + NUMBER,
-        "8bit": count + NUMBER,
+        "none": count * NUMBER_BYTES,
+        "topk": topk_count(share, count) * 2 * NUMBER_BYTES,
+        "sign": -(-count // 8) + NUMBER_BYTES,
+        "8bit": count + NUMBER_BYTES,
     }
     return sizes[kind]

@@ -98,18 +98,18 @@ class Blocks:
         self, row: torch.Tensor, matrix: torch.Tensor, last_matrix: torch.Tensor
     ) -> torch.Tensor:
         """The row with each block of parameters multiplied by the matrix from the right."""
-        out = row.clone()
+        multiplied = row.clone()
         full = slice(0, self.last_start)
         last = slice(self.last_start, self.parameters)
-        out[full] = (row[full].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
-        out[last] = (row[last].double() @ last_matrix).to(row.dtype)
-        return out
+        multiplied[full] = (row[full].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
+        multiplied[last] = (row[last].double() @ last_matrix).to(row.dtype)
+        return multiplied
 
 
 def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
     """Draw an orthogonal matrix ``(size, size)``, uniformly."""
-    q, r = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
-    return q * torch.sign(torch.diagonal(r))
+    orthogonal, triangular = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
+    return orthogonal * torch.sign(torch.diagonal(triangular))
 
 
 def draw_map(rotation: str, layout: Layout, block: int, *key: int) -> Map:

@@ -96,7 +96,8 @@ class Boundary:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a maximum norm, noise gives no privacy"
             )
-        if self.masks and (used := self._of_updates):
+        used = self._setting_of_updates
+        if self.masks and used:
             raise SettingError(
                 f"Boundary.masks true needs Boundary.{used} none, got {getattr(self, used)}: masked numbers are not mapped or "
                 "compressed"
@@ -113,13 +114,12 @@ class Boundary:
         return f"Boundary({', '.join(shown)}{'' if self.secret is None else ', secret=<hidden>'})"
 
     @property
-    def _of_updates(self) -> str | None:
+    def _setting_of_updates(self) -> str | None:
         """The first setting that changes single updates and is not off."""
         names = ("rotation", "compress") if self.masks else ("rotation", "clip", "compress")
         return next((name for name in names if getattr(self, name) not in (None, "none")), None)
 
     # -- compatibility checks
-    # ------------------------------------------------------------------------------------------
 
     def check_method(self, method: Any) -> None:
         """Check that the map does not change the results of a method, and that noise covers everything the method asks for.
@@ -176,18 +176,18 @@ class Boundary:
                 the whole row.
         """
         tasks = set(plan.tasks.values())
-        if plan.need == "sums" and (used := self._of_updates):
+        used = self._setting_of_updates
+        if plan.need == "sums" and used:
             raise SettingError(
                 f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
                 "single updates are not protected but hidden"
             )
         if self.noise and not all(self.covers(task, plan.private.hides_choices) for task in tasks):
             raise self._measured(name)
+        # A map of the whole row hides where a layer is.
         if self.rotation in WHOLE_ROW:
-            if any(
-                task.local_layers and set(task.local_layers) != set(layout.columns)
-                for task in tasks
-            ):
+            all_layers = set(layout.columns)
+            if any(task.local_layers and set(task.local_layers) != all_layers for task in tasks):
                 raise self.hidden(f"{name} keeps some layers at the clients")
             if plan.columns is not None and _span(plan.columns, layout) != (0, layout.trainable):
                 raise self.hidden(f"{name} compares updates by some of their columns")
@@ -238,40 +238,42 @@ def _span(columns: slice, layout: Layout) -> tuple[int, int]:
 # secrets takes long. A secret of few digits can still be found by search.
 
 
-VARIABLE = "COTERIE_SECRET"
+SECRET_VARIABLE = "COTERIE_SECRET"
 """Environment variable that holds the secret."""
 
-_KIND = "scrypt"
-_HOW = f"set {VARIABLE}, or pass --secret-file FILE, or secret= in Python"
+MAX_SECRET_DIGITS = 1000
+
+_DIGEST_KIND = "scrypt"
+_HOW_TO_GIVE_SECRET = f"set {SECRET_VARIABLE}, or pass --secret-file FILE, or secret= in Python"
 
 
 @public
 def known_by(secret: int) -> str:
     """The text by which a record identifies a secret: ``scrypt``, a new salt, and the digest."""
     salt = secrets.token_bytes(16)
-    return f"{_KIND}:{salt.hex()}:{_digest(secret, salt).hex()}"
+    return f"{_DIGEST_KIND}:{salt.hex()}:{_digest(secret, salt).hex()}"
 
 
 @public
 def unlike_secret(secret: int | None, known: str) -> str | None:
     """The reason why a secret is not the ``known`` one, as the end of a sentence; None if it is."""
     if secret is None:
-        return f", which was not given: {_HOW}"
+        return f", which was not given: {_HOW_TO_GIVE_SECRET}"
     try:
         kind, salt, digest = known.split(":")
-        same = kind == _KIND and hmac.compare_digest(
+        same = kind == _DIGEST_KIND and hmac.compare_digest(
             _digest(secret, bytes.fromhex(salt)), bytes.fromhex(digest)
         )
     except ValueError:
         same = False
-    return None if same else f", and a different one was given: {_HOW}"
+    return None if same else f", and a different one was given: {_HOW_TO_GIVE_SECRET}"
 
 
 @public
 def secret_of_environment() -> int | None:
     """The secret of the environment variable, or None."""
-    text = os.environ.get(VARIABLE)
-    return None if text is None else _number(text, f"the environment variable {VARIABLE}")
+    text = os.environ.get(SECRET_VARIABLE)
+    return None if text is None else _number(text, f"the environment variable {SECRET_VARIABLE}")
 
 
 @public
@@ -299,7 +301,8 @@ def secret_of_file(path: Path | str) -> int:
 
 
 def _number(text: str, where: str) -> int:
-    if not (text.strip().isascii() and text.strip().isdecimal() and len(text.strip()) <= 1000):
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_SECRET_DIGITS):
         raise UserError(
             f"{where} must contain a secret, a non-negative integer, and nothing else; its content is not shown"
         )

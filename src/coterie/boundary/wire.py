@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.boundary.compress import NUMBER, check_packed, pack, packed_bytes, unpack
+from coterie.boundary.compress import NUMBER_BYTES, check_packed, pack, packed_bytes, unpack
 from coterie.boundary.maps import draw_map
 from coterie.boundary.rules import WHOLE_ROW, Boundary
 from coterie.core import Client, Federation, Plan, Task
@@ -113,15 +113,15 @@ class Wire:
         object.__setattr__(self, "seal", drawing.seal)
         object.__setattr__(self, "open", drawing.open)
 
-    def first_model(self, i: int, model: Callable[[], torch.nn.Module]) -> torch.Tensor:
-        """Draw the i-th fresh model; with a secret, the seed alone is not enough to draw it.
+    def first_model(self, model_number: int, model: Callable[[], torch.nn.Module]) -> torch.Tensor:
+        """Draw a fresh model; with a secret, the seed alone is not enough to draw it.
 
         An initialiser draws from PyTorch's generator, whose seeds have 32 bits and can be tried one
         by one. So with a secret each drawn tensor is mixed, half and half in variance, with
         Gaussian numbers of the same scale, drawn from the whole secret.
 
         Args:
-            i: Number of the model.
+            model_number: Number of the model.
             model: Function that makes a fresh module.
 
         Returns:
@@ -129,11 +129,11 @@ class Wire:
         """
         secret = self.boundary.secret
         if secret is None:
-            with seeded(self.seed, Purpose.INIT, i):
+            with seeded(self.seed, Purpose.INIT, model_number):
                 return self.layout.row(model())
-        with seeded(secret, Purpose.INIT, self.seed, i):
+        with seeded(secret, Purpose.INIT, self.seed, model_number):
             row = self.layout.row(model())
-        rng = numpy_generator(secret, Purpose.INIT, self.seed, i, 1)
+        rng = numpy_generator(secret, Purpose.INIT, self.seed, model_number, 1)
         for start, stop in self.layout.tensors.values():
             tensor = row[start:stop]
             scale = tensor.std(correction=0)
@@ -153,9 +153,11 @@ class Wire:
         Returns:
             The federation for the method.
         """
-        values: dict[str, Any] = {f.name: getattr(federation, f.name) for f in fields(federation)}
+        values: dict[str, Any] = {
+            member.name: getattr(federation, member.name) for member in fields(federation)
+        }
         if not sealed:
-            values["draw"] = lambda i: self.seal(federation.draw(i))
+            values["draw"] = lambda model_number: self.seal(federation.draw(model_number))
         if self.boundary.rotation not in WHOLE_ROW:
             return Federation(**values)
         for name in ("columns", "tensors"):
@@ -187,10 +189,10 @@ class Wire:
         Returns:
             The sealed update ``(d,)``.
         """
-        out = self.protected(update, client, exchange, keep, number)
+        arrived = self.protected(update, client, exchange, keep, number)
         if self.boundary.compress != "none":
-            out = self.unpack(self.pack(out, client, exchange, number, keep), keep)
-        return out if keep is None else torch.where(keep, self.seal(update), out)
+            arrived = self.unpack(self.pack(arrived, client, exchange, number, keep), keep)
+        return arrived if keep is None else torch.where(keep, self.seal(update), arrived)
 
     def protected(
         self,
@@ -222,17 +224,17 @@ class Wire:
         """
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
-        out = update if keep is None else update.masked_fill(keep, 0.0)
+        protected = update if keep is None else update.masked_fill(keep, 0.0)
         if self.boundary.masks:  # sums are clipped and noised as sums
-            return out
+            return protected
         if self.boundary.clip is not None:
-            out = self.clipped(out, self.boundary.clip)
+            protected = self.clipped(protected, self.boundary.clip)
         if self.boundary.noise:
             key = [self.seed if seed is None else seed, Purpose.NOISE, exchange, client]
             if number:
                 key.append(2 * number)  # odd numbers seed the signs of compression, see `pack`
-            out = self._noised(out, keep, numpy_generator(*key))
-        return self.seal(out)
+            protected = self._noised(protected, keep, numpy_generator(*key))
+        return self.seal(protected)
 
     def limit(self, clip: float | None) -> float | None:
         """Return the maximum norm of an update: the least of the boundary's and a plan's ``clip``; None without one."""
@@ -256,9 +258,9 @@ class Wire:
         assert self.boundary.clip is not None
         parameters = self.layout.trainable
         noise = torch.from_numpy(rng.standard_normal(parameters, dtype=np.float32))
-        out = torch.zeros_like(update)
-        out[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
-        return out if keep is None else out.masked_fill(keep, 0.0)
+        noised = torch.zeros_like(update)
+        noised[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
+        return noised if keep is None else noised.masked_fill(keep, 0.0)
 
     def pack(
         self,
@@ -372,7 +374,7 @@ class Wire:
     def bytes_of(self, parameters: int, buffers: int) -> int:
         """Bytes of a compressed update with this number of parameters and of entries after them."""
         packed = packed_bytes(self.boundary.compress, parameters, self.boundary.share)
-        return packed + buffers * NUMBER
+        return packed + buffers * NUMBER_BYTES
 
     @property
     def counts(self) -> bool:

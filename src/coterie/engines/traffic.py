@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from coterie.boundary import NUMBER, Wire
+from coterie.boundary import NUMBER_BYTES, Wire
 from coterie.core import Client, Need, Plan, Replies, Task
 from coterie.training import sketch_size
 
@@ -27,7 +27,7 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     bytes_up = bytes_down = 0
     columns_of: dict[tuple[str, ...], tuple[int, int]] = {}
     for models in held_models(plan).values():  # the number of examples, sums, and products
-        bytes_up += (1 + models + models * (models + 1) // 2) * NUMBER
+        bytes_up += (1 + models + models * (models + 1) // 2) * NUMBER_BYTES
     for need, task, sketch, model_slots in _tasks_of(plan, wire.layout.size):
         if task.local_layers not in columns_of:
             columns_of[task.local_layers] = wire.columns(task)
@@ -36,8 +36,8 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         question = task.private.question
         if question is not None:
             states_cell = question.asks_cell and not model_slots
-            bytes_up += (states_cell or question.length(sketch)) * NUMBER
-            bytes_down += question.sent * NUMBER
+            bytes_up += (states_cell or question.length(sketch)) * NUMBER_BYTES
+            bytes_down += question.sent * NUMBER_BYTES
         if need == "sums" and not (task.trains or task.measure):  # no model is sent
             continue
         if not (row_numbers or task.measure or task.holdout.report_losses):
@@ -46,10 +46,10 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
         updates = task.trains * task.private.sends_update * (2 if both_halves else 1)
         update_bytes = updates * wire.bytes_of(parameters, others)
         if model_slots:  # and the number of clients in each
-            bytes_up += model_slots * (update_bytes + NUMBER)
+            bytes_up += model_slots * (update_bytes + NUMBER_BYTES)
         else:
-            bytes_up += update_bytes + _reply_numbers(task, wire) * NUMBER
-        bytes_down += len(task.offered) * row_numbers * NUMBER
+            bytes_up += update_bytes + _reply_numbers(task, wire) * NUMBER_BYTES
+        bytes_down += len(task.offered) * row_numbers * NUMBER_BYTES
     return bytes_up, bytes_down
 
 

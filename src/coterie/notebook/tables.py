@@ -66,7 +66,9 @@ def some(values: Collection[Any], limit: int = MAX_LISTED) -> str:
     texts = []
     for value in islice(values, limit):
         text = printable(str(value))
-        texts.append(text if len(text) <= MAX_ENTRY_LENGTH else f"{text[:37]}...")
+        texts.append(
+            text if len(text) <= MAX_ENTRY_LENGTH else f"{text[: MAX_ENTRY_LENGTH - 3]}..."
+        )
     return ", ".join(texts) + (", ..." if len(values) > limit else "")
 
 

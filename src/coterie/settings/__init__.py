@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import operator
 import re
 import types
 import typing
@@ -68,20 +69,15 @@ def setting(
     Raises:
         TypeError: The default is a dict or a list.
     """
-    limits = {
-        "ge": ge,
-        "gt": gt,
-        "le": le,
-        "lt": lt,
-        "choices": None if choices is None else tuple(choices),
-    }
-    limits["multiple"] = multiple
-    metadata = {
-        "doc": doc,
-        "limits": {k: v for k, v in limits.items() if v is not None},
-        "bits": bits,
-        "advanced": advanced,
-    }
+    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple": multiple}
+    set_limits: dict[str, Any] = {}
+    for limit_name, bound in limits.items():
+        if bound is not None:
+            set_limits[limit_name] = bound
+    if choices is not None:
+        set_limits["choices"] = tuple(choices)
+    metadata = {"doc": doc, "limits": set_limits, "bits": bits, "advanced": advanced}
+    # A field without limits is not checked here.
     if method:
         del metadata["limits"]
     if isinstance(default, (dict, list)):
@@ -89,14 +85,15 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-_HINTS: dict[type[Any], dict[str, Any]] = {}
+_ANNOTATIONS: dict[type[Any], dict[str, Any]] = {}
+"""Class of settings -> its annotations, as types."""
 
 
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _annotations(cls: type[Any]) -> dict[str, Any]:
     """The annotations of a class, as types; they are found once, because settings are checked whenever they are made."""
-    if cls not in _HINTS:
-        _HINTS[cls] = typing.get_type_hints(cls)
-    return _HINTS[cls]
+    if cls not in _ANNOTATIONS:
+        _ANNOTATIONS[cls] = typing.get_type_hints(cls)
+    return _ANNOTATIONS[cls]
 
 
 def check(settings: Any, name_of: Callable[[str], str] | None = None) -> None:
@@ -110,17 +107,17 @@ def check(settings: Any, name_of: Callable[[str], str] | None = None) -> None:
     Raises:
         SettingError: A value is not allowed.
     """
-    hints = _hints(type(settings))
+    annotations = _annotations(type(settings))
     for field in dataclasses.fields(settings):
         if "limits" not in field.metadata:
             continue
         name = name_of(field.name) if name_of else f"{type(settings).__name__}.{field.name}"
         value = coerced(
-            name, getattr(settings, field.name), hints[field.name], field.metadata["bits"]
+            name, getattr(settings, field.name), annotations[field.name], field.metadata["bits"]
         )
         object.__setattr__(settings, field.name, value)
-        for single in value if isinstance(value, tuple) else (value,):
-            _check_limits(name, single, field.metadata["limits"])
+        for entry in value if isinstance(value, tuple) else (value,):
+            _check_limits(name, entry, field.metadata["limits"])
 
 
 MOST_SEEDS = 10_000
@@ -137,31 +134,34 @@ def _is_text(value: str) -> bool:
 
 
 SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "multiple": "a positive multiple of"}
+"""Name of a limit -> how messages write it."""
+
+_FITS_LIMIT: Mapping[str, Callable[[Any, Any], bool]] = {
+    "ge": operator.ge,
+    "gt": operator.gt,
+    "le": operator.le,
+    "lt": operator.lt,
+    "multiple": lambda value, divisor: value > 0 and value % divisor == 0,
+}
+"""Name of a limit -> function of a value and the bound that says whether the value is allowed."""
 
 
 def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     if value is None:
         return
     if "choices" in limits:
-        if value not in limits["choices"]:
+        choices = limits["choices"]
+        if value not in choices:
             raise SettingError(
-                f"{name} must be one of {', '.join(limits['choices'])}, got {value!r}{nearest(value, limits['choices'])}"
+                f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}"
             )
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
-    tests = {
-        "ge": lambda b: value >= b,
-        "gt": lambda b: value > b,
-        "le": lambda b: value <= b,
-        "lt": lambda b: value < b,
-        "multiple": lambda b: value > 0 and value % b == 0,
-    }
-    if math.isnan(value) or any(not tests[k](bound) for k, bound in limits.items()):
-        allowed = (
-            " and ".join(f"{SYMBOLS[k]} {bound:g}" for k, bound in limits.items()) or "a number"
-        )
-        raise SettingError(f"{name} must be {allowed}, got {value!r}")
+    fits_limits = all(_FITS_LIMIT[limit](value, bound) for limit, bound in limits.items())
+    if math.isnan(value) or not fits_limits:
+        bounds = [f"{SYMBOLS[limit]} {bound:g}" for limit, bound in limits.items()]
+        raise SettingError(f"{name} must be {' and '.join(bounds) or 'a number'}, got {value!r}")
 
 
 def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
@@ -179,58 +179,54 @@ def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
     Raises:
         SettingError: It is of another type.
     """
-    options = (
-        typing.get_args(hint)
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-        else (hint,)
-    )
-    for option in sorted(options, key=lambda o: o is not type(None)):
-        origin = typing.get_origin(option) or option
-        origin = str if origin is typing.Literal else origin  # its values are the setting's choices
-        if option is type(None) and (value is None or (isinstance(value, str) and value == "none")):
-            return None
-        if (
-            origin in (float, int)
-            and isinstance(value, numbers.Integral)
-            and not fits(int(value), bits)
-        ):
-            raise SettingError(
-                f"{name} must be below 2^{bits - 1}, got a number of {int(value).bit_length():,} bits"
+    accepted_types = types_of(hint)
+    # None first: the text "none" stands for it, also where a text is accepted.
+    for accepted_type in sorted(accepted_types, key=lambda candidate: candidate is not type(None)):
+        base_type = typing.get_origin(accepted_type) or accepted_type
+        # The values of a literal are the setting's choices.
+        if base_type is typing.Literal:
+            base_type = str
+        if base_type is type(None):
+            if value is None or (isinstance(value, str) and value == "none"):
+                return None
+        elif base_type in (float, int):
+            if isinstance(value, numbers.Integral) and not fits(int(value), bits):
+                raise SettingError(
+                    f"{name} must be below 2^{bits - 1}, got a number of "
+                    f"{int(value).bit_length():,} bits"
+                )
+            # True and False are integers to Python, and not here.
+            number_type = numbers.Real if base_type is float else numbers.Integral
+            if isinstance(value, number_type) and value is not True and value is not False:
+                return base_type(value)
+        elif base_type is tuple and isinstance(value, (list, tuple)):
+            entry_type = typing.get_args(accepted_type)[0]
+            return tuple(
+                coerced(f"{name}[{position}]", entry, entry_type, bits)
+                for position, entry in enumerate(value)
             )
-        if (
-            origin is float
-            and isinstance(value, numbers.Real)
-            and value is not True
-            and value is not False
-        ):
-            return float(value)
-        if (
-            origin is int
-            and isinstance(value, numbers.Integral)
-            and value is not True
-            and value is not False
-        ):
-            return int(value)
-        if origin is tuple and isinstance(value, (list, tuple)):
-            inner = typing.get_args(option)[0]
-            return tuple(coerced(f"{name}[{i}]", v, inner, bits) for i, v in enumerate(value))
-        if origin is str and isinstance(value, str) and not _is_text(value):
-            raise SettingError(
-                f"{name} must be a UTF-8 string without control characters, got {value!r}"
-            )
-        if origin is bool and _is_truth_value(value):
-            return bool(value)
-        if origin is str and isinstance(value, str):
-            return value
-        if (
-            isinstance(origin, type)
-            and origin not in (float, int, bool, str)
-            and isinstance(value, origin)
-        ):
+        elif base_type is str:
+            if isinstance(value, str):
+                if not _is_text(value):
+                    raise SettingError(
+                        f"{name} must be a UTF-8 string without control characters, got {value!r}"
+                    )
+                return value
+        elif base_type is bool:
+            if _is_truth_value(value):
+                return bool(value)
+        elif isinstance(base_type, type) and isinstance(value, base_type):
             return value
     raise SettingError(
-        f"{name} must be {describe(hint)}, got {value!r:.200}{_as_number(value, options)}"
+        f"{name} must be {describe(hint)}, got {value!r:.200}{_as_number(value, accepted_types)}"
     )
+
+
+def types_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types that an annotation allows: those of a union, or the type itself."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return typing.get_args(hint)
+    return (hint,)
 
 
 def _is_truth_value(value: Any) -> bool:
@@ -240,18 +236,19 @@ def _is_truth_value(value: Any) -> bool:
     )
 
 
-def _as_number(value: Any, options: Sequence[Any]) -> str:
+def _as_number(value: Any, accepted_types: Sequence[Any]) -> str:
     """The end of a sentence for a value that stands for a number, and is of a type that is not taken."""
-    if int not in options and float not in options:
+    if int not in accepted_types and float not in accepted_types:
         return ""
     try:
         number = float(value) if isinstance(value, str | float) else math.nan
     except ValueError:
         return ""
-    if not math.isfinite(number) or (float not in options and not number.is_integer()):
+    if not math.isfinite(number) or (float not in accepted_types and not number.is_integer()):
         return ""
     written = int(number) if number.is_integer() else number
-    return f"; write {written} without quotes" if isinstance(value, str) else f"; write {written}"
+    without_quotes = " without quotes" if isinstance(value, str) else ""
+    return f"; write {written}{without_quotes}"
 
 
 def fits(number: int, bits: int = 64) -> bool:
@@ -272,8 +269,9 @@ def describe(hint: Any) -> str:
         >>> describe(int | None)
         'an integer or none'
     """
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return " or ".join(describe(h) for h in typing.get_args(hint))
+    options = types_of(hint)
+    if len(options) > 1:
+        return " or ".join(map(describe, options))
     if typing.get_origin(hint) is typing.Literal:
         values = typing.get_args(hint)
         return str(values[0]) if len(values) == 1 else "a string"
@@ -329,14 +327,10 @@ def no_setting(
     known_names = list(known_names)
     hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known_names
     got = "" if hidden else f"; got {brief(value)}"
-    likely_setting = hint(
-        str(name),
-        known_names,
-        [value_beside for value_beside in beside if isinstance(value_beside, str)],
-    )
-    return SettingError(
-        f"{owner} has no setting {name!r}{likely_setting} (known: {', '.join(known_names) or 'none'}{got})"
-    )
+    texts_beside = [value_beside for value_beside in beside if isinstance(value_beside, str)]
+    likely_setting = hint(str(name), known_names, texts_beside)
+    known = ", ".join(known_names) or "none"
+    return SettingError(f"{owner} has no setting {name!r}{likely_setting} (known: {known}{got})")
 
 
 OF_USERS = (
@@ -363,30 +357,43 @@ def hint(name: str, known_names: Sequence[str], methods: Sequence[str] = ()) -> 
     Returns:
         The text, from its semicolon; it may be empty.
     """
+    # The classes that have a setting of this name, and what it is called there.
     names = (name, *called_here(name))
-    owners: dict[type[Any], str] = {}  # class of settings -> what the setting is called there
+    owners: dict[type[Any], str] = {}
     for cls in OWNERS.values():
-        names_there = [name_there for name_there in names if name_there in _reachable_names(cls)]
-        if names_there and (
-            cls.__name__ in OF_USERS or isinstance(getattr(cls, "name", None), str)
-        ):
+        is_method = isinstance(getattr(cls, "name", None), str)
+        if cls.__name__ not in OF_USERS and not is_method:
+            continue
+        reachable_names = _reachable_names(cls)
+        names_there = [candidate for candidate in names if candidate in reachable_names]
+        if names_there:
             owners[cls] = names_there[0]
+
+    # First choice: another library's name of a setting that there is.
     likely = meant(name, known_names)
-    slip = likely is not None and closest(name, [likely]) is not None
-    if likely is not None and not slip:  # its name elsewhere
+    is_slip = likely is not None and closest(name, [likely]) is not None
+    if likely is not None and not is_slip:
         return f"; did you mean {likely}?"
-    for cls, key in owners.items():
+    # Then a setting of an object, such as Training, that is an argument.
+    for cls, setting_name in owners.items():
         argument = cls.__name__.lower()
         if argument in known_names:
-            return f"; it is a setting of {cls.__name__}: give {argument}=coterie.{cls.__name__}({key}=...)"
-    its_methods = {cls.name: cls for cls in owners if cls.__name__ not in OF_USERS}
-    if its_methods and {"method", "methods"} & set(known_names):
-        likely_method = next(
-            (setting_name for setting_name in methods if setting_name in its_methods),
-            next(iter(its_methods)),
+            class_name = cls.__name__
+            return (
+                f"; it is a setting of {class_name}: "
+                f"give {argument}=coterie.{class_name}({setting_name}=...)"
+            )
+    # Then a setting of a method, if methods are an argument.
+    classes_of_methods = {cls.name: cls for cls in owners if cls.__name__ not in OF_USERS}
+    if classes_of_methods and {"method", "methods"} & set(known_names):
+        given_methods = [method for method in methods if method in classes_of_methods]
+        likely_method = (given_methods or list(classes_of_methods))[0]
+        cls = classes_of_methods[likely_method]
+        return (
+            f"; it is a setting of the method {likely_method}: "
+            f"give coterie.methods.{cls.__name__}({owners[cls]}=...) as the method"
         )
-        method_call = f"coterie.methods.{its_methods[likely_method].__name__}({owners[its_methods[likely_method]]}=...)"
-        return f"; it is a setting of the method {likely_method}: give {method_call} as the method"
+    # Then a slip.
     if likely is not None:
         return f"; did you mean {likely}?"
     return f"; it is a setting of {next(iter(owners)).__name__}" if owners else ""
@@ -402,22 +409,23 @@ def brief(value: Any) -> str:
     """Return a value for a message: numbers and short texts as they are, and what is greater by its type."""
     if value is None or isinstance(value, str | bytes | bool | numbers.Number):
         return f"{value!r:.60}"
-    if isinstance(value, list | tuple | set | frozenset) and len(value) <= 8:
-        simple = all(part is None or isinstance(part, str | numbers.Number) for part in value)
-        if simple:
-            return f"{value!r:.60}"
+    is_short = isinstance(value, list | tuple | set | frozenset) and len(value) <= 8
+    if is_short and all(
+        entry is None or isinstance(entry, str | numbers.Number) for entry in value
+    ):
+        return f"{value!r:.60}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    kind = type(value).__name__
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    type_name = type(value).__name__
+    return f"{'an' if type_name[0].lower() in 'aeiou' else 'a'} {type_name}"
 
 
-DEEPEST = 16
+MAX_TOML_DEPTH = 16
 """The maximum depth of nested tables and lists in TOML."""
 
-_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _DEEP_KEY = re.compile(
-    rf"(?:^|[\[{{,])[ \t]*+(?:{_PART}[ \t]*+\.[ \t]*+){{{4 * DEEPEST}}}", re.MULTILINE
+    rf"(?:^|[\[{{,])[ \t]*+(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{4 * MAX_TOML_DEPTH}}}", re.MULTILINE
 )
 """A key of too many parts at a place where a key can begin. It is checked before parsing, because
 for 80,000 parts the parser needs minutes and all memory."""
@@ -444,7 +452,7 @@ def toml(text: str) -> dict[str, Any]:
     import datetime
     import tomllib
 
-    too_deep = f"its tables and lists are more than {DEEPEST} deep"
+    too_deep = f"its tables and lists are more than {MAX_TOML_DEPTH} deep"
     if _DEEP_KEY.search(text):
         raise ValueError(too_deep)
     try:
@@ -469,20 +477,16 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def _within(document: Any, too_deep: str) -> Iterator[Any]:
-    """All values in tables and lists at any depth; raises ``ValueError`` beyond :data:`DEEPEST`."""
+    """All values in tables and lists at any depth; raises ``ValueError`` beyond :data:`MAX_TOML_DEPTH`."""
     level = [document]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for value in level
-            for inner in (
-                value.values()
-                if isinstance(value, dict)
-                else value
-                if isinstance(value, list)
-                else ()
-            )
-        ]
+    for _ in range(MAX_TOML_DEPTH):
+        next_level: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                next_level += value.values()
+            elif isinstance(value, list):
+                next_level += value
+        level = next_level
         yield from level
         if not level:
             return
@@ -530,37 +534,44 @@ def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
         SettingError: A name is unknown (the message suggests the nearest known one), or a value is
             not allowed.
     """
-    setting_names = [f.name for f in dataclasses.fields(cls) if f.init]
-    hints = _hints(cls)
+    setting_names = [
+        settings_field.name for settings_field in dataclasses.fields(cls) if settings_field.init
+    ]
+    annotations = _annotations(cls)
     for name in values:
         if name not in setting_names:
             raise no_setting(owner or cls.__name__, name, setting_names, values[name])
-    nested = {
-        k: v
-        for k, v in values.items()
-        if isinstance(v, Mapping) and dataclasses.is_dataclass(hints[k])
-    }
-    return cls(**{**values, **{k: build(hints[k], v) for k, v in nested.items()}})
+    built = dict(values)
+    for name, value in values.items():
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(annotations[name]):
+            built[name] = build(annotations[name], value)
+    return cls(**built)
 
 
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     """Return (name, type in words, default, sentence) of every setting of ``cls``, in order, the advanced ones last."""
-    hints = _hints(cls)
-    documented_fields = [field for field in dataclasses.fields(cls) if "doc" in field.metadata]
-    return [
-        (
-            f.name,
-            describe(hints[f.name]),
-            f.default,
-            f.metadata["doc"] + (" (advanced)" if f.metadata["advanced"] else ""),
-        )
-        for f in sorted(documented_fields, key=lambda field: bool(field.metadata["advanced"]))
-    ]
+    annotations = _annotations(cls)
+    usual = []
+    advanced = []
+    for field in dataclasses.fields(cls):
+        if "doc" not in field.metadata:
+            continue
+        sentence = field.metadata["doc"]
+        words = describe(annotations[field.name])
+        if field.metadata["advanced"]:
+            advanced.append((field.name, words, field.default, f"{sentence} (advanced)"))
+        else:
+            usual.append((field.name, words, field.default, sentence))
+    return usual + advanced
 
 
 def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
     """Return the names of the settings of ``cls``, without those in ``hidden``."""
-    return [f.name for f in dataclasses.fields(cls) if f.init and f.name not in hidden]
+    return [
+        settings_field.name
+        for settings_field in dataclasses.fields(cls)
+        if settings_field.init and settings_field.name not in hidden
+    ]
 
 
 def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[str] = ()) -> Any:
@@ -582,9 +593,9 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
     for key in values:
         if key not in setting_names:
             if key in hidden:
-                listed_names = ", ".join(setting_names)
                 raise SettingError(
-                    f"{table} has no setting {key!r}; write it as its own table, [{key}] (known: {listed_names})"
+                    f"{table} has no setting {key!r}; write it as its own table, [{key}] "
+                    f"(known: {', '.join(setting_names)})"
                 )
             raise no_setting(table, key, setting_names, values[key])
     return dataclasses.replace(base, **values)
@@ -607,7 +618,8 @@ def table_of(name: str, given: Any, base: Any) -> Any:
     if isinstance(given, Mapping):
         return changed(base, given, name)
     if not isinstance(given, type(base)):
-        got = "" if name == "boundary" else f", got {given!r:.60}"  # a boundary may have a secret
+        # A boundary may have a secret.
+        got = "" if name == "boundary" else f", got {given!r:.60}"
         raise SettingError(
             f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}"
         )
@@ -624,8 +636,9 @@ def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        name = getattr(type(value), "name", None)  # a method has one
-        return {**({} if name is None else {"name": name}), **plain(value)}
+        table = plain(value)
+        method_name = getattr(type(value), "name", None)
+        return table if method_name is None else {"name": method_name, **table}
     if isinstance(value, tuple):
-        return [_value(v) for v in value]
+        return [_value(entry) for entry in value]
     return "none" if value is None else value

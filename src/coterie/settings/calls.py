@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from coterie.settings import OWNERS, SettingError, brief, coerced, no_setting
+from coterie.settings import OWNERS, SettingError, brief, coerced, no_setting, types_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,17 +60,18 @@ def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
     return _marked(given)
 
 
-def _marked(given: Any, more: Sequence[str] = ()) -> Any:
-    if not isinstance(given, type):
-        return _checked_function(given, more)
-    for name, part in list(vars(given).items()):
-        if name == "__init__" and isinstance(part, types.FunctionType):
-            setattr(given, name, _checked_method(part, given.__name__))
-        elif not name.startswith("_") and isinstance(part, types.FunctionType):
-            setattr(given, name, _checked_method(part, f"{given.__name__}.{name}"))
-    if dataclasses.is_dataclass(given):
-        OWNERS[given.__name__] = given
-    return given
+def _marked(target: Any, more: Sequence[str] = ()) -> Any:
+    if not isinstance(target, type):
+        return _checked_function(target, more)
+    # The public methods of a class, and the one that makes its objects.
+    for name, member in list(vars(target).items()):
+        if name == "__init__" and isinstance(member, types.FunctionType):
+            setattr(target, name, _checked_method(member, target.__name__))
+        elif not name.startswith("_") and isinstance(member, types.FunctionType):
+            setattr(target, name, _checked_method(member, f"{target.__name__}.{name}"))
+    if dataclasses.is_dataclass(target):
+        OWNERS[target.__name__] = target
+    return target
 
 
 def _checked_method(method: Callable[..., Any], owner: str) -> Callable[..., Any]:
@@ -96,36 +97,30 @@ def _checked_function(function: Callable[..., Any], more: Sequence[str]) -> Call
     signature = inspect.signature(function)
     parameters = list(signature.parameters)
     simple: dict[str, Any] | None = None
-    usual: dict[str, frozenset[type[Any]]] = {}
+    usual_types: dict[str, frozenset[type[Any]]] = {}
 
     @functools.wraps(function)
     def called(*values: Any, **named: Any) -> Any:
         nonlocal simple
-        if simple is None:  # on the first call, when every name of the module is known
+        # On the first call, when every name of the module is known.
+        if simple is None:
             simple = _simple_hints(function)
-            usual.update((name, _usual_types(hint)) for name, hint in simple.items())
+            usual_types.update((name, _usual_types(hint)) for name, hint in simple.items())
         if more:
             _check_call(owner, signature, values, named, more=more)
-        # Most values have exactly the annotated types: they are as they should be, without a closer
-        # look.
-        odd = [
-            name
-            for name, value in zip(parameters, values, strict=False)
-            if name in usual and type(value) not in usual[name]
-        ]
-        odd += [
-            name
-            for name, value in named.items()
-            if name in usual and type(value) not in usual[name]
-        ]
+        # Most values have exactly the annotated types, and need no closer look.
+        names_to_check = []
+        for name, value in (*zip(parameters, values, strict=False), *named.items()):
+            if name in usual_types and type(value) not in usual_types[name]:
+                names_to_check.append(name)
         try:
-            if not odd:
+            if not names_to_check:
                 return function(*values, **named)
             bound = signature.bind(*values, **named)
         except TypeError:
             _check_call(owner, signature, values, named, more=more)
             raise
-        for name in odd:
+        for name in names_to_check:
             bound.arguments[name] = _checked_value(name, bound.arguments[name], simple[name])
         return function(*bound.args, **bound.kwargs)
 
@@ -134,13 +129,15 @@ def _checked_function(function: Callable[..., Any], more: Sequence[str]) -> Call
 
 def _usual_types(hint: Any) -> frozenset[type[Any]]:
     """The types of values that need no check; True is an integer to Python, and none here."""
-    types_: set[type[Any]] = set()
-    for option in _options(hint):
+    usual_types: set[type[Any]] = set()
+    for option in types_of(hint):
         if _is_path(option):
-            types_ |= {type(Path())}
+            usual_types.add(type(Path()))
+        elif option is float:
+            usual_types |= {float, int}
         else:
-            types_ |= {float, int} if option is float else {option}
-    return frozenset(types_)
+            usual_types.add(option)
+    return frozenset(usual_types)
 
 
 def _check_call(
@@ -162,58 +159,63 @@ def _check_call(
         more: Names that the function takes by ``**``; empty if it takes any, or none.
     """
     parameters = list(signature.parameters.values())[skipped:]
-    by_position = [
-        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    by_name = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = []
+    by_name = []
+    required = []
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            by_position.append(parameter.name)
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            by_name.append(parameter.name)
+        is_single = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_single and parameter.default is parameter.empty:
+            required.append(parameter.name)
+    kinds = [parameter.kind for parameter in parameters]
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds and not more
+    takes_any_number = inspect.Parameter.VAR_POSITIONAL in kinds
+
+    # A name that is no argument.
     known = [*by_name, *more]
-    takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters) and not more
-    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     for name, value in named.items():
         if name not in known and not takes_any_name:
             raise CallError(*no_setting(owner, name, known, value, (*values, *named.values())).args)
-    places = len(values) - skipped
-    if places > len(by_position) and not takes_any_number:
-        rest = [name for name in by_name if name not in by_position and name not in named]
-        taken = f"at most {len(by_position)} ({', '.join(by_position)})" if by_position else "none"
-        advice = f": give the others by name, such as {rest[0]}=..." if rest else ""
-        raise CallError(
-            f"{owner} got {places} {'value' if places == 1 else 'values'} without a name, and takes {taken}{advice}"
+
+    # Too many values without a name.
+    value_count = len(values) - skipped
+    if value_count > len(by_position) and not takes_any_number:
+        noun = "value" if value_count == 1 else "values"
+        accepted = (
+            f"at most {len(by_position)} ({', '.join(by_position)})" if by_position else "none"
         )
-    twice = [name for name in by_position[: max(places, 0)] if name in named]
-    if twice:
-        raise CallError(f"{owner} got {twice[0]} twice: once by its place and once by its name")
-    needed = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    lacking = [
-        name for name in needed if name not in named and name not in by_position[: max(places, 0)]
-    ]
-    if lacking:
-        raise CallError(f"{owner} needs {' and '.join(lacking)} (known: {', '.join(known)})")
+        only_by_name = [name for name in by_name if name not in by_position and name not in named]
+        advice = f": give the others by name, such as {only_by_name[0]}=..." if only_by_name else ""
+        raise CallError(
+            f"{owner} got {value_count} {noun} without a name, and takes {accepted}{advice}"
+        )
+
+    # An argument twice, or not at all.
+    names_of_values = by_position[: max(value_count, 0)]
+    for name in names_of_values:
+        if name in named:
+            raise CallError(f"{owner} got {name} twice: once by its place and once by its name")
+    missing = [name for name in required if name not in named and name not in names_of_values]
+    if missing:
+        raise CallError(f"{owner} needs {' and '.join(missing)} (known: {', '.join(known)})")
 
 
 def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Name -> annotation, for arguments of numbers, texts, truth values and paths."""
     try:
         hints = typing.get_type_hints(function)
-    except NameError:  # a name that is imported for types alone
+    # A name may have been imported for type checkers alone.
+    except NameError:
         return {}
-    kinds = {p.name: p.kind for p in inspect.signature(function).parameters.values()}
-    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {
-        name: hint for name, hint in hints.items() if kinds.get(name) in plain and _is_simple(hint)
-    }
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    return (
-        typing.get_args(hint)
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-        else (hint,)
-    )
+    simple = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if is_named and name in hints and _is_simple(hints[name]):
+            simple[name] = hints[name]
+    return simple
 
 
 def _is_path(hint: Any) -> bool:
@@ -222,26 +224,29 @@ def _is_path(hint: Any) -> bool:
 
 
 def _is_simple(hint: Any) -> bool:
-    return all(option in _SIMPLE or _is_path(option) for option in _options(hint))
+    return all(option in _SIMPLE or _is_path(option) for option in types_of(hint))
 
 
 def _checked_value(name: str, value: Any, hint: Any) -> Any:
     """A value as the annotation has it, with NumPy's numbers as Python's."""
-    options = _options(hint)
+    options = types_of(hint)
     if value is None and type(None) in options:
         return None
-    if isinstance(value, str) and str in options and not any(map(_is_path, options)):
-        return value  # a client may be called "none"
-    if name == "secret":  # its value is not shown
+    takes_path = any(map(_is_path, options))
+    # A text stays a text: a client may be called "none".
+    if isinstance(value, str) and str in options and not takes_path:
+        return value
+    # The value of a secret is not shown.
+    if name == "secret":
         if not isinstance(value, int) or isinstance(value, bool):
             raise CallError("secret must be an integer; its value is not shown")
         return value
-    if any(map(_is_path, options)):
+    if takes_path:
         if not isinstance(value, str | os.PathLike):
-            several = isinstance(value, list | tuple) and len(value) > 0
-            raise CallError(
-                f"{name} must be a path, got {brief(value)}{'; give one of them, such as [0]' if several else ''}"
-            )
+            advice = ""
+            if isinstance(value, list | tuple) and value:
+                advice = "; give one of them, such as [0]"
+            raise CallError(f"{name} must be a path, got {brief(value)}{advice}")
         return value if str in options else Path(value)
     try:
         return coerced(name, value, hint)

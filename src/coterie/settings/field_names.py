@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-CUTOFF = 0.65
-"""The least similarity, of :mod:`difflib`, of a name that is suggested."""
+MIN_SIMILARITY = 0.65
+"""The least similarity, by :mod:`difflib`, at which a name is suggested."""
 
 _FIELD_NAMES = {
     # Clusters and neighbours.
@@ -97,9 +97,11 @@ def spelled(name: Any) -> str:
 
 
 _ELSEWHERE: dict[str, list[str]] = {}
-for _here, _names in _FIELD_NAMES.items():
-    for _name in _names.split():
-        _ELSEWHERE.setdefault(spelled(_name), []).append(_here)
+"""Name elsewhere, as :func:`spelled` writes it -> names here."""
+
+for _coterie_name, _other_names in _FIELD_NAMES.items():
+    for _other_name in _other_names.split():
+        _ELSEWHERE.setdefault(spelled(_other_name), []).append(_coterie_name)
 
 
 def called_here(name: Any) -> list[str]:
@@ -112,7 +114,7 @@ def called_here(name: Any) -> list[str]:
     return _ELSEWHERE.get(spelled(name), [])
 
 
-def closest(name: Any, known_names: Iterable[Any], least: float = CUTOFF) -> str | None:
+def closest(name: Any, known_names: Iterable[Any], least: float = MIN_SIMILARITY) -> str | None:
     """Return the known name that ``name`` most likely stands for: another spelling of it, or one with a slip.
 
     Args:
@@ -133,11 +135,9 @@ def closest(name: Any, known_names: Iterable[Any], least: float = CUTOFF) -> str
     by_spelling: dict[str, str] = {}
     for known_name in known_names:
         by_spelling.setdefault(spelled(known_name), str(known_name))
-    matches = (
-        difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=least)
-        if spelled(name)
-        else []
-    )
+    if not spelled(name):
+        return None
+    matches = difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=least)
     return by_spelling[matches[0]] if matches else None
 
 
@@ -168,16 +168,19 @@ def edits(text: str, other_text: str) -> int:
         >>> edits("fedagv", "fedavg"), edits("fedprox", "fedper")
         (1, 3)
     """
-    # Row i has the distances of the first i letters to every beginning of the other text; a swap
-    # looks two rows back.
+    # The optimal string alignment distance. Row i has the distances of the first i letters of the
+    # text to every beginning of the other text; a swap looks two rows back.
     rows = [list(range(len(other_text) + 1))]
     for i, letter in enumerate(text, 1):
-        above = rows[-1]
         row = [i]
         for j, other_letter in enumerate(other_text, 1):
-            least = min(above[j] + 1, row[-1] + 1, above[j - 1] + (letter != other_letter))
-            if i > 1 and j > 1 and (letter, text[i - 2]) == (other_text[j - 2], other_letter):
-                least = min(least, rows[-2][j - 2] + 1)
-            row.append(least)
+            removed = rows[-1][j] + 1
+            added = row[-1] + 1
+            replaced = rows[-1][j - 1] + (letter != other_letter)
+            distance = min(removed, added, replaced)
+            is_swap = i > 1 and j > 1 and (letter, text[i - 2]) == (other_text[j - 2], other_letter)
+            if is_swap:
+                distance = min(distance, rows[-2][j - 2] + 1)
+            row.append(distance)
         rows.append(row)
     return rows[-1][-1]

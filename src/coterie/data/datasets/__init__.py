@@ -104,13 +104,15 @@ def find(name: str, folder: Path | str | None = None) -> Source:
     """
     if name in DATASETS:
         return DATASETS[name]
-    given = folder or os.environ.get("COTERIE_DATA")
+    data_folder = folder or os.environ.get("COTERIE_DATA")
     for family in FAMILIES:
-        source = family.find(name, expanded(given) if given else None)
+        source = family.find(name, expanded(data_folder) if data_folder else None)
         if source is not None:
             return source
-    known = ", ".join([*DATASETS, *(family.pattern for family in FAMILIES)])
-    raise UserError(f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known})")
+    known_names = ", ".join([*DATASETS, *(family.pattern for family in FAMILIES)])
+    raise UserError(
+        f"there is no data set {name!r}{nearest(name, DATASETS)} (known: {known_names})"
+    )
 
 
 def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path:
@@ -128,20 +130,19 @@ def resolve(folder: Path | str | None, name: str, *, file: bool = False) -> Path
         UserError: No path is given, it does not exist, or it is a folder where a file is needed or
             the other way round.
     """
-    what, usage = ("file", "--data FILE.csv") if file else ("folder", "--data DIR")
-    given = folder or os.environ.get("COTERIE_DATA")
-    if not given:
-        whose = (
-            "a table is read from a file: give it"
-            if file
-            else f"{name} is read from files: give their folder"
-        )
-        raise UserError(f"{whose} with {usage} or set COTERIE_DATA")
-    path = expanded(given)
+    noun = "file" if file else "folder"
+    usage = "--data FILE.csv" if file else "--data DIR"
+    data_path = folder or os.environ.get("COTERIE_DATA")
+    if not data_path:
+        request = f"{name} is read from files: give their folder"
+        if file:
+            request = "a table is read from a file: give it"
+        raise UserError(f"{request} with {usage} or set COTERIE_DATA")
+    path = expanded(data_path)
     if file and path.is_dir():
         raise UserError(f"{path} is a folder, and a table is one file: give it with {usage}")
     if not path.exists():
-        raise UserError(f"the data {what} {path} does not exist")
+        raise UserError(f"the data {noun} {path} does not exist")
     if not file and not path.is_dir():
         raise UserError(
             f"the data folder {path} is a file; for a table of your own, use the scenario "

@@ -108,19 +108,21 @@ def _articles(path: Path) -> list[Article]:
 
 def _sequences(articles: list[Article], token_of: dict[str, int], length: int, path: Path) -> Pool:
     streams: dict[int, list[int]] = {}  # topic -> the tokens of its articles
+    # Join the articles of each topic.
     for topic, words in articles:
         stream = streams.setdefault(topic, [])
         stream += [token_of.get(word, 0) for word in words]
         stream.append(END_TOKEN)
+    # Cut each stream; a target is the word that follows.
     inputs: list[np.ndarray] = []
     targets: list[np.ndarray] = []
     topics: list[np.ndarray] = []
     for topic, stream in sorted(streams.items()):
-        count = (len(stream) - 1) // length
-        tokens = np.array(stream[: count * length + 1], np.int64)
-        inputs.append(tokens[: count * length].reshape(count, length))
-        targets.append(tokens[1:].reshape(count, length))
-        topics.append(np.full(count, topic, np.int64))
+        sequence_count = (len(stream) - 1) // length
+        tokens = np.array(stream[: sequence_count * length + 1], np.int64)
+        inputs.append(tokens[: sequence_count * length].reshape(sequence_count, length))
+        targets.append(tokens[1:].reshape(sequence_count, length))
+        topics.append(np.full(sequence_count, topic, np.int64))
     if not sum(map(len, inputs)):
         raise UserError(
             f"{path} holds fewer than {length + 1} words of any topic, too few for one sequence"

@@ -17,11 +17,11 @@ def cifar10_files(folder: Path) -> Paths:
     """Find those of the five training files that exist, at least one, and the test file if any."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     place = readers.find(folder, ("cifar-10-batches-bin", "cifar10", ""), names, "cifar10").parent
-    found = []
+    paths: list[Path] = []
     for name in (*names, "test_batch.bin"):
         spellings = (place / name, place / f"{name}.gz")
-        found += [path for path in spellings if path.is_file()][:1]
-    return tuple(found)
+        paths += [path for path in spellings if path.is_file()][:1]
+    return tuple(paths)
 
 
 def cifar100_files(folder: Path) -> Paths:
@@ -52,12 +52,14 @@ def read_cifar(paths: Paths, options: DatasetSettings, seed: int, classes: int) 
     test: list[tuple[np.ndarray, np.ndarray]] = []
     for path in paths:
         # CIFAR-100 has two labels an image, of which the second is the fine one.
-        images, labels = readers.cifar(path, 1 if classes == 10 else 2)
+        labels_per_image = 1 if classes == 10 else 2
+        images, labels = readers.cifar(path, labels_per_image)
         if labels.max() >= classes:
             raise UserError(
                 f"{path} is mislabelled: labels must be 0 to {classes - 1}, found {labels.max()}"
             )
-        (test if path.name.startswith("test") else train).append((images, labels))
+        pool_parts = test if path.name.startswith("test") else train
+        pool_parts.append((images, labels))
     return Dataset(
         name=options.name,
         train=_joined(train, options.name, classes),

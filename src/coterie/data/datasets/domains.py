@@ -13,6 +13,7 @@ from coterie.data.examples import Dataset, Pool
 from coterie.settings import setting
 
 NUMBER_OF_FILES = {"mnist": 4, "svhn": 2, "usps": 1, "synth_digits": 2, "mnist_m": 1, "digits": 0}
+"""Data set of digits -> the number of its files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +56,32 @@ def read_domains(
     test: list[Pool] = []
     for domain in domains:
         count = NUMBER_OF_FILES[domain]
-        own_paths, unread = unread[:count], unread[count:]
+        domain_paths = unread[:count]
+        unread = unread[count:]
         source = REGISTERED[domain]
-        data = _with_test_pool(source.read(tuple(own_paths), source.options(name=domain), seed))
-        assert data.test is not None
-        train.append(data.train.first(options.per_domain))
-        test.append(data.test.first(options.per_domain // 5))
+        dataset = _with_test_pool(
+            source.read(tuple(domain_paths), source.options(name=domain), seed)
+        )
+        assert dataset.test is not None
+        train.append(dataset.train.first(options.per_domain))
+        test.append(dataset.test.first(options.per_domain // 5))
     return Dataset(name=options.name, train=_joined(train), test=_joined(test), classes=10)
 
 
-def _with_test_pool(data: Dataset) -> Dataset:
+def _with_test_pool(dataset: Dataset) -> Dataset:
     """The last fifth of a data set without a test pool becomes its test pool."""
-    if data.test is not None:
-        return data
-    images, labels = data.train.inputs, data.train.targets
-    cut = len(data.train) - len(data.train) // 5
-    test = Pool(images[cut:], labels[cut:])
-    return Dataset(name=data.name, train=data.train.first(cut), test=test, classes=data.classes)
+    if dataset.test is not None:
+        return dataset
+    images = dataset.train.inputs
+    labels = dataset.train.targets
+    train_count = len(dataset.train) - len(dataset.train) // 5
+    test = Pool(images[train_count:], labels[train_count:])
+    return Dataset(
+        name=dataset.name,
+        train=dataset.train.first(train_count),
+        test=test,
+        classes=dataset.classes,
+    )
 
 
 def _joined(pools: list[Pool]) -> Pool:

@@ -85,9 +85,9 @@ def _splits(name: str) -> tuple[Any, Any | None]:
         from flwr_datasets import FederatedDataset
     except ImportError as error:
         raise UserError(f"{name} needs flwr-datasets: pip install 'coterie[hub]'") from error
-    place = name.removeprefix(HUB_PREFIX)
-    _check_regular(Path(place))
-    data = FederatedDataset(dataset=place, partitioners={}, shuffle=False)
+    hub_name = name.removeprefix(HUB_PREFIX)
+    _check_regular(Path(hub_name))
+    data = FederatedDataset(dataset=hub_name, partitioners={}, shuffle=False)
     try:
         train = data.load_split("train")
     except Exception as error:

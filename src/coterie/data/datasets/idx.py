@@ -36,11 +36,15 @@ def read_idx(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
     """Read the idx files of a data set like MNIST, and QMNIST's tables if they are given."""
     del seed
     pools = []
-    for images_at in (0, 2):
-        images = readers.idx(paths[images_at], 3)
-        labels = readers.idx(paths[images_at + 1], 1)
-        meta = _writers(paths[4 + images_at // 2], labels) if len(paths) > 4 else {}
-        pools.append(pool(images, labels, paths[images_at + 1], 10, **meta))
+    # The order of the paths: images and labels to train, the same to test, and QMNIST's tables.
+    has_tables = len(paths) > 4
+    for number in range(2):
+        images_path = paths[2 * number]
+        labels_path = paths[2 * number + 1]
+        images = readers.idx(images_path, 3)
+        labels = readers.idx(labels_path, 1)
+        meta = _writers(paths[4 + number], labels) if has_tables else {}
+        pools.append(pool(images, labels, labels_path, 10, **meta))
     return Dataset(name=options.name, train=pools[0], test=pools[1], classes=10)
 
 
@@ -56,7 +60,8 @@ def _writers(path: Path, labels: np.ndarray) -> dict[str, np.ndarray]:
         raise UserError(
             f"{path} does not belong to these MNIST labels: its classes differ from them"
         )
-    return {"writer": table[: len(labels), 2], "population": np.equal(table[: len(labels), 1], 4)}
+    table = table[: len(labels)]
+    return {"writer": table[:, 2], "population": np.equal(table[:, 1], 4)}
 
 
 _MNIST_FOLDERS = ("MNIST/raw", "mnist", "")

@@ -28,9 +28,9 @@ from coterie.settings import UserError, setting
 ENDINGS = (".png", ".jpg", ".jpeg")
 """What the names of pictures end in, in lower or upper case."""
 
-BESIDE = ("thumbs.db", "desktop.ini")
-"""Files that systems put beside pictures; those whose name begins with a dot are left out as well.
-"""
+SYSTEM_FILES = ("thumbs.db", "desktop.ini")
+"""Files that operating systems put beside pictures. They are left out, and so are files whose names
+begin with a dot."""
 
 Stamp = tuple[Path, int, int]
 """A file, the time of its last change, and its size."""
@@ -74,7 +74,10 @@ def clients_of_images(folder: Path, options: ImageSettings, takes_tokens: bool =
     files: list[ClientFiles] = []
     try:
         for client in _folders(folder):
-            classes = [(of_class.name, _files(of_class)) for of_class in _folders(client)]
+            classes = [
+                (folder_of_class.name, _files(folder_of_class))
+                for folder_of_class in _folders(client)
+            ]
             files.append((client.name, tuple(classes)))
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {reason(error)}") from error
@@ -83,17 +86,17 @@ def clients_of_images(folder: Path, options: ImageSettings, takes_tokens: bool =
 
 def _folders(folder: Path) -> list[Path]:
     """The folders in a folder, which has at least one and no pictures."""
-    inside = list(_seen(folder))
-    for path in inside:
+    paths = list(_visible(folder))
+    for path in paths:
         if not path.is_dir():
             raise UserError(
                 f"{path} must be in the folder of a class, in the folder of a client: CLIENT/CLASS/{path.name}"
             )
-    if not inside:
+    if not paths:
         raise UserError(
             f"{folder} is empty; it must have a folder for each client, with a folder of pictures for each class"
         )
-    by_name = {path.name: path for path in inside}
+    by_name = {path.name: path for path in paths}
     for name in by_name:
         check_name(name, str(folder))
     return [by_name[name] for name in in_order(by_name)]
@@ -101,42 +104,50 @@ def _folders(folder: Path) -> list[Path]:
 
 def _files(folder: Path) -> tuple[Stamp, ...]:
     """The pictures in a folder, in the order of their names."""
-    paths = sorted(_seen(folder))
+    paths = sorted(_visible(folder))
     for path in paths:
         if path.suffix.lower() not in ENDINGS:
             raise UserError(f"{path} is not a picture: its name must end in {', '.join(ENDINGS)}")
-    return tuple(
-        (path, about.st_mtime_ns, about.st_size) for path in paths for about in [path.stat()]
-    )
+    stamps = []
+    for path in paths:
+        status = path.stat()
+        stamps.append((path, status.st_mtime_ns, status.st_size))
+    return tuple(stamps)
 
 
-def _seen(folder: Path) -> Iterator[Path]:
+def _visible(folder: Path) -> Iterator[Path]:
+    """What a folder holds, without hidden files and files of the operating system."""
     with os.scandir(folder) as entries:
-        yield from (
-            Path(one.path)
-            for one in entries
-            if not one.name.startswith(".") and one.name.lower() not in BESIDE
-        )
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.name.lower() not in SYSTEM_FILES:
+                yield Path(entry.path)
 
 
 @lru_cache(maxsize=1)
 def _clients(folder: Path, files: tuple[ClientFiles, ...], options: ImageSettings) -> OwnData:
-    names_of_classes = {of_class for _, classes in files for of_class, _ in classes}
+    # The classes and the number of pictures of all clients together.
+    names_of_classes: set[str] = set()
+    picture_count = 0
+    for _, classes in files:
+        for class_name, stamps in classes:
+            names_of_classes.add(class_name)
+            picture_count += len(stamps)
     all_classes = in_order(names_of_classes)
     check_unlike(all_classes, f"classes in {folder}")
     if len(all_classes) < 2:
         raise UserError(
             f"{folder} must have pictures of at least two classes, and has only {all_classes[0]!r}"
         )
-    count = sum(len(stamps) for _, classes in files for _, stamps in classes)
-    reader = _Reader(count, options)
+
+    # One pool for each client.
+    reader = _Reader(picture_count, options)
     pools: dict[str, Pool] = {}
     for client, classes in files:
         pictures: list[np.ndarray] = []
         labels: list[int] = []
-        for of_class, stamps in classes:
+        for class_name, stamps in classes:
             pictures += [reader.read(path) for path, _, _ in stamps]
-            labels += [all_classes.index(of_class)] * len(stamps)
+            labels += [all_classes.index(class_name)] * len(stamps)
         if not pictures:
             raise UserError(f"{folder / client} holds no picture")
         pools[client] = pool(
@@ -182,16 +193,17 @@ class _Reader:
             try:
                 array = self._array(file)
             except Exception as error:  # Pillow raises errors of many kinds
-                why = (str(error).splitlines() or [type(error).__name__])[0]
-                raise UserError(f"{path} is not a readable PNG or JPEG file ({why})") from error
+                cause = (str(error).splitlines() or [type(error).__name__])[0]
+                raise UserError(f"{path} is not a readable PNG or JPEG file ({cause})") from error
         if self.first is None:
             self.first = path, array.shape
             self._check_memory(path, array.size)
         if array.shape != self.first[1]:
-            (other, (_, height, width)), (_, high, wide) = self.first, array.shape
+            first_path, (_, first_height, first_width) = self.first
+            _, height, width = array.shape
             raise UserError(
-                f"all pictures must have one size: {path} has {wide} x {high} pixels and {other} has {width} x {height}; set "
-                "resize, for example to 64"
+                f"all pictures must have one size: {path} has {width} x {height} pixels and "
+                f"{first_path} has {first_width} x {first_height}; set resize, for example to 64"
             )
         return array
 
@@ -209,15 +221,14 @@ class _Reader:
         array = np.asarray(upright)
         return array[None] if self.grey else array.transpose(2, 0, 1)
 
-    def _check_memory(self, path: Path, size: int) -> None:
-        needed, memory = (
-            5 * size * self.count,
-            available_memory() / 2,
-        )  # bytes, and float32 of all of them
-        if needed > memory:
+    def _check_memory(self, path: Path, picture_bytes: int) -> None:
+        # A pixel takes one byte, and four more when it becomes a float32.
+        needed_bytes = 5 * picture_bytes * self.count
+        allowed_bytes = available_memory() / 2
+        if needed_bytes > allowed_bytes:
             raise UserError(
-                f"{self.count:,} pictures as large as {path} take {needed:,} bytes, and half of the free memory is "
-                f"{memory:,.0f} bytes; set a smaller resize"
+                f"{self.count:,} pictures as large as {path} take {needed_bytes:,} bytes, and half "
+                f"of the free memory is {allowed_bytes:,.0f} bytes; set a smaller resize"
             )
 
 

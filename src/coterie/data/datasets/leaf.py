@@ -24,9 +24,9 @@ from coterie.settings import UserError
 FEMNIST_CLASSES = 62
 IMAGE_SIDE = 28
 
-PLACES = ("femnist/data", "leaf/data/femnist/data", "femnist", "")
-PARTS = (("train", "test"), ("all_data",))
-"""Subfolders of LEAF's files, after and before its split into training and test data."""
+FEMNIST_FOLDERS = ("femnist/data", "leaf/data/femnist/data", "femnist", "")
+FEMNIST_SUBFOLDERS = (("train", "test"), ("all_data",))
+"""Subfolders of LEAF's files, after its split into training and test data and before it."""
 
 
 def leaf_files(folder: Path) -> Paths:
@@ -41,12 +41,15 @@ def leaf_files(folder: Path) -> Paths:
     Raises:
         UserError: There are none.
     """
-    for place in PLACES:
-        for parts in PARTS:
-            paths = [path for part in parts for path in _json_files(folder / place / part)]
+    searched: list[str] = []
+    for place in FEMNIST_FOLDERS:
+        for parts in FEMNIST_SUBFOLDERS:
+            searched.append(str(folder / place / parts[0]))
+            paths: list[Path] = []
+            for part in parts:
+                paths += _json_files(folder / place / part)
             if paths:
                 return tuple(paths)
-    searched = [str(folder / place / parts[0]) for place in PLACES for parts in PARTS]
     raise UserError(
         f"femnist needs LEAF's .json files, and there are none in: {', '.join(searched)}"
     )
@@ -82,6 +85,7 @@ def read_leaf(paths: Paths, options: DatasetSettings, seed: int = 0) -> Dataset:
     folder = paths[0].parent
     if not writer_of_image:
         raise UserError(f"{folder} holds no examples")
+    # The number of a writer is the place of its name among the sorted names.
     names, numbers = np.unique(writer_of_image, return_inverse=True)
     check_unlike(names.tolist(), f"writers in {folder}")
     train = pool(

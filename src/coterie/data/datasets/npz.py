@@ -46,13 +46,19 @@ def npz_pools(path: Path, classes: int | None = None) -> tuple[Pool, Pool | None
     """
     arrays = readers.npz(path)
     check_scale({str(path): arrays})
-    x, y = ("x_train", "y_train") if "x_train" in arrays else ("x", "y")
-    if x not in arrays or y not in arrays or ("x_test" in arrays) != ("y_test" in arrays):
+    ending = "_train" if "x_train" in arrays else ""
+    input_key = f"x{ending}"
+    target_key = f"y{ending}"
+    if (
+        input_key not in arrays
+        or target_key not in arrays
+        or ("x_test" in arrays) != ("y_test" in arrays)
+    ):
         keys = ", ".join(arrays) or "nothing"
         raise UserError(
             f"{path} must hold x_train and y_train (or x and y), x_test with y_test; it holds {keys}"
         )
-    train = pool(arrays[x], arrays[y], path, classes)
+    train = pool(arrays[input_key], arrays[target_key], path, classes)
     if "x_test" not in arrays:
         return train, None
     return train, pool(arrays["x_test"], arrays["y_test"], path, classes)

@@ -52,24 +52,29 @@ class Stream:
     rule: Callable[[np.ndarray], list[np.ndarray]]
 
 
-def _sine(x: np.ndarray) -> list[np.ndarray]:
-    below = x[:, 1] <= np.sin(x[:, 0])
-    return [below, ~below]
+def _sine(inputs: np.ndarray) -> list[np.ndarray]:
+    is_below = inputs[:, 1] <= np.sin(inputs[:, 0])
+    return [is_below, ~is_below]
 
 
 _CIRCLES = ((0.2, 0.5, 0.15), (0.6, 0.5, 0.25))
 """Centre and radius of each concept's circle."""
 
 
-def _circle(x: np.ndarray) -> list[np.ndarray]:
-    return [(x[:, 0] - a) ** 2 + (x[:, 1] - b) ** 2 > r**2 for a, b, r in _CIRCLES]
+def _circle(inputs: np.ndarray) -> list[np.ndarray]:
+    labels = []
+    for centre_x, centre_y, radius in _CIRCLES:
+        squared_distance = (inputs[:, 0] - centre_x) ** 2 + (inputs[:, 1] - centre_y) ** 2
+        labels.append(squared_distance > radius**2)
+    return labels
 
 
 _SEA_THRESHOLDS = (8.0, 9.0, 7.0, 9.5)
+"""Threshold of each concept for the sum of two features, which are from 0 to 10."""
 
 
-def _sea(x: np.ndarray) -> list[np.ndarray]:
-    return [10 * (x[:, 0] + x[:, 1]) <= threshold for threshold in _SEA_THRESHOLDS]
+def _sea(inputs: np.ndarray) -> list[np.ndarray]:
+    return [10 * (inputs[:, 0] + inputs[:, 1]) <= threshold for threshold in _SEA_THRESHOLDS]
 
 
 STREAMS = {
@@ -111,21 +116,23 @@ def draw(paths: Paths, options: StreamSettings, seed: int, stream: Stream) -> Da
         SettingError: The data would take more than half of the free memory.
     """
     del paths
-    examples, name = options.examples, options.name
+    examples = options.examples
+    name = options.name
     check_memory(
         8 * examples * (2 * stream.features + 3 * stream.concepts),
         f"Scenario.examples {examples:,} of {name}",
     )
+    # A wrong label is wrong under every concept.
     rng = numpy_generator(seed, Purpose.DATA)
     inputs = rng.random((examples, stream.features))
     wrong = rng.random(examples) < options.mislabelled
     labels = [(true_label ^ wrong).astype(np.int64) for true_label in stream.rule(inputs)]
-    checked = pool(inputs.astype(np.float32), labels[0], name, 2)
+    checked_pool = pool(inputs.astype(np.float32), labels[0], name, 2)
     meta = {
-        f"{CONCEPT}{number}": torch.from_numpy(of_concept)
-        for number, of_concept in enumerate(labels)
+        f"{CONCEPT}{number}": torch.from_numpy(concept_labels)
+        for number, concept_labels in enumerate(labels)
     }
-    train = Pool(checked.inputs, checked.targets, meta)
+    train = Pool(checked_pool.inputs, checked_pool.targets, meta)
     return Dataset(name=name, train=train, test=None, classes=2)
 
 

@@ -41,7 +41,9 @@ def draw(paths: Paths, options: SyntheticSettings, seed: int) -> Dataset:
         SettingError: The data would take more than half of the free memory.
     """
     del paths
-    examples, features, classes = options.examples, options.features, options.classes
+    examples = options.examples
+    features = options.features
+    classes = options.classes
     check_memory(
         8 * (classes * features + examples * (features + 1)),
         f"Scenario.examples {examples:,}, features {features:,} and classes {classes:,}",
@@ -50,7 +52,8 @@ def draw(paths: Paths, options: SyntheticSettings, seed: int) -> Dataset:
     means = rng.standard_normal((classes, features))
     labels = rng.permutation(np.arange(examples) % classes)
     inputs = rng.standard_normal((examples, features))
-    inputs *= options.spread  # in place: the check above leaves memory for one copy
+    # In place, because the check above leaves memory for one copy.
+    inputs *= options.spread
     inputs += means[labels]
     train = pool(inputs, labels, "synthetic", classes)
     return Dataset(name="synthetic", train=train, test=None, classes=classes)

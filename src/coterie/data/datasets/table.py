@@ -9,7 +9,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -35,13 +35,13 @@ from coterie.data.times import check_gap, is_date_column
 from coterie.files import check_unpacked, reason
 from coterie.settings import SettingError, UserError, setting
 
-MOST_COLUMNS = 100_000
-"""The most columns of a CSV file."""
+MAX_CSV_COLUMNS = 100_000
+"""The maximum number of columns of a CSV file."""
 
-FIRST = 1000
-"""Rows of a Parquet file in which dates are looked for."""
+START_ROWS = 1000
+"""Number of first rows of a Parquet file in which dates are looked for."""
 
-AT_ONCE = 10_000
+CSV_BLOCK_ROWS = 10_000
 """Rows of a CSV file that are parsed together."""
 
 
@@ -106,7 +106,7 @@ def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = Fa
             :func:`~coterie.data.frames.from_frame`.
     """
     del takes_tokens
-    if ending(path) not in KINDS:
+    if ending(path) not in TABLE_ENDINGS:
         raise UserError(
             f"{path} must be a table, with a name that ends in .csv, .csv.gz or .parquet"
         )
@@ -118,60 +118,75 @@ def clients_of_table(path: Path, options: TableSettings, takes_tokens: bool = Fa
 
 
 @lru_cache(maxsize=1)
-def _clients(path: Path, stamp: tuple[int, int], options: TableSettings) -> OwnData:
-    del stamp  # only a key of the cache: the file's time and size
-    client, targets = options.client, options.targets
-    subject, order = options.subject, options.order
+def _clients(path: Path, file_stamp: tuple[int, int], options: TableSettings) -> OwnData:
+    # The file's time and size are only a key of the cache.
+    del file_stamp
+    client = options.client
+    targets = options.targets
+    order = options.order
     if ending(path) == ".parquet":
-        names, read, first = _parquet(path)
+        names, read_columns, read_start = _parquet(path)
     else:
-        names, read, first = _csv(path, text_columns=(client, subject))
+        names, read_columns, read_start = _csv(path, text_columns=(client, options.subject))
     for setting_name, value in (("client", client), ("target", targets)):
         if not value:
             raise SettingError(
                 f"Scenario.{setting_name} must name a column of {path}, which has {listed(names)}"
             )
-    taken = [str(client), *targets]
-    if subject is not None:
-        taken.append(subject)
-    ordering = [] if order is None else [order]
-    features = list(options.columns) or [name for name in names if name not in (*taken, *ordering)]
-    check_columns(names, taken, features, str(path))
-    check_order(names, taken, ordering, options.gap if order is None else None, str(path))
-    times = [name for name in ordering if name not in features]
+
+    # The use of each column: those with a role, the order, and the features, by default all others.
+    role_columns = [str(client), *targets]
+    if options.subject is not None:
+        role_columns.append(options.subject)
+    order_columns = [] if order is None else [order]
+    features = list(options.columns)
+    if not features:
+        used = (*role_columns, *order_columns)
+        features = [name for name in names if name not in used]
+    check_columns(names, role_columns, features, str(path))
+    check_order(
+        names, role_columns, order_columns, options.gap if order is None else None, str(path)
+    )
+    # The order may also be a feature, and is then read once.
+    order_alone = [name for name in order_columns if name not in features]
     data = clients_of(
-        read([*taken, *features, *times]),
+        read_columns([*role_columns, *features, *order_alone]),
         client,
         targets,
         features,
         options.task,
         str(path),
-        subject,
+        options.subject,
         order,
         options.gap,
     )
     if order is not None or any(text.endswith(TIME_HINT_END) for text in data.hints):
         return data
-    # Rows without an order: say it if a column that is not used has dates.
-    unused = [name for name in names if name not in (*taken, *features)]
-    values_of = first(unused) if unused else {}
-    dates = [name for name, values in values_of.items() if is_date_column(values)]
-    return replace(data, hints=[*data.hints, *(looks_like_time(name) for name in dates[:1])])
+
+    # The rows have no order: say it if a column that is not used has dates.
+    unused = [name for name in names if name not in (*role_columns, *features)]
+    first_values = read_start(unused) if unused else {}
+    for name, values in first_values.items():
+        if is_date_column(values):
+            return replace(data, hints=[*data.hints, looks_like_time(name)])
+    return replace(data, hints=[*data.hints])
 
 
-KINDS = (".csv", ".parquet")
+TABLE_ENDINGS = (".csv", ".parquet")
 """Endings of the names of tables."""
 
 
 def is_table_file(path: Path) -> bool:
     """Whether the name of a file is that of a table."""
-    return ending(path) in KINDS
+    return ending(path) in TABLE_ENDINGS
 
 
 def ending(path: Path) -> str:
     """The ending of a table's name, without that of a gzipped CSV file."""
     name = path.name.lower()
-    return Path(name.removesuffix(".gz")).suffix if name.endswith(".csv.gz") else Path(name).suffix
+    if name.endswith(".csv.gz"):
+        name = name.removesuffix(".gz")
+    return Path(name).suffix
 
 
 Columns = dict[str, np.ndarray]
@@ -181,7 +196,7 @@ Read = Callable[[list[str]], Columns]
 
 # ----------------------------------------------------------------------------------------------------
 # CSV: read twice, by blocks of rows, first for the types of the columns. Only an array per column
-#     stays in memory.
+# stays in memory.
 
 
 _BOOLEAN = re.compile(r"true|false", re.IGNORECASE)
@@ -190,114 +205,134 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 def _csv(path: Path, text_columns: Collection[str | None]) -> tuple[list[str], Read, Read]:
     """The names of a CSV file's columns, and the functions that read it, or their start."""
-    raw = readers.content(path)
-    if not raw.strip():
+    content = readers.content(path)
+    if not content.strip():
         raise UserError(f"{path} is empty")
-    head = raw.partition(b"\n")[0]
-    mark = max((",", ";", "\t"), key=lambda one: head.count(one.encode()))
-    if head.count(mark.encode()) >= MOST_COLUMNS:
-        raise UserError(f"{path} has more than {MOST_COLUMNS:,} columns")
-    names = next(_rows(path, raw, mark))
+    # The delimiter is the mark that the line of names has most often.
+    first_line = content.partition(b"\n")[0]
+    delimiter = max((",", ";", "\t"), key=lambda candidate: first_line.count(candidate.encode()))
+    if first_line.count(delimiter.encode()) >= MAX_CSV_COLUMNS:
+        raise UserError(f"{path} has more than {MAX_CSV_COLUMNS:,} columns")
+    names = next(_rows(path, content, delimiter))
     if "" in names:
         raise UserError(
-            f"{path}: column {names.index('') + 1} has no name; name it, or, if it has row numbers, write the file without "
-            "them (index=False in pandas)"
+            f"{path}: column {names.index('') + 1} has no name; name it, or, if it has row numbers, "
+            "write the file without them (index=False in pandas)"
         )
-    blocks = partial(_blocks, path, raw, mark)
+    blocks = partial(_blocks, path, content, delimiter)
 
-    def read(needed: list[str]) -> Columns:
-        return _read_csv(path, partial(blocks, needed), len(raw), text_columns)
+    def read(columns: list[str]) -> Columns:
+        return _read_csv(path, partial(blocks, columns), len(content), text_columns)
 
-    def first(needed: list[str]) -> Columns:
-        return {name: np.array(fields, object) for name, fields in next(blocks(needed)).items()}
+    def read_start(columns: list[str]) -> Columns:
+        first_block = next(blocks(columns))
+        return {name: np.array(fields, object) for name, fields in first_block.items()}
 
-    return names, read, first
+    return names, read, read_start
 
 
-def _rows(path: Path, raw: bytes, mark: str) -> Iterator[list[str]]:
+def _rows(path: Path, content: bytes, delimiter: str) -> Iterator[list[str]]:
     """The rows that are not blank, first the names of the columns."""
-    lines = io.TextIOWrapper(io.BytesIO(raw), "utf-8-sig", newline="")
+    lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     try:
-        yield from (row for row in csv.reader(lines, delimiter=mark, strict=True) if row)
+        yield from (row for row in csv.reader(lines, delimiter=delimiter, strict=True) if row)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} is not a csv file in UTF-8 ({error})") from error
 
 
-Block = dict[str, tuple[str, ...]]
+Fields = tuple[str, ...]
+
+Block = dict[str, Fields]
 """Column -> its fields in some rows."""
 
 
-def _blocks(path: Path, raw: bytes, mark: str, needed: list[str]) -> Iterator[Block]:
+def _blocks(path: Path, content: bytes, delimiter: str, wanted: list[str]) -> Iterator[Block]:
     """The needed columns, some rows after the others."""
-    rows = _rows(path, raw, mark)
-    names, before = next(rows), 0
-    while block := list(islice(rows, AT_ONCE)):
-        for number, row in enumerate(block, before + 1):
+    rows = _rows(path, content, delimiter)
+    names = next(rows)
+    rows_before = 0
+    while block_rows := list(islice(rows, CSV_BLOCK_ROWS)):
+        for row_number, row in enumerate(block_rows, rows_before + 1):
             if len(row) != len(names):
                 raise UserError(
-                    f"{path}: row {number} has {len(row)} fields where {len(names)} were expected"
+                    f"{path}: row {row_number} has {len(row)} fields where {len(names)} were expected"
                 )
-        columns = dict(zip(names, zip(*block, strict=True), strict=True))
-        yield {name: columns[name] for name in needed}
-        before += len(block)
+        columns = dict(zip(names, zip(*block_rows, strict=True), strict=True))
+        yield {name: columns[name] for name in wanted}
+        rows_before += len(block_rows)
 
 
 def _read_csv(
-    path: Path, blocks: Callable[[], Iterator[Block]], size: int, text: Collection[str | None]
+    path: Path,
+    blocks: Callable[[], Iterator[Block]],
+    size: int,
+    text_columns: Collection[str | None],
 ) -> Columns:
     """The columns of a file of ``size`` bytes."""
-    types: dict[str, str] = {}
+    # First reading: the kind of array for each column, and its missing values.
+    kinds: dict[str, str] = {}
     missing: dict[str, Missing] = {}
     for block in blocks():
         for name, fields in block.items():
-            missing[name] = missing.get(name, Missing()).plus(
-                np.array([not field for field in fields])
-            )
-            found = "O" if name in text or types.get(name) == "O" else _type(fields)
-            types[name] = (
-                found
-                if types.get(name, found) == found
-                else "f"
-                if {types[name], found} == {"i", "f"}
-                else "O"
-            )
+            is_missing = np.array([not field for field in fields])
+            missing[name] = missing.get(name, Missing()).plus(is_missing)
+            if name in text_columns:
+                kinds[name] = "O"
+            else:
+                kinds[name] = _common_kind(kinds.get(name), fields)
     if not missing:
         raise UserError(f"{path} has no rows below the names of its columns")
-    for name, some in missing.items():
-        some.check(f"{path}: the column {name}")
-    check_unpacked(path, size, sum(8 * some.rows for some in missing.values()))
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in types}
-    known: dict[str, str] = {}  # equal texts are one object
+    for name, column_missing in missing.items():
+        column_missing.check(f"{path}: the column {name}")
+    unpacked_bytes = sum(8 * column_missing.rows for column_missing in missing.values())
+    check_unpacked(path, size, unpacked_bytes)
+
+    # Second reading: the arrays. Equal texts are one object.
+    arrays: dict[str, list[np.ndarray]] = {name: [] for name in kinds}
+    known_texts: dict[str, str] = {}
     for block in blocks():
         for name, fields in block.items():
-            parts[name].append(_array(fields, types[name], known))
-    return {name: np.concatenate(some) for name, some in parts.items()}
+            arrays[name].append(_array(fields, kinds[name], known_texts))
+    return {name: np.concatenate(blocks_of_column) for name, blocks_of_column in arrays.items()}
 
 
-def _type(fields: Sequence[str]) -> str:
+def _common_kind(earlier_kind: str | None, fields: Fields) -> str:
+    """The kind of array that holds the earlier fields of a column and these ones."""
+    if earlier_kind == "O":
+        return "O"
+    kind = _kind(fields)
+    if earlier_kind in (None, kind):
+        return kind
+    return "f" if {earlier_kind, kind} == {"i", "f"} else "O"
+
+
+def _kind(fields: Fields) -> str:
     """The kind of array that holds the fields, of which some may be empty: b, i, f, or O for text."""
-    fields = [field for field in fields if field]
+    filled = [field for field in fields if field]
     for kind, pattern in (("b", _BOOLEAN), ("i", _INTEGER), ("f", NUMBER_PATTERN)):
-        if all(map(pattern.fullmatch, fields)):
+        if all(map(pattern.fullmatch, filled)):
             return kind
     return "O"
 
 
-def _array(fields: Sequence[str], kind: str, known: dict[str, str]) -> np.ndarray:
-    if kind == "O":
-        return np.array([known.setdefault(field, field) for field in fields], object)
-    if kind == "b":
-        return np.array([field.lower() == "true" for field in fields])
-    return np.array(
-        list(map(int if kind == "i" else float, fields)), np.int64 if kind == "i" else np.float64
-    )
+def _array(fields: Fields, kind: str, known_texts: dict[str, str]) -> np.ndarray:
+    """The fields as an array of a kind; ``known_texts`` has the texts so far, each as one object."""
+    match kind:
+        case "O":
+            return np.array([known_texts.setdefault(field, field) for field in fields], object)
+        case "b":
+            return np.array([field.lower() == "true" for field in fields])
+        case "i":
+            return np.array([int(field) for field in fields], np.int64)
+        case _:
+            return np.array([float(field) for field in fields], np.float64)
 
 
 # ----------------------------------------------------------------------------------------------------
 # Parquet.
 
 
-INDEX = re.compile(r"__index_level_[0-9]+__")
+PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 """Name of a column in which pandas stores the numbers of a frame's rows: it is not one of the
 user's."""
 
@@ -309,9 +344,9 @@ def _parquet(path: Path) -> tuple[list[str], Read, Read]:
     except ImportError as error:
         raise UserError(f"{path} needs pyarrow: pip install 'coterie[tables]'") from error
     with _opened(path) as file:
-        names = parquet.ParquetFile(file).schema_arrow.names
-    readings = partial(_read_parquet, path), partial(_first_of_parquet, path)
-    return [name for name in names if not INDEX.fullmatch(name)], *readings
+        all_names = parquet.ParquetFile(file).schema_arrow.names
+    names = [name for name in all_names if not PANDAS_INDEX.fullmatch(name)]
+    return names, partial(_read_parquet, path), partial(_start_of_parquet, path)
 
 
 @contextmanager
@@ -323,65 +358,63 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except UserError:
         raise
     except Exception as error:  # pyarrow raises errors of many kinds
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path} is not a readable Parquet file ({why})") from error
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path} is not a readable Parquet file ({cause})") from error
 
 
-def _read_parquet(path: Path, needed: list[str]) -> Columns:
+def _read_parquet(path: Path, columns: list[str]) -> Columns:
     from pyarrow import parquet
 
-    with _opened(path) as raw:
-        schema = parquet.ParquetFile(raw).schema_arrow
-        texts = [name for name in needed if _is_text(path, name, schema.field(name).type)]
+    with _opened(path) as raw_file:
+        schema = parquet.ParquetFile(raw_file).schema_arrow
+        text_columns = [name for name in columns if _is_text(path, name, schema.field(name).type)]
         # Texts stay numbered: a long one that is repeated a million times would fill the memory.
-        file = parquet.ParquetFile(raw, read_dictionary=texts)
-        groups = sum(
-            file.metadata.row_group(number).total_byte_size
-            for number in range(file.metadata.num_row_groups)
+        parquet_file = parquet.ParquetFile(raw_file, read_dictionary=text_columns)
+        unpacked_bytes = sum(
+            parquet_file.metadata.row_group(number).total_byte_size
+            for number in range(parquet_file.metadata.num_row_groups)
         )
-        check_unpacked(
-            path,
-            os.fstat(raw.fileno()).st_size,
-            max(groups, 8 * file.metadata.num_rows * len(needed)),
-        )
-        table = file.read(columns=needed, use_threads=False)
-        return {name: _of_chunks(table.column(name)) for name in needed}
+        array_bytes = 8 * parquet_file.metadata.num_rows * len(columns)
+        packed_bytes = os.fstat(raw_file.fileno()).st_size
+        check_unpacked(path, packed_bytes, max(unpacked_bytes, array_bytes))
+        table = parquet_file.read(columns=columns, use_threads=False)
+        return {name: _of_chunks(table.column(name)) for name in columns}
 
 
-def _first_of_parquet(path: Path, needed: list[str]) -> Columns:
+def _start_of_parquet(path: Path, columns: list[str]) -> Columns:
     """The columns of dates and of text in the first rows."""
     from pyarrow import parquet, types
 
-    fits = (types.is_date, types.is_timestamp, types.is_string, types.is_large_string)
-    with _opened(path) as raw:
-        file = parquet.ParquetFile(raw)
-        asked = [
-            name
-            for name in needed
-            if any(test(file.schema_arrow.field(name).type) for test in fits)
-        ]
-        batch = (
-            next(file.iter_batches(FIRST, columns=asked, use_threads=False), None)
-            if asked
-            else None
-        )
-        return (
-            {}
-            if batch is None
-            else {name: batch.column(name).to_numpy(zero_copy_only=False) for name in asked}
-        )
+    date_or_text = (types.is_date, types.is_timestamp, types.is_string, types.is_large_string)
+    with _opened(path) as raw_file:
+        parquet_file = parquet.ParquetFile(raw_file)
+        shown_columns = []
+        for name in columns:
+            column_type = parquet_file.schema_arrow.field(name).type
+            if any(is_type(column_type) for is_type in date_or_text):
+                shown_columns.append(name)
+        if not shown_columns:
+            return {}
+        batches = parquet_file.iter_batches(START_ROWS, columns=shown_columns, use_threads=False)
+        batch = next(batches, None)
+        if batch is None:
+            return {}
+        return {name: batch.column(name).to_numpy(zero_copy_only=False) for name in shown_columns}
 
 
-def _is_text(path: Path, name: str, kind: Any) -> bool:
+def _is_text(path: Path, name: str, column_type: Any) -> bool:
     """Whether a column is of text; raises :class:`UserError` if it is not of text, numbers, booleans or dates."""
     from pyarrow import types
 
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    if types.is_string(kind) or types.is_large_string(kind):
+    if types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    if types.is_string(column_type) or types.is_large_string(column_type):
         return True
     numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    if not any(fits(kind) for fits in (*numeric, types.is_date, types.is_timestamp)):
-        raise UserError(f"{path}: the column {name} holds values of type {kind}: {MAKE_NUMBERS}")
+    if not any(is_type(column_type) for is_type in (*numeric, types.is_date, types.is_timestamp)):
+        raise UserError(
+            f"{path}: the column {name} holds values of type {column_type}: {MAKE_NUMBERS}"
+        )
     return False
 
 
@@ -391,11 +424,13 @@ def _of_chunks(column: Any) -> np.ndarray:
 
     if not types.is_dictionary(column.type):
         return column.to_numpy()
-    parts = [np.empty(0, object)]
+    arrays = [np.empty(0, object)]
     for chunk in column.chunks:
-        names = np.array([*chunk.dictionary.to_pylist(), None], object)
-        parts.append(names[chunk.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)])
-    return np.concatenate(parts)
+        texts = np.array([*chunk.dictionary.to_pylist(), None], object)
+        # A missing text has the number of the last entry, None.
+        numbers = chunk.indices.fill_null(len(texts) - 1)
+        arrays.append(texts[numbers.to_numpy(zero_copy_only=False)])
+    return np.concatenate(arrays)
 
 
 register("table", OwnSource("one per name", clients_of_table, TableSettings, is_file=True))
