@@ -61,8 +61,8 @@ def sealed_json(data: bytes, identity: str = "") -> bytes:
         >>> sealed_json(b'{"a": 1}')[:24]
         b'{"a": 1, "checksum": "79'
     """
-    body = data.rstrip()[:-1].rstrip()
-    return body + f', "checksum": "{digest(identity.encode(), body)}"}}'.encode()
+    covered_bytes = data.rstrip()[:-1].rstrip()
+    return covered_bytes + f', "checksum": "{digest(identity.encode(), covered_bytes)}"}}'.encode()
 
 
 def check_json(data: bytes, path: Path) -> None:
@@ -75,8 +75,8 @@ def check_json(data: bytes, path: Path) -> None:
     Raises:
         DamagedError: The object has been changed or damaged, or lacks a checksum.
     """
-    body, recorded_checksum = of_json(data)
-    _compare(path, recorded_checksum, digest(body))
+    covered_bytes, recorded_checksum = of_json(data)
+    _compare(path, recorded_checksum, digest(covered_bytes))
 
 
 def check(data: bytes, path: Path, recorded_checksum: str | None) -> None:
@@ -95,8 +95,8 @@ def check(data: bytes, path: Path, recorded_checksum: str | None) -> None:
 
 def sealed_toml(text: str) -> bytes:
     """A TOML document with its checksum as its last line."""
-    body = text.encode()
-    return body + f"# checksum {digest(body)}\n".encode()
+    covered_bytes = text.encode()
+    return covered_bytes + f"# checksum {digest(covered_bytes)}\n".encode()
 
 
 def of_toml(data: bytes) -> tuple[bytes, str | None]:
@@ -116,8 +116,8 @@ def check_toml(data: bytes, path: Path, hint: str = "") -> None:
     Raises:
         DamagedError: The file has been changed or damaged, or lacks a checksum.
     """
-    body, recorded_checksum = of_toml(data)
-    _compare(path, recorded_checksum, digest(body), hint)
+    covered_bytes, recorded_checksum = of_toml(data)
+    _compare(path, recorded_checksum, digest(covered_bytes), hint)
 
 
 def _compare(

@@ -153,12 +153,12 @@ class Record:
         """
         if not self.begun:
             raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
-        path = within(self.folder, RUN)
-        document = read_recorded(path)
+        description_path = within(self.folder, RUN)
+        document = read_recorded(description_path)
         try:
             check_description(document)
         except DamagedError as error:
-            raise DamagedError(f"{path} is damaged: {error}") from error
+            raise DamagedError(f"{description_path} is damaged: {error}") from error
         if "secret" in document:
             document["boundary"] = {**document["boundary"], "secret": HIDDEN}
         return document
@@ -170,7 +170,11 @@ class Record:
             UserError: As :meth:`description`.
         """
         description = self.description()
-        fixed = {name: value for name, value in description.items() if name not in EDITABLE}
+        fixed = {
+            entry_name: value
+            for entry_name, value in description.items()
+            if entry_name not in EDITABLE
+        }
         return checksum.digest(json.dumps(fixed, sort_keys=True, default=str).encode())
 
     def lines(self) -> list[Line]:
@@ -224,7 +228,7 @@ class Record:
         nodes = None if "data" in world else read_nodes(self.folder)
         names = None
         if nodes is not None:
-            names = {int(client): name for client, name in nodes["names"].items()}
+            names = {int(client): client_name for client, client_name in nodes["names"].items()}
         return Shown.of(world, names)
 
     def keep(self, round: Round) -> Line:
@@ -236,30 +240,30 @@ class Record:
         Returns:
             The recorded line.
         """
-        recorded = line(round)
+        recorded_line = line(round)
         checksums = {}
         # The matrices first.
-        for name, note in matrices(round).items():
-            path = within(self.folder, name)
-            if not path.parent.exists():
-                path.parent.mkdir()
+        for matrix_name, note in matrices(round).items():
+            matrix_path = within(self.folder, matrix_name)
+            if not matrix_path.parent.exists():
+                matrix_path.parent.mkdir()
                 sync_folder(self.folder)
-            data = matrix_file(note, round.number)
-            write_whole(path, data)
-            checksums[name] = checksum.digest(data)
+            matrix_bytes = matrix_file(note, round.number)
+            write_whole(matrix_path, matrix_bytes)
+            checksums[matrix_name] = checksum.digest(matrix_bytes)
         if checksums:
-            recorded["files"] = checksums
-        self.append(recorded)
-        return recorded
+            recorded_line["files"] = checksums
+        self.append(recorded_line)
+        return recorded_line
 
     def append(self, line: Line) -> None:
         """Append a round to the records; it is on the disk when this method returns."""
         # One write and one sync for each round: a killed process leaves at most a part of a line.
         is_new = not self._path.exists()
-        data = checksum.sealed_json(to_json(line).encode(), self._own_identity()) + b"\n"
+        sealed_line = checksum.sealed_json(to_json(line).encode(), self._own_identity()) + b"\n"
         handle = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with open(handle, "ab") as file:
-            file.write(data)
+            file.write(sealed_line)
             file.flush()
             os.fsync(file.fileno())
         if is_new:
@@ -353,21 +357,21 @@ class Record:
             DamagedError: The records end before this round, or are damaged.
         """
         # Find the end of the round's line, then cut the file there.
-        end = 0
+        end_position = 0
         last_round = 0
         for entry in self.entries():
             _refuse(entry)
             if entry.line["round"] > round:
                 break
-            end = entry.end
+            end_position = entry.end
             last_round = entry.line["round"]
         if last_round != round:
             raise DamagedError(
                 f"{self._path} ends at round {last_round}, but the checkpoint is of round {round}"
             )
-        if self._path.exists() and self._path.stat().st_size != end:
+        if self._path.exists() and self._path.stat().st_size != end_position:
             with open(descriptor(self._path, os.O_RDWR), "r+b") as file:
-                file.truncate(end)
+                file.truncate(end_position)
                 os.fsync(file.fileno())
 
     def entries(self) -> Iterator[Entry]:
@@ -375,18 +379,18 @@ class Record:
         if not within(self.folder, ROUNDS).exists():
             return
         identity = self.identity()
-        end = 0
-        for number, (data, is_last) in enumerate(self._raw_lines(), start=1):
-            end += len(data) + 1
+        end_position = 0
+        for number, (raw_line, is_last) in enumerate(self._raw_lines(), start=1):
+            end_position += len(raw_line) + 1
             try:
-                recorded = _checked_line(data, identity, number)
+                recorded_line = _checked_line(raw_line, identity, number)
             except DamagedError as error:
                 # The length of a file may reach the disk before its text: the line is incomplete.
-                if is_last and not _is_json(data):
+                if is_last and not _is_json(raw_line):
                     return
-                yield Entry({}, end, f"line {number} of {self._path} {error}")
+                yield Entry({}, end_position, f"line {number} of {self._path} {error}")
             else:
-                yield Entry(recorded, end, None)
+                yield Entry(recorded_line, end_position, None)
 
     @property
     def _path(self) -> Path:
@@ -395,22 +399,22 @@ class Record:
     def _raw_lines(self) -> Iterator[tuple[bytes, bool]]:
         """Every complete line, and whether it is the last; read one by one, since a hostile file could fill the memory."""
         with open_regular(self._path, follow=False, limit=available_memory() / 4) as file:
-            line = file.readline(MAX_LINE_BYTES)
-            while line.endswith(b"\n"):
-                next_line = file.readline(MAX_LINE_BYTES)
-                yield line[:-1], not next_line
-                line = next_line
-        if len(line) == MAX_LINE_BYTES:
+            raw_line = file.readline(MAX_LINE_BYTES)
+            while raw_line.endswith(b"\n"):
+                next_raw_line = file.readline(MAX_LINE_BYTES)
+                yield raw_line[:-1], not next_raw_line
+                raw_line = next_raw_line
+        if len(raw_line) == MAX_LINE_BYTES:
             raise DamagedError(
                 f"{self._path} has a line of more than {MAX_LINE_BYTES:,} bytes; it is damaged"
             )
 
 
-def _checked_line(data: bytes, identity: str, number: int) -> Line:
+def _checked_line(raw_line: bytes, identity: str, number: int) -> Line:
     """Decode a line of the records, and check it.
 
     Args:
-        data: The line.
+        raw_line: The line.
         identity: The identity of the run.
         number: The number of the line, which is that of its round.
 
@@ -418,26 +422,26 @@ def _checked_line(data: bytes, identity: str, number: int) -> Line:
         DamagedError: The line is damaged or of another run; the message continues a sentence.
     """
     # The checksum first: what it does not cover is not decoded.
-    body, recorded_checksum = checksum.of_json(data)
-    if recorded_checksum is None and not _is_json(data):
+    covered_bytes, recorded_checksum = checksum.of_json(raw_line)
+    if recorded_checksum is None and not _is_json(raw_line):
         raise DamagedError("is damaged: it is not JSON")
     if recorded_checksum is None:
         raise DamagedError("has lost its checksum: it was changed or damaged")
-    if recorded_checksum != checksum.digest(identity.encode(), body):
+    if recorded_checksum != checksum.digest(identity.encode(), covered_bytes):
         raise DamagedError("was changed, damaged or moved: its checksum does not match")
     try:
-        recorded = decoded_line(data)
+        recorded_line = decoded_line(raw_line)
     except DamagedError as error:
         raise DamagedError(f"is damaged: {error}") from error
-    if recorded["round"] != number:
-        raise DamagedError(f"is of round {recorded['round']}")
-    return recorded
+    if recorded_line["round"] != number:
+        raise DamagedError(f"is of round {recorded_line['round']}")
+    return recorded_line
 
 
-def _is_json(data: bytes) -> bool:
+def _is_json(raw_line: bytes) -> bool:
     """Whether a line is JSON, without decoding it."""
     try:
-        msgspec.json.decode(data, type=msgspec.Raw)
+        msgspec.json.decode(raw_line, type=msgspec.Raw)
     except (ValueError, RecursionError):
         return False
     return True
@@ -462,21 +466,21 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
         UserError: The file cannot be read, or is a link.
         DamagedError: The file has been changed or damaged.
     """
-    path = within(folder, NODES)
-    if not path.exists():
+    nodes_path = within(folder, NODES)
+    if not nodes_path.exists():
         return None
     try:
-        data = read_within(folder, NODES)
-        checksum.check_json(data, path)
-        document = json.loads(data)
+        nodes_bytes = read_within(folder, NODES)
+        checksum.check_json(nodes_bytes, nodes_path)
+        document = json.loads(nodes_bytes)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}") from error
+        raise UserError(f"{nodes_path} cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged ({error})") from error
+        raise DamagedError(f"{nodes_path} is damaged ({error})") from error
     try:
         check_nodes(document)
     except DamagedError as error:
-        raise DamagedError(f"{path} is damaged: {error}") from error
+        raise DamagedError(f"{nodes_path} is damaged: {error}") from error
     return dict(document)
 
 
@@ -511,15 +515,15 @@ def line(round: Round) -> Line:
     # What every line has; numbers that are not finite become None at the end.
     groups = [list(group) for group in round.assignment.groups]
     clients = _client_entries(round)
-    files = {id(note): name for name, note in matrices(round).items()}
-    plain: Line = {
+    file_of_note = {id(note): entry_name for entry_name, note in matrices(round).items()}
+    recorded_line: Line = {
         "round": round.number,
         "exchange": round.position.exchange,
         "exchanges": round.exchanges,
         "tested": round.scores is not None,
         "groups": groups,
         "clients": clients,
-        "notes": [note_entry(note, files.get(id(note))) for note in round.notes],
+        "notes": [note_entry(note, file_of_note.get(id(note))) for note in round.notes],
         "asked": round.asked,
         "answered": round.answered,
         "refused": {str(client): reason for client, reason in round.refused.items()},
@@ -531,16 +535,18 @@ def line(round: Round) -> Line:
     }
     # The other entries are in the lines to which they apply.
     if round.sums:
-        plain["sums"] = {
+        recorded_line["sums"] = {
             str(client): dict(sums)
             for client, sums in sorted(round.sums.items())
             if str(client) in clients
         }
-    for name in ("scaled", "claimed", "counted", "released"):
-        values: Mapping[Client, float] = getattr(round, name)
+    for entry_name in ("scaled", "claimed", "counted", "released"):
+        values: Mapping[Client, float] = getattr(round, entry_name)
         if values:
-            plain[name] = {str(client): value for client, value in sorted(values.items())}
-    result = finite(plain)
+            recorded_line[entry_name] = {
+                str(client): value for client, value in sorted(values.items())
+            }
+    result = finite(recorded_line)
     assert isinstance(result, dict)
     return result
 
@@ -575,13 +581,15 @@ def note_entry(note: Note, file: str | None) -> dict[str, Any]:
         "kind": note.kind,
         "effect": note.effect,
         "clients": list(note.clients),
-        "parts": [list(part) for part in note.parts],
+        "parts": [list(group) for group in note.parts],
         "text": note.text,
         "criteria": [{**asdict(criterion), "held": criterion.held} for criterion in note.criteria],
         "otherwise": note.otherwise,
         "numbers": dict(note.numbers),
         "labels": dict(note.labels),
-        "values": {name: dict(sorted(values.items())) for name, values in note.values.items()},
+        "values": {
+            value_name: dict(sorted(values.items())) for value_name, values in note.values.items()
+        },
         "similarity": file,
     }
 
@@ -612,8 +620,8 @@ def matrix_file(note: Note, round: int) -> bytes:
     """
     about = {"round": round, "kind": note.kind, "clients": list(note.order)}
     tensors = {
-        name: matrix.detach().to("cpu", torch.float32).contiguous()
-        for name, matrix in note.similarity.items()
+        matrix_name: matrix.detach().to("cpu", torch.float32).contiguous()
+        for matrix_name, matrix in note.similarity.items()
     }
     return safetensors_of(tensors, {"note": to_json(about)})
 
@@ -635,19 +643,19 @@ def load_matrices(
         DamagedError: The file is missing, or has been changed or damaged.
         UserError: The file is a link.
     """
-    name = note["similarity"]
-    if not _MATRIX_FILE.fullmatch(name):
+    file_name = note["similarity"]
+    if not _MATRIX_FILE.fullmatch(file_name):
         raise DamagedError(
-            f"round {line['round']} of {folder} names a file of matrices {name!r:.80}, which is not part of a run"
+            f"round {line['round']} of {folder} names a file of matrices {file_name!r:.80}, which is not part of a run"
         )
     try:
-        data = read_within(folder, name)
-        checksum.check(data, folder / name, line.get("files", {}).get(name))
+        file_bytes = read_within(folder, file_name)
+        checksum.check(file_bytes, folder / file_name, line.get("files", {}).get(file_name))
         # A safetensors file begins with the length of its header, 8 bytes, and the header as JSON.
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header = json.loads(file_bytes[8 : 8 + int.from_bytes(file_bytes[:8], "little")])
         about = json.loads(header["__metadata__"]["note"])
         clients = [int(client) for client in about["clients"]]
-        matrices_by_name = safetensors.numpy.load(data)
+        matrices_by_name = safetensors.numpy.load(file_bytes)
     except (
         OSError,
         SafetensorError,
@@ -657,11 +665,13 @@ def load_matrices(
         AttributeError,
         RuntimeError,
     ) as error:
-        raise DamagedError(f"{folder / name} cannot be read; it is damaged or missing") from error
+        raise DamagedError(
+            f"{folder / file_name} cannot be read; it is damaged or missing"
+        ) from error
     for matrix in matrices_by_name.values():
         if matrix.shape != (len(clients), len(clients)) or matrix.dtype.kind != "f":
             raise DamagedError(
-                f"{folder / name} has a matrix that does not match its {len(clients)} clients"
+                f"{folder / file_name} has a matrix that does not match its {len(clients)} clients"
             )
     # With the names by which the line shows clients.
     naming = shown_as(line)
@@ -739,9 +749,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_any(path: Path) -> dict[str, Any]:
     """The document in a TOML file; if it has a schema, so that Coterie wrote it, it is read by :func:`read_recorded`."""
-    data = _bytes_of(path)
-    document = _parsed_toml(data, path)
-    return _checked(document, data, path) if "schema" in document else document
+    file_bytes = _bytes_of(path)
+    document = _parsed_toml(file_bytes, path)
+    return _checked(document, file_bytes, path) if "schema" in document else document
 
 
 def read_recorded(path: Path) -> dict[str, Any]:
@@ -757,19 +767,19 @@ def read_recorded(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, or is of a newer Coterie.
         DamagedError: The file has been changed or damaged.
     """
-    data = _bytes_of(path)
-    return _checked(_parsed_toml(data, path), data, path)
+    file_bytes = _bytes_of(path)
+    return _checked(_parsed_toml(file_bytes, path), file_bytes, path)
 
 
-def _checked(document: dict[str, Any], data: bytes, path: Path) -> dict[str, Any]:
+def _checked(document: dict[str, Any], file_bytes: bytes, path: Path) -> dict[str, Any]:
     """The document of a TOML file that Coterie has written, after checks."""
     check_schema(document.get("schema"), path)
     edits = f"{', '.join(EDITABLE[:-1])} or {EDITABLE[-1]}"
     hint = f"; if you edited only its {edits}, accept it with coterie check {path.parent} --accept"
-    checksum.check_toml(data, path, hint)
-    for key in REQUIRED_ENTRIES:
-        if key not in document:
-            raise DamagedError(f"{path} lacks {key!r}; it is damaged")
+    checksum.check_toml(file_bytes, path, hint)
+    for entry_name in REQUIRED_ENTRIES:
+        if entry_name not in document:
+            raise DamagedError(f"{path} lacks {entry_name!r}; it is damaged")
     # The secret would be in the hands of whoever gets the file.
     boundary = document["boundary"]
     if isinstance(boundary, dict) and boundary.get("secret", "none") != "none":
@@ -786,13 +796,15 @@ def _bytes_of(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def _parsed_toml(data: bytes, path: Path) -> dict[str, Any]:
-    if len(data) > MAX_USER_TOML_BYTES and not _SCHEMA.search(data, 0, MAX_USER_TOML_BYTES):
+def _parsed_toml(file_bytes: bytes, path: Path) -> dict[str, Any]:
+    if len(file_bytes) > MAX_USER_TOML_BYTES and not _SCHEMA.search(
+        file_bytes, 0, MAX_USER_TOML_BYTES
+    ):
         raise UserError(
-            f"{path} has {len(data):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
+            f"{path} has {len(file_bytes):,} bytes, more than the limit of {MAX_USER_TOML_BYTES:,}"
         )
     try:
-        return toml(data.decode("utf-8-sig"))
+        return toml(file_bytes.decode("utf-8-sig"))
     # From TOML or from UTF-8.
     except ValueError as error:
         raise UserError(f"{path} is not a readable TOML file: {error}") from error

@@ -216,9 +216,9 @@ def _check_groups(line: RoundEntry) -> None:
     if group_of != {client: entry.get("group") for client, entry in line["clients"].items()}:
         raise DamagedError("'clients' do not match 'groups'")
     for client, entry in line["clients"].items():
-        for name, value in entry.items():
-            if isinstance(value, bool) != (name == "adversary"):
-                raise DamagedError(f"{name!r} of client {client} has the wrong type")
+        for entry_name, value in entry.items():
+            if isinstance(value, bool) != (entry_name == "adversary"):
+                raise DamagedError(f"{entry_name!r} of client {client} has the wrong type")
 
 
 def check_nodes(document: Any) -> None:
@@ -230,8 +230,10 @@ def check_nodes(document: Any) -> None:
     Raises:
         DamagedError: The names are not well-formed.
     """
-    names = [printable(name) for name in _converted(document, NodesEntry)["names"].values()]
-    if not _are_names(names) or any(name.isdecimal() for name in names):
+    client_names = [
+        printable(client_name) for client_name in _converted(document, NodesEntry)["names"].values()
+    ]
+    if not _are_names(client_names) or any(client_name.isdecimal() for client_name in client_names):
         raise DamagedError("'names' has a name twice, or one that is empty, too long or a number")
 
 
@@ -245,15 +247,17 @@ def check_description(document: Mapping[str, Any]) -> None:
         DamagedError: An entry is missing or has the wrong form, or a setting would not be accepted.
     """
     world: WorldEntry = _converted(document, DescriptionEntry)["world"]
-    for name, is_sound in _WORLD_CHECKS.items():
-        if name in world and not is_sound(world[name]):  # type: ignore[literal-required]
-            raise DamagedError(f"{name!r} has the wrong form")
+    for entry_name, is_sound in _WORLD_CHECKS.items():
+        if entry_name in world and not is_sound(world[entry_name]):  # type: ignore[literal-required]
+            raise DamagedError(f"{entry_name!r} has the wrong form")
     _check_settings(document)
 
 
 def _are_names(names: list[str]) -> bool:
     """Whether these are names of clients: all different, and neither empty nor too long."""
-    return len(set(names)) == len(names) and all(0 < len(name) <= LONGEST_NAME for name in names)
+    return len(set(names)) == len(names) and all(
+        0 < len(client_name) <= LONGEST_NAME for client_name in names
+    )
 
 
 def _is_drift(drift: DriftEntry) -> bool:
@@ -293,7 +297,14 @@ def _check_settings(document: Mapping[str, Any]) -> None:
     for settings_class, table in tables:
         names = {field.name for field in fields(settings_class) if field.init} - {"secret"}
         try:
-            build(settings_class, {name: table[name] for name in names if name in table})
+            build(
+                settings_class,
+                {
+                    setting_name: table[setting_name]
+                    for setting_name in names
+                    if setting_name in table
+                },
+            )
         except (UserError, TypeError, ValueError) as error:
             raise DamagedError(str(error)) from error
 

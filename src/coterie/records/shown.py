@@ -56,7 +56,7 @@ class Shown:
         """
         if names is None:
             names = dict(zip(world["clients"], world.get("names", ()), strict=False))
-        label_of = labels({client: printable(name) for client, name in names.items()})
+        label_of = labels({client: printable(client_name) for client, client_name in names.items()})
         return cls(
             {str(client): label for client, label in label_of.items()}, **world.get("metric", {})
         )
@@ -86,13 +86,15 @@ class Shown:
         if not self.labels:
             return {**line, SHOWN: self}
         # Tables by client, lists of clients, and texts that name clients.
-        tables = {key: _table(self, line[key]) for key in _TABLES if key in line}
+        tables = {
+            table_key: _table(self, line[table_key]) for table_key in _TABLES if table_key in line
+        }
         refused = _table(self, line["refused"])
         return {
             **line,
             **tables,
             "groups": [self.clients(group) for group in line["groups"]],
-            "refused": {key: self.text(reason) for key, reason in refused.items()},
+            "refused": {table_key: self.text(reason) for table_key, reason in refused.items()},
             "silent": self.clients(line["silent"]),
             "notes": [_note(self, note) for note in line["notes"]],
             SHOWN: self,
@@ -198,7 +200,9 @@ def _note(naming: Shown, note: Mapping[str, Any]) -> dict[str, Any]:
         "parts": [naming.clients(group) for group in note["parts"]],
         "text": naming.text(note["text"]),
         "otherwise": naming.text(note["otherwise"]),
-        "values": {name: _table(naming, values) for name, values in note["values"].items()},
+        "values": {
+            value_name: _table(naming, values) for value_name, values in note["values"].items()
+        },
     }
 
 

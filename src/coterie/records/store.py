@@ -198,10 +198,10 @@ class Checkpoints:
         Raises:
             UserError: The checkpoint or one of its blobs has been changed or damaged.
         """
-        names = sorted(set(codec.blobs(self.document(round, identity)["value"])))
-        for name in names:
-            self.blob(name)
-        return names
+        blob_names = sorted(set(codec.blobs(self.document(round, identity)["value"])))
+        for blob_name in blob_names:
+            self.blob(blob_name)
+        return blob_names
 
     def rounds(self) -> list[int]:
         """The rounds after which a checkpoint was stored, ascending."""
@@ -233,13 +233,13 @@ class Checkpoints:
         Raises:
             DamagedError: The checkpoint has been changed or damaged, or belongs to another run.
         """
-        path = self.path(round)
+        checkpoint_path = self.path(round)
         try:
-            data = read_within(self.folder, path.name)
-            document = json.loads(data)
-            check_schema(document["schema"], path)
-            checksum.check_json(data, path)
-            entries = {name: document[name] for name in ("round", "run", "value")}
+            file_bytes = read_within(self.folder, checkpoint_path.name)
+            document = json.loads(file_bytes)
+            check_schema(document["schema"], checkpoint_path)
+            checksum.check_json(file_bytes, checkpoint_path)
+            entries = {entry_name: document[entry_name] for entry_name in ("round", "run", "value")}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"it was changed or damaged ({error})") from error
         if entries["round"] != round:
@@ -248,23 +248,27 @@ class Checkpoints:
             raise DamagedError("it belongs to another run")
         return entries
 
-    def _put(self, data: bytes) -> str:
-        name = codec.blob(data)
-        if not self._has(self._blob(name), data):
-            write_whole(self._blob(name), data, sync=False)
-        return name
+    def _put(self, blob_bytes: bytes) -> str:
+        blob_name = codec.blob(blob_bytes)
+        if not self._has(self._blob(blob_name), blob_bytes):
+            write_whole(self._blob(blob_name), blob_bytes, sync=False)
+        return blob_name
 
-    def _has(self, path: Path, data: bytes) -> bool:
+    def _has(self, blob_path: Path, blob_bytes: bytes) -> bool:
         """Whether a file has exactly these bytes; if it was damaged since, it must be written again."""
-        if path.is_symlink() or not path.is_file() or path.stat().st_size != len(data):
+        if (
+            blob_path.is_symlink()
+            or not blob_path.is_file()
+            or blob_path.stat().st_size != len(blob_bytes)
+        ):
             return False
-        return read_within(self.blobs, path.name) == data
+        return read_within(self.blobs, blob_path.name) == blob_bytes
 
-    def blob(self, name: str) -> bytes:
+    def blob(self, blob_name: str) -> bytes:
         """Read a blob.
 
         Args:
-            name: The name of the blob.
+            blob_name: The name of the blob.
 
         Returns:
             Its bytes.
@@ -272,20 +276,20 @@ class Checkpoints:
         Raises:
             DamagedError: The blob is missing, or has been changed or damaged.
         """
-        path = self._blob(name)
+        blob_path = self._blob(blob_name)
         try:
-            data = read_within(self.blobs, path.name)
+            blob_bytes = read_within(self.blobs, blob_path.name)
         except FileNotFoundError as error:
-            raise DamagedError(f"blob {name} is missing") from error
-        if codec.blob(data) != name:
-            raise DamagedError(f"blob {name} was changed or damaged")
-        return data
+            raise DamagedError(f"blob {blob_name} is missing") from error
+        if codec.blob(blob_bytes) != blob_name:
+            raise DamagedError(f"blob {blob_name} was changed or damaged")
+        return blob_bytes
 
-    def _blob(self, name: str) -> Path:
-        path = self.blobs / f"{name}.safetensors"
-        if not _BLOB.fullmatch(path.name):
-            raise DamagedError(f"{name!r:.60} is not a blob name")
-        return path
+    def _blob(self, blob_name: str) -> Path:
+        blob_path = self.blobs / f"{blob_name}.safetensors"
+        if not _BLOB.fullmatch(blob_path.name):
+            raise DamagedError(f"{blob_name!r:.60} is not a blob name")
+        return blob_path
 
     def prune(
         self, kept: int = KEPT, known_blobs: Mapping[int, Iterable[str]] | None = None
@@ -301,18 +305,18 @@ class Checkpoints:
         for round in rounds[:-kept]:
             self.path(round).unlink()
         # A blob stays while one of the kept checkpoints refers to it.
-        used: set[str] = set()
+        used_blobs: set[str] = set()
         for round in rounds[-kept:]:
             if known_blobs and round in known_blobs:
-                used.update(known_blobs[round])
+                used_blobs.update(known_blobs[round])
                 continue
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
-                used.update(codec.blobs(self.document(round)["value"]))
-        for path in self.blobs.iterdir() if self.blobs.is_dir() else ():
-            blob_match = _BLOB.fullmatch(path.name.removesuffix(PART))
-            if blob_match and (path.name.endswith(PART) or blob_match[1] not in used):
-                path.unlink()
+                used_blobs.update(codec.blobs(self.document(round)["value"]))
+        for blob_path in self.blobs.iterdir() if self.blobs.is_dir() else ():
+            blob_match = _BLOB.fullmatch(blob_path.name.removesuffix(PART))
+            if blob_match and (blob_path.name.endswith(PART) or blob_match[1] not in used_blobs):
+                blob_path.unlink()
 
     def drop_after(self, round: int) -> None:
         """Remove unreadable checkpoints of later rounds, and damaged blobs; these rounds are made again."""
@@ -323,13 +327,13 @@ class Checkpoints:
         if not later_rounds or not self.blobs.is_dir():
             return
         # A damaged blob would be taken for the one that is stored again.
-        for path in self.blobs.iterdir():
-            if not _BLOB.fullmatch(path.name):
+        for blob_path in self.blobs.iterdir():
+            if not _BLOB.fullmatch(blob_path.name):
                 continue
             try:
-                self.blob(path.stem)
+                self.blob(blob_path.stem)
             except DamagedError:
-                path.unlink()
+                blob_path.unlink()
 
     def _check_links(self) -> None:
         within(self.folder.parent, f"{self.folder.name}/{self.blobs.name}")
@@ -354,44 +358,44 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         BusyError: Another process holds the lock, or this process holds it already.
     """
-    path = folder / LOCK
-    key = str(folder.resolve())
+    lock_path = folder / LOCK
+    folder_key = str(folder.resolve())
     # lockf does not exclude the process that holds the lock.
-    if key in _HELD:
+    if folder_key in _HELD:
         raise BusyError(f"{folder} is being written by this process already")
     # The lock of the operating system, and that of this process.
-    handle = _lock(path)
-    _HELD.add(key)
+    handle = _lock(lock_path)
+    _HELD.add(folder_key)
     try:
         yield
     finally:
         # While it is held, so that no other process's lock is removed.
-        path.unlink(missing_ok=True)
-        _HELD.discard(key)
+        lock_path.unlink(missing_ok=True)
+        _HELD.discard(folder_key)
         os.close(handle)
 
 
-def _lock(path: Path) -> int:
+def _lock(lock_path: Path) -> int:
     """An open, locked file at ``path``.
 
     It uses ``lockf`` since forked worker processes do not inherit this lock, unlike that of
     ``flock``.
     """
     while True:
-        handle = descriptor(path, os.O_RDWR | os.O_CREAT)
+        lock_handle = descriptor(lock_path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(handle, 32).decode(errors="replace").strip()
-            os.close(handle)
+            owner = os.read(lock_handle, 32).decode(errors="replace").strip()
+            os.close(lock_handle)
             owner_id = owner if owner.isascii() and owner.isdecimal() else "unknown"
             raise BusyError(
-                f"{path.parent} is being written by another process (id {owner_id})"
+                f"{lock_path.parent} is being written by another process (id {owner_id})"
             ) from error
         with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), path.lstat()):
-                os.ftruncate(handle, 0)
-                os.write(handle, f"{os.getpid()}\n".encode())
-                return handle
+            if os.path.samestat(os.fstat(lock_handle), lock_path.lstat()):
+                os.ftruncate(lock_handle, 0)
+                os.write(lock_handle, f"{os.getpid()}\n".encode())
+                return lock_handle
         # The owner removed the file in the meantime: try again with a new one.
-        os.close(handle)
+        os.close(lock_handle)

@@ -165,7 +165,9 @@ def accept(folder: Path | str) -> list[Path]:
     folder = Path(folder)
     inside = sorted(str(path.relative_to(folder)) for path in folder.glob(f"*/{RUN}"))
     files = [
-        path for name in (EXPERIMENT, RUN, *inside) if (path := within(folder, name)).is_file()
+        path
+        for file_name in (EXPERIMENT, RUN, *inside)
+        if (path := within(folder, file_name)).is_file()
     ]
     if not files:
         raise UserError(f"{folder} has no {RUN} and no {EXPERIMENT}")
@@ -179,8 +181,8 @@ def accept(folder: Path | str) -> list[Path]:
         for path in files:
             _check_accepted(path)
     except UserError as error:
-        for edited_path, data in before.items():
-            write_whole(edited_path, data)
+        for edited_path, earlier_bytes in before.items():
+            write_whole(edited_path, earlier_bytes)
         raise UserError(f"{path} cannot be accepted: {error}") from error
     return files
 
@@ -278,20 +280,20 @@ class _Checking:
         """Check the records and return the lines that are intact."""
         entries: list[Entry] = []
         with self.step():
-            path = within(record.folder, ROUNDS)
+            rounds_path = within(record.folder, ROUNDS)
             damaged_lines = 0
             # The size before the file is read: a running process adds lines.
-            size = path.stat().st_size if path.exists() else 0
+            file_size = rounds_path.stat().st_size if rounds_path.exists() else 0
             for entry in record.entries():
                 entries.append(entry)
                 if entry.problem is not None:
                     self.findings.damaged.append(entry.problem)
                     damaged_lines += 1
                 if damaged_lines == MAX_LISTED_DAMAGE:
-                    raise UserError(f"{path} has more damaged lines, which are not listed")
-            if path.exists():
-                self.keep(path)
-            if size > (entries[-1].end if entries else 0):
+                    raise UserError(f"{rounds_path} has more damaged lines, which are not listed")
+            if rounds_path.exists():
+                self.keep(rounds_path)
+            if file_size > (entries[-1].end if entries else 0):
                 self.rest(record, entries)
             if all(entry.problem is None for entry in entries):
                 record.lines()
@@ -299,7 +301,7 @@ class _Checking:
 
     def rest(self, record: Record, entries: list[Entry]) -> None:
         """Report the bytes after the last complete line."""
-        path = record.folder / ROUNDS
+        rounds_path = record.folder / ROUNDS
         description = record.description()
         is_last = entries and Shown.of(description["world"]).line(entries[-1].line)
         if is_last and ends(is_last, description["rounds"], description.get("target")):
@@ -308,7 +310,7 @@ class _Checking:
             problem = "has a last line that is being written"
         else:
             problem = "has an incomplete last line; resuming repeats that round"
-        self.findings.unchecked.append(f"{path} {problem}")
+        self.findings.unchecked.append(f"{rounds_path} {problem}")
 
     def matrices(self, folder: Path, entry: Entry) -> list[str]:
         """Check the matrices of a round and return their files."""
@@ -337,20 +339,22 @@ class _Checking:
         blobs: list[str] = []
         newest_intact = None
         for round in reversed(rounds):
-            path = record.checkpoints.path(round)
+            checkpoint_path = record.checkpoints.path(round)
             try:
                 blobs += record.checkpoints.check(round, identity)
-                self.keep(path)
+                self.keep(checkpoint_path)
                 newest_intact = newest_intact or round
             except (UserError, FileNotFoundError) as error:
                 # If it is gone, a running process has removed it.
                 if round in record.checkpoints.rounds():
                     intact_hint = (
-                        f"; that of round {newest_intact} is intact, so {path.name} is not needed and may be deleted"
+                        f"; that of round {newest_intact} is intact, so {checkpoint_path.name} is not needed and may be deleted"
                         if newest_intact
                         else ""
                     )
-                    self.findings.damaged.append(f"{path} cannot be read: {error}{intact_hint}")
+                    self.findings.damaged.append(
+                        f"{checkpoint_path} cannot be read: {error}{intact_hint}"
+                    )
         if sound and entries:
             self.newest(record, len(entries))
         return blobs
@@ -371,20 +375,20 @@ class _Checking:
         expected_names = {
             *matrices,
             "state/blobs",
-            *(f"state/blobs/{name}.safetensors" for name in blobs),
+            *(f"state/blobs/{file_name}.safetensors" for file_name in blobs),
         }
         expected_names |= {
             f"state/{checkpoints.path(round).name}" for round in checkpoints.rounds()
         }
         inside = [
             inner_path
-            for name in (SIMILARITY, "state", "state/blobs")
-            for inner_path in _listed(within(folder, name))
+            for file_name in (SIMILARITY, "state", "state/blobs")
+            for inner_path in _listed(within(folder, file_name))
         ]
         return [
-            name
+            file_name
             for inner_path in inside
-            if (name := str(inner_path.relative_to(folder)).removesuffix(PART))
+            if (file_name := str(inner_path.relative_to(folder)).removesuffix(PART))
             not in expected_names
         ]
 
@@ -417,14 +421,14 @@ class _Checking:
         self, folder: Path, known_names: Collection[str], planted: Collection[str] = ()
     ) -> None:
         """Report the unknown files in a folder, and the files ``more`` inside its subfolders."""
-        names = [
-            name
+        other_names = [
+            file_name
             for path in _listed(folder)
-            if (name := path.name.removesuffix(PART)) not in known_names
+            if (file_name := path.name.removesuffix(PART)) not in known_names
         ]
-        names = sorted(names) + sorted(planted)
-        if names:
-            extra = f"{folder} has other files: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}"
+        other_names = sorted(other_names) + sorted(planted)
+        if other_names:
+            extra = f"{folder} has other files: {', '.join(other_names[:8])}{' ...' if len(other_names) > 8 else ''}"
             next_round_hint = (
                 f" (some may be of the next round: {folder / LOCK} says that a process writes here)"
             )

@@ -383,10 +383,10 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     # Read after the checkpoint: a process records a round before it stores its checkpoint.
     _, lines = run.record.shown()
     if stored is None or not lines:
-        how = f"run coterie resume {run.folder}"
+        how_to_continue = f"run coterie resume {run.folder}"
         if of_federation(run):
-            how = "start its ServerApp again"
-        raise UserError(f"{run.folder} has no completed round yet; to continue, {how}")
+            how_to_continue = "start its ServerApp again"
+        raise UserError(f"{run.folder} has no completed round yet; to continue, {how_to_continue}")
     round, position = stored
     last_round = lines[-1]["round"]
     if last_round > round:
@@ -394,9 +394,9 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
             f"{run.folder} has records up to round {last_round}, but models only of round {round}, its newest checkpoint"
         )
     # Which model serves each client.
-    path = run.record.checkpoints.path(round)
+    checkpoint_path = run.record.checkpoints.path(round)
     description = run.record.description()
-    with from_stored(path):
+    with from_stored(checkpoint_path):
         assignment: Assignment = run.method.assignment(position.state)
         if assignment.neighbours is not None:
             raise UserError(
@@ -410,15 +410,15 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     # The files, with what the server knows of each model.
     net = net_of(run, position, numbers)
     if run.experiment.engine == "flower" or of_federation(run):
-        with from_stored(path):
+        with from_stored(checkpoint_path):
             if _personal(run, position, assignment):
                 warn(
                     f"personal models of {run.folder} stay at its clients; the export has only the models that they share"
                 )
     folder.mkdir(exist_ok=True)
     checksums: dict[str, str] = {}
-    for key, name in files.items():
-        _write_model(run, position, assignment, key, net, folder / name, checksums)
+    for model_key, file_name in files.items():
+        _write_model(run, position, assignment, model_key, net, folder / file_name, checksums)
     # The list of models comes last: without it, the folder is no export.
     world = description["world"]
     document = {
@@ -440,8 +440,12 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
         "clients": clients,
         "files": checksums,
     }
-    rows = [f"  {to_json(key)}: {to_json(value)}" for key, value in document.items()]
-    (folder / MODELS).write_bytes(sealed_json(("{\n" + ",\n".join(rows) + "\n}").encode()) + b"\n")
+    document_lines = [
+        f"  {to_json(model_key)}: {to_json(value)}" for model_key, value in document.items()
+    ]
+    (folder / MODELS).write_bytes(
+        sealed_json(("{\n" + ",\n".join(document_lines) + "\n}").encode()) + b"\n"
+    )
 
 
 def _write_model(
@@ -459,18 +463,22 @@ def _write_model(
         own_values = None if client is None else position.own(assignment, client)
         tensors = net.tensors(own_layers(assignment.models[row], own_values))
         shared = net.shared(tensors)
-        unshared = {name: tensor for name, tensor in tensors.items() if name not in shared}
-        data = safetensors.torch.save(unshared)
+        unshared = {
+            tensor_name: tensor
+            for tensor_name, tensor in tensors.items()
+            if tensor_name not in shared
+        }
+        file_bytes = safetensors.torch.save(unshared)
     if not tensors:
         raise UserError(
             f"{run.method.name} keeps all layers at the clients, and {run.folder} has no model of them"
         )
-    file.write_bytes(data)
-    checksums[file.name] = digest(data)
+    file.write_bytes(file_bytes)
+    checksums[file.name] = digest(file_bytes)
     if shared and SHARED not in checksums:
-        data = safetensors.torch.save(shared)
-        file.with_name(SHARED).write_bytes(data)
-        checksums[SHARED] = digest(data)
+        file_bytes = safetensors.torch.save(shared)
+        file.with_name(SHARED).write_bytes(file_bytes)
+        checksums[SHARED] = digest(file_bytes)
 
 
 def _taken(
@@ -504,38 +512,38 @@ def _files(
     path then has the models that it shares with others.
     """
     # The model of each client; one that keeps layers has a separate one.
-    keys: dict[Client, Key] = {}
+    key_of_client: dict[Client, Key] = {}
     for client, row in sorted(assignment.row.items()):
         has_own = position.own(assignment, client) is not None
-        keys[client] = (row, client if has_own else None)
+        key_of_client[client] = (row, client if has_own else None)
     # A group's name for a model that serves the whole group, else the name of its first client.
     files: dict[Key, str] = {}
     for number, group in enumerate(assignment.groups):
-        models_of_group = {keys[client] for client in group}
+        models_of_group = {key_of_client[client] for client in group}
         if len(models_of_group) == 1:
-            key = models_of_group.pop()
-            if key[1] is None:
-                files.setdefault(key, f"group-{number}.safetensors")
-    for client, key in keys.items():
-        files.setdefault(key, f"client-{client}.safetensors")
+            model_key = models_of_group.pop()
+            if model_key[1] is None:
+                files.setdefault(model_key, f"group-{number}.safetensors")
+    for client, model_key in key_of_client.items():
+        files.setdefault(model_key, f"client-{client}.safetensors")
     # The models on paths through a tree that serve no client as they are.
     paths: dict[Client, list[Key]] = {}
     path_number = 0
-    for client, rows in sorted(assignment.path.items()):
+    for client, path_rows in sorted(assignment.path.items()):
         own_values = position.own(assignment, client)
         shares_path = not assignment.ensemble and _keeps_all(own_values)
-        kept_by = None if shares_path else keys[client][1]
-        paths[client] = [(row, kept_by) for row in rows]
-        for key in paths[client]:
-            if key not in files:
-                files[key] = f"path-{path_number}.safetensors"
+        kept_by = None if shares_path else key_of_client[client][1]
+        paths[client] = [(row, kept_by) for row in path_rows]
+        for model_key in paths[client]:
+            if model_key not in files:
+                files[model_key] = f"path-{path_number}.safetensors"
                 path_number += 1
     group_of_client: dict[Client, int] = {}
     for number, group in enumerate(assignment.groups):
         group_of_client |= dict.fromkeys(group, number)
     entries: dict[str, dict[str, Any]] = {}
-    for client, key in keys.items():
-        entry: dict[str, Any] = {"group": group_of_client.get(client), "file": files[key]}
+    for client, model_key in key_of_client.items():
+        entry: dict[str, Any] = {"group": group_of_client.get(client), "file": files[model_key]}
         if client in paths:
             entry["path"] = [files[path_key] for path_key in paths[client]]
         entries[str(names.client(client))] = entry
@@ -625,33 +633,33 @@ def read_document(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: There is no such file, or it has been changed or damaged.
     """
-    path = folder / MODELS
-    if not path.is_file():
+    document_path = folder / MODELS
+    if not document_path.is_file():
         inside = sorted(entries.parent.name for entries in folder.glob(f"*/{MODELS}"))
         runs_hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
         raise UserError(f"{folder} holds no exported models: it has no {MODELS}{runs_hint}")
     try:
-        data = read_within(folder, MODELS)
-        document: dict[str, Any] = json.loads(data)
-        check_schema(document["schema"], path)
-        checksum.check_json(data, path)
-        entries = {key: document[key] for key in _ENTRY_TYPES}
-        for key, kinds in _ENTRY_TYPES.items():
-            if not isinstance(entries[key], kinds):
-                raise TypeError(f"{key!r} has the wrong type")
+        document_bytes = read_within(folder, MODELS)
+        document: dict[str, Any] = json.loads(document_bytes)
+        check_schema(document["schema"], document_path)
+        checksum.check_json(document_bytes, document_path)
+        entries = {entry_name: document[entry_name] for entry_name in _ENTRY_TYPES}
+        for entry_name, kinds in _ENTRY_TYPES.items():
+            if not isinstance(entries[entry_name], kinds):
+                raise TypeError(f"{entry_name!r} has the wrong type")
         entries["combine"] = document.get("combine", mean_probability.__name__)
         entries["target_scale"] = document.get("target_scale")
         if entries["target_scale"] is not None and not sound(entries["target_scale"]):
             raise ValueError("'target_scale' has no means and deviations")
         if entries["ensemble"] and entries["combine"] not in COMBINED:
             raise UserError(
-                f"{path} combines an ensemble's outputs by code of its own; load its files one by one"
+                f"{document_path} combines an ensemble's outputs by code of its own; load its files one by one"
             )
         if entries["sealed"] is not None:
             Boundary(rotation=entries["sealed"]["rotation"], block=entries["sealed"]["block"])
         return entries
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged ({error})") from error
+        raise DamagedError(f"{document_path} is damaged ({error})") from error
 
 
 _ENTRY_TYPES: dict[str, Any] = {
@@ -693,9 +701,9 @@ def read_model(folder: Path, name: str, document: dict[str, Any]) -> dict[str, T
         UserError: The file cannot be read, or has been changed or damaged.
     """
     try:
-        data = read_within(folder, name)
-        checksum.check(data, folder / name, document["files"].get(name))
-        return safetensors.torch.load(data)
+        file_bytes = read_within(folder, name)
+        checksum.check(file_bytes, folder / name, document["files"].get(name))
+        return safetensors.torch.load(file_bytes)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise DamagedError(f"{folder / name} cannot be read: {error}") from error
 
