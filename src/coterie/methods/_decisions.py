@@ -56,6 +56,7 @@ def merges_at_cut(merges: np.ndarray, num_groups: int) -> dict[str, float]:
     Returns:
         ``last_merge``, unless there is none, and ``next_merge``, unless there is one group.
     """
+    # n - k merges make k groups of n clients.
     num_made = len(merges) - (num_groups - 1)
     numbers = {}
     if num_made:

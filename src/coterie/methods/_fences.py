@@ -42,23 +42,23 @@ def fenced(values: np.ndarray, slack: float = 0.0) -> np.ndarray:
     if other_count < 2:
         return values
     ordered = np.sort(values)
-    rank = np.argsort(np.argsort(values))
+    rank_of_client = np.argsort(np.argsort(values))
 
     def quantile(level: float) -> np.ndarray:
         """The quantile of all values but one, for each of them that is left out."""
         position = level * (other_count - 1)
-        below = math.floor(position)
-        above = math.ceil(position)
+        rank_below = math.floor(position)
+        rank_above = math.ceil(position)
         # Without the client of rank r, the k-th value is the (k + 1)-th from r on.
-        lower = ordered[below + (rank <= below)]
-        upper = ordered[above + (rank <= above)]
-        return np.asarray(lower + (position - below) * (upper - lower))
+        lower = ordered[rank_below + (rank_of_client <= rank_below)]
+        upper = ordered[rank_above + (rank_of_client <= rank_above)]
+        return np.asarray(lower + (position - rank_below) * (upper - lower))
 
     # Tukey's outer fences: three times the distance of the quartiles beyond them.
-    low = quantile(0.25)
-    high = quantile(0.75)
-    width = 3 * (high - low) + slack
-    return values.clip(low - width, high + width)
+    low_quartiles = quantile(0.25)
+    high_quartiles = quantile(0.75)
+    fence_widths = 3 * (high_quartiles - low_quartiles) + slack
+    return values.clip(low_quartiles - fence_widths, high_quartiles + fence_widths)
 
 
 def fenced_reports(means: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +102,7 @@ def clients_limited(
 
 def fence_note(clients: Iterable[Client]) -> Note:
     """Describe whose reports were limited by the fences of the others' reports."""
-    whose = tuple(sorted(clients))
-    named = some([str(client) for client in whose])
-    text = f"reports on held-out examples are limited by those of the other clients (robust.share): client {named}"
-    return Note(kind="bound", effect="limits", clients=whose, text=text)
+    limited_clients = tuple(sorted(clients))
+    client_names = some([str(client) for client in limited_clients])
+    text = f"reports on held-out examples are limited by those of the other clients (robust.share): client {client_names}"
+    return Note(kind="bound", effect="limits", clients=limited_clients, text=text)

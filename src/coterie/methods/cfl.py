@@ -858,14 +858,14 @@ def best_on_path(state: CFLState) -> Iterator[tuple[Client, int]]:
     for leaf in state.leaves:
         ancestors = state.tree.path(leaf.node)[:-1]
         for client in leaf.clients:
-            least = _least_loss(client, ancestors)
-            if least and client in leaf.losses and least[0] < leaf.losses[client]:
-                yield client, least[1]
+            best_ancestor = _least_loss(client, ancestors)
+            if best_ancestor and client in leaf.losses and best_ancestor[0] < leaf.losses[client]:
+                yield client, best_ancestor[1]
     # A walker: all nodes on its path so far.
     for client, node_id in state.walkers.items():
-        least = _least_loss(client, state.tree.path(node_id))
-        if least:
-            yield client, least[1]
+        best_ancestor = _least_loss(client, state.tree.path(node_id))
+        if best_ancestor:
+            yield client, best_ancestor[1]
 
 
 def _least_loss(client: Client, nodes: Iterable[Node]) -> tuple[float, int] | None:

@@ -78,8 +78,8 @@ class IFCA(Choosing):
         chosen_rows = [row for (row,) in replies.chosen]
         client_shares = weights(replies, self.weighting)
         row_shares = np.bincount(chosen_rows, client_shares, minlength=len(models))
-        share = torch.as_tensor(row_shares, dtype=models.dtype)[:, None]
-        return models - self.step_size * share * replies.mean_updates
+        participant_shares = torch.as_tensor(row_shares, dtype=models.dtype)[:, None]
+        return models - self.step_size * participant_shares * replies.mean_updates
 
     def served(
         self, models: torch.Tensor, choices: Mapping[Client, Choice]

@@ -229,6 +229,7 @@ class CFLGP:
         group_rows: list[int] = []
         for replies, _ in answered:
             group_rows += after.rows_for(replies.clients)
+        # The mean of the models that the clients of a group have trained; other models stay.
         counts = amounts(examples, self.weighting)
         row_of_reply = np.array(group_rows)
         averaging = answered[0][0].averaging
@@ -260,12 +261,15 @@ class CFLGP:
 
     def _grouped(self, state: CFLGPState) -> CFLGPState:
         """The state with the groups of k-means; clients keep the number of the group that they share most clients with."""
+        # k-means on the profiles, and groups with the numbers of those that they have most in
+        # common with, so that a group keeps its model.
         labels, singular_values = clusters(state.profiles.flatten(1), self.models)
         former_rows = [state.row.get(client, -1) for client in state.known]
         new_rows = matched(labels, former_rows, self.models)
         row_of_client = dict(zip(state.known, new_rows, strict=True))
         groups = groups_by(row_of_client)
         has_changed = groups != groups_by(state.row)
+        # Before the first groups, no client has a model to move from.
         num_moved = 0
         if state.row:
             num_moved = sum(
@@ -353,6 +357,7 @@ def k_means(points: np.ndarray, k: int) -> np.ndarray:
     """
     from sklearn.cluster import KMeans
 
+    # There are no more groups than different points.
     num_distinct = len(np.unique(points.round(12), axis=0))
     clustering = KMeans(n_clusters=min(k, num_distinct), n_init=10, random_state=0)
     labels: np.ndarray = clustering.fit_predict(points)
@@ -381,5 +386,6 @@ def matched(labels: Sequence[int] | np.ndarray, former: Sequence[int], k: int) -
     for new_group, former_group in zip(labels, former, strict=True):
         if former_group >= 0:
             num_common[new_group, former_group] += 1
+    # One former number for each new group, with the most clients in common over all groups.
     _, numbers = linear_sum_assignment(num_common, maximize=True)
     return [int(numbers[label]) for label in labels]

@@ -168,6 +168,7 @@ class CLoVE:
         chosen_row = {}
         for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
             chosen_row[client] = chosen_rows[0]
+        # Groups drawn in the first round count as the first grouping.
         steady = state.steady
         if not state.round and self.first == "random":
             steady = dict.fromkeys(chosen_row, 1)
@@ -183,6 +184,7 @@ class CLoVE:
 
     def _grouped(self, state: CLoVEState, replies: Replies) -> CLoVEState:
         """The state in which clients have the models that fit their losses."""
+        # Clients whose losses are all finite are grouped.
         losses = np.array(replies.losses, float).reshape(len(replies.clients), self.models)
         is_finite = np.isfinite(losses).all(axis=1)
         clients = [
@@ -198,6 +200,7 @@ class CLoVE:
         for client, row in new_row.items():
             keeps_model = state.row.get(client) == row
             steady[client] = 1 + (state.steady.get(client, 0) if keeps_model else 0)
+        # Groups are final after some groupings that moved none of these clients.
         is_stable = self.patience is not None and min(steady.values()) >= self.patience
         new_state = replace(
             state,
@@ -305,6 +308,7 @@ def estimated(losses: np.ndarray, maximum: int) -> int:
     from sklearn.metrics import silhouette_score
 
     tree = dendrogram(distances(gram(losses)), "ward")
+    # A larger number counts only if its silhouette is clearly better.
     best_score = -1.0
     best_number = 1
     for number in range(2, min(maximum, len(losses) - 1) + 1):

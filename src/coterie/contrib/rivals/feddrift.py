@@ -279,6 +279,7 @@ class FedDrift:
 
     def _measured(self, state: FedDriftState, replies: Replies) -> dict[Client, np.ndarray]:
         """Client -> the losses ``(k,)`` of all models on its data; infinite for those that are not a number, or not in use."""
+        # Models that are free have no loss, so that no client chooses them.
         values = replies.losses if self.measure == "loss" else replies.accuracies
         losses_of_client = {}
         for client, client_values in zip(replies.clients, values, strict=True):
@@ -345,6 +346,7 @@ class FedDrift:
         self, state: FedDriftState, rows: list[int], losses: Mapping[Client, np.ndarray]
     ) -> tuple[FedDriftState, int]:
         """Merge models by complete linkage of their distances; the number of models that are gone."""
+        # The distance needs the losses of each cluster's own clients.
         measuring_clients = {}
         for row in rows:
             members = [client for client in state.members(row) if client in losses]
@@ -445,6 +447,7 @@ def _merged(state: FedDriftState, rows: list[int]) -> FedDriftState:
         return state
     merged_row = rows[0]
     freed_rows = set(rows[1:])
+    # Each model counts by the examples of all time steps that it has learned from.
     weights = np.array([state.weight(row) for row in rows])
     shares = torch.as_tensor(weights / weights.sum(), dtype=state.models.dtype)
     models = state.models.clone()
@@ -452,6 +455,7 @@ def _merged(state: FedDriftState, rows: list[int]) -> FedDriftState:
     seen = list(state.seen)
     used = list(state.used)
     seen[merged_row] = sum(state.seen[row] for row in rows)
+    # Nobody has used a free model.
     for row in freed_rows:
         seen[row] = 0.0
         used[row] = -1
