@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 
 from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
@@ -129,6 +131,78 @@ EXAMPLES: dict[str, Any] = {
     "split-half-private": SplitHalfPrivate(first_probe=2),
     "split-half-private-one": SplitHalfPrivate(first_probe=1, levels=2, steps=3),
 }
+
+IN_FEW_ROUNDS: dict[str, Any] = {
+    "fedavg": FedAvg(fraction=0.5),
+    "independent": Independent(),
+    "cfl": CFL(eps1=10.0, eps2=0.0, gamma_max=0.0, persistence=1, fraction=0.5),
+    "flhc": FLHC(warmup=1, fraction=0.6, threshold=None, groups=2),
+    "fedper": FedPer(fraction=0.5),
+    "fedrep": FedRep(head_epochs=2, fraction=0.5),
+    "fedbabu": FedBABU(tune_epochs=1, tune="head"),
+    "knn-per": KNNPer(neighbours=3, fraction=0.5),
+    "ditto": Ditto(pull=0.5, fraction=0.5),
+    "apfl": APFL(fraction=0.6),
+    "hcct": HCCT(),
+    "hcct-e": HCCTE(one_shot=True),
+    "hcct-p": HCCTP(fraction=0.6),
+    "acfl": ACFL(pretrain_epochs=1, fraction=0.6),
+    "maxfl": MAXFL(pretrain_epochs=1),
+    "fedfa": FedFA(),
+    "cfl-gp": CFLGP(models=2, period=1, sketch=64, fraction=0.6),
+    "clove": CLoVE(models=2, fraction=0.6),
+    "feddrift": FedDrift(period=1, delta=1e-3, fraction=0.6),
+    "ifca": IFCA(models=2, initial="kmeans++", initial_epochs=1, restarts=2, restart_rounds=1),
+    "flsc": FLSC(models=3, first="random", fraction=0.6),
+    "auto": Auto(patience=2),
+    "tuned": Tuned(method="cfl", epochs=1),
+    "race": Race(methods=("fedavg", "split-half"), patience=2),
+    "split-half": SplitHalf(level=0.5, probe_every=1, review_every=2),
+    "split-half-alert": SplitHalf(
+        level=0.5, probe_every=1, review_every=2, alert=True, fraction=0.6
+    ),
+    "split-half-sums": SplitHalfSums(
+        level=0.5, probe_every=1, review_every=2, smallest=1, sketch=16
+    ),
+    "split-half-private": SplitHalfPrivate(level=0.9, first_probe=1, sketch=8),
+}
+"""Every method, with settings under which something happens in a few rounds of four clients."""
+
+ONE_OF_EACH_KIND = (
+    "fedavg",  # means
+    "fedper",  # layers that stay at the client
+    "cfl",  # similarities of updates
+    "ifca",  # a choice among models
+    "split-half",  # probes, means of halves, held-out losses
+)
+"""Where a test crosses all methods with an engine, a form or a setting, and takes seconds, the quick
+tests have these, and the slow ones the others."""
+
+
+def slow(*values: Any) -> list[Any]:
+    """Values of a test's parameter that only the slow tests have."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+def of_each_kind(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test: the names, those that are not in :data:`ONE_OF_EACH_KIND` as slow tests."""
+    parameters = []
+    for name in names:
+        marks = () if name in ONE_OF_EACH_KIND else (pytest.mark.slow,)
+        parameters.append(pytest.param(name, marks=marks))
+    return parameters
+
+
+def of_each_method(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test: names of :data:`EXAMPLES`, all but the first of each method as slow tests."""
+    tested = set()
+    parameters = []
+    for name in names:
+        method = EXAMPLES[name].name
+        parameters.append(pytest.param(name, marks=pytest.mark.slow if method in tested else ()))
+        tested.add(method)
+    return parameters
+
 
 OF_GIVEN_NUMBER = [
     "cfl-scheduled",

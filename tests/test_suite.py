@@ -148,6 +148,7 @@ def order(folder: Path, *options: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_shuffle_is_its_seed(tmp_path: Path) -> None:
     plain, shuffled = order(tmp_path), order(tmp_path, "--shuffle", "1")
     assert sorted(shuffled) == sorted(plain) == plain

@@ -10,6 +10,7 @@ import pytest
 
 from coterie.clustering import congruence, contrast, halves_gram, repeated_p
 from coterie.clustering.congruence import MIN_HALF_TEST_CLIENTS
+from method_examples import slow
 
 LEVELS = (0.05, 0.01, 0.001)
 
@@ -36,14 +37,24 @@ def assert_level(found: list[float], draws: int, factor: float = 1.0) -> None:
         assert rate <= factor * level + 3 * np.sqrt(factor * level / draws), (found, level)
 
 
-@pytest.mark.parametrize(("n", "dimension"), [(2, 20), (3, 50), (4, 2), (4, 50), (10, 5), (20, 50)])
+@pytest.mark.parametrize(
+    ("n", "dimension"),
+    [
+        (2, 20),
+        (4, 2),
+        *(
+            pytest.param(*shape, marks=pytest.mark.slow)
+            for shape in ((3, 50), (4, 50), (10, 5), (20, 50))
+        ),
+    ],
+)
 def test_false_alarms_in_any_effective_dimension(n, dimension):
     rng = np.random.default_rng(n * dimension)
     assert_level(false_alarms(lambda: noise(rng, n, np.ones(dimension)), 1200), 1200, factor=1.1)
 
 
-@pytest.mark.parametrize("n", [4, 12])
-@pytest.mark.parametrize("kind", ["sizes", "ten times", "power law", "heavy tails"])
+@pytest.mark.parametrize("n", [4, *slow(12)])
+@pytest.mark.parametrize("kind", ["ten times", *slow("sizes", "power law", "heavy tails")])
 def test_false_alarms_in_noise_that_is_unequal_uneven_or_heavy_tailed(n, kind):
     rng = np.random.default_rng(n)
     sizes, one_of_ten = 1 / np.linspace(1 / 3, 2, n), np.array([100.0] + [1.0] * (n - 1))
@@ -60,7 +71,7 @@ def test_false_alarms_in_noise_that_is_unequal_uneven_or_heavy_tailed(n, kind):
     assert_level(false_alarms(draw, 800), 800, factor=1.5)
 
 
-@pytest.mark.parametrize("sides", [(1, 1), (1, 8), (4, 6)])
+@pytest.mark.parametrize("sides", [(1, 8), *slow((1, 1), (4, 6))])
 def test_false_alarms_of_contrasts(sides):
     rng = np.random.default_rng(sum(sides))
     left, right = range(sides[0]), range(sides[0], sum(sides))
@@ -71,7 +82,7 @@ def test_false_alarms_of_contrasts(sides):
     assert_level(rates(ps), 1200, factor=1.2)
 
 
-@pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("shared", [0.5, *slow(0.0, 1.0)])
 def test_false_alarms_of_two_probes_whatever_they_share(shared):
     """Two probes of 6 clients: the same data give whole updates the same noise; halves are drawn anew."""
     rng = np.random.default_rng(int(10 * shared))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,19 @@ def of_lists(x: Any, y: Any, **settings: Any) -> list[torch.Tensor]:
     return numbers_of(coterie.from_lists([(x, y)] * 2, **settings))
 
 
-@pytest.mark.parametrize("form", [*SAME, "np.matrix"])
-@pytest.mark.parametrize("which", ["inputs", "targets", "both, of an own loss"])
+FORMS = [*SAME, "np.matrix"]
+ROLES = ["inputs", "targets", "both, of an own loss"]
+
+
+def forms_and_roles() -> Iterator[Any]:
+    """Every form in every role; the quick tests have every form in one of them."""
+    for number, form in enumerate(FORMS):
+        for role in ROLES:
+            is_quick = role == ROLES[number % len(ROLES)]
+            yield pytest.param(form, role, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("form", "which"), forms_and_roles())
 def test_every_form_of_an_array_gives_the_same_world(form: str, which: str) -> None:
     made = SAME.get(form, lambda a: matrix(a) if a.ndim == 2 else matrix(a).T)
     x, y = (

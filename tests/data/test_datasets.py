@@ -43,7 +43,7 @@ def test_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch, moved
 def test_a_run_on_digits_imports_no_scikit_learn() -> None:
     code = """
 import sys, coterie
-list(coterie.run("auto", "digits/label-permutation", rounds=2, workers=1))
+list(coterie.run("auto", "digits/label-permutation", rounds=1, workers=1, eval_every=2))
 print([name for name in ("sklearn", "pandas", "scipy.stats") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -49,6 +49,7 @@ from coterie.randomness import seeded
 from coterie.report.summary import summary
 from coterie.settings import SettingError
 from flowered import FIRST, Here, app_of, foreign, over_flower, same, strategy_of
+from method_examples import of_each_kind
 from small import FEATURES, mlp, world
 
 pytestmark = pytest.mark.usefixtures("flower_run")
@@ -77,7 +78,7 @@ def test_perplexity_is_the_same_as_in_one_process() -> None:
             )
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", of_each_kind(METHODS))
 def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) -> None:
     tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
     method = METHODS[name]()

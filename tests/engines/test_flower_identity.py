@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import subprocess
@@ -40,17 +39,6 @@ def write_key(path: Path) -> bytes:
     _, public = generate_key_pairs()
     path.write_bytes(public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b" a comment\n")
     return public_key_to_bytes(public)
-
-
-def test_the_campaign_finds_nothing(tmp_path: Path) -> None:
-    for one in itertools.islice(flower_identity.attempts(random.Random(1), tmp_path), 18):
-        assert one.failure() is None, one.name
-
-
-@pytest.mark.slow
-def test_a_longer_campaign_finds_nothing(tmp_path: Path) -> None:
-    for one in itertools.islice(flower_identity.attempts(random.Random(2), tmp_path), 250):
-        assert one.failure() is None, one.name
 
 
 # -- keys

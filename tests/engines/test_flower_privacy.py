@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +17,6 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 import coterie
-from attack import flower_privacy as hostile
 from coterie.boundary import Boundary, spent
 from coterie.cli import main
 from coterie.core import Task, Training
@@ -38,14 +36,6 @@ pytestmark = pytest.mark.usefixtures("flower_run")
 
 IDS = (0, 1, 2, 3, 4, 5)
 NOISE = Boundary(clip=0.5, noise=10.0)
-
-
-@pytest.mark.parametrize("seed", [3, 4])
-def test_no_attempt_of_the_campaign_succeeds(seed: int, tmp_path: Path) -> None:
-    stream = hostile.attempts(random.Random(seed), tmp_path)
-    tried = [next(stream) for _ in range(60)]
-    assert {one.point for one in tried} == set(hostile.POINTS)
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
 # -- tests

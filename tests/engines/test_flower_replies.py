@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,45 +43,8 @@ IDS = (0, 1, 2, 3, 4, 5)
 SECRET = 2**127 + 12345
 
 
-# -- the campaign
-# -----------------------------------------------------------------------------------------------------------
-
-
-def test_no_reply_of_the_campaign_stops_anybody(tmp_path: Path) -> None:
-    stream = hostile.attempts(random.Random(5), tmp_path)
-    tried = [next(stream) for _ in range(45)]
-    assert {one.point for one in tried} == set(hostile.POINTS)
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
-
-
-@pytest.mark.slow
-def test_thousands_of_replies_stop_nobody(tmp_path: Path) -> None:
-    stream, first, failures = hostile.attempts(random.Random(17), tmp_path), hostile.SENT[0], []
-    while hostile.SENT[0] - first < 4_000:
-        one = next(stream)
-        if why := one.failure():
-            failures.append(f"{one.name}: {why}")
-    assert not failures
-
-
-def test_honest_clients_of_the_campaign_are_all_taken() -> None:
-    """Or the campaign would show nothing."""
-    for boundary in hostile.boundaries():
-        strategy = hostile.strategy_of(FedAvg(), boundary)
-        done = next(
-            strategy.rounds(hostile.Scripted(boundary, lambda message, reply: reply).grid(), 1)
-        )
-        assert (done.asked, done.answered, done.refused) == (5, 5, {})
-
-
 # -- uploads that are no message
 # ----------------------------------------------------------------------------------------------
-
-
-def test_no_upload_of_the_campaign_stops_anybody(tmp_path: Path) -> None:
-    stream = uploads.attempts(random.Random(2), tmp_path)
-    tried = [next(stream) for _ in range(60)]
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
 def test_an_upload_that_is_no_message_is_an_error_of_its_node(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from attack import flower_waiting
 from attack.flower_waiting import FIRST, Trial, method_of, silent_in, trial
 from coterie.engines.flower import MethodStrategy
 from coterie.methods import CFL, FedAvg
@@ -39,17 +36,6 @@ def play(
     for i in mute:
         made.grid.nodes[FIRST + i].delay = silent_in(state, kinds, 1, stop, made.paces[i])
     made.play(how.pop("method", FedAvg()), count, lambda number: state.update(round=number), **how)
-
-
-def test_the_campaign_finds_nothing(tmp_path: Path) -> None:
-    for one in itertools.islice(flower_waiting.attempts(random.Random(1), tmp_path), 12):
-        assert one.failure() is None, one.name
-
-
-@pytest.mark.slow
-def test_a_longer_campaign_finds_nothing(tmp_path: Path) -> None:
-    for one in itertools.islice(flower_waiting.attempts(random.Random(2), tmp_path), 120):
-        assert one.failure() is None, one.name
 
 
 def test_one_mute_of_twenty_costs_two_graces_and_then_nothing(clock: Clock) -> None:

@@ -29,7 +29,13 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchanges, "WINDOW_BYTES", 1)
 
 
-METHODS = [FedAvg(), FedAvg(fraction=0.7, weighting="uniform"), FedPer(), IFCA(models=3)]
+METHODS = [
+    FedAvg(fraction=0.7, weighting="uniform"),
+    *(
+        pytest.param(method, marks=pytest.mark.slow)
+        for method in (FedAvg(), FedPer(), IFCA(models=3))
+    ),
+]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from coterie.core import Admits, Cohort
-from method_examples import DECIDES, EXAMPLES, FINDS_GROUPS, check_assignment
+from method_examples import (
+    DECIDES,
+    EXAMPLES,
+    FINDS_GROUPS,
+    check_assignment,
+    of_each_kind,
+    of_each_method,
+)
 from worlds import THREE, TRUTH, Pull, grouped, last, play
 
 Silence = Callable[[int, int], bool]
@@ -28,7 +35,7 @@ def sums_to_one(name: str) -> bool:
     return getattr(method, "averaging", "") != "gradients" and getattr(method, "rule", "") != "cho"
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if sums_to_one(name)])
+@pytest.mark.parametrize("name", of_each_method(name for name in EXAMPLES if sums_to_one(name)))
 def test_weights_sum_to_one_whoever_answers(name: str) -> None:
     # All clients train to the same model from wherever they start: so does every average of some of
     # them.
@@ -67,7 +74,7 @@ def served(played: Any) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in EXAMPLES if not name.startswith("flsc")]
+    "name", of_each_method(name for name in EXAMPLES if not name.startswith("flsc"))
 )  # its groups overlap
 def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) -> None:
     before = None
@@ -89,7 +96,7 @@ def test_the_model_of_a_silent_client_changes_with_its_groups_only(name: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in FINDS_GROUPS if "private" not in name]
+    "name", of_each_kind(name for name in FINDS_GROUPS if "private" not in name)
 )  # it probes once, with too few here
 def test_finds_the_groups_with_three_in_ten_silent(name: str) -> None:
     found = [
@@ -99,7 +106,7 @@ def test_finds_the_groups_with_three_in_ten_silent(name: str) -> None:
     assert sum(found) >= 4
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
 def test_clients_join_leave_and_come_back(name: str) -> None:
     method, whole = EXAMPLES[name], grouped(THREE)
     assert isinstance(method, Admits)
@@ -134,7 +141,7 @@ def test_newcomers_and_who_returns_find_their_groups(name: str) -> None:
     assert last(method, whole, 60, state=state, first=60).groups == TRUTH
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
 def test_where_all_have_left_there_is_no_group(name: str) -> None:
     method, world = EXAMPLES[name], grouped(THREE)
     state = method.retire(last(method, world, 5).state, world.clients)
@@ -142,7 +149,7 @@ def test_where_all_have_left_there_is_no_group(name: str) -> None:
     assert method.assignment(state).groups == ()
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", of_each_method(EXAMPLES))
 def test_all_may_leave_but_one(name: str) -> None:
     method, world = EXAMPLES[name], grouped(THREE)
     state = method.retire(last(method, world, 30).state, tuple(c for c in world.clients if c != 40))

@@ -549,7 +549,10 @@ NESTED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "auto" else pytest.param(name, marks=pytest.mark.slow) for name in NESTED],
+)
 def test_rounds_with_all_that_can_happen_and_a_resume_of_them(name: str) -> None:
     method = NESTED[name]()
     attendance = Attendance(

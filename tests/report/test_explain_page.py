@@ -12,6 +12,7 @@ import pytest
 from coterie.methods import METHODS
 from coterie.records.record import Record
 from coterie.report.explain import explain, words
+from method_examples import ONE_OF_EACH_KIND
 from told_runs import ran
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +54,11 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "auto": [{}, {"patience": 2}], "race": [{}, {"patience": 2}],
     "ifca": [{"initial": "kmeans++"}, {"restarts": 2, "restart_rounds": 1}],
 }  # fmt: skip
-EACH = [(name, one) for name in METHODS for one in SETTINGS.get(name, [{}])]
+EACH = [
+    pytest.param(name, settings, marks=() if name in ONE_OF_EACH_KIND else pytest.mark.slow)
+    for name in METHODS
+    for settings in SETTINGS.get(name, [{}])
+]
 
 
 @pytest.mark.parametrize(

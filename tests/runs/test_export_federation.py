@@ -29,6 +29,7 @@ from coterie.records.record import Record
 from coterie.settings import UserError
 from flowered import Here, a_run, app_of, strategy_of
 from forged import change
+from method_examples import of_each_kind
 from small import CLASSES, FEATURES, world
 
 SECRET = 2**100 + 31415926535
@@ -91,7 +92,7 @@ OWN = (
 """Methods whose clients keep layers or models that the server does not have."""
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in OWN])
+@pytest.mark.parametrize("name", of_each_kind(name for name in METHODS if name not in OWN))
 def test_models_of_a_net_without_a_name_predict_what_was_recorded(
     tmp_path: Path, name: str
 ) -> None:

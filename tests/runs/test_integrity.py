@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
 import re
 import resource
 import shutil
@@ -18,7 +16,6 @@ import pytest
 import torch
 
 import coterie
-from attack import integrity
 from attack.run_directory import call, experiment, words
 from coterie.core import Note
 from coterie.records import checksum, codec
@@ -66,22 +63,6 @@ def refused(command: str, run: Path) -> str:
     assert len(text.splitlines()) >= 1
     assert command == "check" or len(text.splitlines()) == 1
     return text
-
-
-# -- the campaign
-# ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
-    tried = list(itertools.islice(integrity.attempts(random.Random(1), tmp_path), 30))
-    assert {one.point for one in tried} == set(integrity.POINTS)
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
-
-
-@pytest.mark.slow
-def test_the_campaign(tmp_path: Path) -> None:
-    tried = itertools.islice(integrity.attempts(random.Random(2), tmp_path), 400)
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
 # -- what was found

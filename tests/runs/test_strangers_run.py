@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
 import shutil
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import coterie
-from attack import run_directory
 from attack.run_directory import call, contents, experiment, words
 from coterie.boundary import Boundary, Wire, known_by, secret_of_file, unlike_secret
 from coterie.core import Position
@@ -45,18 +42,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made, tmp_path / "run")
     return tmp_path / "run"
-
-
-def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
-    tried = list(itertools.islice(run_directory.attempts(random.Random(1), tmp_path), 40))
-    assert {one.point for one in tried} == set(run_directory.POINTS)
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
-
-
-@pytest.mark.slow
-def test_the_campaign(tmp_path: Path) -> None:
-    tried = itertools.islice(run_directory.attempts(random.Random(2), tmp_path), 250)
-    assert not [f"{one.name}: {why}" for one in tried if (why := one.failure())]
 
 
 # -- code

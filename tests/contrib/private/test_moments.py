@@ -181,9 +181,9 @@ def test_crossed_vectors_add_up_and_have_norm_one_at_most(n: int, k: int, seed: 
         )
 
 
-@pytest.mark.parametrize("n", [10, 100])
+@pytest.mark.parametrize("n", [10, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("spread", [0.0, 1.0], ids=["equal-levels", "unequal-levels"])
-@pytest.mark.parametrize("deviation", [0.0, 0.5])
+@pytest.mark.parametrize("deviation", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_crossed_congruence_keeps_its_level(n: int, spread: float, deviation: float) -> None:
     """No more false alarms than the level, within what 8,000 draws show; of equal levels without noise about as many."""
     draw, found = np.random.default_rng(n), []

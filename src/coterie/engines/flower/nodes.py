@@ -640,7 +640,7 @@ class ConnectedClients(Attendance):
 
     online: frozenset[Client] = frozenset()
 
-    def there(self, client: Client, round: int) -> bool:
+    def is_present(self, client: Client, round: int) -> bool:
         """Whether a client is connected."""
         return client in self.online
 
