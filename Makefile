@@ -1,5 +1,6 @@
 # make demo: the bare `coterie run`.   make test: lint, types, quick tests.   make venv: only make and install.
-# make test-all: the slow tests as well: processes of Flower, a browser, every document, the papers' experiments.
+# make test-all: the suites and the slow tests as well. Suites: make test-attack, test-papers, test-benchmarks, test-docs (the
+#   documents, their code and the generators of their tables). Slow tests: all methods in all engines, processes of Flower, a browser.
 # make studies: lists what is recorded of the papers' experiments and how long the rest takes, runs what is missing of the small
 #   scale, and makes their pages and figures anew.
 # make attack: attempts to break what docs/trust.md promises, with a seed and a budget of time (ATTACK_ARGS).
@@ -9,7 +10,9 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-all attack docs studies bench venv clean
+SUITES := attack papers benchmarks docs
+
+.PHONY: demo test test-slow test-suites test-all $(SUITES:%=test-%) attack docs studies bench venv clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/coterie run
@@ -20,12 +23,18 @@ test: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/pytest -n auto -m "not slow" $(PYTEST_ARGS)
+	$(VENV)/bin/pytest -n auto -m "not slow" $(SUITES:%=--ignore=tests/%) $(PYTEST_ARGS)
+
+$(SUITES:%=test-%): test-%: $(VENV)/.installed-test
+	$(VENV)/bin/pytest -n auto -m "not slow" tests/$* $(PYTEST_ARGS)
+
+test-suites: $(VENV)/.installed-test
+	$(VENV)/bin/pytest -n auto -m "not slow" $(SUITES:%=tests/%) $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.installed-test
 	$(VENV)/bin/pytest -n auto -m slow $(PYTEST_ARGS)
 
-test-all: test test-slow
+test-all: test test-suites test-slow
 
 attack: $(VENV)/.installed-test
 	cd tests && ../$(VENV)/bin/python -m attack $(ATTACK_ARGS)
