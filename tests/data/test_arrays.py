@@ -84,7 +84,7 @@ def forms_and_roles() -> Iterator[Any]:
             yield pytest.param(form, role, marks=() if is_quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("form", "which"), forms_and_roles())
+@pytest.mark.parametrize(("form", "which"), list(forms_and_roles()))
 def test_every_form_of_an_array_gives_the_same_world(form: str, which: str) -> None:
     made = SAME.get(form, lambda a: matrix(a) if a.ndim == 2 else matrix(a).T)
     x, y = (
