@@ -51,22 +51,23 @@ def pooled(clients: Iterable[ErrorSums]) -> float:
     if not rows:
         return math.nan
     outputs = min(len(sums["errors"]) for sums in finite)
-    errors = [math.fsum(sums["errors"][i] for sums in finite) for i in range(outputs)]
+    errors = [math.fsum(sums["errors"][position] for sums in finite) for position in range(outputs)]
     if "means" not in finite[0]:  # the root mean squared error
         return math.sqrt(math.fsum(errors) / rows)
     scores = []
-    for i in range(outputs):
-        means = [sums["means"][i] for sums in finite]
-        within = math.fsum(sums["squares"][i] for sums in finite)
+    for position in range(outputs):
+        means = [sums["means"][position] for sums in finite]
+        within = math.fsum(sums["squares"][position] for sums in finite)
         if not within and len(set(means)) == 1:
             continue  # all targets are equal
         # The squares around the mean of all targets: those around each client's mean, and those of
         # the clients' means.
         mean_of_all = math.fsum(map(math.prod, zip(client_rows, means, strict=True))) / rows
         between = math.fsum(
-            n * (mean - mean_of_all) ** 2 for n, mean in zip(client_rows, means, strict=True)
+            count * (mean - mean_of_all) ** 2
+            for count, mean in zip(client_rows, means, strict=True)
         )
-        scores.append(1 - errors[i] / (within + between))
+        scores.append(1 - errors[position] / (within + between))
     return math.fsum(scores) / len(scores) if scores else math.nan
 
 
@@ -79,8 +80,8 @@ def flat(metric: str, sums: ErrorSums) -> dict[str, float]:
     """Return a metric's sums as numbers by key, as they are beside the metrics in the results of a test."""
     results = {}
     for part, values in sums.items():
-        for i, value in enumerate(values):
-            results[f"{metric}{SIGN}{part}/{i}"] = float(value)
+        for position, value in enumerate(values):
+            results[f"{metric}{SIGN}{part}/{position}"] = float(value)
     return results
 
 

@@ -109,7 +109,8 @@ class Robust(Averaging):
             The limits. If they are on, ``share`` stays ``auto``, which limits reports and claims
             that are not believed.
         """
-        norms, share = self.norms, self.share
+        norms = self.norms
+        share = self.share
         if norms == "auto":
             norms = NORMS if exposed else None
         if share == "auto" and not exposed:
@@ -149,9 +150,9 @@ class Robust(Averaging):
             Client -> the number of examples that it counts for.
         """
         clients = sorted(claims)
-        capped = [min(claims[client], self.most_examples) for client in clients]
-        array = np.array(capped, dtype=np.int64)
-        counted = _believed(array) if self.share == "auto" else self.bounded(array)
+        claims_in_order = [min(claims[client], self.most_examples) for client in clients]
+        capped_claims = np.array(claims_in_order, dtype=np.int64)
+        counted = _believed(capped_claims) if self.share == "auto" else self.bounded(capped_claims)
         return dict(zip(clients, counted.tolist(), strict=True))
 
     def limited(
@@ -185,10 +186,11 @@ class Robust(Averaging):
         scaled: dict[Client, float] = {}
         if self.norms is None:
             return Limited(refused, scaled)
-        norms = NORMS if self.norms == "auto" else self.norms  # here the limits are on, see within
+        # Where the limits are off, `within` has replaced auto.
+        norms = NORMS if self.norms == "auto" else self.norms
         usual = usual or Usual()
-        for _, wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
-            clients = list(wave)
+        for _, clients_of_wave in groupby(sorted(lengths), key=lambda client: lengths[client].wave):
+            clients = list(clients_of_wave)
             usual.add(lengths[client] for client in clients)
             for client in clients:
                 length = lengths[client]
@@ -369,17 +371,19 @@ class Usual:
                 self.medians[key] = None
             else:
                 # norm * max(1, s / s')
-                times = np.maximum(1.0, length.steps / np.array([peer.steps for peer in peers]))
-                updates = times * np.array([peer.update for peer in peers])
-                buffers = times * np.array([peer.buffers for peer in peers])
+                steps_ratio = np.maximum(
+                    1.0, length.steps / np.array([peer.steps for peer in peers])
+                )
+                updates = steps_ratio * np.array([peer.update for peer in peers])
+                buffers = steps_ratio * np.array([peer.buffers for peer in peers])
                 self.medians[key] = (_median(updates), _median(buffers))
         return self.medians[key]
 
 
 def _median(norms: np.ndarray) -> float:
     """The median of the norms ``(n,)`` above zero; 0 if there are fewer of them than :data:`~coterie.robust.PEERS`."""
-    moving = norms[norms > 0]
-    return float(np.median(moving)) if len(moving) >= PEERS else 0.0
+    positive_norms = norms[norms > 0]
+    return float(np.median(positive_norms)) if len(positive_norms) >= PEERS else 0.0
 
 
 class Extent(NamedTuple):

@@ -104,26 +104,30 @@ class Averaging:
             >>> Averaging(share=0.1).bounded(np.array([30.0, 2.0, 1.0, 1.0]))  # twice the average weight is one half
             array([4., 2., 1., 1.])
         """
-        n = len(amounts)
-        share = max(SHARE if self.share == "auto" else self.share, 2 / n) if n else 1.0
-        wrong = ~(np.isfinite(amounts) & (amounts >= 0))
-        if wrong.any():
-            raise ValueError(f"weights must be finite and >= 0, got {amounts[wrong][0]:g}")
+        client_count = len(amounts)
+        share = 1.0
+        if client_count:
+            share = max(SHARE if self.share == "auto" else self.share, 2 / client_count)
+        is_wrong = ~(np.isfinite(amounts) & (amounts >= 0))
+        if is_wrong.any():
+            raise ValueError(f"weights must be finite and >= 0, got {amounts[is_wrong][0]:g}")
         if share >= 1 or amounts.max() <= share * amounts.sum(dtype=np.float64):
             return amounts
         ordered = np.sort(amounts.astype(np.float64))[::-1]
-        rests = ordered.sum() - ordered.cumsum()
-        for cut in range(
-            1, n
-        ):  # the number of weights to cut; the largest share is at least 2 / n, so n / 2 are enough
-            level = share * rests[cut - 1] / (1 - cut * share) if cut * share < 1 else math.inf
-            if level >= ordered[cut]:
+        uncut_sums = ordered.sum() - ordered.cumsum()
+        # The greatest weights are cut to one level: one of them, or two, until the level is at least
+        # the next weight. The largest share is at least 2 / n, so n / 2 cut weights are enough.
+        for cut_count in range(1, client_count):
+            max_amount = math.inf
+            if cut_count * share < 1:
+                max_amount = share * uncut_sums[cut_count - 1] / (1 - cut_count * share)
+            if max_amount >= ordered[cut_count]:
                 break
         above_zero = amounts[amounts > 0]
         if len(above_zero) * share <= 1:  # no smaller shares than equal ones are possible
             return np.minimum(amounts, above_zero.min())
-        whole = np.issubdtype(amounts.dtype, np.integer)
-        return np.minimum(amounts, max(1, math.floor(level)) if whole else level)
+        is_integer = np.issubdtype(amounts.dtype, np.integer)
+        return np.minimum(amounts, max(1, math.floor(max_amount)) if is_integer else max_amount)
 
     def of(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average several updates.
@@ -158,21 +162,20 @@ class Averaging:
         Returns:
             Shape ``(d,)``.
         """
-        return (
-            point + self.of(rows - point, weights)
-            if self.mean == "norm-clipping"
-            else self.of(rows, weights)
-        )
+        if self.mean == "norm-clipping":
+            return point + self.of(rows - point, weights)
+        return self.of(rows, weights)
 
     def _middle(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         values = updates.numpy(force=True)
         if self.mean == "median":
             return _like(np.median(values, axis=0), updates)
         if self.mean == "trimmed-mean":
-            least = (
-                (1 + 1e-9) / len(values) if self.trim and len(values) > 2 else 0.0
-            )  # SciPy rounds down
-            return _like(scipy.stats.trim_mean(values, max(self.trim, least), axis=0), updates)
+            min_trim = 0.0
+            if self.trim and len(values) > 2:
+                # One value at each end; SciPy rounds down.
+                min_trim = (1 + 1e-9) / len(values)
+            return _like(scipy.stats.trim_mean(values, max(self.trim, min_trim), axis=0), updates)
         return _geometric_median(updates, weights)
 
 
@@ -189,11 +192,12 @@ def _like(values: np.ndarray, updates: torch.Tensor) -> torch.Tensor:
 def _clipped(updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
     """The weighted mean of updates that are scaled down to the median norm of those that moved."""
     norms = _norms(updates)
-    moved = norms[norms > 0].sort().values
-    middle = len(moved) // 2
-    median = (
-        (moved[middle] + moved[~middle]) / 2 if len(moved) else norms.new_zeros(())
-    )  # torch.median is the lower middle
+    positive_norms = norms[norms > 0].sort().values
+    middle_position = len(positive_norms) // 2
+    median = norms.new_zeros(())
+    if len(positive_norms):
+        # The mean of both middle norms, because torch.median is the lower one.
+        median = (positive_norms[middle_position] + positive_norms[~middle_position]) / 2
     return _scaled_down(updates, weights, norms, median)
 
 
@@ -221,27 +225,32 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
     already close, however long a hostile row is. It is also not a row, where Weiszfeld's iteration
     would stop.
     """
-    rows = updates.double()
-    start = torch.as_tensor(weights, dtype=torch.float64, device=rows.device)
-    norms = _norms(rows)
+    update_rows = updates.double()
+    row_weights = torch.as_tensor(weights, dtype=torch.float64, device=update_rows.device)
+    norms = _norms(update_rows)
     lengths = norms[norms > 0]
-    point = _scaled_down(rows, weights, norms, lengths.median() if len(lengths) else 0.0)
+    point = _scaled_down(update_rows, weights, norms, lengths.median() if len(lengths) else 0.0)
+    # Smoothed Weiszfeld steps: the mean with weights w_i / max(smoothing, distance of row i).
     for _ in range(MAX_WEISZFELD_STEPS):
-        distances = (rows - point).norm(dim=1)
+        distances = (update_rows - point).norm(dim=1)
         smoothing = WEISZFELD_TOLERANCE * float(distances.median())
-        if not smoothing:  # half of the rows are at the point
+        # Half of the rows are at the point.
+        if not smoothing:
             break
-        pull = start / distances.clamp(min=smoothing)
-        new = (pull / pull.sum()) @ rows
-        moved = float((new - point).norm())
-        point = new
-        if moved <= WEISZFELD_TOLERANCE * float(point.norm()):
+        weights_over_distances = row_weights / distances.clamp(min=smoothing)
+        new_point = (weights_over_distances / weights_over_distances.sum()) @ update_rows
+        moved_distance = float((new_point - point).norm())
+        point = new_point
+        if moved_distance <= WEISZFELD_TOLERANCE * float(point.norm()):
             break
     # Steps become shorter near a row: if a row is itself the geometric median, it is the nearest
     # row.
-    nearest = rows[(rows - point).norm(dim=1).argmin()]
-    costs = [float((start * (rows - at).norm(dim=1)).sum()) for at in (point, nearest)]
-    return (nearest if costs[1] < costs[0] else point).to(updates.dtype)
+    nearest = update_rows[(update_rows - point).norm(dim=1).argmin()]
+    candidate_costs = [
+        float((row_weights * (update_rows - candidate).norm(dim=1)).sum())
+        for candidate in (point, nearest)
+    ]
+    return (nearest if candidate_costs[1] < candidate_costs[0] else point).to(updates.dtype)
 
 
 CHUNK = 64
@@ -285,23 +294,30 @@ class Means:
             amounts: Shape ``(m,)``: the weight of each update.
             groups: For each update, the groups in which it counts, if any.
         """
-        chunk = len(updates) if self.averaging.needs_all else CHUNK
-        for start in range(0, len(updates), max(chunk, 1)):
+        chunk_size = len(updates) if self.averaging.needs_all else CHUNK
+        for chunk_start in range(0, len(updates), max(chunk_size, 1)):
             members: dict[int, list[int]] = {}
-            for i in range(start, min(start + chunk, len(updates))):
-                for group in groups[i]:
-                    members.setdefault(group, []).append(i)
-            for group, at in members.items():
-                together = at == list(range(at[0], at[-1] + 1))  # then the rows need no copy
-                self._join(
-                    group, updates[at[0] : at[-1] + 1] if together else updates[at], amounts[at]
-                )
+            for row_number in range(chunk_start, min(chunk_start + chunk_size, len(updates))):
+                for group in groups[row_number]:
+                    members.setdefault(group, []).append(row_number)
+            for group, row_numbers in members.items():
+                first_row = row_numbers[0]
+                end_row = row_numbers[-1] + 1
+                # Rows next to each other need no copy.
+                is_contiguous = row_numbers == list(range(first_row, end_row))
+                member_updates = updates[first_row:end_row]
+                if not is_contiguous:
+                    member_updates = updates[row_numbers]
+                self._join(group, member_updates, amounts[row_numbers])
 
     def _join(self, group: int, updates: torch.Tensor, amounts: np.ndarray) -> None:
-        part = float(amounts.sum())
-        if not part > 0:  # updates without weight say nothing
+        total_amount = float(amounts.sum())
+        # Updates without weight say nothing.
+        if not total_amount > 0:
             return
-        self.join(group, self.averaging.of(updates, amounts / part), part, len(updates))
+        self.join(
+            group, self.averaging.of(updates, amounts / total_amount), total_amount, len(updates)
+        )
 
     def join(self, group: int, mean: torch.Tensor, weight: float, count: int) -> None:
         """Add the mean of several updates to the mean of a group.
@@ -312,9 +328,9 @@ class Means:
             weight: The sum of their weights, above zero.
             count: The number of the updates.
         """
-        before = float(self.weight[group])
-        if before:
-            share = weight / (before + weight)
+        weight_before = float(self.weight[group])
+        if weight_before:
+            share = weight / (weight_before + weight)
             mean = self.means[group].mul(1 - share).add_(mean, alpha=share)
         self.means[group] = mean
         self.weight[group] += weight

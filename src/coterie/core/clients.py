@@ -52,15 +52,18 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
     """
 
     def entered(cls: type[T]) -> type[T]:
-        made = dataclass(frozen=True, kw_only=True, eq=False)(cls)
-        known = STATES.setdefault(tag, made)
-        ours = known.__module__.startswith("coterie.") and known.__module__ != cls.__module__
-        if ours or known.__qualname__ != cls.__qualname__:
-            other = f"{known.__module__}.{known.__qualname__}"
+        dataclass_type = dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        registered = STATES.setdefault(tag, dataclass_type)
+        is_coteries = (
+            registered.__module__.startswith("coterie.") and registered.__module__ != cls.__module__
+        )
+        if is_coteries or registered.__qualname__ != cls.__qualname__:
+            other = f"{registered.__module__}.{registered.__qualname__}"
             raise ValueError(f"the tag {tag!r} of {cls.__qualname__} is already used by {other}")
-        STATES[tag] = made  # a class that is defined again, as in a notebook, replaces the old one
-        made.__state_tag__ = tag  # type: ignore[attr-defined]
-        return made
+        # A class that is defined again, as in a notebook, replaces the old one.
+        STATES[tag] = dataclass_type
+        dataclass_type.__state_tag__ = tag  # type: ignore[attr-defined]
+        return dataclass_type
 
     return entered
 
@@ -79,7 +82,7 @@ def as_groups(groups: Iterable[Iterable[Client]]) -> Groups:
         >>> as_groups([[5, 3], [0, 9]])
         ((0, 9), (3, 5))
     """
-    return tuple(sorted(tuple(sorted(g)) for g in groups))
+    return tuple(sorted(tuple(sorted(group)) for group in groups))
 
 
 @public
@@ -115,7 +118,7 @@ def joined(clients: tuple[Client, ...], new: Iterable[Client]) -> tuple[Client, 
 
 
 @public
-def without(clients: Iterable[Client], gone: Iterable[Client]) -> tuple[Client, ...]:
-    """Return ``clients`` without those in ``gone``, in the same order."""
-    away = set(gone)
-    return tuple(c for c in clients if c not in away)
+def without(clients: Iterable[Client], removed: Iterable[Client]) -> tuple[Client, ...]:
+    """Return ``clients`` without those in ``removed``, in the same order."""
+    removed_set = set(removed)
+    return tuple(client for client in clients if client not in removed_set)

@@ -89,10 +89,12 @@ class Cohort:
         members = sorted(members)
         count = max(round(fraction * len(members)), 1)
         if count < len(members):
-            rng = numpy_generator(self.seed, Purpose.SAMPLE, self.exchange, members[0])
-            members = sorted(int(c) for c in rng.choice(members, size=count, replace=False))
+            generator = numpy_generator(self.seed, Purpose.SAMPLE, self.exchange, members[0])
+            members = sorted(
+                int(client) for client in generator.choice(members, size=count, replace=False)
+            )
         present = set(self.present)
-        return tuple(c for c in members if c in present)
+        return tuple(client for client in members if client in present)
 
 
 @public
@@ -183,15 +185,15 @@ class Assignment:
             raise ValueError(
                 "Assignment.neighbours needs clients that are served by one model each, not by an ensemble"
             )
-        k, served = (
+        model_count, served = (
             len(self.models),
             {*self.row.values(), *(row for path in self.path.values() for row in path)},
         )
         for row in served:
-            if not isinstance(row, (int, np.integer)) or not 0 <= row < k:
-                has = f"rows 0 to {k - 1}" if k else "no models"
+            if not isinstance(row, (int, np.integer)) or not 0 <= row < model_count:
+                description = f"rows 0 to {model_count - 1}" if model_count else "no models"
                 raise ValueError(
-                    f"Assignment.models has {has}, but a client is served by row {row!r}"
+                    f"Assignment.models has {description}, but a client is served by row {row!r}"
                 )
 
     def __repr__(self) -> str:

@@ -113,7 +113,9 @@ class Needs:
     def undeclared(self, plan: Plan) -> tuple[Feature, ...]:
         """Return the features that a plan asks for and that are not declared."""
         asked = features_of_plan(plan)
-        return tuple(f for f in FEATURES if f in asked and f not in self.declared)
+        return tuple(
+            feature for feature in FEATURES if feature in asked and feature not in self.declared
+        )
 
     def with_inner(self, features: Iterable[Feature], *methods: Any) -> Needs:
         """Return these needs with those of the methods that this one runs.
@@ -123,12 +125,14 @@ class Needs:
             *methods: The methods that it runs.
         """
         inner = [needs_of(method) for method in methods]
-        every = [*features, *(feature for needs in inner for feature in needs.features)]
-        rare = [feature for needs in inner for feature in needs.occasional]
+        every_feature = [*features, *(feature for needs in inner for feature in needs.features)]
+        occasional_features = [feature for needs in inner for feature in needs.occasional]
         return replace(
             self,
-            features=tuple(f for f in FEATURES if f in every),
-            occasional=tuple(f for f in FEATURES if f in rare and f not in every),
+            features=tuple(f for f in FEATURES if f in every_feature),
+            occasional=tuple(
+                f for f in FEATURES if f in occasional_features and f not in every_feature
+            ),
             inner=methods,
         )
 

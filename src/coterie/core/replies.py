@@ -10,10 +10,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from coterie.core.averaging import (
-    Averaging,
-    Means,
-)
+from coterie.core.averaging import Averaging, Means
 from coterie.core.clients import Client
 from coterie.core.tasks import Weighting
 from coterie.notebook.tables import count, some
@@ -70,30 +67,36 @@ class HeldOutLosses:
         The variance is that of the mean, infinite for a single example. None if a model was not
         measured, or no example. Without ``other``, the mean is that of ``loss(one)``.
         """
-        known = one in self.models and (other is None or other in self.models)
-        if not known or not self.count:
+        is_measured = one in self.models and (other is None or other in self.models)
+        if not is_measured or not self.count:
             return None
         weights = np.array([float(model == one) - float(model == other) for model in self.models])
         mean = float(weights @ self.sums) / self.count
         squares = float(weights @ self.products @ weights)
-        rounding = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights)) if mean else 0.0
-        spread = max(
-            squares - self.count * mean**2, rounding
-        )  # so that no difference by rounding has no variance
-        return mean, spread / (self.count - 1) / self.count if self.count > 1 else math.inf
+        # A difference by rounding alone must have a variance too.
+        rounding_error = 0.0
+        if mean:
+            rounding_error = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights))
+        sum_of_squares = max(squares - self.count * mean**2, rounding_error)
+        if self.count == 1:
+            return mean, math.inf
+        return mean, sum_of_squares / (self.count - 1) / self.count
 
     def within(self, part: str) -> HeldOutLosses:
         """Return the sums of one part's models, under its own names of them."""
         if not part:
             return self
-        at = [
-            i
-            for i, (name, _) in enumerate(self.models)
-            if name == part or name.startswith(f"{part}/")
-        ]
-        names = tuple((self.models[i][0][len(part) :].lstrip("/"), self.models[i][1]) for i in at)
+        positions: list[int] = []
+        names: list[Candidate] = []
+        for position, (name, personal) in enumerate(self.models):
+            if name == part or name.startswith(f"{part}/"):
+                positions.append(position)
+                names.append((name[len(part) :].lstrip("/"), personal))
         return replace(
-            self, models=names, sums=self.sums[at], products=self.products[np.ix_(at, at)]
+            self,
+            models=tuple(names),
+            sums=self.sums[positions],
+            products=self.products[np.ix_(positions, positions)],
         )
 
 
@@ -131,14 +134,19 @@ class HalvedUpdates:
     def of(self, clients: Iterable[Client]) -> HalvedUpdates | None:
         """Return the updates of those of ``clients`` that sent both; None if there are none."""
         wanted = set(clients)
-        rows = [i for i, client in enumerate(self.clients) if client in wanted]
-        if not rows:
+        row_numbers = [
+            row_number for row_number, client in enumerate(self.clients) if client in wanted
+        ]
+        if not row_numbers:
             return None
-        both = [*rows, *(len(self.clients) + i for i in rows)]
+        rows_of_both_halves = [
+            *row_numbers,
+            *(len(self.clients) + row_number for row_number in row_numbers),
+        ]
         return HalvedUpdates(
-            clients=tuple(self.clients[i] for i in rows),
-            gram=self.gram[np.ix_(both, both)],
-            second=None if self.second is None else self.second[rows],
+            clients=tuple(self.clients[row_number] for row_number in row_numbers),
+            gram=self.gram[np.ix_(rows_of_both_halves, rows_of_both_halves)],
+            second=None if self.second is None else self.second[row_numbers],
         )
 
 
@@ -270,16 +278,28 @@ class Replies:
 
     def positions(self, clients: Iterable[Client]) -> list[int]:
         """Return the positions in this object's arrays of those of ``clients`` that answered."""
-        place = {c: i for i, c in enumerate(self.clients)}
-        return [place[c] for c in clients if c in place]
+        position_of_client = {client: position for position, client in enumerate(self.clients)}
+        return [position_of_client[client] for client in clients if client in position_of_client]
 
     def of(self, clients: Iterable[Client]) -> Replies:
         """Return the replies of those of ``clients`` that answered, without means."""
         positions = self.positions(sorted(clients))
-        answered = tuple(self.clients[i] for i in positions)
+        answered = tuple(self.clients[position] for position in positions)
+        held_out_losses = {
+            client: self.held_out_losses[client]
+            for client in self.held_out_losses
+            if client in set(answered)
+        }
+        # What clients sent about all pairs of them, or one row each, if there is any.
+        gram = self.gram
+        if gram is not None:
+            gram = gram[np.ix_(positions, positions)]
+        updates = self.updates
+        if updates is not None:
+            updates = updates[positions]
 
         def selected(values: tuple[V, ...]) -> tuple[V, ...]:
-            return tuple(values[i] for i in positions) if values else ()
+            return tuple(values[position] for position in positions) if values else ()
 
         return replace(
             self,
@@ -290,10 +310,10 @@ class Replies:
             accuracies=selected(self.accuracies),
             means=None,
             mean_counts=None,
-            gram=None if self.gram is None else self.gram[np.ix_(positions, positions)],
-            updates=None if self.updates is None else self.updates[positions],
+            gram=gram,
+            updates=updates,
             halves=None if self.halves is None else self.halves.of(answered),
-            held_out_losses={c: v for c, v in self.held_out_losses.items() if c in set(answered)},
+            held_out_losses=held_out_losses,
         )
 
 
@@ -303,9 +323,11 @@ def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
 
     If no client has examples, weights are equal.
     """
-    raw = amounts(replies.examples, weighting)
-    total = raw.sum()
-    return raw / total if total > 0 else np.full(len(raw), 1 / max(len(raw), 1))
+    unscaled = amounts(replies.examples, weighting)
+    total = unscaled.sum()
+    if total > 0:
+        return unscaled / total
+    return np.full(len(unscaled), 1 / max(len(unscaled), 1))
 
 
 @public
@@ -316,12 +338,14 @@ def amounts(examples: np.ndarray, weighting: Weighting) -> np.ndarray:
 
 @public
 def rows_without(
-    clients: tuple[Client, ...], rows: torch.Tensor, gone: Iterable[Client]
+    clients: tuple[Client, ...], rows: torch.Tensor, removed: Iterable[Client]
 ) -> tuple[tuple[Client, ...], torch.Tensor]:
-    """Return clients and their rows ``(m, d)`` without those in ``gone``; a copy."""
-    away = set(gone)
-    stay = [i for i, client in enumerate(clients) if client not in away]
-    return tuple(clients[i] for i in stay), rows[stay]
+    """Return clients and their rows ``(m, d)`` without those in ``removed``; a copy."""
+    removed_set = set(removed)
+    kept_positions = [
+        position for position, client in enumerate(clients) if client not in removed_set
+    ]
+    return tuple(clients[position] for position in kept_positions), rows[kept_positions]
 
 
 @public
@@ -339,12 +363,12 @@ def group_means(
         The means, shape ``(k, d)``, float32, and the numbers of clients that answered, shape
         ``(k,)``. Both are zero for a group without an answer.
     """
-    place = {client: i for i, client in enumerate(replies.clients)}
-    within: list[list[int]] = [[] for _ in place]
-    for group, members in enumerate(groups):
+    position_of_client = {client: position for position, client in enumerate(replies.clients)}
+    groups_of_reply: list[list[int]] = [[] for _ in position_of_client]
+    for group_number, members in enumerate(groups):
         for client in members:
-            if client in place:
-                within[place[client]].append(group)
+            if client in position_of_client:
+                groups_of_reply[position_of_client[client]].append(group_number)
     means = Means(len(groups), replies.all_updates.shape[1], replies.averaging)
-    means.add(replies.all_updates, amounts(replies.examples, weighting), within)
+    means.add(replies.all_updates, amounts(replies.examples, weighting), groups_of_reply)
     return means.means, means.counts

@@ -75,9 +75,9 @@ class Position:
             assignment: Which model serves which client.
             client: The client.
         """
-        return (
-            None if client in assignment.plain else self.kept.get(assignment.part, {}).get(client)
-        )
+        if client in assignment.plain:
+            return None
+        return self.kept.get(assignment.part, {}).get(client)
 
 
 @public
@@ -142,9 +142,10 @@ class Round:
     @property
     def groups(self) -> tuple[tuple[Client | str, ...], ...]:
         """The groups, each as its clients' sorted names, or ids if they have no names."""
-        shown: Mapping[Client, Any] = labels(self.names, self.assignment.row)
+        shown_names: Mapping[Client, Any] = labels(self.names, self.assignment.row)
         return tuple(
-            tuple(sorted(shown[client] for client in group)) for group in self.assignment.groups
+            tuple(sorted(shown_names[client] for client in group))
+            for group in self.assignment.groups
         )
 
     def tested(self, results: Mapping[Client, Mapping[str, float]]) -> Round:
@@ -153,10 +154,16 @@ class Round:
         Args:
             results: Client -> test loss, metrics and, by keys of ``flat``, their sums.
         """
-        both = {client: parted(values) for client, values in results.items()}
-        sums = {client: found for client, (_, found) in both.items() if found}
+        parted_results = {client: parted(values) for client, values in results.items()}
+        sums = {
+            client: client_sums
+            for client, (_, client_sums) in parted_results.items()
+            if client_sums
+        }
         return replace(
-            self, scores={client: metrics for client, (metrics, _) in both.items()}, sums=sums
+            self,
+            scores={client: metrics for client, (metrics, _) in parted_results.items()},
+            sums=sums,
         )
 
     def mean(self, metric: str = "") -> float | None:
@@ -177,17 +184,19 @@ class Round:
         """
         if not self.scores:
             return None
-        known = list(dict.fromkeys(name for values in self.scores.values() for name in values))
+        known_metrics = list(
+            dict.fromkeys(name for values in self.scores.values() for name in values)
+        )
         name = metric or self._metric
-        if metric and metric not in known:
+        if metric and metric not in known_metrics:
             raise UserError(
-                f"there is no metric {metric!r}{nearest(metric, known)} (known: {', '.join(known)})"
+                f"there is no metric {metric!r}{nearest(metric, known_metrics)} (known: {', '.join(known_metrics)})"
             )
         honest = without(self.scores, self.adversaries)
-        if name == "loss" and any(
-            math.isnan(self.scores[client].get(name, math.nan)) for client in honest
-        ):
-            return math.nan  # a model has diverged
+        # Without a number for a client's loss, its model has diverged.
+        losses = (self.scores[client].get("loss", math.nan) for client in honest)
+        if name == "loss" and any(map(math.isnan, losses)):
+            return math.nan
         return self.over(honest, name)
 
     def over(self, clients: Iterable[Client], metric: str) -> float | None:
@@ -201,10 +210,10 @@ class Round:
             The value; None if no client has one.
         """
         clients = tuple(clients)
-        if sums := [
+        if client_sums := [
             self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())
         ]:
-            value = pooled(sums)
+            value = pooled(client_sums)
             return None if math.isnan(value) else value
         scores = self.scores or {}
         return mean(scores[client].get(metric) for client in clients if client in scores)
@@ -228,10 +237,15 @@ class Round:
         if self.nets is None:
             hint = "it is of Flower's server or was pickled; coterie.save writes the models of a recorded run"
             raise UserError(f"round {self.number} cannot make the net of a client: {hint}")
-        id = self._id(client)
-        rows = [self.assignment.models[row] for row in self.assignment.serving(id)]
+        client_id = self._id(client)
+        model_rows = [
+            self.assignment.models[row_number] for row_number in self.assignment.serving(client_id)
+        ]
         return self.nets(
-            rows, self.position.own(self.assignment, id), id, self.assignment.neighbours
+            model_rows,
+            self.position.own(self.assignment, client_id),
+            client_id,
+            self.assignment.neighbours,
         )
 
     def to_pandas(self) -> Any:
@@ -243,12 +257,13 @@ class Round:
         return frame(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        group, scores = row_of(self.assignment.groups), self.scores or {}
-        shown = labels(self.names, group)
+        group = row_of(self.assignment.groups)
+        scores = self.scores or {}
+        shown_names = labels(self.names, group)
         return [
             {
                 "round": self.number,
-                "client": shown[client],
+                "client": shown_names[client],
                 "group": group[client],
                 **scores.get(client, {}),
             }
@@ -257,14 +272,16 @@ class Round:
 
     def _id(self, client: Client | str) -> Client:
         """The id of a client that the round serves. If names are numbers, a number is a name, and else an id."""
-        shown = labels(self.names, self.assignment.row)
-        known = {str(name): id for id, name in shown.items()}
-        named = any(isinstance(name, int) for name in shown.values())
-        id = known.get(str(client), -1 if named or not isinstance(client, int) else client)
-        if id in self.assignment.row:
-            return id
+        shown_names = labels(self.names, self.assignment.row)
+        id_of_name = {str(name): client_id for client_id, name in shown_names.items()}
+        has_number_names = any(isinstance(name, int) for name in shown_names.values())
+        client_id = id_of_name.get(
+            str(client), -1 if has_number_names or not isinstance(client, int) else client
+        )
+        if client_id in self.assignment.row:
+            return client_id
         raise UserError(
-            f"round {self.number} has no client {client!r}{nearest(client, known)} (clients: {some(known)})"
+            f"round {self.number} has no client {client!r}{nearest(client, id_of_name)} (clients: {some(id_of_name)})"
         )
 
     @property
@@ -274,11 +291,10 @@ class Round:
         return self.main or next((name for name in names if name != "loss"), "loss")
 
     def __str__(self) -> str:
+        parts = [partition(self.assignment.groups)]
         score = None if self.scores is None else self.mean()
-        parts = [
-            partition(self.assignment.groups),
-            *([] if score is None else [f"{self._metric} {score:.3f}"]),
-        ]
+        if score is not None:
+            parts.append(f"{self._metric} {score:.3f}")
         return (
             f"round {self.number}: {'; '.join(parts)}; {self.answered:,} of {self.asked:,} replies"
         )
@@ -295,7 +311,5 @@ class Round:
         return table(str(self), by_group(self.groups, self._metric, value if self.scores else None))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "nets": None,
-        }  # a world's model is often a function that cannot be pickled
+        # A world's model is often a function that cannot be pickled.
+        return {**self.__dict__, "nets": None}

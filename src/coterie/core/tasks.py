@@ -408,9 +408,9 @@ class Plan:
             else ()
         ):
             if shares.setdefault(client, task.holdout.share) != task.holdout.share:
-                both = f"{shares[client]:g} and {task.holdout.share:g}"
+                shared_clients = f"{shares[client]:g} and {task.holdout.share:g}"
                 raise ValueError(
-                    f"Holdout.share of client {client} must be the same in all parts of a plan, got {both}"
+                    f"Holdout.share of client {client} must be the same in all parts of a plan, got {shared_clients}"
                 )
 
     def _check_rows(self) -> None:
@@ -421,15 +421,15 @@ class Plan:
             )
         if self.parts and self.tasks:
             raise ValueError("a plan with Plan.parts has no tasks itself: put them into a part")
-        k, checked = len(self.models), set[int]()
+        model_count, checked = len(self.models), set[int]()
         for client, task in self.tasks.items():
             if id(task) in checked:  # clients often share one task
                 continue
             checked.add(id(task))
-            if max(task.offered) >= k:
-                has = f"rows 0 to {k - 1}" if k else "no models"
+            if max(task.offered) >= model_count:
+                description = f"rows 0 to {model_count - 1}" if model_count else "no models"
                 raise ValueError(
-                    f"Plan.models has {has}, but client {client} is offered row {max(task.offered)}"
+                    f"Plan.models has {description}, but client {client} is offered row {max(task.offered)}"
                 )
 
     @property
@@ -478,5 +478,7 @@ def train_from(models: torch.Tensor, row: Mapping[Client, int], **plan: Any) -> 
     """
     tasks = {row_: Task(offered=(row_,)) for row_ in set(row.values())}
     return Plan(
-        models=models, tasks={client: tasks[r] for client, r in sorted(row.items())}, **plan
+        models=models,
+        tasks={client: tasks[row_number] for client, row_number in sorted(row.items())},
+        **plan,
     )
