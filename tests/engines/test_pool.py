@@ -391,7 +391,7 @@ def test_every_example_of_every_test_is_in_one_job(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pools, "EXAMPLES_PER_TEST", most)
-        patch.setattr(pools, "PART_COSTS", costs)
+        patch.setattr(pools, "EXAMPLES_PER_PART", costs)
         jobs = pools.cut(data, whole=whole, overlap=overlap and not whole)
     found: dict[int, list[int]] = {}
     for job in jobs:

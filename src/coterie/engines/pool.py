@@ -41,8 +41,14 @@ A longer test is cut into jobs of this size, so that one large test keeps all wo
 tests of the same model are joined up to this size.
 """
 
-PART_COSTS = 100
+EXAMPLES_PER_PART = 100
 """Examples that a small model computes in the time that one more part of a test costs."""
+
+ClientTests = Mapping[int, Sequence[Client]]
+"""Clients with the same models and the same test inputs: identity of their targets -> the clients."""
+
+JobParts = list[tuple[int, slice | np.ndarray]]
+"""The parts of tests in one job: the number of each test, and the positions of its examples."""
 
 
 class Runner(Protocol):
@@ -248,7 +254,8 @@ class ClientPool:
         has_batchnorm, self.mixes_examples = local.batchnorm(module)
         self.fewest_in_a_step = 1 + has_batchnorm
         self.equal_batches = has_batchnorm
-        self.draws_in_tests = False  # then each client is tested alone
+        # Each client is tested alone once a test has drawn random numbers.
+        self.draws_in_tests = False
         self._masks: dict[tuple[str, ...], Tensor] = {}
         self._overlaps: dict[int, bool] = {}
         self._workers: Workers | None = None
@@ -284,9 +291,9 @@ class ClientPool:
             return False
         if plan.need == "sums" or self.wire.boundary.masks:
             return False
-        attacks = [attack for c, attack in self.world.attacks.items() if c in plan.tasks]
-        if any(attack.colluding for attack in attacks):
-            return False
+        for client, attack in self.world.attacks.items():
+            if client in plan.tasks and attack.colluding:
+                return False
         has_halves = any(task.halves for task in plan.tasks.values())
         if has_halves and (plan.sketch is None or plan.second_halves):
             return False
@@ -302,10 +309,8 @@ class ClientPool:
         """Provide at least this many rows of shared memory; return whether there is new memory."""
         worker = self.worker
         sketches = replies if sketch else 0
-        enough_sketches = sketches <= len(worker.sketches) and sketch in (
-            0,
-            worker.sketches.shape[1],
-        )
+        same_length = sketch in (0, worker.sketches.shape[1])
+        enough_sketches = sketches <= len(worker.sketches) and same_length
         if models <= len(worker.models) and replies <= len(worker.replies) and enough_sketches:
             return False
         if models > len(worker.models):
@@ -347,8 +352,8 @@ class ClientPool:
             # New memory needs new worker processes, which are cheap to fork.
             self._workers = Workers(self.worker.work, self.processes)
         self.worker.models[: len(models)] = models
-        for i, row in enumerate(personal, len(models)):
-            self.worker.models[i] = row
+        for row_number, row in enumerate(personal, len(models)):
+            self.worker.models[row_number] = row
         return self._workers
 
     # -- training
@@ -456,8 +461,10 @@ class ClientPool:
         groups: dict[Hashable, list[PlacedOrder]] = {}
         for placed in placed_orders:
             groups.setdefault(self._block_key(placed.order), []).append(placed)
-        blocks = [block for group in groups.values() for block in self._cut(group)]
-        return sorted(blocks, key=lambda block: -sum(self._size(placed) for placed in block))
+        blocks: list[list[PlacedOrder]] = []
+        for group in groups.values():
+            blocks += self._cut(group)
+        return sorted(blocks, key=lambda block: -sum(map(self._size, block)))
 
     def _training_data(self, order: Order) -> Split:
         """The training examples of a client; an order for a half trains on half of them."""
@@ -482,22 +489,26 @@ class ClientPool:
         if self.width == 1 or task.gradient or not task.trains or mixes:
             return alone
         data = self._training_data(order)
-        if order.half is not None and data.subjects is not None:  # such halves have several sizes
+        if order.half is not None and data.subjects is not None:
+            # Halves of whole subjects have several sizes.
             data = data.at(local.halves(data, order.client_draws)[order.half])
         elif order.half is not None:
             data = data.at(slice(len(data) // 2))
         try:
             batches = goes_with(data, order.training, self.fewest_in_a_step, self.equal_batches)
-        except ValueError:  # it cannot make a step, and its task reports this error
+        except ValueError:
+            # It cannot make a step, and its task reports this error.
             return alone
         return order.training, task.stages, task.personal, order.lr, batches
 
     def _cut(self, group: Sequence[PlacedOrder]) -> Iterator[list[PlacedOrder]]:
         """Cut a group into as few blocks as possible; clients with similar numbers of examples share a block."""
-        ordered = sorted(group, key=self._size)
-        blocks = math.ceil(len(group) / self.width)
-        for i in range(blocks):
-            yield ordered[i * len(group) // blocks : (i + 1) * len(group) // blocks]
+        by_size = sorted(group, key=self._size)
+        block_count = math.ceil(len(group) / self.width)
+        for block in range(block_count):
+            start = block * len(group) // block_count
+            end = (block + 1) * len(group) // block_count
+            yield by_size[start:end]
 
     def start_model(
         self, plan: Plan, task: Task, own_values: Tensor | None, chosen: Sequence[int]
@@ -562,54 +573,49 @@ class ClientPool:
         Raises:
             EngineError: A test failed.
         """
-        personal: list[Tensor] = []
         step = self.world.step(position.round)
+        neighbours = assignment.neighbours
+        # The rows made for single clients, and for each combination of models the test examples of
+        # their clients: clients with equal examples and equal targets share a test.
+        personal_rows: list[Tensor] = []
         tests: dict[tuple[int, ...], dict[tuple[int, int], dict[int, list[Client]]]] = {}
         for client in sorted(assignment.row):
             rows = assignment.serving(client)
-            own = position.own(assignment, client)
-            if own is not None:
-                first = len(assignment.models) + len(personal)
-                personal += [own_layers(assignment.models[row], own) for row in rows]
-                rows = tuple(range(first, first + len(rows)))
+            own_values = position.own(assignment, client)
+            if own_values is not None:
+                first_row = len(assignment.models) + len(personal_rows)
+                personal_rows += [own_layers(assignment.models[row], own_values) for row in rows]
+                rows = tuple(range(first_row, first_row + len(rows)))
             test = self.world.steps[step][client].test
-            examples = (
-                (id(test.inputs), id(test.index))
-                if assignment.neighbours is None
-                else (client, client)
-            )
+            # With neighbours, a result depends on the client's training data, too.
+            examples = (client, client)
+            if neighbours is None:
+                examples = (id(test.inputs), id(test.index))
             same_examples = tests.setdefault(rows, {}).setdefault(examples, {})
             same_examples.setdefault(id(test.targets), []).append(client)
-        near = assignment.neighbours
 
-        def sums_of_tests() -> dict[tuple[tuple[int, ...], Client], Sums]:
-            each = ((rows, list(by_examples.values())) for rows, by_examples in tests.items())
-            jobs = [
-                job for rows, examples in each for job in self._tests(rows, examples, near, step)
-            ]
-            return self._sums(jobs, assignment.models, personal)
+        def run_tests() -> dict[tuple[tuple[int, ...], Client], Sums]:
+            jobs: list[list[Test]] = []
+            for rows, by_examples in tests.items():
+                jobs += self._test_jobs(rows, list(by_examples.values()), neighbours, step)
+            return self._sums(jobs, assignment.models, personal_rows)
 
-        sums = sums_of_tests()
-        if (
-            near is None
-            and not self.draws_in_tests
-            and any(DRAWN in totals for totals in sums.values())
-        ):
+        sums = run_tests()
+        has_drawn = any(DRAWN in totals for totals in sums.values())
+        if neighbours is None and not self.draws_in_tests and has_drawn:
             # Clients that share a batch would draw each other's random numbers: test each of them
             # alone.
             self.draws_in_tests = True
-            sums = sums_of_tests()
-        objective, found = self.world.objective, {}
+            sums = run_tests()
+        objective = self.world.objective
+        scores: dict[Client, dict[str, float]] = {}
         for rows, by_examples in tests.items():
             for by_targets in by_examples.values():
                 for clients in by_targets.values():
                     totals = sums.get((rows, clients[0]), {})
-                    found.update(
-                        dict.fromkeys(
-                            clients, objective.scores(totals) | objective.error_sums(totals)
-                        )
-                    )
-        return dict(sorted(found.items()))
+                    metrics = objective.scores(totals) | objective.error_sums(totals)
+                    scores.update(dict.fromkeys(clients, metrics))
+        return dict(sorted(scores.items()))
 
     def _sums(
         self, jobs: Sequence[Sequence[Test]], models: Tensor, personal: Sequence[Tensor]
@@ -617,67 +623,71 @@ class ClientPool:
         """Carry out tests; return the sums of each client's parts, by the rows of its models and the client."""
         sums: dict[tuple[tuple[int, ...], Client], Sums] = {}
         for job, results in zip(jobs, self.put(models, personal).run(jobs), strict=True):
-            for part, of_part in zip(job, results, strict=True):
-                for client, totals in zip(part.clients, of_part, strict=True):
-                    before = sums.setdefault((part.rows, client), {})
-                    for name, (value, count) in totals.items():
-                        old = before.get(name, (0.0, 0))
-                        before[name] = (old[0] + value, old[1] + count)
+            for test, totals_of_clients in zip(job, results, strict=True):
+                for client, totals in zip(test.clients, totals_of_clients, strict=True):
+                    sums_of_client = sums.setdefault((test.rows, client), {})
+                    for metric, (value, count) in totals.items():
+                        earlier_value, earlier_count = sums_of_client.get(metric, (0.0, 0))
+                        sums_of_client[metric] = (earlier_value + value, earlier_count + count)
         return sums
 
-    def _tests(
+    def _test_jobs(
         self,
         rows: tuple[int, ...],
-        examples: Sequence[Mapping[int, Sequence[Client]]],
-        near: Neighbours | None,
+        client_tests: Sequence[ClientTests],
+        neighbours: Neighbours | None,
         step: int,
     ) -> Iterator[list[Test]]:
         """Jobs of at most :data:`EXAMPLES_PER_TEST` examples, all of the same models; with neighbours, of one client each."""
-        tests = [tuple(clients[0] for clients in by_targets.values()) for by_targets in examples]
-        data = [self.world.steps[step][clients[0]].test for clients in tests]
-        if self.draws_in_tests and near is None:
-            for clients, test in zip(tests, data, strict=True):
-                yield from (
-                    [Test(rows, (client,), slice(0, len(test)), step=step, apart=True)]
-                    for client in clients
-                )
+        # One client for each set of targets, and the examples of each test.
+        clients_of_tests = []
+        examples = []
+        for by_targets in client_tests:
+            clients = tuple(same_targets[0] for same_targets in by_targets.values())
+            clients_of_tests.append(clients)
+            examples.append(self.world.steps[step][clients[0]].test)
+        if self.draws_in_tests and neighbours is None:
+            for clients, test in zip(clients_of_tests, examples, strict=True):
+                for client in clients:
+                    yield [Test(rows, (client,), slice(0, len(test)), step=step, apart=True)]
             return
-        if near is not None:
-            jobs: list[list[tuple[int, slice | np.ndarray]]] = [
-                [(i, slice(0, len(one)))] for i, one in enumerate(data)
-            ]
+        jobs: list[JobParts]
+        if neighbours is not None:
+            jobs = [[(number, slice(0, len(test)))] for number, test in enumerate(examples)]
         else:
             whole = self.mixes_examples or self.world.objective.whole
-            jobs = cut(
-                data, whole=whole, overlap=len(data) > 1 and not whole and self._overlap(step)
-            )
-        yield from ([Test(rows, tests[i], at, near, step) for i, at in job] for job in jobs)
+            overlap = len(examples) > 1 and not whole and self._overlap(step)
+            jobs = cut(examples, whole=whole, overlap=overlap)
+        for job in jobs:
+            yield [
+                Test(rows, clients_of_tests[number], positions, neighbours, step)
+                for number, positions in job
+            ]
 
     def _overlap(self, step: int) -> bool:
         """Whether the clients' test data overlap so much that it may pay to compute common examples once."""
         if step not in self._overlaps:
-            data = {
-                (id(d.test.inputs), id(d.test.index)): d.test
-                for d in self.world.steps[step].values()
-            }
-            pools: dict[int, list[np.ndarray]] = {}
-            for test in data.values():
-                pools.setdefault(id(test.inputs), []).append(test.index.numpy())
-            all_ = sum(len(test) for test in data.values())
-            distinct = sum(
-                np.count_nonzero(np.bincount(np.concatenate(indexes))) for indexes in pools.values()
-            )
-            self._overlaps[step] = bool(distinct <= 0.9 * all_)
+            distinct_tests = {}
+            for client_data in self.world.steps[step].values():
+                test = client_data.test
+                distinct_tests[id(test.inputs), id(test.index)] = test
+            # Positions of the test examples in each pool of examples.
+            pool_positions: dict[int, list[np.ndarray]] = {}
+            for test in distinct_tests.values():
+                pool_positions.setdefault(id(test.inputs), []).append(test.index.numpy())
+            total_count = sum(map(len, distinct_tests.values()))
+            distinct_count = 0
+            for positions in pool_positions.values():
+                distinct_count += np.count_nonzero(np.bincount(np.concatenate(positions)))
+            self._overlaps[step] = bool(distinct_count <= 0.9 * total_count)
         return self._overlaps[step]
 
 
-def cut(
-    data: Sequence[Split], *, whole: bool, overlap: bool
-) -> list[list[tuple[int, slice | np.ndarray]]]:
+def cut(tests: Sequence[Split], *, whole: bool, overlap: bool) -> list[JobParts]:
     """Cut tests into jobs of about :data:`EXAMPLES_PER_TEST` examples.
 
     Args:
-        data: The examples of each test.
+        tests: The examples of each test.
         whole: Whether no test may be cut.
         overlap: Whether to look for examples that several tests have in common. They go into one
             job, where they are computed once, if this saves enough for the smaller parts into which
@@ -687,35 +697,50 @@ def cut(
         For each job, the number of each test that has a part in it, and the positions of the part's
         examples.
     """
-    sizes = np.array([len(one) for one in data], dtype=np.int64)
-    starts, test = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(data)), sizes)
-    job = (np.repeat(starts, sizes) if whole else np.arange(len(test))) // EXAMPLES_PER_TEST
-    parts = job * len(data) + test
+    if not any(map(len, tests)):
+        return []
+    test_count = len(tests)
+    sizes = np.array([len(test) for test in tests], dtype=np.int64)
+    starts = np.cumsum(sizes) - sizes
+    # All examples of all tests, one after the other: the test of each, its job by its position, and
+    # its part: the examples of one test in one job.
+    test_of_example = np.repeat(np.arange(test_count), sizes)
+    example_positions = np.repeat(starts, sizes) if whole else np.arange(len(test_of_example))
+    part_of_example = example_positions // EXAMPLES_PER_TEST * test_count + test_of_example
     if overlap:
-        number = _numbers_of_distinct(data)
-        shared = number // EXAMPLES_PER_TEST * len(data) + test
-        saved, more = len(test) - 1 - number.max(), len(np.unique(shared)) - len(np.unique(parts))
-        parts = shared if saved >= PART_COSTS * more else parts
-    order = parts.argsort(kind="stable")
-    jobs: dict[int, list[tuple[int, slice | np.ndarray]]] = {}
-    for one in np.split(order, np.diff(parts[order]).nonzero()[0] + 1) if len(order) else ():
-        number_of_job, i = divmod(int(parts[one[0]]), len(data))
-        at = one - starts[i]
-        run = at[-1] - at[0] == len(at) - 1
-        jobs.setdefault(number_of_job, []).append(
-            (i, slice(int(at[0]), int(at[-1]) + 1) if run else at)
-        )
+        # Common examples come into one job if the examples that this saves outweigh the additional
+        # parts.
+        distinct_numbers = _distinct_numbers(tests)
+        shared_part = distinct_numbers // EXAMPLES_PER_TEST * test_count + test_of_example
+        saved_examples = len(test_of_example) - 1 - distinct_numbers.max()
+        more_parts = len(np.unique(shared_part)) - len(np.unique(part_of_example))
+        if saved_examples >= EXAMPLES_PER_PART * more_parts:
+            part_of_example = shared_part
+    # The examples of each part, in order; consecutive ones as a slice.
+    order = part_of_example.argsort(kind="stable")
+    part_ends = np.diff(part_of_example[order]).nonzero()[0] + 1
+    jobs: dict[int, JobParts] = {}
+    for examples_of_part in np.split(order, part_ends):
+        job, test = divmod(int(part_of_example[examples_of_part[0]]), test_count)
+        positions = examples_of_part - starts[test]
+        part_positions: slice | np.ndarray = positions
+        if positions[-1] - positions[0] == len(positions) - 1:
+            part_positions = slice(int(positions[0]), int(positions[-1]) + 1)
+        jobs.setdefault(job, []).append((test, part_positions))
     return list(jobs.values())
 
 
-def _numbers_of_distinct(data: Sequence[Split]) -> np.ndarray:
+def _distinct_numbers(tests: Sequence[Split]) -> np.ndarray:
     """For each example of tests, one after the other, the number of its distinct example, in the order in which these come."""
-    pools: dict[int, int] = {}
-    keys = [
-        (pools.setdefault(id(one.inputs), len(pools)) << 40) + one.index.long().numpy()
-        for one in data
-    ]
-    _, first, same = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
-    number = np.empty(len(first), dtype=np.int64)
-    number[first.argsort()] = np.arange(len(first))
-    return number[same]
+    # The key of an example: the number of its pool, and its position there.
+    pool_numbers: dict[int, int] = {}
+    keys = []
+    for test in tests:
+        pool_number = pool_numbers.setdefault(id(test.inputs), len(pool_numbers))
+        keys.append((pool_number << 40) + test.index.long().numpy())
+    _, first_positions, key_of_example = np.unique(
+        np.concatenate(keys), return_index=True, return_inverse=True
+    )
+    numbers = np.empty(len(first_positions), dtype=np.int64)
+    numbers[first_positions.argsort()] = np.arange(len(first_positions))
+    return numbers[key_of_example]
