@@ -17,7 +17,7 @@ from coterie.data.scenario import SCENARIOS
 from coterie.data.world import World
 from coterie.engines.pool import ClientPool
 from coterie.engines.rounds import rounds, setup
-from coterie.engines.workers import BLOCK_BYTES, WIDEST, Hardware
+from coterie.engines.workers import BLOCK_BYTES, MAX_WIDTH, Hardware
 from coterie.methods import CFL, FLHC, HCCT, FedAvg
 from coterie.randomness import seeded
 from coterie.settings import SettingError
@@ -35,9 +35,9 @@ def width(model: Callable[[], nn.Module], tried: World, **how: Any) -> int:
 @seeded(0)
 def test_small_dense_nets_train_in_blocks_on_a_cpu() -> None:
     tried = world()
-    assert width(mlp, tried) == WIDEST
+    assert width(mlp, tried) == MAX_WIDTH
     assert width(dropped, tried) == width(normed, tried) == 1
-    assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean()))) == WIDEST
+    assert width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean()))) == MAX_WIDTH
     assert (
         width(mlp, replace(tried, objective=Objective(loss=lambda o, y: o.mean() * o[0, 0].item())))
         == 1
@@ -59,7 +59,7 @@ def test_blocks_fit_a_cache_and_long_steps_need_none() -> None:
     )
     sizes = [width(make(hidden), tried) for hidden in (10, 100, 1000, 10_000)]
     parameters = sum(p.numel() for p in make(1000)().parameters())
-    assert sizes == [WIDEST, WIDEST, BLOCK_BYTES // (4 * parameters), 1]
+    assert sizes == [MAX_WIDTH, MAX_WIDTH, BLOCK_BYTES // (4 * parameters), 1]
     long = replace(tried, training=Training(batch=0), clients={1: client(1, train=100_000)})
     assert width(make(100), long) == 1
 

@@ -157,7 +157,7 @@ def test_idle_workers_end_by_themselves_even_if_a_later_crew_holds_copies_of_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        engine, "GRACE", 60.0
+        engine, "IDLE_GRACE_SECONDS", 60.0
     )  # a busy machine is no failure; a killed process has another exit code
     first, second = Workers(abs, 3), Workers(abs, 2)
     try:

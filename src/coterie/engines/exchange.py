@@ -87,8 +87,10 @@ def exchange(
                 replies[name] = means_exchange(collected)
         kept[name] = collected.kept
         held[name] = collected.held_losses
-        if plan.parts and replies[name].updates is not None:  # the next part uses the same memory
+        if plan.parts and replies[name].updates is not None:
+            # The next part uses the same memory.
             replies[name] = replace(replies[name], updates=replies[name].all_updates.clone())
+    # Values of parts that ended are dropped, also those of parts in them.
     ended = tuple(f"{name}/" for name in plan.all_ended_parts)
     still_kept = {
         name: values for name, values in kept.items() if values and not f"{name}/".startswith(ended)
@@ -284,6 +286,7 @@ class Collected:
         """Return the replies without updates and means."""
         clients = tuple(self.results)
         results = self.results.values()
+        limits = AppliedLimits(claimed=self._limited_claims(), scaled=self._scaled)
         return Replies(
             clients=clients,
             examples=np.array([self.counted[client] for client in clients], dtype=np.int64),
@@ -293,15 +296,16 @@ class Collected:
             refused=self.refused,
             halves=self._halves.halved(),
             averaging=self.pool.robust,
-            limits=AppliedLimits(
-                claimed={
-                    client: self.claims[client]
-                    for client in clients
-                    if self.claims[client] > self.counted[client]
-                },
-                scaled=self._scaled,
-            ),
+            limits=limits,
         )
+
+    def _limited_claims(self) -> dict[Client, int]:
+        """The numbers of examples of clients that claim more than is counted."""
+        return {
+            client: self.claims[client]
+            for client in self.results
+            if self.claims[client] > self.counted[client]
+        }
 
     def average_halves(self, results: Mapping[Client, ClientResult]) -> None:
         """Replace the updates of both halves by their mean, after the products that the plan needs."""
@@ -343,7 +347,8 @@ class Collected:
         robust = self.pool.robust
         claims_too_many = max(self.claims.values(), default=0) > robust.most_examples
         if robust.norms is None and not claims_too_many and not self.pool.world.attacks:
-            return dict(results)  # norms that nobody asks for cost time
+            # Norms that nobody asks for cost time.
+            return dict(results)
         trained = {
             client: result
             for client, result in results.items()
@@ -360,8 +365,8 @@ class Collected:
             self.pool.rows.scale(results[client], factor, keep_mask, sketched)
         self._scaled.update(limited.scaled)
         screened = dict(results)
-        for client, why in limited.refused.items():
-            screened[client] = replace(results[client], refused=results[client].refused or why)
+        for client, refusal in limited.refused.items():
+            screened[client] = replace(results[client], refused=results[client].refused or refusal)
         return screened
 
     def _collude(self, results: Mapping[Client, ClientResult]) -> None:
@@ -372,7 +377,9 @@ class Collected:
         only those count.
         """
         attacks = self.pool.world.attacks
-        colluding = [c for c, attack in attacks.items() if c in results and attack.colluding]
+        colluding = [
+            client for client, attack in attacks.items() if client in results and attack.colluding
+        ]
         if not colluding:
             return
         tasks = self.plan.tasks
@@ -383,25 +390,35 @@ class Collected:
         }
         for client in colluding:
             result = results[client]
-            same_kind = [honest[c] for c in honest if tasks[c].gradient == tasks[client].gradient]
-            same_start = [other for other in same_kind if other.chosen == result.chosen]
-            known = same_start if len(same_start) > 1 else same_kind
-            if not result.trained or not known:
+            # The results that the adversary knows.
+            same_kind = [
+                honest_result
+                for honest_client, honest_result in honest.items()
+                if tasks[honest_client].gradient == tasks[client].gradient
+            ]
+            same_start = [
+                honest_result
+                for honest_result in same_kind
+                if honest_result.chosen == result.chosen
+            ]
+            known_results = same_start if len(same_start) > 1 else same_kind
+            if not result.trained or not known_results:
                 continue
             for half, update in enumerate(result.updates):
                 # The client keeps running statistics and its own layers as they are.
-                stays = torch.arange(len(update)) >= self.pool.layout.trainable
+                untouched = torch.arange(len(update)) >= self.pool.layout.trainable
                 keep_mask = self.pool.keep_mask(tasks[client])
                 if keep_mask is not None:
-                    stays |= keep_mask
+                    untouched |= keep_mask
                 known_updates = [
-                    other.updates[min(half, len(other.updates) - 1)] for other in known
+                    known.updates[min(half, len(known.updates) - 1)] for known in known_results
                 ]
                 fabricated = attacks[client].fabricated(torch.stack(known_updates))
-                update[~stays] = fabricated[~stays]
+                update[~untouched] = fabricated[~untouched]
                 if self.plan.sketch is not None:
-                    shown = update.masked_fill(stays, 0.0)[None, self.plan.columns or slice(None)]
-                    sketch = unchecked_sketch(shown, self.plan.sketch)[0]
+                    columns = self.plan.columns or slice(None)
+                    sketched = update.masked_fill(untouched, 0.0)[None, columns]
+                    sketch = unchecked_sketch(sketched, self.plan.sketch)[0]
                     self.pool.worker.sketches[result.slots[half]] = sketch
 
 
@@ -417,12 +434,10 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
         The number of all tasks (at least 1), or a multiple of :data:`~coterie.core.CHUNK`, the
         replies averaged together.
     """
-    whole = (
-        robust
-        or plan.need not in ("mean", "sums")
-        or any(task.halves for task in plan.tasks.values())
-    )
-    if robust or (whole and plan.sketch is None):
+    has_halves = any(task.halves for task in plan.tasks.values())
+    needs_single_updates = plan.need not in ("mean", "sums") or has_halves
+    # Sketches stand for single updates, so these need not all be in memory.
+    if robust or (needs_single_updates and plan.sketch is None):
         return max(1, len(plan.tasks))
     return max(1, WINDOW_BYTES // (4 * d * CHUNK)) * CHUNK
 
@@ -430,7 +445,8 @@ def window(plan: Plan, d: int, robust: bool = False) -> int:
 def _claimed(pool: ClientPool, client: Client, round: int) -> int:
     """Number of examples that a client reports in a round."""
     world = pool.world
-    count, attack = len(world.steps[world.step(round)][client].train), world.attacks.get(client)
+    count = len(world.steps[world.step(round)][client].train)
+    attack = world.attacks.get(client)
     return pool.wire.examples(count if attack is None else attack.claimed(count))
 
 
@@ -444,13 +460,15 @@ def held_losses(losses: Mapping[str, Mapping[Client, np.ndarray]]) -> dict[Clien
     Args:
         losses: Name of a part -> client -> held-out losses ``(m, examples)``.
     """
-    seen: dict[Client, list[tuple[Candidate, np.ndarray]]] = {}
-    for name, of_part in losses.items():
-        for client, rows in of_part.items():
-            seen.setdefault(client, []).extend(((name, i), row) for i, row in enumerate(rows))
+    models: dict[Client, list[Candidate]] = {}
+    rows: dict[Client, list[np.ndarray]] = {}
+    for name, losses_of_part in losses.items():
+        for client, client_losses in losses_of_part.items():
+            models.setdefault(client, []).extend((name, i) for i in range(len(client_losses)))
+            rows.setdefault(client, []).extend(client_losses)
     return {
-        client: HeldOutLosses.of([model for model, _ in each], np.stack([row for _, row in each]))
-        for client, each in seen.items()
+        client: HeldOutLosses.of(models[client], np.stack(rows_of_client))
+        for client, rows_of_client in rows.items()
     }
 
 
@@ -471,30 +489,35 @@ def _nested(
     plan: Plan, name: str, replies: Mapping[str, Replies], held: Mapping[Client, HeldOutLosses]
 ) -> Replies:
     """The replies to a plan that is part ``name`` of another one, or that one itself."""
-    own = {
-        client: inner
-        for client, each in sorted(held.items())
-        if (inner := each.within(name)).models
-    }
+    held_out_losses = {}
+    for client, losses in sorted(held.items()):
+        losses_within = losses.within(name)
+        if losses_within.models:
+            held_out_losses[client] = losses_within
     if not plan.parts:
-        return replace(replies[name], held_out_losses=own, ends_round=plan.ends_round)
+        return replace(replies[name], held_out_losses=held_out_losses, ends_round=plan.ends_round)
     parts = {
         part: _nested(inner, f"{name}/{part}".lstrip("/"), replies, held)
         for part, inner in plan.parts.items()
     }
-    examples = {
-        c: n for each in parts.values() for c, n in zip(each.clients, each.examples, strict=True)
-    }
+    # Of a client with several replies, the last part counts.
+    examples: dict[Client, int] = {}
+    refused: dict[Client, str] = {}
+    claimed: dict[Client, int] = {}
+    scaled: dict[Client, float] = {}
+    for part_replies in parts.values():
+        examples.update(zip(part_replies.clients, part_replies.examples, strict=True))
+        refused.update(part_replies.refused)
+        claimed.update(part_replies.limits.claimed)
+        scaled.update(part_replies.limits.scaled)
+    clients = sorted(examples)
     return Replies(
-        clients=tuple(sorted(examples)),
-        examples=np.array([examples[c] for c in sorted(examples)], dtype=np.int64),
-        refused={c: why for each in parts.values() for c, why in each.refused.items()},
+        clients=tuple(clients),
+        examples=np.array([examples[client] for client in clients], dtype=np.int64),
+        refused=refused,
         averaging=next(iter(parts.values())).averaging,
-        limits=AppliedLimits(
-            claimed={c: n for each in parts.values() for c, n in each.limits.claimed.items()},
-            scaled={c: s for each in parts.values() for c, s in each.limits.scaled.items()},
-        ),
-        held_out_losses=own,
+        limits=AppliedLimits(claimed=claimed, scaled=scaled),
+        held_out_losses=held_out_losses,
         ends_round=plan.ends_round,
         parts=parts,
     )
@@ -513,30 +536,30 @@ def needed(plan: Plan, replies: Replies) -> Replies:
     """
     if replies.updates is None or (plan.need == "rows" and plan.sketch is None):
         return replies
-    trained = [
-        (c, chosen)
-        for c, chosen in zip(replies.clients, replies.chosen, strict=True)
-        if plan.tasks[c].trains
-    ]
-    groups = [[c for c, chosen in trained if row in chosen] for row in range(len(plan.models))]
+    # The mean update of each model, over the clients that trained from it.
+    groups: list[list[Client]] = [[] for _ in range(len(plan.models))]
+    for client, chosen in zip(replies.clients, replies.chosen, strict=True):
+        if plan.tasks[client].trains:
+            for row in set(chosen):
+                groups[row].append(client)
     means, mean_counts = group_means(replies, groups, plan.weighting)
-    rows = replies.updates
+    updates = replies.updates
     replies = replace(replies, means=means, mean_counts=mean_counts, updates=None)
     if plan.sketch is not None:
-        return _with_sketches(
-            plan, replies, unchecked_sketch(rows[:, plan.columns or slice(None)], plan.sketch)
-        )
-    matrix = (
-        gram(rows, columns=plan.columns) if plan.need == "gram" and len(replies.clients) else None
-    )
-    return replace(replies, gram=matrix)
+        sketches = unchecked_sketch(updates[:, plan.columns or slice(None)], plan.sketch)
+        return _with_sketches(plan, replies, sketches)
+    if plan.need == "gram" and len(replies.clients):
+        return replace(replies, gram=gram(updates, columns=plan.columns))
+    return replies
 
 
 def _with_sketches(plan: Plan, replies: Replies, sketches: Tensor) -> Replies:
     """Return the replies with the sketches (one row per client) or with their Gram matrix, as the plan needs."""
     if plan.need == "rows":
         return replace(replies, updates=sketches)
-    return replace(replies, gram=gram(sketches) if plan.need == "gram" and len(sketches) else None)
+    if plan.need == "gram" and len(sketches):
+        return replace(replies, gram=gram(sketches))
+    return replies
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -574,11 +597,11 @@ class HalfUpdates:
         }
         slots = [result.slots[half] for half in (0, 1) for result in halved.values()]
         rows = self.pool.rows
-        if self.plan.need == "sums":
-            pass  # products of two clients are no sums
-        elif self.plan.sketch is None:  # all of them are in memory at once, see window
+        # Products of two clients are no sums. Without sketches, all updates are in memory at once,
+        # see :func:`window`.
+        if self.plan.need != "sums" and self.plan.sketch is None:
             self._products = gram(rows.updates(slots), columns=self.plan.columns)
-        else:
+        elif self.plan.need != "sums":
             self._sketches.append(rows.sketches(slots).view(2, len(halved), -1))
         self.clients += halved
         for client, result in halved.items():
@@ -594,7 +617,8 @@ class HalfUpdates:
         keep_mask = self.pool.mask(self.plan.tasks[client].local_layers)
         first, second = result.updates
         own_columns = (first[keep_mask] + second[keep_mask]) / 2
-        first[keep_mask] = second[keep_mask] = 0.0
+        first[keep_mask] = 0.0
+        second[keep_mask] = 0.0
         return own_columns
 
     def halved(self) -> HalvedUpdates | None:

@@ -48,7 +48,7 @@ class Test:
     Attributes:
         rows: Rows of the model matrix: one model, or those of an ensemble.
         clients: The clients, one per distinct set of targets.
-        at: Positions of the examples in the clients' test data.
+        positions: Positions of the examples in the clients' test data.
         neighbours: How the client's nearest training examples take part; the test is then of all
             examples of one client.
         step: The time step whose data the clients have.
@@ -58,17 +58,20 @@ class Test:
 
     rows: tuple[int, ...]
     clients: tuple[Client, ...]
-    at: slice | np.ndarray
+    positions: slice | np.ndarray
     neighbours: Neighbours | None = None
     step: int = 0
     apart: bool = False
 
     def __len__(self) -> int:
-        return self.at.stop - self.at.start if isinstance(self.at, slice) else len(self.at)
+        if isinstance(self.positions, slice):
+            return int(self.positions.stop - self.positions.start)
+        return len(self.positions)
 
 
-DRAWN = "loss/drawn"  # no metric can be called loss
+DRAWN = "loss/drawn"
 """Entry of a test's sums if the user's code drew random numbers in a batch that clients may share.
+No metric can be called loss.
 """
 
 
@@ -136,12 +139,12 @@ class Worker:
                 for placed, result in zip(block, results, strict=True)
             ]
         except Exception as error:
-            who = f"a block of {len(block)} clients"
+            subject = f"a block of {len(block)} clients"
             hint = "; --width 1 trains each client alone"
             if len(block) == 1:
-                who = f"client {self.world.name(block[0].order.client)}"
+                subject = f"client {self.world.name(block[0].order.client)}"
                 hint = ""
-            raise EngineError(f"{who} failed in its task: {sentence(error)}{hint}") from error
+            raise EngineError(f"{subject} failed in its task: {sentence(error)}{hint}") from error
 
     def _job(self, placed: PlacedOrder) -> local.Job:
         order = placed.order
@@ -177,18 +180,19 @@ class Worker:
         """Write the rows of a result to the reply matrix; return it without them, refused if need be."""
         order = placed.order
         refused = None
+        # Of an order beside both halves, the update does not count.
+        if not order.beside_halves and result.update is None:
+            # Clear the row of an earlier exchange.
+            self.replies[placed.slot] = 0.0
+            self.sketches[placed.slot : placed.slot + 1] = 0.0
+        elif not order.beside_halves and result.update is not None:
+            refused = self._write_update(placed, result.update)
         if placed.personal_slot is not None and result.personal is not None:
             self.replies[placed.personal_slot] = self.wire.seal(result.personal)
-        if order.beside_halves:
-            pass  # its update does not count
-        elif result.update is None:
-            self.replies[placed.slot] = 0.0  # clears the row of an earlier exchange
-            self.sketches[placed.slot : placed.slot + 1] = 0.0
-        else:
-            refused = self._write_update(placed, result.update)
-        personal = None if placed.personal_slot is None else self.replies[placed.personal_slot]
-        if personal is not None and not (self.wire.boundary.noise or personal.isfinite().all()):
-            refused = local.PERSONAL_NOT_FINITE
+            # With noise, a refusal would reveal something about the data.
+            if result.personal_values is None and not self.wire.boundary.noise:
+                refused = local.PERSONAL_NOT_FINITE
+        # The server does not learn losses that the objective cannot have.
         losses = list(result.losses)
         if result.held_losses is not None and result.held_losses.size:
             losses.append(float(result.held_losses.min()))
@@ -197,7 +201,8 @@ class Worker:
 
     def _write_update(self, placed: PlacedOrder, update: Tensor) -> str | None:
         """Write an update as the server receives it, and its sketch; return why it is refused."""
-        order, wire = placed.order, self.wire
+        order = placed.order
+        wire = self.wire
         attack = self.world.attacks.get(order.client)
         keep_mask = wire.layout.mask(order.task.local_layers) if order.task.local_layers else None
         update = local.sent_update(update, attack, order, wire.layout, keep_mask)
@@ -208,8 +213,8 @@ class Worker:
         # something about the data.
         rows = [sent] if wire.boundary.noise or sent is update else [update, sent]
         if order.sketch:
-            shown = sent if keep_mask is None else sent.masked_fill(keep_mask, 0.0)
-            rows += unchecked_sketch(shown[None, slice(*order.columns)], order.sketch)
+            sketched = sent if keep_mask is None else sent.masked_fill(keep_mask, 0.0)
+            rows += unchecked_sketch(sketched[None, slice(*order.columns)], order.sketch)
             self.sketches[placed.slot] = rows[-1]
         return None if local.all_finite(rows) else local.UPDATE_NOT_FINITE
 
@@ -230,29 +235,35 @@ class Worker:
         """
         first = tests[0]
         try:
-            tested = [
-                self.world.steps[test.step][client] for test in tests for client in test.clients
-            ]
-            # Tests may draw random numbers, too.
-            with self.learner.scope((0,), *(data.test for data in tested)) as scope:
-                models = [self.wire.open(self.models[row]) for row in first.rows]
-                if first.neighbours is not None:
-                    return [
-                        [self._with_neighbours(models[0], test, first.neighbours)] for test in tests
-                    ]
-                sums_of_tests = self.learner.sums(models, [self._part(test) for test in tests])
-                has_drawn = scope.own_code and not first.apart and scope.moved
-            if has_drawn:
-                return [
-                    [{**sums, DRAWN: (1.0, 1)} for sums in of_test] for of_test in sums_of_tests
-                ]
-            return sums_of_tests
+            return self._sums_of_tests(tests)
         except Exception as error:
-            if len(tests) > 1:  # one by one, to find the client whose test fails
+            if len(tests) > 1:
+                # One by one, to find the client whose test fails.
                 return [self.test([test])[0] for test in tests]
             raise EngineError(
                 f"client {self.world.name(first.clients[0])} failed in its test: {sentence(error)}"
             ) from error
+
+    def _sums_of_tests(self, tests: Sequence[Test]) -> list[list[Sums]]:
+        """The sums of each test, one entry per client of it."""
+        first = tests[0]
+        test_splits = []
+        for test in tests:
+            test_splits += [self.world.steps[test.step][client].test for client in test.clients]
+        # Tests may draw random numbers, too.
+        with self.learner.scope((0,), *test_splits) as scope:
+            models = [self.wire.open(self.models[row]) for row in first.rows]
+            neighbours = first.neighbours
+            if neighbours is not None:
+                return [[self._with_neighbours(models[0], test, neighbours)] for test in tests]
+            sums_of_tests = self.learner.sums(models, [self._part(test) for test in tests])
+            has_drawn = scope.own_code and not first.apart and scope.moved
+        if not has_drawn:
+            return sums_of_tests
+        marked_sums = []
+        for sums_of_clients in sums_of_tests:
+            marked_sums.append([{**sums, DRAWN: (1.0, 1)} for sums in sums_of_clients])
+        return marked_sums
 
     def _with_neighbours(self, model: Tensor, test: Test, neighbours: Neighbours) -> Sums:
         data = self.data(test.clients[0], neighbours.holdout, test.step)
@@ -260,7 +271,9 @@ class Worker:
 
     def _part(self, test: Test) -> local.Part:
         clients = self.world.steps[test.step]
-        positions = torch.tensor(test.at) if isinstance(test.at, np.ndarray) else test.at
+        positions = test.positions
+        if isinstance(positions, np.ndarray):
+            positions = torch.tensor(positions)
         first = clients[test.clients[0]].test
         targets = [clients[client].test.at(positions).targets for client in test.clients]
         return first.inputs, first.index[positions], targets

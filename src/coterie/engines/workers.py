@@ -38,7 +38,7 @@ from coterie.settings import SettingError
 from coterie.settings.calls import public
 from coterie.training.precision import PRECISIONS
 
-GRACE = 1.0
+IDLE_GRACE_SECONDS = 1.0
 """Seconds after which an idle process that has not ended is killed."""
 
 
@@ -79,26 +79,25 @@ def shared_matrix(rows: int, columns: int) -> Tensor:
     """
     if not rows or not columns:
         return torch.empty(rows, columns)
-    size = rows * columns * 4
-    if size > available_memory() / 2:
+    byte_count = rows * columns * 4
+    if byte_count > available_memory() / 2:
         with tempfile.TemporaryFile() as file:
-            os.posix_fallocate(
-                file.fileno(), 0, size
-            )  # a full disk is an error here, not a crash at some later write
-            memory = mmap.mmap(file.fileno(), size)
+            # A full disk is an error here, not a crash at some later write.
+            os.posix_fallocate(file.fileno(), 0, byte_count)
+            memory = mmap.mmap(file.fileno(), byte_count)
     else:
-        memory = mmap.mmap(-1, size)
+        memory = mmap.mmap(-1, byte_count)
     return torch.frombuffer(memory, dtype=torch.float32, count=rows * columns).view(rows, columns)
 
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
     """Context in which Ctrl-C waits: a process that is forked in it gets none before it ignores them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
 
 class Workers:
@@ -111,7 +110,9 @@ class Workers:
     """
 
     def __init__(self, work: Callable[[Any], Any], count: int) -> None:
-        self.work, self.count, self.owner = work, count, os.getpid()
+        self.work = work
+        self.count = count
+        self.owner = os.getpid()
         self.processes: list[multiprocessing.process.BaseProcess] = []
         self.pipes: list[Connection] = []
         if count > 1:
@@ -119,11 +120,12 @@ class Workers:
 
     def _fork(self) -> None:
         context = multiprocessing.get_context("fork")
-        self.next = context.Value("l", 0)
+        # The position of the next job, which the processes share.
+        self.next_job = context.Value("l", 0)
         for _ in range(self.count):
-            ours, theirs = context.Pipe()
+            parent_pipe, worker_pipe = context.Pipe()
             process = context.Process(
-                target=self._serve, args=(theirs, [*self.pipes, ours]), daemon=True
+                target=self._serve, args=(worker_pipe, [*self.pipes, parent_pipe]), daemon=True
             )
             with warnings.catch_warnings(), _no_interrupt():
                 # Python 3.12+ warns of any thread at a fork; torch's idle ones are never used by a
@@ -132,41 +134,47 @@ class Workers:
                     "ignore", message=".*multi-threaded.*fork.*", category=DeprecationWarning
                 )
                 process.start()
-            theirs.close()
+            worker_pipe.close()
             self.processes.append(process)
-            self.pipes.append(ours)
+            self.pipes.append(parent_pipe)
 
-    def _serve(self, pipe: Connection, parents: list[Connection]) -> None:
+    def _serve(self, pipe: Connection, parent_pipes: list[Connection]) -> None:
         """Main loop of a worker: take lists of jobs until the parent sends None or has ended."""
-        for (
-            other
-        ) in parents:  # if these stayed open, the pipe would not show that the parent has ended
-            other.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+        # If these stayed open, the pipe would not show that the parent has ended.
+        for parent_pipe in parent_pipes:
+            parent_pipe.close()
+        # The parent handles Ctrl-C, and its handler of SIGTERM does not count here.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler of the parent
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
-        gc.freeze()  # else collections would go through all objects of the parent, and so copy their pages
+        # Else collections would go through all objects of the parent, and so copy their pages.
+        gc.freeze()
         _keep_memory()
         with suppress(EOFError, OSError):
             while (jobs := pipe.recv()) is not None:
-                pipe.send(self._share(jobs))
+                pipe.send(self._run_share(jobs))
 
-    def _share(self, jobs: Sequence[Any]) -> tuple[list[tuple[int, Any]], tuple[str, str] | None]:
+    def _run_share(
+        self, jobs: Sequence[Any]
+    ) -> tuple[list[tuple[int, Any]], tuple[str, str] | None]:
         """Run the next job of the list until none is left; return ([(position, result), ...], None) or ([], error)."""
         results = []
         try:
-            while os.getppid() == self.owner and (i := self._take()) < len(jobs):
-                results.append((i, self.work(jobs[i])))
+            # A worker whose parent has ended stops.
+            while os.getppid() == self.owner and (position := self._take_job()) < len(jobs):
+                results.append((position, self.work(jobs[position])))
         except Exception as error:
-            self.next.value = len(jobs)  # the other workers can stop
+            # The other workers can stop.
+            self.next_job.value = len(jobs)
             return [], (sentence(error), traceback.format_exc())
         return results, None
 
-    def _take(self) -> int:
-        with self.next.get_lock():
-            self.next.value += 1
-            return self.next.value - 1
+    def _take_job(self) -> int:
+        """The position of the next job, which no other worker gets."""
+        with self.next_job.get_lock():
+            self.next_job.value += 1
+            return self.next_job.value - 1
 
     def run(self, jobs: Sequence[Any]) -> list[Any]:
         """Run all jobs.
@@ -182,28 +190,31 @@ class Workers:
         """
         if self.count == 1:
             return self._run_here(jobs)
-        self.next.value = 0
+        self.next_job.value = 0
         results: list[Any] = [None] * len(jobs)
-        failure = None
-        waiting = dict(zip(self.pipes, self.processes, strict=True))
-        for pipe, process in waiting.items():
+        first_failure = None
+        # All workers get the list, and take jobs from it until none is left.
+        process_of_pipe = dict(zip(self.pipes, self.processes, strict=True))
+        for pipe, process in process_of_pipe.items():
             try:
                 pipe.send(list(jobs))
             except OSError:
-                raise _death(process) from None
-        while waiting:
-            ready = wait(list(waiting))
-            for pipe in [p for p in waiting if p in ready]:
-                process = waiting.pop(pipe)
+                raise _worker_lost(process) from None
+        while process_of_pipe:
+            ready_pipes = wait(list(process_of_pipe))
+            for pipe in list(process_of_pipe):
+                if pipe not in ready_pipes:
+                    continue
+                process = process_of_pipe.pop(pipe)
                 try:
-                    done, failed = pipe.recv()
+                    results_of_worker, failure = pipe.recv()
                 except (EOFError, OSError):
-                    raise _death(process) from None
-                failure = failure or failed
-                for i, result in done:
-                    results[i] = result
-        if failure:
-            raise EngineError(*failure)
+                    raise _worker_lost(process) from None
+                first_failure = first_failure or failure
+                for position, result in results_of_worker:
+                    results[position] = result
+        if first_failure:
+            raise EngineError(*first_failure)
         return results
 
     def _run_here(self, jobs: Sequence[Any]) -> list[Any]:
@@ -218,19 +229,21 @@ class Workers:
 
     def close(self) -> None:
         """End the processes; a busy one is killed."""
-        if os.getpid() != self.owner:  # this is a copy of the object, in a process forked later
+        # A process that was forked later has a copy of this object.
+        if os.getpid() != self.owner:
             return
         for pipe in self.pipes:
             with suppress(OSError):
                 pipe.send(None)
             pipe.close()
-        deadline = time.monotonic() + GRACE
+        deadline = time.monotonic() + IDLE_GRACE_SECONDS
         for process in self.processes:
             process.join(timeout=max(deadline - time.monotonic(), 0.0))
             if process.is_alive():
                 process.kill()
                 process.join()
-        self.pipes, self.processes = [], []
+        self.pipes = []
+        self.processes = []
 
 
 def _keep_memory() -> None:
@@ -239,16 +252,14 @@ def _keep_memory() -> None:
     Memory that the C library returns to the system at every step must be cleared and mapped again.
     This took a tenth of the time of some steps.
     """
-    trim, map_from = (
-        -1,
-        -3,
-    )  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's mallopt; other libraries have none
+    # Parameters of glibc's mallopt. Other libraries have none.
+    m_trim_threshold = -1
+    m_mmap_threshold = -3
     with suppress(AttributeError, OSError, TypeError):
         library = ctypes.CDLL(None)
-        library.mallopt(trim, 2**31 - 1)
-        library.mallopt(map_from, 2**30) or library.mallopt(
-            map_from, 2**25
-        )  # the limit of older versions
+        library.mallopt(m_trim_threshold, 2**31 - 1)
+        # Older versions have a smaller limit.
+        library.mallopt(m_mmap_threshold, 2**30) or library.mallopt(m_mmap_threshold, 2**25)
 
 
 def sentence(error: Exception) -> str:
@@ -256,13 +267,11 @@ def sentence(error: Exception) -> str:
     return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
-def _death(process: multiprocessing.process.BaseProcess) -> WorkerLost:
+def _worker_lost(process: multiprocessing.process.BaseProcess) -> WorkerLost:
     process.join(timeout=1)
-    hint = (
-        " (killed; was there enough memory? fewer --workers need less)"
-        if process.exitcode == -signal.SIGKILL
-        else ""
-    )
+    hint = ""
+    if process.exitcode == -signal.SIGKILL:
+        hint = " (killed; was there enough memory? fewer --workers need less)"
     return WorkerLost(f"a worker process ended with exit code {process.exitcode}{hint}")
 
 
@@ -274,19 +283,20 @@ BLOCK_BYTES = 1 << 21
 """Bytes of the models in a block on a CPU. They should fit a core's cache together with their
 gradients and examples."""
 
-WIDEST = 16
+MAX_WIDTH = 16
 """Most clients in a block on a CPU. Wider blocks gain little, and the workers share the work less
 evenly."""
 
-WIDEST_ON_A_GPU = 64
-TRIED = 8
+MAX_WIDTH_ON_A_GPU = 64
+
+TRIED_EXAMPLES = 8
 """Examples with which a loss is tried."""
 
-STEP = 40e6
+MAX_BLOCK_OPERATIONS = 40e6
 """Operations of a step on a CPU above which clients train alone: the cost of the calls to torch is
 then small."""
 
-_ONE_BY_ONE = (
+_FAST_MODULES = (
     nn.Sequential,
     nn.Flatten,
     nn.Linear,
@@ -404,72 +414,75 @@ class Hardware:
         Raises:
             SettingError: ``width`` is greater than 1, and the model cannot be trained in blocks.
         """
-        obstacle = next((why for part in module.modules() for why in _obstacles(part)), None)
+        obstacle = _obstacle(module)
+        if obstacle is None and not _has_tensor_inputs(world):
+            obstacle = "inputs that are not single tensors"
         if self.width is not None:
-            obstacle = obstacle or (
-                None if _of_tensors(world) else "inputs that are not single tensors"
-            )
             if self.width > 1 and obstacle:
                 raise SettingError(f"width must be 1 for a model with {obstacle}, got {self.width}")
             return self.width
-        if obstacle or not _of_tensors(world):
+        if obstacle:
             return 1
         if self._kind() != "cpu":
-            return WIDEST_ON_A_GPU if _together(module, world) else 1
-        parameters = sum(p.numel() for p in module.parameters())
-        if (
-            not all(type(part) in _ONE_BY_ONE for part in module.modules())
-            or _work(parameters, world) > STEP
-        ):
+            return MAX_WIDTH_ON_A_GPU if _has_block_loss(module, world) else 1
+        # On a CPU, blocks pay for small nets of fast modules.
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        is_fast = all(type(part) in _FAST_MODULES for part in module.modules())
+        if not is_fast or _step_operations(parameters, world) > MAX_BLOCK_OPERATIONS:
             return 1
-        if not _together(module, world):
+        if not _has_block_loss(module, world):
             return 1
-        return max(1, min(WIDEST, BLOCK_BYTES // (4 * parameters)))
+        return max(1, min(MAX_WIDTH, BLOCK_BYTES // (4 * parameters)))
 
 
-def _obstacles(part: nn.Module) -> Iterator[str]:
-    """Reasons why a module with this part cannot be computed for several models at once."""
-    if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
-        yield "dropout, which draws separate random numbers for each client"
-    if isinstance(part, nn.RNNBase):
-        yield "recurrent layers, which torch cannot compute for several models at once"
-    owned = [
-        buffer
-        for buffer in part._buffers.values()
-        if buffer is not None and buffer.is_floating_point()
-    ]
-    if owned and not isinstance(part, nn.modules.batchnorm._BatchNorm):
-        yield f"buffers in {type(part).__name__}, which may change as it is trained"
+def _obstacle(module: nn.Module) -> str | None:
+    """Why a module cannot be computed for several models at once; None if it can."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            return "dropout, which draws separate random numbers for each client"
+        if isinstance(part, nn.RNNBase):
+            return "recurrent layers, which torch cannot compute for several models at once"
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            continue
+        for buffer in part._buffers.values():
+            if buffer is not None and buffer.is_floating_point():
+                return f"buffers in {type(part).__name__}, which may change as it is trained"
+    return None
 
 
-def _of_tensors(world: World) -> bool:
+def _has_tensor_inputs(world: World) -> bool:
     """Whether the inputs of all clients are single tensors in memory."""
     return all(isinstance(data.train.inputs, torch.Tensor) for data in world.clients.values())
 
 
-def _together(module: nn.Module, world: World) -> bool:
+def _has_block_loss(module: nn.Module, world: World) -> bool:
     """Whether the loss can be computed for several clients at once, tried with some examples of the first one."""
     objective = world.objective
     loss = objective.loss.loss if isinstance(objective.loss, LossOfStandardized) else objective.loss
+    # Clients with these losses have always trained alone, and rounding would change.
     if loss in (squared_error, binary_cross_entropy):
-        return False  # such clients have always trained alone, and rounding would change
+        return False
     first = world.clients[min(world.clients)].train
     if not isinstance(first.targets, torch.Tensor) or objective.takes_classes(first.targets):
         return isinstance(first.targets, torch.Tensor)
-    training, inputs = module.training, numbers(first.inputs.index_select(0, first.index[:TRIED]))
+    was_training = module.training
+    inputs = numbers(first.inputs.index_select(0, first.index[:TRIED_EXAMPLES]))
     try:
         with seeded(0), torch.no_grad():
             outputs = module.eval()(inputs.to(next(module.parameters()).device))
-    except Exception:  # the check before the first round says what is wrong
+    except Exception:
+        # The check before the first round says what is wrong.
         return False
     finally:
-        module.train(training)
+        module.train(was_training)
     return isinstance(outputs, torch.Tensor) and for_several_models(
-        objective.loss, outputs, first.targets[:TRIED]
+        objective.loss, outputs, first.targets[:TRIED_EXAMPLES]
     )
 
 
-def _work(parameters: int, world: World) -> float:
+def _step_operations(parameters: int, world: World) -> float:
     """Operations of one step of a dense net at the client with most examples: 3 passes of 2 per weight and example."""
-    most = max(len(data.train) for data in world.clients.values())
-    return 6.0 * parameters * (min(world.training.batch, most) or most)
+    most_examples = max(len(data.train) for data in world.clients.values())
+    # A batch of 0 means all examples.
+    batch = min(world.training.batch, most_examples) or most_examples
+    return 6.0 * parameters * batch
