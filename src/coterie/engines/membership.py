@@ -83,7 +83,8 @@ def admit_new(
 
 def present(attendance: Attendance, position: Position) -> tuple[Client, ...]:
     """Members that are present in the next round."""
-    return tuple(c for c in position.members if attendance.is_present(c, position.round + 1))
+    next_round = position.round + 1
+    return tuple(client for client in position.members if attendance.is_present(client, next_round))
 
 
 def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> Plan:
@@ -91,11 +92,12 @@ def answering(attendance: Attendance, plan: Plan, exchange: int, seed: int) -> P
     if not attendance.silent:
         return plan
     parts = {name: answering(attendance, part, exchange, seed) for name, part in plan.parts.items()}
-    return replace(
-        plan,
-        tasks={c: t for c, t in plan.tasks.items() if attendance.answers(c, exchange, seed)},
-        parts=parts,
-    )
+    tasks = {
+        client: task
+        for client, task in plan.tasks.items()
+        if attendance.answers(client, exchange, seed)
+    }
+    return replace(plan, tasks=tasks, parts=parts)
 
 
 def retire_silent(

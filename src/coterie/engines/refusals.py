@@ -77,9 +77,7 @@ def _remedy(why: str) -> str:
         return "use a larger robust.most_examples"
     if not any(word in why for word in ("norm", "finite", "infinite", "NaN")):
         return "no model can learn from such replies"
-    scale = 'standardize the inputs (standardize = "pooled") or use a smaller training.lr'
-    return (
-        f"{scale}, or a larger robust.norms if such updates are right"
-        if "robust.norms" in why
-        else scale
-    )
+    remedy = 'standardize the inputs (standardize = "pooled") or use a smaller training.lr'
+    if "robust.norms" in why:
+        remedy += ", or a larger robust.norms if such updates are right"
+    return remedy

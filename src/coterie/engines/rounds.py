@@ -49,7 +49,7 @@ from coterie.randomness import Purpose, seeded
 from coterie.robust import Robust
 from coterie.settings import SettingError
 
-EXCHANGES = 200
+MAX_EXCHANGES = 200
 """Most exchanges that a round may have.
 
 A round with more makes no progress: the method asks again and again, and cannot use the clients'
@@ -111,18 +111,23 @@ def rounds(
         while position.round < rounds:
             clock = Clock()
             steps = round_steps(method, world, wire, position, seed, clock)
-            done = carry(steps, partial(exchange, pool, seed=seed, clock=clock))
-            position = done.position
-            if done.assignment.hidden:
+            finished_round = carry(steps, partial(exchange, pool, seed=seed, clock=clock))
+            position = finished_round.position
+            # The server does not know which model serves a client; the experimenter sees it.
+            if finished_round.assignment.hidden:
                 with clock("evaluate"):
-                    done = _shown(pool, done, (seed, position.exchange, position.round - 1))
-            if done.number % eval_every == 0 or done.number == rounds:
+                    key = (seed, position.exchange, position.round - 1)
+                    finished_round = _with_taken_models(pool, finished_round, key)
+            number = finished_round.number
+            if number % eval_every == 0 or number == rounds:
                 with clock("evaluate"):
-                    results = pool.evaluate(done.assignment, position)
-                done = done.tested(results)
-            nets = Nets(world.model, wire, world.objective, world.steps[world.step(done.number)])
+                    scores = pool.evaluate(finished_round.assignment, position)
+                finished_round = finished_round.tested(scores)
             yield replace(
-                done, notes=(*done.notes, *pool.notes()), main=world.objective.main, nets=nets
+                finished_round,
+                notes=(*finished_round.notes, *pool.notes()),
+                main=world.objective.main,
+                nets=Nets(world.model, wire, world.objective, world.steps[world.step(number)]),
             )
 
 
@@ -142,9 +147,10 @@ def check_start(
         SettingError: The position is of another method, another model, or other clients.
     """
     if type(start.state) is not type(first.state):
-        own, other = type(first.state).__name__, type(start.state).__name__
+        expected_type = type(first.state).__name__
+        start_type = type(start.state).__name__
         raise SettingError(
-            f"start is the position of another method: {method.name} has a {own}, and it has a {other}"
+            f"start is the position of another method: {method.name} has a {expected_type}, and it has a {start_type}"
         )
     size = method.assignment(start.state).models.shape[1]
     if size != wire.layout.size:
@@ -162,9 +168,9 @@ def check_start(
             )
 
 
-def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
+def _with_taken_models(pool: ClientPool, finished_round: Round, key: tuple[int, int, int]) -> Round:
     """A round with the models that clients take by themselves, for the experimenter to see, and a note that says so."""
-    assignment = pool.taken(done.assignment, when)
+    assignment = pool.taken(finished_round.assignment, key)
     clients = tuple(sorted(assignment.row))
     text = "each client takes the model of lowest loss on its training data; the server does not know which"
     note = Note(
@@ -175,7 +181,7 @@ def _shown(pool: ClientPool, done: Round, when: tuple[int, int, int]) -> Round:
         parts=assignment.groups,
         values={"model": dict(assignment.row)},
     )
-    return replace(done, assignment=assignment, notes=(*done.notes, note))
+    return replace(finished_round, assignment=assignment, notes=(*finished_round.notes, note))
 
 
 def setup(
@@ -282,7 +288,7 @@ def round_steps(
         The round, not tested yet.
 
     Raises:
-        EngineError: The round has not ended after :data:`EXCHANGES` exchanges.
+        EngineError: The round has not ended after :data:`MAX_EXCHANGES` exchanges.
         RefusedError: All replies of the round were refused, see :func:`check_refusals`.
         SettingError: The method makes a plan that the wire does not allow.
     """
@@ -293,8 +299,9 @@ def round_steps(
     tally = RoundTally()
     ends_round = False
     while not ends_round:
-        if position.exchange - first_exchange == EXCHANGES:
-            raise EngineError(_endless(position.round + 1, tally, roster.client_names))
+        if position.exchange - first_exchange == MAX_EXCHANGES:
+            raise EngineError(_no_end(position.round + 1, tally, roster.client_names))
+        # The method makes a plan, and its tasks go to the clients that answer.
         cohort = Cohort(present=present_clients, exchange=position.exchange, seed=seed)
         with clock("server"):
             plan = method.plan(position.state, cohort)
@@ -303,6 +310,7 @@ def round_steps(
             wire.check(part, method.name)
         answered_plan = answering(roster.attendance, plan, position.exchange, seed)
         replies, kept = yield answered_plan, position
+        # The method takes its step with the replies.
         with clock("server"):
             state = method.step(position.state, replies)
             notes.extend(method.explain(state))
@@ -315,6 +323,7 @@ def round_steps(
             kept=kept,
         )
         tally.add(plan, answered_plan, replies, wire)
+    # Clients that have been silent for too many rounds leave.
     missed = missed_rounds(
         position.missed,
         position.members,
@@ -433,20 +442,20 @@ def carry(steps: Steps, exchange: Callable[[Plan, Position], ExchangeResult]) ->
     while True:
         try:
             plan, position = steps.send(exchange(plan, position))
-        except StopIteration as end:
-            done: Round = end.value
-            return done
+        except StopIteration as stop:
+            finished_round: Round = stop.value
+            return finished_round
 
 
-def _endless(number: int, tally: RoundTally, names: Mapping[Client, str]) -> str:
+def _no_end(number: int, tally: RoundTally, names: Mapping[Client, str]) -> str:
     text = (
-        f"round {number} has not ended after {EXCHANGES} exchanges, in which "
+        f"round {number} has not ended after {MAX_EXCHANGES} exchanges, in which "
         f"{tally.answered_tasks} of {tally.tasks} tasks were answered"
     )
     if tally.refused:
-        client, why = next(iter(tally.refused.items()))
+        client, refusal = next(iter(tally.refused.items()))
         text += (
             f"; {len(tally.refused)} clients were refused, for example client "
-            f"{names.get(client, client)}: {why}"
+            f"{names.get(client, client)}: {refusal}"
         )
     return text

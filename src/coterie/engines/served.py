@@ -34,12 +34,15 @@ class Ensemble(nn.Module):
         self, nets: Sequence[nn.Module], combine: Callable[[Tensor], Tensor] = mean_probability
     ) -> None:
         super().__init__()
-        self.nets, self.combine = nn.ModuleList(nets), combine
+        self.nets = nn.ModuleList(nets)
+        self.combine = combine
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The combined outputs of the nets for these inputs."""
         outputs = [net(*inputs, **named) for net in self.nets]
-        return self.combine(torch.stack([getattr(one, "logits", one) for one in outputs]))
+        # Transformers return an object with the logits.
+        logits = [getattr(output, "logits", output) for output in outputs]
+        return self.combine(torch.stack(logits))
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,11 @@ class Nets:
         """
         nets = [self._net(own_layers(row, kept)) for row in rows]
         if neighbours is not None:
-            return self._near(nets[0], client, neighbours).eval()
+            return self._with_neighbours(nets[0], client, neighbours).eval()
         served = nets[0] if len(nets) == 1 else Ensemble(nets, self.objective.combine)
         return predicting(served, self.objective.target_scale).eval()
 
-    def _near(self, net: nn.Module, client: Client, neighbours: Neighbours) -> nn.Module:
+    def _with_neighbours(self, net: nn.Module, client: Client, neighbours: Neighbours) -> nn.Module:
         data = local.held_out(self.clients[client], neighbours.holdout, self.wire.seed, client)
         learner = local.Learner(net, self.objective)
         with seeded(0):
@@ -91,11 +94,11 @@ class Nets:
         return local.WithNeighbours(net, neighbours.layer, memory, weight)
 
     def _net(self, row: Tensor) -> nn.Module:
-        layout, plain = self.wire.layout, self.wire.open(row).clone()
-        layout.raise_variances(plain)
-        with seeded(
-            0
-        ):  # what no row has, such as frozen parameters, is what the engine's clients have
+        layout = self.wire.layout
+        opened_row = self.wire.open(row).clone()
+        layout.raise_variances(opened_row)
+        # What no row has, such as frozen parameters, is what the engine's clients have.
+        with seeded(0):
             net = self.model()
-        layout.load(net, plain)
+        layout.load(net, opened_row)
         return net

@@ -24,10 +24,12 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
     Returns:
         Bytes from the clients to the server, and bytes from the server to the clients.
     """
-    bytes_up = bytes_down = 0
+    bytes_up = 0
+    bytes_down = 0
     columns_of: dict[tuple[str, ...], tuple[int, int]] = {}
-    for models in held_models(plan).values():  # the number of examples, sums, and products
-        bytes_up += (1 + models + models * (models + 1) // 2) * NUMBER_BYTES
+    # Held-out losses: the number of examples, sums, and products.
+    for model_count in held_models(plan).values():
+        bytes_up += (1 + model_count + model_count * (model_count + 1) // 2) * NUMBER_BYTES
     for need, task, sketch, model_slots in _tasks_of(plan, wire.layout.size):
         if task.local_layers not in columns_of:
             columns_of[task.local_layers] = wire.columns(task)
@@ -38,14 +40,16 @@ def traffic(plan: Plan, wire: Wire) -> tuple[int, int]:
             states_cell = question.asks_cell and not model_slots
             bytes_up += (states_cell or question.length(sketch)) * NUMBER_BYTES
             bytes_down += question.sent * NUMBER_BYTES
-        if need == "sums" and not (task.trains or task.measure):  # no model is sent
+        # No model is sent to a client that only answers a question.
+        if need == "sums" and not (task.trains or task.measure):
             continue
         if not (row_numbers or task.measure or task.holdout.report_losses):
             continue
         both_halves = task.halves and need != "sums"
         updates = task.trains * task.private.sends_update * (2 if both_halves else 1)
         update_bytes = updates * wire.bytes_of(parameters, others)
-        if model_slots:  # and the number of clients in each
+        if model_slots:
+            # An update in each slot, and the number of clients in it.
             bytes_up += model_slots * (update_bytes + NUMBER_BYTES)
         else:
             bytes_up += update_bytes + _reply_numbers(task, wire) * NUMBER_BYTES

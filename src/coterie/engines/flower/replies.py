@@ -346,6 +346,9 @@ def gathered(
         any_trained = any_trained or bool(updates)
         if plan.tasks[client].halves and len(updates) == 2:
             half_updates[client] = updates
+    limited_claims = {
+        client: claimed[client] for client in clients if claimed[client] > counted[client]
+    }
     updates_of_all: Tensor | None = None
     if any_trained:
         updates_of_all = torch.stack(mean_updates)
@@ -355,12 +358,7 @@ def gathered(
         clients=tuple(clients),
         examples=np.array([counted[client] for client in clients], dtype=np.int64),
         averaging=robust,
-        limits=AppliedLimits(
-            claimed={
-                client: claimed[client] for client in clients if claimed[client] > counted[client]
-            },
-            scaled=limits.scaled,
-        ),
+        limits=AppliedLimits(claimed=limited_claims, scaled=limits.scaled),
         chosen=tuple(results[client].chosen for client in clients),
         losses=tuple(results[client].losses for client in clients),
         accuracies=tuple(results[client].accuracies for client in clients),

@@ -178,13 +178,17 @@ def read_memory(folder: Path) -> NodeMemory | None:
     try:
         schema = stored.get("schema")
         checked_memory(schema)
+        layers = {part: _integers(exchanges) for part, exchanges in stored["layers"].items()}
+        owners = {int(client): str(owner) for client, owner in stored["owners"].items()}
+        names = {int(client): name for client, name in stored["names"].items()}
+        ended = {str(part): int(end) for part, end in stored.get("ended", {}).items()}
         return NodeMemory(
             run=str(stored["run"]),
             nodes=_integers(stored["nodes"]),
-            layers={str(part): _integers(of_part) for part, of_part in stored["layers"].items()},
-            owners={int(client): str(owner) for client, owner in stored["owners"].items()},
-            names={int(client): name for client, name in stored["names"].items()},
-            ended={str(part): int(end) for part, end in stored.get("ended", {}).items()},
+            layers=layers,
+            owners=owners,
+            names=names,
+            ended=ended,
             schema=schema,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
