@@ -57,7 +57,10 @@ def test_a_round_that_cannot_end_is_an_error() -> None:
         world(),
         clients={c: spoiled(client(c), "train") if c < 11 else client(c) for c in (2, 3, 7, 11)},
     )
-    text = f"round 1 has not ended after {MAX_EXCHANGES} exchanges, in which {MAX_EXCHANGES} of {4 * MAX_EXCHANGES} tasks were answered; 3 "
+    text = (
+        f"round 1 has not ended after {MAX_EXCHANGES} exchanges, in which {MAX_EXCHANGES} of "
+        f"{4 * MAX_EXCHANGES} tasks were answered; 3 "
+    )
     with pytest.raises(EngineError, match=text):
         play(Scripted(everyone(Task(offered=(0,)), ends_round=False)), broken, 3)
 
