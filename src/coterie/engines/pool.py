@@ -678,7 +678,7 @@ class ClientPool:
             total_count = sum(map(len, distinct_tests.values()))
             distinct_count = 0
             for positions in pool_positions.values():
-                distinct_count += np.count_nonzero(np.bincount(np.concatenate(positions)))
+                distinct_count += int(np.count_nonzero(np.bincount(np.concatenate(positions))))
             self._overlaps[step] = bool(distinct_count <= 0.9 * total_count)
         return self._overlaps[step]
 

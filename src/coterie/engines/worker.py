@@ -271,9 +271,8 @@ class Worker:
 
     def _part(self, test: Test) -> local.Part:
         clients = self.world.steps[test.step]
-        positions = test.positions
-        if isinstance(positions, np.ndarray):
-            positions = torch.tensor(positions)
+        places = test.positions
+        positions = torch.tensor(places) if isinstance(places, np.ndarray) else places
         first = clients[test.clients[0]].test
         targets = [clients[client].test.at(positions).targets for client in test.clients]
         return first.inputs, first.index[positions], targets
