@@ -74,7 +74,7 @@ nitpick_ignore_regex = [
         r"coterie\.(settings\.calls\.F|data\.losses\.\w+|data\.target_scale\.\w+|report\.explain\.Explanation)",
     ),
     # The states of methods, which are their own affair.
-    (r"py:class", r"coterie\.methods\.\w+\.\w+"),
+    (r"py:class", r"coterie\.(methods|contrib\.private)\.\w+\.\w+"),
 ]
 
 
@@ -179,12 +179,19 @@ def row(*cells: str) -> list[str]:
     return [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(cells)]
 
 
+METHOD_MODULES = (
+    "coterie.methods.",
+    "coterie.contrib.rivals.",
+    "coterie.contrib.private.split_half",
+)
+"""How the names of the modules of methods begin."""
+
+
 def skip(app: Sphinx, what: str, name: str, thing: Any, skipped: bool, options: Any) -> bool | None:
     """Left out: what methods do for the contract's functions, and fields of named tuples, which their class tells of."""
     inner = getattr(thing, "fget", thing)
     of_a_method = (
-        getattr(inner, "__module__", "").startswith(("coterie.methods.", "coterie.contrib.rivals."))
-        and "." in inner.__qualname__
+        getattr(inner, "__module__", "").startswith(METHOD_MODULES) and "." in inner.__qualname__
     )
     return True if of_a_method or thing is Any or type(thing).__name__ == "_tuplegetter" else None
 

@@ -1,8 +1,9 @@
 """Private sums: methods that need only sums over clients, and masks under which a server reads nothing else.
 
-:mod:`.split_half_sums` and :mod:`.split_half_private` are methods. :mod:`.cells` has their
-questions to clients, and :mod:`.moments` their statistics. :mod:`.sums` adds up in one process;
-:mod:`.flower` does so over Flower, under the masks of :mod:`.masks` if the boundary has them.
+``split_half_sums`` and ``split_half_private`` are methods. ``cells`` has their questions to clients,
+``moments`` their statistics, and ``group_search`` the search for the parts of a group. ``sums`` adds
+up in one process. ``flower`` does so over Flower, under the masks of ``masks`` if the boundary has
+them.
 """
 
 from coterie.contrib.private.split_half_private import SplitHalfPrivate as SplitHalfPrivate

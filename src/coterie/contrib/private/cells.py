@@ -197,8 +197,8 @@ class Question:
             if norm is not None and self.ask == "sizes":
                 answer = np.concatenate([_size_histogram(norm), _size_histogram(examples)])
             elif norm is not None:
-                both = [_norm_histogram(norm / self.scale), _examples_histogram(examples)]
-                answer = np.concatenate(both) / np.sqrt(2)
+                histograms = [_norm_histogram(norm / self.scale), _examples_histogram(examples)]
+                answer = np.concatenate(histograms) / np.sqrt(2)
         elif halves is not None and self.ask in CENTRED:
             answer = self._centred_answer(halves.astype(np.float64) / self.scale)
         elif halves is not None:
@@ -400,10 +400,10 @@ def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.
     width = question.high - question.low
     places = question.low + (np.arange(COORDINATE_BINS) + 0.5) * width / COORDINATE_BINS
     # Both centres are on the axis through the mean of the cell.
-    left, right = _side_means(counts, places, cut)
+    left_mean, right_mean = _side_means(counts, places, cut)
     mean_place = float(direction @ mean)
     return np.stack(
-        [mean + (left - mean_place) * direction, mean + (right - mean_place) * direction]
+        [mean + (left_mean - mean_place) * direction, mean + (right_mean - mean_place) * direction]
     )
 
 
@@ -439,9 +439,9 @@ def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.nd
         # A vector along the axis, as long as the histogram is wide.
         width = axis_of_cell / (axis_of_cell @ axis_of_cell)
         places = (np.arange(COORDINATE_BINS) + 0.5) / COORDINATE_BINS - 0.5
-        left, right = _side_means(histogram, places, cut)
+        left_mean, right_mean = _side_means(histogram, places, cut)
         centre = question.centres[cell]
-        centres_of_sides.append(np.stack([centre + left * width, centre + right * width]))
+        centres_of_sides.append(np.stack([centre + left_mean * width, centre + right_mean * width]))
     return centres_of_sides
 
 

@@ -324,8 +324,8 @@ class SplitHalfSums(Probing):
                 tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), task)
                 continue
             # A usual round: the group's model, and histograms of norms and numbers of examples.
-            usual = Task(offered=(row,), private=PrivateTask(question=Question(ask="sizes")))
-            tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual)
+            usual_task = Task(offered=(row,), private=PrivateTask(question=Question(ask="sizes")))
+            tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual_task)
             if probe is not None:
                 # The probe lasts: those who have not answered train from the same model as the others.
                 task = Task(
@@ -385,12 +385,12 @@ class SplitHalfSums(Probing):
 
     def _probing(self, state: SplitHalfSumsState) -> Training:
         """The training settings of every half."""
-        usual = state.training
+        settings = state.training
         if self.steps is not None:
-            return replace(usual, steps=self.steps)
+            return replace(settings, steps=self.steps)
         sizes = [round(state.size)] if state.size else []
-        return of_equal_steps(usual, sizes, HALF_STEPS_IN_ROUNDS) or replace(
-            usual, steps=max(1, usual.epochs)
+        return of_equal_steps(settings, sizes, HALF_STEPS_IN_ROUNDS) or replace(
+            settings, steps=max(1, settings.epochs)
         )
 
     def step(self, state: SplitHalfSumsState, replies: Replies) -> SplitHalfSumsState:
@@ -417,11 +417,16 @@ class SplitHalfSums(Probing):
         )
         if done in ("train", "search") and has_sketched_walkers:
             return "place"
-        several = state.has_several_groups
+        has_several_groups = state.has_several_groups
         review_due = self.review_every and state.round >= state.review[0]
-        if done in ("train", "search", "place") and review_due and several and state.norm > 0:
+        if (
+            done in ("train", "search", "place")
+            and review_due
+            and has_several_groups
+            and state.norm > 0
+        ):
             return "review"
-        if done != "move" and several and state.round >= state.moves:
+        if done != "move" and has_several_groups and state.round >= state.moves:
             return "move"
         return "train"
 

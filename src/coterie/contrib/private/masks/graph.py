@@ -107,13 +107,15 @@ def degree(clients: int, dropouts: float, colluding: float) -> int:
         exposed = clients * float(
             scipy.stats.hypergeom.sf(shares_needed - 1, clients - 1, num_colluding, k)
         )
-        # So many colluding or silent clients in a row that the others fall apart.
-        apart = clients * (dropouts + colluding) ** (k // 2)
+        # So many colluding or silent clients in a row that the graph is disconnected.
+        disconnected = clients * (dropouts + colluding) ** (k // 2)
         # Too few neighbours that stay.
         failed = clients * float(
             scipy.stats.hypergeom.sf(k + 1 - shares_needed, clients, num_dropouts, k + 1)
         )
-        return exposed + apart <= MAX_EXPOSURE_PROBABILITY and failed <= MAX_FAILURE_PROBABILITY
+        return (
+            exposed + disconnected <= MAX_EXPOSURE_PROBABILITY and failed <= MAX_FAILURE_PROBABILITY
+        )
 
     even_degrees = range(2, clients - 1, 2)
     # A greater degree is safer.

@@ -249,15 +249,15 @@ class Masker:
                 secrets of a client.
         """
         self._begin(3)
-        known = set(arrived) & set(self._held)
-        if self.client not in known or len(known) < max(self.threshold, MIN_SUM_CLIENTS):
+        answering = set(arrived) & set(self._held)
+        if self.client not in answering or len(answering) < max(self.threshold, MIN_SUM_CLIENTS):
             raise ProtocolError(
-                f"a sum of {len(known)} of the clients that client {self.client} knows is not unmasked"
+                f"a sum of {len(answering)} of the clients that client {self.client} knows is not unmasked"
             )
-        silent = self._held.keys() - known
+        silent = self._held.keys() - answering
         # Never both shares of one client: with both secrets the server could read its numbers.
         return Unmasking(
-            seeds={client: self._held[client][0] for client in sorted(known)},
+            seeds={client: self._held[client][0] for client in sorted(answering)},
             keys={client: self._held[client][1] for client in sorted(silent)},
         )
 
