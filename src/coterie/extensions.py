@@ -80,7 +80,8 @@ class EntryPoint:
             value: Any = import_module(module)
             for part in filter(None, attribute.split(".")):
                 value = getattr(value, part)
-        except (Exception, SystemExit) as error:  # a module may do anything while it is imported
+        # A module may do anything while it is imported.
+        except (Exception, SystemExit) as error:
             text = f"{type(error).__name__}: {error}"
             raise self.broken(f"cannot be imported ({text:.300})") from error
         return value
@@ -107,7 +108,8 @@ def entry_points(group: str) -> Mapping[str, EntryPoint]:
 def _grouped(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
     """Group -> name -> entry point, of the packages installed in the folders of ``path``."""
     points = [point for folder, package in _packages(path) for point in _points(folder, package)]
-    points.sort(key=lambda point: _package_name(point.package) != "coterie")  # stable
+    # Coterie's own come first; the sort keeps the order of the others.
+    points.sort(key=lambda point: _package_name(point.package) != "coterie")
     groups: dict[str, dict[str, EntryPoint]] = {}
     for point in points:
         first = groups.setdefault(point.group, {}).setdefault(point.name, point)
@@ -128,7 +130,8 @@ def _packages(path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for folder in folders:
         try:
             entries = sorted(os.listdir(folder))
-        except OSError:  # a zip file, or a folder that is gone
+        # A zip file, or a folder that is gone.
+        except OSError:
             continue
         for entry in entries:
             package, ending = os.path.splitext(entry)
@@ -149,7 +152,8 @@ def _points(folder: str, package: str) -> Iterator[EntryPoint]:
     try:
         with open(os.path.join(folder, "entry_points.txt"), encoding="utf-8") as file:
             text = file.read()
-    except (OSError, UnicodeDecodeError):  # most packages have none
+    # Most packages have no entry points.
+    except (OSError, UnicodeDecodeError):
         return
     if f"[{PREFIX}" not in text:
         return

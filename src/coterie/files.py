@@ -173,9 +173,11 @@ def available_memory() -> float:
             r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE
         )
         bounds.append(float(match[1]) * 1024 if match else math.inf)
-    with suppress(OSError, ValueError):  # ValueError if a container has no limit: "max"
+    # A container without a limit says "max", which is a ValueError.
+    with suppress(OSError, ValueError):
         bounds.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
-    with suppress(OSError, ValueError, ImportError):  # Windows has no such limits
+    # Windows has no such limits.
+    with suppress(OSError, ValueError, ImportError):
         import resource
 
         address_space, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -81,7 +81,8 @@ class Blocks:
         self.permutation = permutation
         self.size = size
         self.parameters = parameters
-        self.last_start = parameters - parameters % size  # where the shorter last block begins
+        # Where the shorter last block begins.
+        self.last_start = parameters - parameters % size
         self.matrix = _orthogonal(size, rng)
         self.last_matrix = _orthogonal(parameters % size, rng)
 
@@ -129,12 +130,14 @@ def draw_map(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     """
     if rotation == "none":
         return NoMap()
-    rng = numpy_generator(*key)  # its seed has 128 bits; that of PyTorch's generator has 32
+    # The seed of NumPy's generator has 128 bits; that of PyTorch's has 32, and could be guessed.
+    rng = numpy_generator(*key)
     parameters = layout.trainable
     if rotation == "permute-tensors":
         spans = [(piece.start, piece.stop) for piece in layout.pieces]
     else:
         spans = [(0, parameters), (parameters, layout.size)]
+    # Permute within each span, and flip the signs of the parameters alone.
     permuted = [start + rng.permutation(stop - start) for start, stop in spans]
     order = torch.from_numpy(np.concatenate(permuted))
     signs = torch.ones(layout.size)

@@ -88,7 +88,8 @@ def spent(
         return math.inf
     if accountant != "exact":
         return _by_library(noise, updates, delta, accountant)
-    separation = 2 * math.sqrt(updates) / noise  # μ
+    # μ: all updates together are one Gaussian mechanism with this separation.
+    separation = 2 * math.sqrt(updates) / noise
     log_delta = math.log(delta)
     if leak(0.0, separation) <= log_delta:
         return 0.0
@@ -104,7 +105,8 @@ def spent(
         return max(leak(epsilon, separation), -1e300) - log_delta
 
     root = float(scipy.optimize.brentq(excess, 0.0, max_epsilon, xtol=1e-12, rtol=1e-12))
-    return root * (1 + 1e-9)  # at least the true root
+    # Rounded up, so that it is at least the true root.
+    return root * (1 + 1e-9)
 
 
 def _by_library(noise: float, updates: int, delta: float, accountant: str) -> float:

@@ -133,6 +133,7 @@ class Wire:
                 return self.layout.row(model())
         with seeded(secret, Purpose.INIT, self.seed, model_number):
             row = self.layout.row(model())
+        # Mix each drawn tensor with Gaussian numbers that depend on the whole secret.
         rng = numpy_generator(secret, Purpose.INIT, self.seed, model_number, 1)
         for start, stop in self.layout.tensors.values():
             tensor = row[start:stop]
@@ -225,14 +226,16 @@ class Wire:
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
         protected = update if keep is None else update.masked_fill(keep, 0.0)
-        if self.boundary.masks:  # sums are clipped and noised as sums
+        # Sums are clipped and noised as sums.
+        if self.boundary.masks:
             return protected
         if self.boundary.clip is not None:
             protected = self.clipped(protected, self.boundary.clip)
         if self.boundary.noise:
             key = [self.seed if seed is None else seed, Purpose.NOISE, exchange, client]
+            # Odd numbers seed the signs of compression, see `pack`.
             if number:
-                key.append(2 * number)  # odd numbers seed the signs of compression, see `pack`
+                key.append(2 * number)
             protected = self._noised(protected, keep, numpy_generator(*key))
         return self.seal(protected)
 
@@ -248,7 +251,8 @@ class Wire:
         if not norm > limit:
             return update
         scaled = update.clone()
-        scaled[:parameters] *= limit / norm * (1 - 1e-6)  # rounding cannot raise it above the limit
+        # The margin keeps rounding from raising the norm above the limit.
+        scaled[:parameters] *= limit / norm * (1 - 1e-6)
         return scaled
 
     def _noised(
@@ -340,12 +344,14 @@ class Wire:
         if clip is None:
             return None
         magnitudes = sealed[: self.layout.trainable].double().abs()
-        if self.boundary.compress == "8bit":  # less the greatest error of rounding, half a step
+        # Without the greatest error of rounding, half a step.
+        if self.boundary.compress == "8bit":
             magnitudes = (magnitudes - magnitudes.max() / 254).clamp(min=0)
         norm = float(magnitudes.norm())
         parameters, _ = self.columns(task)
         max_norm = clip * (1 + noise * (math.sqrt(parameters) + 8))
-        if norm <= max_norm * (1 + 1e-4):  # allows for single precision, with a margin
+        # The margin allows for single precision.
+        if norm <= max_norm * (1 + 1e-4):
             return None
         bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
         return (

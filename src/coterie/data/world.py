@@ -590,6 +590,7 @@ def with_attacks(world: World, attacks: Mapping[Client, Attack]) -> World:
     flipping = [client for client, attack in attacks.items() if attack.kind == "label-flip"]
     if not flipping:
         return replace(world, attacks=attacks) if attacks else world
+    # Labels are flipped in every time step; a drift keeps the steps.
     steps = [_with_flipped_labels(world, clients, flipping) for clients in world.steps]
     drift = None if world.drift is None else replace(world.drift, data=steps)
     return replace(world, attacks=attacks, clients=steps[0], drift=drift)

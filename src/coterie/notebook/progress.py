@@ -42,12 +42,14 @@ def followed(rounds: Generator[R, None, None], name: str, total: int) -> Iterato
 def _drawn(bar: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
     with bar(desc=name, total=total, unit="round") as progress:
         for done in rounds:
-            if not progress.n:  # a run that goes on begins where it stopped
+            # A run that goes on begins where it stopped.
+            if not progress.n:
                 progress.initial = progress.n = done.number - 1
             progress.set_postfix_str(_event(done), refresh=False)
             progress.update()
             yield done
-        progress.leave = bool(progress.n)  # no bar is left of a run that was finished before
+        # No bar is left of a run that was finished before.
+        progress.leave = bool(progress.n)
 
 
 def _lines(rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
