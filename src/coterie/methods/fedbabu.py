@@ -111,7 +111,9 @@ class FedBABU(OneModel[FedBABUState]):
             raise SettingError(
                 f"FedBABU.tune must be full or head if FedBABU.head is all {self.head} layers, got body"
             )
-        body, head = layers[: len(layers) - self.head], layers[len(layers) - self.head :]
+        body_length = len(layers) - self.head
+        body = layers[:body_length]
+        head = layers[body_length:]
         still = tuple(federation.columns[layer] for layer in head)
         return FedBABUState(
             clients=federation.clients, model=federation.draw(0), body=body, head=head, still=still
@@ -119,11 +121,9 @@ class FedBABU(OneModel[FedBABUState]):
 
     def plan(self, state: FedBABUState, cohort: Cohort) -> Plan:
         tuned = {"full": (), "head": state.head, "body": state.body}[self.tune]
-        personal = (
-            Personal(start="offered", epochs=self.tune_epochs, layers=tuned)
-            if self.tune_epochs
-            else None
-        )
+        personal = None
+        if self.tune_epochs:
+            personal = Personal(start="offered", epochs=self.tune_epochs, layers=tuned)
         task = Task(
             offered=(0,),
             stages=(Stage(layers=state.body),) if state.head else (),
@@ -139,7 +139,7 @@ class FedBABU(OneModel[FedBABUState]):
 
 def _without(update: torch.Tensor, still: Sequence[tuple[int, int]]) -> torch.Tensor:
     """The update ``(d,)`` with zeros in some columns, where noise or a hostile client may have put something else."""
-    out = update.clone()
+    body_update = update.clone()
     for start, stop in still:
-        out[start:stop] = 0.0
-    return out
+        body_update[start:stop] = 0.0
+    return body_update

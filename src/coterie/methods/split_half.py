@@ -266,6 +266,7 @@ class SplitHalf(Probing):
     # ---------------------------------------------------------------------------------------------------
 
     def _plan_training(self, state: SplitHalfState, cohort: Cohort) -> Plan:
+        # One row for each group; more rows follow, for long probes and for nodes with walkers.
         models = [leaf.model for leaf in state.leaves]
         tasks: dict[Client, Task] = {}
         number_of_probes = sum(self.probes(state, leaf) for leaf in state.leaves)
@@ -280,6 +281,7 @@ class SplitHalf(Probing):
                 # The model from which the probe's clients train gets a further row.
                 tasks |= self._long_probe_tasks(state, row_number, len(models), probe, cohort)
                 models.append(probe.model)
+        # Walkers train on halves from the model of the inner node where they are.
         walkers = sample(cohort, sorted(state.walkers), MAX_PROBED_CLIENTS)
         walker_models, walker_tasks = _cluster_tree.tasks(
             state.tree, state.walkers, walkers, len(models), halves=True
@@ -288,6 +290,8 @@ class SplitHalf(Probing):
             # As many steps as the clients of the node made when it was split.
             steps = state.probed[state.walkers[client]].steps
             tasks[client] = replace(task, training=replace(state.training, steps=steps))
+        # Halves are compared by their Gram matrix, so the server needs the single updates. A long probe
+        # keeps them from round to round, and so needs those of the second halves too.
         begins_long_probe = any(self._lasts(state, leaf) for leaf in state.leaves if leaf.clients)
         compares = begins_long_probe or any(task.halves for task in tasks.values())
         return Plan(
@@ -364,6 +368,7 @@ class SplitHalf(Probing):
     def _after_training(
         self, state: SplitHalfState, replies: Replies, half_steps: int
     ) -> SplitHalfState:
+        # 1. Each group takes the mean update of its members; if it has probed, it may split.
         new_state = replace(state, leaves=(), round=state.round + 1)
         for row_number, leaf in enumerate(state.leaves):
             member_replies = replies.of(leaf.clients)
@@ -383,10 +388,12 @@ class SplitHalf(Probing):
                 )
             else:
                 new_state = _with_leaves(new_state, self._trained(leaf, member_replies))
+        # 2. The share of answers tells whether the next probes must last several rounds.
         in_groups = sum(len(leaf.clients) for leaf in state.leaves)
         expected_replies = self.fraction * (in_groups + len(state.walkers))
         answered_share = min(1.0, len(replies.clients) / max(1.0, expected_replies))
         new_state = replace(new_state, answered=answered_share, leaves=ordered(new_state.leaves))
+        # 3. Walkers go one level down the tree, also into the parts of groups that have just split.
         new_state = self._walk(new_state, state.walkers, replies)
         return self._end_round(new_state, state)
 
@@ -414,6 +421,7 @@ class SplitHalf(Probing):
             schedule = replace(schedule, long_probe=probe, due=new_state.round + 1)
             return _with_schedules(_with_leaves(new_state, trained_leaf), {leaf.node: schedule})
         new_state = _with_schedules(new_state, {leaf.node: replace(schedule, long_probe=None)})
+        # All replies have come: those of present members decide.
         of_members = probe.without(set(probe.answered) - set(leaf.clients))
         finished = FinishedProbe(
             of_members.replies(
@@ -476,7 +484,8 @@ class SplitHalf(Probing):
             probe.round,
         )
         note = _cluster_tree.placed(describe_probe(leaf, decision), leaf, children)
-        undecided = set(leaf.clients) - {client for part in parts for client in part}
+        # Members that are in no part walk down from here like newcomers.
+        undecided = set(leaf.clients).difference(*parts)
         due_round = self._turn(new_state.round)
         new_state = _with_schedules(
             _with_leaves(new_state, *children),
@@ -636,16 +645,20 @@ class SplitHalf(Probing):
         for client, losses in zip(replies.clients, replies.losses, strict=True):
             if np.isfinite(losses[0]):
                 measured[client] = losses[0]
+        # 1. The change of each client's loss since it was last asked.
         changes = {
             client: loss - state.losses[client]
             for client, loss in measured.items()
             if client in state.losses
         }
+        # 2. A loss has risen if it changed by far more than losses usually do. Another model is better
+        #    if it undoes more than half of the rise.
         risen = {}
         for client, change in changes.items():
             if state.usual_change and change > RISE_IN_USUAL_CHANGES * state.usual_change:
                 risen[client] = measured[client] - change / 2
         median_change = float(np.median(np.abs(list(changes.values())))) if changes else 0.0
+        # 3. Clients whose loss has risen try other models in the next exchange.
         new_state = replace(
             state,
             stage="offer-models" if risen else "train",
@@ -672,6 +685,7 @@ class SplitHalf(Probing):
 
     def _after_offers(self, state: SplitHalfState, replies: Replies) -> SplitHalfState:
         """The state in which clients whose loss rose have the best model, if it is better; the groups of the others probe."""
+        # 1. The best model of each client, if it undoes more than half of the rise.
         offered = candidates(state)
         # Client -> the node of its new model, and its loss.
         taken_models: dict[Client, tuple[int, float]] = {}
@@ -679,6 +693,7 @@ class SplitHalf(Probing):
             losses = np.nan_to_num(client_losses, nan=np.inf)
             if client in state.risen and losses.min() < state.risen[client]:
                 taken_models[client] = (offered[int(losses.argmin())].node, float(losses.min()))
+        # 2. These clients move to the group of that model.
         new_nodes = {client: node for client, (node, _) in taken_models.items()}
         tree = state.tree
         if len(tree.nodes) in new_nodes.values():  # the first draw begins a new group
@@ -708,8 +723,8 @@ class SplitHalf(Probing):
         new_state = _with_schedules(
             new_state, {node: ProbeSchedule(due=due_round) for node in changed}
         )
-        # The groups of clients that no model serves better probe in this round, unless a probe is
-        # under way.
+        # 3. The groups of clients that no model serves better probe in this round, unless a probe is
+        #    under way.
         unhelped = {
             node_after[client]
             for client in state.risen

@@ -142,6 +142,8 @@ class Block:
         learner.reset()
         learner.module.train()
         self.of_classes = learner.objective.takes_classes(splits[0].targets)
+        # Clients with fewer examples are padded to the length of the longest, and padding does not
+        # count in the loss.
         longest = max(splits, key=len)
         batch_size = training.batch or len(longest)
         is_present = _present([len(split) for split in splits], len(longest)).to(learner.device)
@@ -585,7 +587,7 @@ class DenseStack:
 
         The weights of a yielded layer may be changed.
         """
-        # Forward.
+        # Forward pass of all clients: one batched product for each layer.
         layer_outputs = inputs.flatten(2)
         activations = [layer_outputs]  # the inputs of each layer, then the outputs of the last one
         for layer in self.layers:
@@ -600,7 +602,8 @@ class DenseStack:
                 activate, _ = _ACTIVATIONS[layer.activation]
                 layer_outputs = activate(layer_outputs)
             activations.append(layer_outputs)
-        # Backward.
+        # Backward pass, from the derivatives G by a layer's outputs: its weights have the gradient
+        # G^T X, its inputs G W, which the first layer does not need.
         output_derivatives = derivative(layer_outputs, targets, is_present)
         for layer_number, layer in reversed(list(enumerate(self.layers))):
             if layer.activation is not None:

@@ -193,7 +193,7 @@ def own_values_after(
 # -------------------------------------------------------------------------------------------------
 
 
-class Start(NamedTuple):
+class TrainingStart(NamedTuple):
     """From where a client trains.
 
     Attributes:
@@ -253,7 +253,7 @@ def answer(learner: Learner, job: Job) -> ClientResult:
     return _result(learner, job, start, update, own_model)
 
 
-def _answer_of_mixture(learner: Learner, job: Job, start: Start) -> ClientResult:
+def _answer_of_mixture(learner: Learner, job: Job, start: TrainingStart) -> ClientResult:
     """Train the shared model and the client's part of a mixture together (APFL)."""
     order = job.order
     personal = job.task.personal
@@ -418,12 +418,12 @@ def _measured(learner: Learner, jobs: Sequence[Job]) -> list[list[Scores]]:
     return all_scores
 
 
-def _start(job: Job, scores: list[Scores]) -> Start:
+def _start(job: Job, scores: list[Scores]) -> TrainingStart:
     """Choose among the offered models those of lowest loss, and take their mean."""
     chosen = list(range(len(job.offered)))
     if job.task.choose < len(job.offered):
         chosen = _lowest(scores, job.task.choose)
-    return Start(mean_model([job.offered[position] for position in chosen]), scores, chosen)
+    return TrainingStart(mean_model([job.offered[position] for position in chosen]), scores, chosen)
 
 
 def _lowest(scores: Sequence[Scores], count: int) -> list[int]:
@@ -438,7 +438,7 @@ def _lowest(scores: Sequence[Scores], count: int) -> list[int]:
 def _result(
     learner: Learner,
     job: Job,
-    start: Start,
+    start: TrainingStart,
     update: Tensor | None,
     own_model: Tensor | None = None,
     weight: float | None = None,
