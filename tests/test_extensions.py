@@ -117,6 +117,7 @@ def test_a_command_of_another_package(site: Path, capsys: pytest.CaptureFixture[
     assert "did you mean hello?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_tracker_of_another_package_follows_a_run(site: Path, tmp_path: Path) -> None:
     install(site, "theirs", ENTRY_POINTS)
     out = tmp_path / "run"
@@ -178,6 +179,7 @@ def test_nothing_is_read_from_the_current_folder(
     assert "mine" not in coterie.METHODS
 
 
+@pytest.mark.slow
 def test_no_extension_is_imported_for_a_command_of_coterie(site: Path) -> None:
     install(site, "theirs", ENTRY_POINTS, "raise SystemExit('imported')")
     for arguments in (["run", "--help"], ["scenarios"]):

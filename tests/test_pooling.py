@@ -194,6 +194,7 @@ def test_a_table_of_numbers_is_judged_by_a_metric_that_two_rows_have() -> None:
     assert done.mean("R2Score") == pytest.approx(by_definition(guessed, true), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_every_reader_of_a_record_shows_the_pooled_value(tmp_path: Path) -> None:
     runs = coterie.begin(
         r2_of, tmp_path / "runs", ["fedavg", "independent"], rounds=3, workers=1

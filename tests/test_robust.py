@@ -75,6 +75,7 @@ def test_median_and_trimmed_mean_by_definition(n: int, seed: int, trim: float) -
     np.testing.assert_allclose(found, trimmed, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(3, 8), st.integers(0, 1000))
 def test_the_geometric_median_has_the_least_sum_of_distances(n: int, seed: int) -> None:
     updates, weights = drawn(n, d=3, seed=seed)

@@ -34,6 +34,7 @@ def test_nothing_comes_of_nothing(kind: str) -> None:
     assert arrives([0.0] * 9, kind) == [0.0] * 9
 
 
+@pytest.mark.slow
 @given(values=numbers, share=st.floats(0.01, 0.5))
 @settings(max_examples=60)
 def test_the_largest_entries_are_exact_and_no_error_is_larger(

@@ -165,6 +165,7 @@ def test_a_method_named_again_keeps_all_its_tables_in_the_file(call: Call) -> No
     assert found == [("cfl", 0.25), ("cfl", 0.75), ("independent", None)]
 
 
+@pytest.mark.slow
 def test_a_terminal_without_greek_letters() -> None:
     code = "import sys; from coterie.cli import main; sys.exit(main(['methods', 'cfl']))"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -202,6 +203,7 @@ def test_resume_tells_of_other_versions(call: Call, monkeypatch: pytest.MonkeyPa
     )
 
 
+@pytest.mark.slow
 def test_compare(call: Call) -> None:
     run_small(call, "--seeds", "2", "--out", "all")
     status, out, _ = call("compare", "all")
@@ -212,6 +214,7 @@ def test_compare(call: Call) -> None:
     assert found["seeds"] == [0, 1]
 
 
+@pytest.mark.slow
 def test_several_seeds_end_in_a_comparison(call: Call) -> None:
     _, out, _ = run_small(call, "--seeds", "3")
     assert "±" in out
@@ -259,6 +262,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith(f"coterie {coterie.__version__}, Python ")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -175,6 +175,7 @@ def test_two_single_clients_in_contrast_are_a_group_of_two(seed):
     )  # noise levels are taken otherwise
 
 
+@pytest.mark.slow
 def test_distances_are_unbiased_and_their_errors_right_in_size():
     rng = np.random.default_rng(1)
     signal = np.zeros((9, 50))
@@ -261,6 +262,7 @@ def test_members_contrasts_are_those_of_each_alone(seed: int, n: int, apart: flo
         )
 
 
+@pytest.mark.slow
 def test_many_clients_are_cut_by_iteration_as_by_all_eigenvectors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ def test_there_and_back(labels):
     assert groups_of(labels_of(groups)) == groups
 
 
+@pytest.mark.slow
 @given(pairs_of_labellings)
 def test_the_same_partition_is_the_same_pairs_together(both):
     one, two = both

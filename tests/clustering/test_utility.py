@@ -339,6 +339,7 @@ def test_groups_that_are_none_are_refused(groups):
         benefits(np.eye(3), [1, 2, 3], 1.0, groups)
 
 
+@pytest.mark.slow
 def test_two_thousand_clients_fall_into_their_twenty_groups():
     # O(n²) from the Gram matrix: about a second, where the definition would take O(n³ d).
     rng = np.random.default_rng(0)

@@ -41,6 +41,7 @@ def columns(count: int) -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.slow
 def test_columns_are_found_by_their_types(hub: Any, tmp_path: Path) -> None:
     features = hub.Features(
         {

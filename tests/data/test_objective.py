@@ -176,6 +176,7 @@ def test_padding_counts_in_no_metric() -> None:
     assert tally.objective.scores(tally.result())["loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_torchmetrics_objects_and_functions_are_metrics() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     outputs, labels = drawn(500, 3)

@@ -80,6 +80,7 @@ def test_rows_are_divided_at_random_without_an_order() -> None:
     assert max(values_of(data)[0]) > min(values_of(data)[2])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 12), min_size=5, max_size=40),
     st.integers(0, 4),

@@ -286,6 +286,7 @@ def patients(seed: int, noise: float = 2.0) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("subject", "width"), [("patient", 1), ("patient", 4), (None, 1)])
 def test_patients_are_no_groups(subject: str | None, width: int) -> None:
     """Without subjects, both halves have the same patients: what a site has by chance looks like a difference of sites."""

@@ -13,15 +13,10 @@ from method_examples import IN_FEW_ROUNDS, of_each_kind
 EVERY_METHOD = sorted(IN_FEW_ROUNDS.keys() | METHODS)
 
 
-@pytest.fixture(params=EVERY_METHOD, name="method")
+@pytest.fixture(params=of_each_kind(EVERY_METHOD), name="method")
 def _method(request: pytest.FixtureRequest) -> Any:
-    return IN_FEW_ROUNDS[request.param]  # a KeyError here: a new method needs an example
-
-
-@pytest.fixture(params=of_each_kind(EVERY_METHOD), name="method_of_each_kind")
-def _method_of_each_kind(request: pytest.FixtureRequest) -> Any:
     """Every method; the quick tests have one of each kind."""
-    return IN_FEW_ROUNDS[request.param]
+    return IN_FEW_ROUNDS[request.param]  # a KeyError here: a new method needs an example
 
 
 @pytest.fixture

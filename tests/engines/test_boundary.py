@@ -72,9 +72,8 @@ def wired(boundary: Boundary, model: Any = normed, seed: int = 0) -> Wire:
 @pytest.mark.parametrize("rotation", MAPS)
 @seeded(0)
 def test_a_map_changes_no_result_and_the_server_sees_no_plain_row(
-    method_of_each_kind: Any, rotation: str
+    method: Any, rotation: str
 ) -> None:
-    method = method_of_each_kind
     tried, boundary = world(model=normed, sizes=SIZES), Boundary(rotation=rotation, block=BLOCK)
     if method.name in ("split-half-sums", "split-half-private"):
         with pytest.raises(SettingError, match=f"must be none for {method.name}"):

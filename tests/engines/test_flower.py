@@ -90,6 +90,7 @@ def test_every_method_finds_over_flower_what_it_finds_in_one_process(name: str) 
     )
 
 
+@pytest.mark.slow
 def test_neighbours_over_flower_are_those_in_one_process() -> None:
     """Of clients with validation examples and without; the weight, the order and the neighbours are sent."""
     tried = replace(SCENARIOS["digits/label-permutation"], clients=8).build(0)
@@ -669,6 +670,7 @@ def test_an_app_takes_one_way_of_being_made() -> None:
 # ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [CFL(), FedPer()], ids=lambda m: m.name)
 def test_a_server_that_was_stopped_goes_on(method: Any, tmp_path: Path) -> None:
     tried = SCENARIOS["digits/label-permutation"]

@@ -69,10 +69,9 @@ def own(tried: World, **how: Any) -> ClientApp:
 
 @seeded(0)
 def test_own_functions_do_every_task_as_coteries_training_does(
-    method_of_each_kind: Any, flower_run: None
+    method: Any, flower_run: None
 ) -> None:
     """Halves, choices, layers that stay, losses and several epochs; a step on all examples does not depend on their order."""
-    method = method_of_each_kind
     tried = replace(world(IDS), training=Training(batch=0, lr=0.2, lr_decay=0.9))
     if method.name == "knn-per":  # its tests need the features of a net
         with pytest.raises(

@@ -559,6 +559,7 @@ def gone_on(
     return done, told.seen
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_on_finds_them_and_tells_of_those_that_are_lost(tmp_path: Path) -> None:
     tried, whole = world(IDS), Told(ending)
     list(inprocess.rounds(whole, tried, rounds=5, workers=1, robust=AS_PUBLISHED))

@@ -467,6 +467,7 @@ def test_a_resumed_run_does_not_take_the_secret_of_the_first_client_to_answer() 
 # ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.text(max_size=400))
 @settings(max_examples=200)
 def test_words_of_clients_are_one_printable_line(words: str) -> None:

@@ -38,6 +38,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=str)
 @pytest.mark.parametrize("width", [1, 16])
 def test_a_narrow_window_changes_no_bit(

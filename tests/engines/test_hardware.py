@@ -103,15 +103,13 @@ def test_models_that_have_no_blocks(model: Callable[[], nn.Module], says: str) -
         next(rounds(FedAvg(), world(model=model), rounds=1, width=2))
 
 
-def test_the_number_of_workers_changes_no_bit_of_blocks(method_of_each_kind: Any) -> None:
-    method = method_of_each_kind
+def test_the_number_of_workers_changes_no_bit_of_blocks(method: Any) -> None:
     tried = world(IDS, sizes=SIZES, training=Training(lr=0.1, batch=8, epochs=2))
     alone, two, three = (outcome(play(method, tried, 3, workers, width=2)) for workers in (1, 2, 3))
     assert alone == two == three
 
 
-def test_every_width_gives_the_same_models_up_to_rounding(method_of_each_kind: Any) -> None:
-    method = method_of_each_kind
+def test_every_width_gives_the_same_models_up_to_rounding(method: Any) -> None:
     tried = world(IDS, sizes=SIZES, model=mlp)
     plain = play(method, tried, 2, width=1)
     for size in (2, 4, 100):

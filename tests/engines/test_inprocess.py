@@ -27,16 +27,14 @@ SIZES = (20, 3, 50, 9)
 
 
 @pytest.mark.parametrize("model", [dropped, normed], ids=lambda m: m.__name__)
-def test_the_number_of_workers_changes_no_bit(method_of_each_kind: Any, model: Any) -> None:
+def test_the_number_of_workers_changes_no_bit(method: Any, model: Any) -> None:
     tried = world(
         model=model,
         sizes=SIZES,
         augment=noisy,
         training=Training(lr=0.1, batch=8, momentum=0.5, epochs=2),
     )
-    alone, two, three = (
-        outcome(play(method_of_each_kind, tried, 3, workers)) for workers in (1, 2, 3)
-    )
+    alone, two, three = (outcome(play(method, tried, 3, workers)) for workers in (1, 2, 3))
     assert alone == two == three
 
 

@@ -111,6 +111,7 @@ def test_a_method_without_admit_takes_no_newcomers_and_waits_for_those_away() ->
     assert 7 in done[-1].assignment.row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_with_comings_and_goings_may_stop_anywhere(workers: int) -> None:
     attendance = Attendance(joins={11: 4}, away={3: [(2, 14)]}, silent=0.3)

@@ -179,6 +179,7 @@ def test_methods_with_sketches_as_wide_as_a_model_are_the_methods(method: Any, m
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*METHODS[:4], HCCTE(sketch=64), HCCTE(sketch=8)], ids=str)
 def test_late_clients_find_their_place_by_sketches(method: Any) -> None:
     """They come, are silent, and go, with sketches on the edges of the tree."""

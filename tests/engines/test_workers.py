@@ -199,6 +199,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["idle", "busy"])
 def test_workers_end_when_their_parent_is_killed(state: str) -> None:
     script = [sys.executable, "-c", PARENT, state]

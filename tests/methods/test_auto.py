@@ -169,6 +169,7 @@ def turned(world: World) -> World:
     return replace(world, clients=clients)
 
 
+@pytest.mark.slow
 def test_a_drift_starts_dropped_arms_again_and_finds_its_groups() -> None:
     method, world = Auto(patience=4), digits("label-permutation", clients=8)
     calm = run(method, world, 12)
@@ -182,6 +183,7 @@ def test_a_drift_starts_dropped_arms_again_and_finds_its_groups() -> None:
     assert len(changed[-1].groups) == 4
 
 
+@pytest.mark.slow
 def test_newcomers_start_dropped_arms_again() -> None:
     world = digits("label-permutation", clients=8)
     method, world = Auto(patience=4), replace(world, attendance=Attendance(joins={6: 9, 7: 9}))
@@ -210,6 +212,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_the_one_that_serves(tmp_path: Path) -> None:
     settings = {
         "clients": 4,
@@ -252,6 +255,7 @@ def test_a_saved_model_is_the_one_that_serves(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.nn.utils.parameters_to_vector(net.parameters()), served)
 
 
+@pytest.mark.slow
 def test_methods_within_methods_are_recorded_and_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

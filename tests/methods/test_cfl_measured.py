@@ -70,6 +70,7 @@ def played(name: str, rounds: int, **how: Any) -> list[inprocess.Round]:
     )
 
 
+@pytest.mark.slow
 def test_halves_are_asked_for_where_a_group_is_about_to_split_and_nowhere_else() -> None:
     found = played("label-permutation", 24)
     texts = [
@@ -91,6 +92,7 @@ def test_halves_are_asked_for_where_a_group_is_about_to_split_and_nowhere_else()
     )
 
 
+@pytest.mark.slow
 def test_groups_split_only_in_rounds_in_which_both_norms_pass() -> None:
     """Also in rounds of halves, whose updates are of as many steps as usual; once they were not tested there."""
     found = [
@@ -129,6 +131,7 @@ def test_a_group_that_moves_again_is_not_split_by_its_halves() -> None:
         assert method.step(state, halves).notes[0].kind == kind
 
 
+@pytest.mark.slow
 def test_clients_who_are_alike_are_not_split() -> None:
     assert all(len(done.assignment.groups) == 1 for done in played("iid", 24))
 

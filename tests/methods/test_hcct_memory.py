@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from test_hcct import PAPER
 
@@ -12,6 +13,7 @@ from coterie.methods.hcct import begin, forget, recall, remember
 from worlds import THREE, TRUTH, grouped, last, play
 
 
+@pytest.mark.slow
 def test_without_memory_noise_dissolves_a_group_at_its_optimum() -> None:
     world = grouped(THREE)
     assert all(p.groups == TRUTH for p in list(play(HCCT(), world, 60))[1:])

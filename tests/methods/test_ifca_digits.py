@@ -25,6 +25,7 @@ def ended(
     return world, done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_committed_settings_find_the_groups(name: str) -> None:
     world, done = ended(METHODS[name], seed=0, count=14)

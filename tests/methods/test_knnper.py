@@ -412,6 +412,7 @@ def test_neighbours_can_be_stored() -> None:
     assert dataclasses.asdict(decode(stored, lambda name: b"")) == dataclasses.asdict(how)
 
 
+@pytest.mark.slow
 def test_an_export_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     how = {"scenario": {"name": "digits/iid", "clients": 4}, "rounds": 1, "workers": 1}
     for name, weight in (("run", None), ("alone", 0.0)):

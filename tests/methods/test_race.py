@@ -188,6 +188,7 @@ def test_personal_models_do_not_hide_what_groups_gain() -> None:
     assert one == "fedavg"  # what serves clients decides between arms that both have hope
 
 
+@pytest.mark.slow
 def test_evidence_without_personal_models_is_of_what_clients_were_offered() -> None:
     tried = digits(clients=8)
     state = run(
@@ -219,6 +220,7 @@ def test_fences_keep_the_level_of_a_test(n: int, limited: bool) -> None:
     assert rejected / draws <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / draws)
 
 
+@pytest.mark.slow
 def test_what_fences_change_is_said() -> None:
     """A hostile client's reports in a scenario with adversaries; without adversaries nothing is changed, so nothing is said."""
     for hostile in ({3: Attack(kind="label-flip")}, {}):
@@ -385,6 +387,7 @@ def test_fedavg_beside_split_half_costs_nothing_and_stays_itself(weighting: Any)
         assert ours.position.state.leader == "fedavg"
 
 
+@pytest.mark.slow
 def test_where_it_never_splits_a_race_costs_its_probes_and_serves_one_model() -> None:
     tried = digits("iid")
     split = SplitHalf(level=1e-12, probe_every=2)
@@ -573,6 +576,7 @@ def test_rounds_with_all_that_can_happen_and_a_resume_of_them(name: str) -> None
         assert outcome(rest) == outcome(whole[stop:])
 
 
+@pytest.mark.slow
 def test_a_map_changes_nothing() -> None:
     tried = digits()
     method = Race(methods=("fedavg", Tuned(method=IFCA(models=2)), "cfl"), patience=2)

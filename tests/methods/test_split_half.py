@@ -94,6 +94,7 @@ class OfRows(SplitHalf):
         return replace(plan, need="rows") if plan.ends_round else plan
 
 
+@pytest.mark.slow
 def test_means_are_enough_where_nobody_probes_or_walks() -> None:
     world = digits(clients=12)
     method, cohort = SplitHalf(), Cohort(present=tuple(world.clients), exchange=0, seed=0)
@@ -304,6 +305,7 @@ def test_it_finds_the_groups_of_digits(shift: str) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_clients_who_are_alike_stay_together(seed: int) -> None:
     assert all(
@@ -326,6 +328,7 @@ def test_it_is_right_before_cfl_is() -> None:
     assert when[0] < when[1]
 
 
+@pytest.mark.slow
 def test_newcomers_and_silent_clients_find_their_groups() -> None:
     world = digits(newcomers=3, join_round=12, silent=0.15)
     assert played(SplitHalf(), world, 30)[-1].assignment.groups == world.truth
@@ -351,6 +354,7 @@ def test_a_wrong_split_heals() -> None:
     assert healed[-1].assignment.groups == world.truth
 
 
+@pytest.mark.slow
 def test_someone_who_is_away_in_a_review_stays_where_it_is() -> None:
     world = digits()
     away = replace(world, attendance=Attendance(away={0: [(14, 17)]}))
@@ -479,6 +483,7 @@ def test_the_review_begins_in_the_middle_of_all_models() -> None:
         assert least <= min(others) * 1.001  # the sum of distances
 
 
+@pytest.mark.slow
 def test_calm_groups_are_probed_less_often() -> None:
     world = digits("iid")
     probed = [done.number for done in played(SplitHalf(), world, 40) if done.notes]
@@ -591,6 +596,7 @@ def test_many_walkers_go_as_one_after_the_other() -> None:
 # -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_of_a_large_group_some_probe_and_the_others_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_half, "MAX_PROBED_CLIENTS", 12)
     monkeypatch.setattr(_split_half_reviews, "MAX_PROBED_CLIENTS", 12)
@@ -640,6 +646,7 @@ def test_a_second_probe_asks_the_clients_of_the_first(monkeypatch: pytest.Monkey
     assert len(probing(*clients[8:])) <= 6  # nobody of the first: a sample
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [ROUND, LONG], ids=["round", "long"])
 def test_false_alarms_of_newcomers(noise: np.ndarray) -> None:
     ps = []
@@ -655,6 +662,7 @@ def test_false_alarms_of_newcomers(noise: np.ndarray) -> None:
 # -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "least"), [(4, 4), (6, 4)])
 def test_clients_who_all_differ_are_parted(clients: int, least: int) -> None:
     """By even cuts, in which everybody is as far from the own side's others as from the other side's; two are hard to part."""
@@ -1011,6 +1019,7 @@ ONE, TWO_CONCEPTS = (0,) * 10, (0, 0, 0, 0, 0, 1, 1, 1, 1, 1)
 PARTED = ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9))
 
 
+@pytest.mark.slow
 def test_alerts_find_a_concept_in_its_first_round_and_again_when_it_comes_back() -> None:
     world = drifting(ONE, TWO_CONCEPTS, ONE, TWO_CONCEPTS)
     found = played(SplitHalf(alert=True), world, 40)
@@ -1021,6 +1030,7 @@ def test_alerts_find_a_concept_in_its_first_round_and_again_when_it_comes_back()
     )
 
 
+@pytest.mark.slow
 def test_a_run_with_alerts_resumes_as_if_it_had_not_stopped() -> None:
     world = drifting(ONE, TWO_CONCEPTS, ONE)
     whole = played(SplitHalf(alert=True), world, 26)

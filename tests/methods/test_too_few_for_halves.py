@@ -18,6 +18,7 @@ ASKING: dict[str, Any] = {
 SINGLE = frozenset({31, 5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKING)
 def test_they_are_averaged_and_find_their_groups(name: str) -> None:
     for seed in range(3):

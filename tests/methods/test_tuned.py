@@ -290,6 +290,7 @@ def silent_run(workers: int, **how: Any) -> list[Round]:
     return list(rounds(Tuned(start="own", pull=0.1), tried, rounds=6, workers=workers, **how))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_bits() -> None:
     done = silent_run(2)
     for stop in (1, 3, 5):

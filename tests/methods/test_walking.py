@@ -57,6 +57,7 @@ def trained() -> tuple[Pull, Played]:
     return world, end
 
 
+@pytest.mark.slow
 def test_ten_newcomers_reach_their_true_leaves(trained: tuple[Pull, Played]) -> None:
     world, end = trained
     new = (6, 7, 14, 22, 30, 31, 38, 46, 55, 63)
@@ -97,6 +98,7 @@ def _at(note: Any, end: Played) -> int:
     return end.state.tree.nodes[note.labels["node"]].parent
 
 
+@pytest.mark.slow
 def test_three_join_in_the_very_round_their_leaf_splits() -> None:
     world, late = grouped(THREE), (17, 5, 29)
     founders = tuple(c for c in world.clients if c not in late)
@@ -203,6 +205,7 @@ def test_every_client_can_be_given_any_model_on_its_path(trained: tuple[Pull, Pl
     assert CFL(ensemble=True).assignment(end.state).ensemble
 
 
+@pytest.mark.slow
 def test_sketched_edges_find_the_same_leaves() -> None:
     world = eight()
     clients = tuple(c for group in EIGHT for c in group)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import coterie
@@ -141,6 +142,7 @@ def test_the_citation_is_of_this_version_and_complete() -> None:
     assert len(cited["keywords"]) == len(set(cited["keywords"]))
 
 
+@pytest.mark.slow
 def test_without_fcntl_it_says_what_it_needs() -> None:
     code = "import sys; sys.modules['fcntl'] = None; from coterie.cli import main; sys.exit(main(['resume', 'x']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

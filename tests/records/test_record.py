@@ -282,6 +282,7 @@ def recorded(folder: Path, rounds: int) -> Record:
     return Record(run)
 
 
+@pytest.mark.slow
 @given(cut=st.integers(min_value=0))
 def test_a_line_cut_short_is_left_out_and_then_cut_off(
     tmp_path_factory: pytest.TempPathFactory, cut: int

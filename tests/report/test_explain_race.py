@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(one.folder)
 
 
+@pytest.mark.slow
 def test_only_the_lead_changes_the_groups(run: Path) -> None:
     found = explain(run)
     assert [(one["kind"], one["round"], one["parts"]) for one in found["decisions"]] == [

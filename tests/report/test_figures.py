@@ -61,6 +61,7 @@ def test_blocks_cover_every_client_in_every_round_once(members: list[list[int]])
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", figures.FIGURE_KINDS)
 def test_every_kind_is_drawn_and_the_same_records_make_the_same_file(
     run: Path, kind: str, tmp_path: Path
@@ -139,6 +140,7 @@ def test_criteria_are_the_charts_of_the_page(run: Path) -> None:
     )  # G0's mean norm before its split
 
 
+@pytest.mark.slow
 def test_many_clients_stay_small(tmp_path: Path) -> None:
     """600 clients who change places all the time: blocks are drawn as points."""
     rng = np.random.default_rng(0)
@@ -256,6 +258,7 @@ def test_without_matplotlib(
     )
 
 
+@pytest.mark.slow
 def test_settings_of_matplotlib_in_the_current_folder_are_not_read(
     run: Path, tmp_path: Path
 ) -> None:

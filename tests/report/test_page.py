@@ -64,6 +64,7 @@ def test_packed_ids_are_exact() -> None:
     assert (unpacked(whole([[0, -1], [70_000, 3]])) == [[0, -1], [70_000, 3]]).all()
 
 
+@pytest.mark.slow
 @given(st.integers(2, 9), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_blocks_are_means_without_clients_beside_themselves(
     n: int, count: int, random: Any
@@ -128,6 +129,7 @@ def test_matrices_are_ordered_by_group_and_layers_kept(tmp_path: Path) -> None:
     assert unpacked(one["layers"]["all"])[0, 5] == pytest.approx(-0.2, abs=0.01)
 
 
+@pytest.mark.slow
 def test_many_matrices_are_thinned_out_and_large_ones_coarser(tmp_path: Path) -> None:
     n = 2 * MAX_MATRIX_ROWS
     clients, labels = list(range(n)), [i % 2 for i in range(n)]

@@ -108,6 +108,7 @@ def test_an_explanation_prints_and_is_a_dict(tmp_path: Path) -> None:
         assert told._repr_html_() == f"<pre>{html.escape(words(run, client=client))}</pre>"
 
 
+@pytest.mark.slow
 def test_a_figure_of_several_runs_has_a_curve_for_each(tmp_path: Path) -> None:
     matplotlib_figures = pytest.importorskip("coterie.report.figures.several")
     from coterie.report.gathered import gather

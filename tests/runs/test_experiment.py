@@ -394,6 +394,7 @@ def test_evaluations_are_what_clients_were_asked_to_measure(tmp_path: Path) -> N
     assert summary(tmp_path / "run")["evaluations"] == 8
 
 
+@pytest.mark.slow
 def test_other_settings_are_not_averaged_with_each_other(tmp_path: Path) -> None:
     base = {**SMALL, "rounds": 1, "methods": ["fedavg"]}
     others = {

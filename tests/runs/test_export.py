@@ -128,6 +128,7 @@ def test_loaded_models_predict_what_was_recorded(tmp_path: Path, method: Any) ->
     assert not any(part.training for part in coterie.load(folder, 0).modules())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", SPLIT, "independent"], ids=str)
 @pytest.mark.parametrize("model", ["test_export:Awkward", "acfl-cnn"])
 @seeded(0)

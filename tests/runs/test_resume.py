@@ -110,6 +110,7 @@ def at_call(number: int, *places: tuple[Any, str]) -> Callable[[], None]:
 SYSTEM_CALLS = ((os, "fsync"), (os, "replace"), (os, "open"), (Path, "unlink"))
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.integers(1, 90), second=st.integers(1, 40))
 def test_killed_at_any_two_moments_and_resumed(

@@ -135,6 +135,7 @@ def test_consent_in_python(own: Path) -> None:
     assert coterie.load("models", 0, model=lambda: Net((20,), 4))
 
 
+@pytest.mark.slow
 def test_the_experiment_of_several_runs_without_a_schema_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

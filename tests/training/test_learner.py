@@ -301,6 +301,7 @@ def test_in_tests_too_a_net_that_mixes_the_examples_of_a_batch_sees_one_clients_
     assert together == [learner.sums([row], [part])[0] for part in parts]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 29), max_size=40), min_size=1, max_size=5), st.integers(1, 50)

@@ -50,6 +50,7 @@ LOSSES = arrays(
 )
 
 
+@pytest.mark.slow
 @given(LOSSES)
 def test_groups_have_the_models_that_cost_least(losses: np.ndarray) -> None:
     found = grouped_by_losses(losses)
@@ -64,6 +65,7 @@ def test_groups_have_the_models_that_cost_least(losses: np.ndarray) -> None:
     assert len(groups) == min(k, len(np.unique(losses, axis=0)))
 
 
+@pytest.mark.slow
 @given(LOSSES)
 def test_groups_are_those_of_k_means(losses: np.ndarray) -> None:
     """No other partition into as many groups has a smaller sum of squares."""

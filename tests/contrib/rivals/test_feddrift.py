@@ -206,6 +206,7 @@ def test_with_infinite_delta_it_is_fedavg() -> None:
         assert one.evaluations == 0
 
 
+@pytest.mark.slow
 def test_it_finds_a_sudden_drift_and_workers_and_interruption_change_nothing() -> None:
     scenario = Scenario(
         dataset="sine", shift="concept", groups=2, clients=6, examples=4800, drift="given",

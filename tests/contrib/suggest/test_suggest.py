@@ -339,6 +339,7 @@ def found_with(advice: Advice, name: str, rounds: int) -> tuple[Groups, Groups |
     return last.assignment.groups, world.truth
 
 
+@pytest.mark.slow
 def test_the_true_groups_are_found_twice(told: tuple[Path, Suggestion]) -> None:
     said = told[1]
     assert (
@@ -360,6 +361,7 @@ def test_every_method_finds_the_groups_with_its_settings(
     assert groups == truth == told[1].finding.groups
 
 
+@pytest.mark.slow
 def test_split_half_tests_the_same_model_with_its_settings_and_finds_the_same(
     told: tuple[Path, Suggestion],
 ) -> None:
@@ -379,6 +381,7 @@ def test_split_half_tests_the_same_model_with_its_settings_and_finds_the_same(
         assert last.assignment.groups == one.finding.groups
 
 
+@pytest.mark.slow
 def test_the_groups_of_a_run_that_split_half_has_split_are_the_finding(
     told: tuple[Path, Suggestion],
 ) -> None:
@@ -388,6 +391,7 @@ def test_the_groups_of_a_run_that_split_half_has_split_are_the_finding(
     assert own.best("flhc").ari == 1.0
 
 
+@pytest.mark.slow
 def test_clients_who_are_alike_stay_together(tmp_path: Path) -> None:
     said = suggest(ran(experiment("digits/iid"), tmp_path / "run"), workers=1)
     assert len(said.finding.groups) == 1
@@ -396,6 +400,7 @@ def test_clients_who_are_alike_stay_together(tmp_path: Path) -> None:
         assert len(found_with(said.best(method), "digits/iid", rounds)[0]) == 1
 
 
+@pytest.mark.slow
 def test_nothing_of_the_run_is_changed_and_workers_change_nothing(
     told: tuple[Path, Suggestion],
 ) -> None:
