@@ -15,7 +15,7 @@ import pytest
 import coterie
 from coterie.core import Training
 from coterie.methods import FedAvg, method_class
-from coterie.methods._named import EQUIVALENTS, OTHERS
+from coterie.methods._named import EQUIVALENTS, OTHER_ALGORITHMS
 from coterie.settings import UserError
 from coterie.settings.calls import CallError, public
 
@@ -243,7 +243,7 @@ def test_values_of_the_annotated_types_arrive_as_they_were_given() -> None:
 # Names of methods.
 
 
-@pytest.mark.parametrize("name", sorted(OTHERS))
+@pytest.mark.parametrize("name", sorted(OTHER_ALGORITHMS))
 def test_an_algorithm_that_is_not_included_is_no_slip_of_one_that_is(name: str) -> None:
     with pytest.raises(UserError) as caught:
         method_class(name)

@@ -15,7 +15,7 @@ from coterie.settings import SettingError, UserError
 Folder = str | os.PathLike[str]
 """The path of a folder, or an object that has one, such as a :class:`~coterie.runs.run.Run`."""
 
-MAX_FILE_BYTES = 1 << 30
+MAX_READ_BYTES = 1 << 30
 """The default maximum size, in bytes, of a file that is read into memory as a whole."""
 
 
@@ -25,7 +25,7 @@ def reason(error: OSError) -> str:
 
 
 def open_regular(
-    path: Path | str, *, follow: bool = True, limit: float = MAX_FILE_BYTES
+    path: Path | str, *, follow: bool = True, limit: float = MAX_READ_BYTES
 ) -> BinaryIO:
     """Open a regular file for reading.
 
@@ -64,7 +64,7 @@ def _refuse_link(path: Path) -> None:
         raise UserError(f"{path} is a symbolic link, which Coterie does not follow here")
 
 
-def read_regular(path: Path | str, *, follow: bool = True, limit: int = MAX_FILE_BYTES) -> bytes:
+def read_regular(path: Path | str, *, follow: bool = True, limit: int = MAX_READ_BYTES) -> bytes:
     """Read the bytes of a regular file.
 
     Args:

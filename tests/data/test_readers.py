@@ -181,7 +181,7 @@ def test_zip_files_that_numpy_does_not_write(tmp_path: Path) -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files may unpack to a megabyte, or to so many times their size."""
     monkeypatch.setattr(files, "ALLOWED_BYTES", 1 << 20)
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(readers, "READ_BYTES", 1 << 16)
 
 
 @pytest.mark.usefixtures("small")

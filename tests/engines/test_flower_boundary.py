@@ -21,7 +21,7 @@ from coterie.core import Task, Training
 from coterie.data.world import World
 from coterie.engines import rounds
 from coterie.engines.flower import MethodStrategy, boundary_check, boundary_mod
-from coterie.engines.flower.messages import METRICS, Order, config_of, unpacked
+from coterie.engines.flower.messages import METRICS_RECORD, Order, config_of, unpacked
 from coterie.engines.workers import EngineError
 from coterie.methods import CFL, IFCA, FedAvg, FedPer
 from coterie.models.layout import Layout
@@ -169,7 +169,7 @@ def test_with_noise_nothing_is_told_of_the_training() -> None:
     ]
     assert len(replies) == 6
     assert all(
-        dict(content[METRICS]) == {"num-examples": 1} and len(content.metric_records) == 1
+        dict(content[METRICS_RECORD]) == {"num-examples": 1} and len(content.metric_records) == 1
         for content in replies
     )
 
@@ -210,7 +210,7 @@ def test_of_what_an_app_replies_only_the_update_and_metrics_leave() -> None:
         )
         context = Here(usual, 1, named=False).contexts[FIRST]
         reply = app(Message(content, dst_node_id=FIRST, message_type=kind), context).content
-        assert set(reply) == {METRICS, boundary_check.BOUNDARY} | (
+        assert set(reply) == {METRICS_RECORD, boundary_check.BOUNDARY} | (
             {"update"} if kind == "train" else set()
         )
 
@@ -261,7 +261,7 @@ def spoil(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[Messa
         layout = Layout(mlp())
         packed = change(Wire(boundary, layout, 0).pack(torch.ones(layout.size), 0, 0, 0))
         told = {
-            METRICS: MetricRecord({"num-examples": 3}),
+            METRICS_RECORD: MetricRecord({"num-examples": 3}),
             boundary_check.BOUNDARY: boundary_check.stated(boundary),
         }
         return RecordDict({"update": ArrayRecord(packed), **told})

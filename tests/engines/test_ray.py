@@ -31,7 +31,7 @@ from alone import alone  # noqa: E402
 from coterie.boundary import Boundary  # noqa: E402
 from coterie.cli import main  # noqa: E402
 from coterie.contrib.ray import cluster as engine  # noqa: E402
-from coterie.contrib.ray.cluster import Cluster, Node, Station, divided, means_of  # noqa: E402
+from coterie.contrib.ray.cluster import Cluster, ClusterNode, Station, divided, means_of  # noqa: E402
 from coterie.core import Means, Round  # noqa: E402
 from coterie.data.adversaries import Attack  # noqa: E402
 from coterie.data.world import World, whole  # noqa: E402
@@ -208,7 +208,7 @@ def nearby(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Cluster, list
         boundary: Boundary | None = None,
     ) -> Any:
         actors = [Nearby(at) for at in dies]
-        nodes = [Node(f"node {i}", actor, 1) for i, actor in enumerate(actors)]
+        nodes = [ClusterNode(f"node {i}", actor, 1) for i, actor in enumerate(actors)]
         monkeypatch.setattr(Cluster, "_start_actors", lambda *_: nodes)
         return Cluster(maker, boundary or Boundary(), 0, Hardware()), actors
 

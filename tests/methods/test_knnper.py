@@ -293,7 +293,7 @@ def test_of_sequences_every_place_that_counts_is_an_example() -> None:
 def test_blocks_find_the_same_neighbours_and_bound_what_is_compared(
     known: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = near.Memory(torch.randn(50, 6), torch.randint(0, 4, (50,)), 8, 0.7)
+    memory = near.NeighbourMemory(torch.randn(50, 6), torch.randint(0, 4, (50,)), 8, 0.7)
     asked = torch.randn(23, 6)
     at_once = memory.probabilities(asked, 4)
     sizes, compare = [], torch.cdist

@@ -99,7 +99,7 @@ def test_exported_models_share_one_file_of_the_frozen_part(tmp_path: Path) -> No
     (made,) = coterie.begin(backbone_world, tmp_path / "named", "independent", rounds=1, workers=1)
     list(made.rounds())
     folder = coterie.save(tmp_path / "named", tmp_path / "models", trust_code=True)
-    assert set(safetensors.torch.load_file(folder / export.SHARED)) == {
+    assert set(safetensors.torch.load_file(folder / export.SHARED_FILE)) == {
         "body.weight",
         "body.bias",
         "more.weight",
@@ -109,7 +109,7 @@ def test_exported_models_share_one_file_of_the_frozen_part(tmp_path: Path) -> No
     assert all(
         size < 4 * CLASSES * (WIDTH + 1) + 1000
         for name, size in sizes.items()
-        if name != export.SHARED
+        if name != export.SHARED_FILE
     )
     (found,) = [line for line in check(folder).intact if "models.json" in line]
     assert found.endswith(f"models.json and {len(sizes) - 1} models")

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from coterie.report import listing, terminal
-from coterie.report.compared import COMPARED
+from coterie.report.compared import COMPARED_NUMBERS
 from coterie.report.group_tree import history
 
 
@@ -195,7 +195,7 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
         "limits": {"rounds": 9},
         "seeds": [0, 1],
         "rounds": [9],
-        **dict.fromkeys(COMPARED, value),
+        **dict.fromkeys(COMPARED_NUMBERS, value),
     }
     one, two = (
         {**entry, "settings": {"eps1": 0.1, "eps2": 1}},
@@ -209,7 +209,7 @@ def test_a_comparison_says_what_sets_entries_apart() -> None:
 
 
 def test_settings_in_which_rows_of_different_methods_differ_are_said_once() -> None:
-    blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
+    blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED_NUMBERS}
     about: dict[str, Any] = {
         "scenario_settings": {},
         "boundary": {},
@@ -236,7 +236,7 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
             name: {"mean": value, "low": value - 0.1, "high": value + 0.1}
             for name, value in values.items()
         }
-        blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
+        blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED_NUMBERS}
         about: dict[str, Any] = {
             name: {} for name in ("training", "scenario_settings", "limits", "settings")
         }
@@ -293,7 +293,7 @@ def test_a_comparison_is_a_table_per_scenario_of_at_most_116_columns() -> None:
 
 
 def test_a_comparison_tells_of_isolated_adversaries_where_there_are_any() -> None:
-    blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED}
+    blank = {name: {"mean": None, "low": None, "high": None} for name in COMPARED_NUMBERS}
     about: dict[str, Any] = {
         name: {} for name in ("training", "boundary", "scenario_settings", "limits", "settings")
     }

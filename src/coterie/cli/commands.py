@@ -40,7 +40,7 @@ def compare(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """The command ``export``."""
     from coterie.report.live import Steps, watched
-    from coterie.runs.export import MODELS, SHARED, save
+    from coterie.runs.export import MODELS, SHARED_FILE, save
     from coterie.runs.run import reopen
 
     with Steps(watched(), "writing models of runs", len(reopen(arguments.run))) as steps:
@@ -49,7 +49,7 @@ def export(arguments: argparse.Namespace) -> int:
     model_lists = sorted(to.rglob(MODELS))
     num_models = 0
     for path in model_lists:
-        num_models += sum(file.name != SHARED for file in path.parent.glob("*.safetensors"))
+        num_models += sum(file.name != SHARED_FILE for file in path.parent.glob("*.safetensors"))
     runs = f" of {len(model_lists)} runs" if len(model_lists) > 1 else ""
     say(f"{num_models} model{'' if num_models == 1 else 's'}{runs} written to {arguments.to}")
     return 0

@@ -24,7 +24,7 @@ from numpy.lib import format as npy
 from coterie.files import available_memory, check_unpacked, open_regular, reason
 from coterie.settings import UserError
 
-BLOCK_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 """Bytes to unpack between two checks that the total is not too large."""
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -110,7 +110,7 @@ def content(path: Path) -> bytes:
     packed = io.BytesIO(stored_bytes)
     try:
         with gzip.GzipFile(fileobj=packed) as file:
-            while block := file.read(BLOCK_BYTES):
+            while block := file.read(READ_BYTES):
                 unpacked += block
                 check_unpacked(path, packed.tell(), len(unpacked))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -399,7 +399,7 @@ def _inflated(path: Path, end: int, bytes_before: int, packed: bytes) -> bytes:
     unpacked = bytearray()
     unpacker = zlib.decompressobj()
     try:
-        while not unpacker.eof and (block := unpacker.decompress(packed, BLOCK_BYTES)):
+        while not unpacker.eof and (block := unpacker.decompress(packed, READ_BYTES)):
             unpacked += block
             packed = unpacker.unconsumed_tail
             check_unpacked(path, end - len(packed), bytes_before + len(unpacked))

@@ -78,7 +78,7 @@ EQUAL_CONSTANTS = 1e-5
 """Two scaling constants are equal if they differ by at most this share of their size, or of the
 deviation."""
 
-MAX_FILE_BYTES = 1 << 22
+MAX_SCHEMA_BYTES = 1 << 22
 """Most bytes of a file with a schema."""
 
 DIGITS_IN_DIGEST = 6
@@ -258,7 +258,7 @@ class Schema:
         Raises:
             UserError: The file cannot be read, or a field is unknown or not valid.
         """
-        content = read_toml_file(path, "the schema", MAX_FILE_BYTES)
+        content = read_toml_file(path, "the schema", MAX_SCHEMA_BYTES)
         try:
             return cls.of(content)
         except SettingError as error:

@@ -54,7 +54,7 @@ _OTHERS = """
     perfedme pfedclub pfedgraph pfedhn pfedla pfedme pflego qfedavg qffl scaffnew scaffold slowmo splitfed stocfl tct wecfl
     zeno
 """
-OTHERS = frozenset(_OTHERS.split())
+OTHER_ALGORITHMS = frozenset(_OTHERS.split())
 """Algorithms of the literature that are not among Coterie's methods, as
 :func:`~coterie.settings.field_names.spelled`."""
 
@@ -87,7 +87,7 @@ def _advice(name: Any, method_names: Sequence[str]) -> str:
     for method_name in method_names:
         if spelled(method_name) == spelling:
             return f"; did you mean {method_name}?"
-    if spelling in OTHERS:
+    if spelling in OTHER_ALGORITHMS:
         return f", which is not included; {OWN_METHODS}"
     # A slip of one letter in a short name, or of two in a longer one.
     slips = {method_name: edits(spelling, spelled(method_name)) for method_name in method_names}

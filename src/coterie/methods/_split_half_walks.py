@@ -106,7 +106,7 @@ def walk(
         level: a walker whose p-values are all below this becomes a new leaf.
     """
     result = WalkResult(tree, {}, dict(probed), {}, [])
-    branches: dict[int, list[Branch]] = {}
+    branches: dict[int, list[WalkBranch]] = {}
     # The noise is known of each walker that sent halves.
     noise_of_client: dict[Client, float] = {}
     if replies.halves is not None:
@@ -148,7 +148,7 @@ def walk(
     return result
 
 
-class Branch(NamedTuple):
+class WalkBranch(NamedTuple):
     """A child of an inner node, to which a walker may go.
 
     Attributes:
@@ -165,7 +165,7 @@ class Branch(NamedTuple):
     largest: float
 
 
-def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[Branch]:
+def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[WalkBranch]:
     """Return the branches of an inner node, from the updates on its edges.
 
     Args:
@@ -179,7 +179,7 @@ def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[Branch]:
         if child.updates is None or not rows:
             continue
         updates = child.updates[rows].double()
-        branch = Branch(
+        branch = WalkBranch(
             id=child.id,
             mean=updates.mean(dim=0),
             levels=np.array([probe.levels[child.heard[row]] for row in rows]),
@@ -190,7 +190,7 @@ def branches_of(tree: Tree, node: int, probe: SplitProbe) -> list[Branch]:
 
 
 def distances_to(
-    branches: Iterable[Branch], update: torch.Tensor, noise: float | None, probe: SplitProbe
+    branches: Iterable[WalkBranch], update: torch.Tensor, noise: float | None, probe: SplitProbe
 ) -> dict[int, Excess]:
     """Return the squared distance of a walker's signal from the mean signal of each branch, without the bias of noise.
 

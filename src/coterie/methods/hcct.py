@@ -378,7 +378,7 @@ class HCCT:
 
     def compare(
         self, state: HCCTState, replies: Replies, first_time_clients: tuple[Client, ...]
-    ) -> tuple[HCCTState, Comparison]:
+    ) -> tuple[HCCTState, EpochComparison]:
         """Compute what the next partition depends on.
 
         Args:
@@ -414,7 +414,7 @@ class HCCT:
             if self.cosines == "signals":
                 gram_matrix = without_noise(gram_matrix, signal_share)
         sizes = np.array([state.sizes[client] for client in clients], dtype=np.float64)
-        comparison = Comparison(
+        comparison = EpochComparison(
             answered=replies.clients,
             clients=clients,
             gram=gram_matrix,
@@ -441,7 +441,7 @@ class HCCT:
         return np.asarray(self.tradeoff * unit)
 
     def regroup(
-        self, state: HCCTState, comparison: Comparison, notes: tuple[Note, ...]
+        self, state: HCCTState, comparison: EpochComparison, notes: tuple[Note, ...]
     ) -> HCCTState:
         """Make the groups of the next epoch: partition the clients that can be compared, add the others, then newcomers.
 
@@ -502,7 +502,7 @@ class HCCT:
         partition_note = self.partition_note(state, comparison, settled)
         return replace(state, notes=(*notes, *join_notes, partition_note))
 
-    def partition_note(self, state: HCCTState, comparison: Comparison, settled: bool) -> Note:
+    def partition_note(self, state: HCCTState, comparison: EpochComparison, settled: bool) -> Note:
         """Describe the next groups and their utility; with parts and cosines if they are not the groups that trained.
 
         Args:
@@ -698,7 +698,7 @@ Group = list[Client]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class EpochComparison:
     """Data for a partition.
 
     Attributes:

@@ -95,7 +95,7 @@ DISPLAY_NAMES = {
 }
 """Name of a method -> its name in sentences; the other methods have their own names there."""
 
-SHARED = "+"
+SHARED_EXCHANGE = "+"
 """Between the names of arms that use the same replies."""
 
 OFFERED = " -"
@@ -232,7 +232,7 @@ class Race:
             if isinstance(method, Tuned):
                 base_name = f"{method.name}-{method.method.name}"
             # The characters that separate names in keys and parts.
-            base_name = re.sub(rf"[\s/{SHARED}]", "-", base_name)
+            base_name = re.sub(rf"[\s/{SHARED_EXCHANGE}]", "-", base_name)
             arm_name = base_name
             number = 1
             while arm_name in named:
@@ -306,7 +306,7 @@ class Race:
         spent = dict(state.spent)
         arm_notes: list[tuple[str, Note]] = []
         for part, part_replies in replies.parts.items():
-            host, *guests = part.split(SHARED)
+            host, *guests = part.split(SHARED_EXCHANGE)
             spent[host] = spent.get(host, 0) + len(part_replies.clients)
             for name in (host, *guests):
                 method = named[name]
@@ -355,7 +355,7 @@ class Race:
         self, state: RaceState, replies: Replies
     ) -> tuple[Mapping[str, Reports], Reports]:
         """The differences of arms at each client, and the losses of the leader's models, with those of this exchange."""
-        part_of_arm = {name: part for part in replies.parts for name in part.split(SHARED)}
+        part_of_arm = {name: part for part in replies.parts for name in part.split(SHARED_EXCHANGE)}
         assignments = {name: self.named[name].assignment(state.arms[name]) for name in part_of_arm}
         arm_pairs = pairs(part_of_arm, state.arms)
         seen = {key: dict(reports) for key, reports in state.seen.items()}
@@ -773,7 +773,7 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
         plans: Name of an arm -> its plan.
 
     Returns:
-        Name of an arm, or names joined by :data:`SHARED` -> plan.
+        Name of an arm, or names joined by :data:`SHARED_EXCHANGE` -> plan.
     """
     host_of_guest: dict[str, str] = {}
     for name, plan in plans.items():
@@ -787,7 +787,7 @@ def shared(plans: Mapping[str, Plan]) -> dict[str, Plan]:
     for name, plan in plans.items():
         if name not in host_of_guest:
             guests = [guest for guest, host in host_of_guest.items() if host == name]
-            parts[SHARED.join((name, *guests))] = plan
+            parts[SHARED_EXCHANGE.join((name, *guests))] = plan
     return parts
 
 

@@ -49,7 +49,7 @@ from coterie.records.schema import check_description, check_nodes, decoded_line
 from coterie.records.shown import ClientId, Shown, shown, shown_as
 from coterie.records.shown import Line as Line
 from coterie.records.store import (
-    KEPT,
+    CHECKPOINTS_KEPT,
     SCHEMA,
     BusyError,
     Checkpoints,
@@ -69,7 +69,7 @@ NODES = "nodes.json"
 """File with the information that the server of a federation has about its nodes, besides the
 position."""
 
-OTHERS = "others.safetensors"
+OTHER_ARRAYS = "others.safetensors"
 """File with the tensors of a federation's net that have no place in a row, as the server has them.
 """
 
@@ -269,7 +269,7 @@ class Record:
         if is_new:
             sync_folder(self.folder)
 
-    def store(self, round: int, position: Any, kept: int = KEPT) -> None:
+    def store(self, round: int, position: Any, kept: int = CHECKPOINTS_KEPT) -> None:
         """Store a checkpoint after the last recorded round.
 
         Args:

@@ -32,7 +32,7 @@ SCHEMA = 1
 """Version of a run directory's files. A greater version was written by a newer Coterie and is
 refused."""
 
-KEPT = 2
+CHECKPOINTS_KEPT = 2
 """Checkpoints kept by default: the newest, and one to fall back on if the newest cannot be read."""
 
 PART = ".part"
@@ -132,7 +132,9 @@ class Checkpoints:
         self.folder = folder
         self.blobs = folder / "blobs"
 
-    def save(self, round: int, value: Any, kept: int = KEPT, identity: str = "") -> None:
+    def save(
+        self, round: int, value: Any, kept: int = CHECKPOINTS_KEPT, identity: str = ""
+    ) -> None:
         """Store a checkpoint, then remove all but the newest ones.
 
         Args:
@@ -292,7 +294,7 @@ class Checkpoints:
         return blob_path
 
     def prune(
-        self, kept: int = KEPT, known_blobs: Mapping[int, Iterable[str]] | None = None
+        self, kept: int = CHECKPOINTS_KEPT, known_blobs: Mapping[int, Iterable[str]] | None = None
     ) -> None:
         """Remove all but the newest checkpoints, and the blobs to which none of these refers.
 

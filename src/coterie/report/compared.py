@@ -17,7 +17,7 @@ AROUND = ("scenario_settings", "training", "boundary", "robust", "run_settings",
 SAME_BUT_SEED = ("method", "scenario", "settings", *AROUND, "metric", "better")
 """Keys that are equal in runs that differ in their seed alone."""
 
-COMPARED = (
+COMPARED_NUMBERS = (
     "score",
     "worst",
     "std",
@@ -75,7 +75,7 @@ class Comparison(list[dict[str, Any]]):
                 "scenario": entry["scenario"],
                 "seeds": len(entry["seeds"]),
             }
-            for key in (*COMPARED, *entry["others"]):
+            for key in (*COMPARED_NUMBERS, *entry["others"]):
                 column = entry["metric"] if key == "score" else key
                 for ending, part in part_of_ending.items():
                     row[f"{column}{ending}"] = entry[key][part]
@@ -194,7 +194,7 @@ def _over_seeds(runs: Sequence[Summary]) -> dict[str, Any]:
         "run_dirs": [run["run_dir"] for run in runs],
         "exact": num_exact,
     }
-    for key in (*COMPARED, *first_run["others"]):
+    for key in (*COMPARED_NUMBERS, *first_run["others"]):
         # Mean and interval over the seeds.
         entry[key] = interval([_number(run, key) for run in runs])
     entry["others"] = first_run["others"]

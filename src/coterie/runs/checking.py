@@ -21,7 +21,7 @@ from coterie.records.codec import DamagedError
 from coterie.records.record import (
     EDITABLE,
     NODES,
-    OTHERS,
+    OTHER_ARRAYS,
     ROUNDS,
     RUN,
     SIMILARITY,
@@ -35,7 +35,7 @@ from coterie.records.record import (
 from coterie.records.shown import Shown, ends
 from coterie.records.store import LOCK, PART, Checkpoints, check_schema, write_whole
 from coterie.runs.experiment import EXPERIMENT
-from coterie.runs.export import MODELS, SHARED, read_document, read_model
+from coterie.runs.export import MODELS, SHARED_FILE, read_document, read_model
 from coterie.runs.run import OwnMethodError, reopen
 from coterie.settings import UserError
 from coterie.settings.calls import public
@@ -53,7 +53,7 @@ WRITTEN = {
     SIMILARITY,
     "state",
     NODES,
-    OTHERS,
+    OTHER_ARRAYS,
     EXPERIMENT,
     MODELS,
     LOCK,
@@ -402,8 +402,10 @@ class _Checking:
             self.keep(folder / NODES)
         net = world.get("net", {})
         if "others" in net:
-            checksum.check(read_within(folder, OTHERS), folder / OTHERS, net.get("others_checksum"))
-            self.keep(folder / OTHERS)
+            checksum.check(
+                read_within(folder, OTHER_ARRAYS), folder / OTHER_ARRAYS, net.get("others_checksum")
+            )
+            self.keep(folder / OTHER_ARRAYS)
 
     def export(self, folder: Path) -> None:
         """Check a folder of exported models."""
@@ -413,7 +415,7 @@ class _Checking:
             with self.step():
                 read_model(folder, file_name, document)
                 self.keep(folder / file_name)
-        models = len(set(document["files"]) - {SHARED})
+        models = len(set(document["files"]) - {SHARED_FILE})
         self.findings.intact.append(f"{folder}: {MODELS} and {count(models, 'model')}")
         self.others(folder, {MODELS, *document["files"]})
 

@@ -57,7 +57,7 @@ from coterie.methods import made as made_method
 from coterie.models import nets
 from coterie.notebook.tables import count, some
 from coterie.records.record import ROUNDS, RUN, read_any
-from coterie.records.store import KEPT
+from coterie.records.store import CHECKPOINTS_KEPT
 from coterie.robust import Robust
 from coterie.settings import (
     MOST_SEEDS,
@@ -165,7 +165,9 @@ class Experiment:
     checkpoint_every: int = setting(
         1, "rounds between checkpoints; the last round always has one", ge=1
     )
-    checkpoints_kept: int = setting(KEPT, "number of newest checkpoints that are kept", ge=1)
+    checkpoints_kept: int = setting(
+        CHECKPOINTS_KEPT, "number of newest checkpoints that are kept", ge=1
+    )
     workers: int | None = setting(None, "training processes; none: one per core", ge=1)
     width: int | None = setting(
         None, "clients trained in one block; none: chosen for model and device", ge=1

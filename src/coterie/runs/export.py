@@ -298,7 +298,7 @@ def _dtype(name: str) -> torch.dtype:
 
 MODELS = "models.json"
 
-SHARED = "shared.safetensors"
+SHARED_FILE = "shared.safetensors"
 """File of the tensors that no client trains, such as a frozen backbone, if they are large; all
 models share it."""
 
@@ -475,10 +475,10 @@ def _write_model(
         )
     file.write_bytes(file_bytes)
     checksums[file.name] = digest(file_bytes)
-    if shared and SHARED not in checksums:
+    if shared and SHARED_FILE not in checksums:
         file_bytes = safetensors.torch.save(shared)
-        file.with_name(SHARED).write_bytes(file_bytes)
-        checksums[SHARED] = digest(file_bytes)
+        file.with_name(SHARED_FILE).write_bytes(file_bytes)
+        checksums[SHARED_FILE] = digest(file_bytes)
 
 
 def _taken(
@@ -605,7 +605,7 @@ def load(
     _check_secret(folder, document["sealed"], secret)
     # The tensors of each file, and those that all models share.
     loaded_nets = []
-    shared = read_model(folder, SHARED, document) if SHARED in document["files"] else {}
+    shared = read_model(folder, SHARED_FILE, document) if SHARED_FILE in document["files"] else {}
     for file_name in files:
         tensors = {**shared, **read_model(folder, file_name, document)}
         numbers = sum(tensor.numel() for tensor in tensors.values())

@@ -30,7 +30,7 @@ MIN_LOG_PROBABILITY = math.log(torch.finfo(torch.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class NeighbourMemory:
     """A client's training examples as a model sees them.
 
     Attributes:
@@ -48,7 +48,7 @@ class Memory:
     @classmethod
     def of(
         cls, learner: Learner, model_row: Tensor, examples: Split, neighbours: Neighbours
-    ) -> Memory:
+    ) -> NeighbourMemory:
         """Remember some examples. Predictions that do not count, such as padding, are left out."""
         parts = []
         for _, features, targets in learner.features_of(model_row, examples, neighbours.layer):
@@ -109,7 +109,7 @@ class Memory:
 
 def remembered(
     learner: Learner, model_row: Tensor, data: ClientData, neighbours: Neighbours
-) -> tuple[Memory, float]:
+) -> tuple[NeighbourMemory, float]:
     """Return a client's memory, and the weight of its neighbours.
 
     Args:
@@ -118,7 +118,7 @@ def remembered(
         data: Its data, with the validation examples by which it chooses.
         neighbours: Settings.
     """
-    memory = Memory.of(learner, model_row, data.train, neighbours)
+    memory = NeighbourMemory.of(learner, model_row, data.train, neighbours)
     if len(neighbours.weights) == 1:
         return memory, neighbours.weights[0]
     if not len(memory.labels):
@@ -198,7 +198,7 @@ class WithNeighbours(nn.Module):
         weight: The weight λ of its neighbours.
     """
 
-    def __init__(self, net: nn.Module, layer: str, memory: Memory, weight: float) -> None:
+    def __init__(self, net: nn.Module, layer: str, memory: NeighbourMemory, weight: float) -> None:
         super().__init__()
         self.net = net
         self.layer = layer
@@ -213,5 +213,7 @@ class WithNeighbours(nn.Module):
         with inputs_of(self.net, self.layer) as layer_inputs:
             outputs = self.net(*inputs, **named_inputs)
         outputs = getattr(outputs, "logits", outputs)
-        memory = Memory(self.get_buffer("features"), self.get_buffer("labels"), self.k, self.scale)
+        memory = NeighbourMemory(
+            self.get_buffer("features"), self.get_buffer("labels"), self.k, self.scale
+        )
         return memory.mixed(outputs, layer_inputs[-1].float(), self.weight)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coterie.contrib.private.cells import (
     COORDINATE_BINS,
     COVERED,
-    Question,
+    CellQuestion,
     centres_of,
     coordinates,
     cuts,
@@ -24,9 +24,9 @@ from coterie.contrib.private.cells import (
 from coterie.contrib.private.moments import Crossed, Moments
 
 ASKS: dict[str, Any] = {
-    "sizes": Question(ask="sizes"),
-    "moments": Question(ask="moments", scale=3.0, centres=np.eye(2, 4), cells=(0, 1)),
-    "coordinates": Question(
+    "sizes": CellQuestion(ask="sizes"),
+    "moments": CellQuestion(ask="moments", scale=3.0, centres=np.eye(2, 4), cells=(0, 1)),
+    "coordinates": CellQuestion(
         ask="coordinates",
         scale=3.0,
         centres=np.eye(2, 4),
@@ -35,12 +35,12 @@ ASKS: dict[str, Any] = {
         low=-1.0,
         high=1.0,
     ),
-    "means": Question(ask="means", scale=3.0, centres=np.eye(2, 4)),
-    "cell": Question(ask="cell", scale=3.0, centres=np.eye(2, 4)),
-    "norms": Question(ask="norms", scale=3.0),
-    "distances": Question(ask="distances", scale=3.0, centres=np.eye(2, 4)),
-    "crossed": Question(ask="crossed", scale=3.0, centres=np.eye(2, 4), cells=(1,)),
-    "places": Question(
+    "means": CellQuestion(ask="means", scale=3.0, centres=np.eye(2, 4)),
+    "cell": CellQuestion(ask="cell", scale=3.0, centres=np.eye(2, 4)),
+    "norms": CellQuestion(ask="norms", scale=3.0),
+    "distances": CellQuestion(ask="distances", scale=3.0, centres=np.eye(2, 4)),
+    "crossed": CellQuestion(ask="crossed", scale=3.0, centres=np.eye(2, 4), cells=(1,)),
+    "places": CellQuestion(
         ask="places", scale=3.0, centres=np.eye(2, 4), cells=(0, 1), axis=np.eye(2, 4)
     ),
 }
@@ -91,7 +91,7 @@ def test_crossed_sums_of_a_cell_are_those_of_its_clients_around_its_centre() -> 
 
 def test_a_histogram_of_places_cuts_between_two_groups() -> None:
     axis = np.array([[0.0, 0.25, 0.0, 0.0]])  # a histogram that is four wide
-    question = Question(ask="places", scale=1.0, centres=np.zeros((1, 4)), axis=axis)
+    question = CellQuestion(ask="places", scale=1.0, centres=np.zeros((1, 4)), axis=axis)
     halves = [np.array([[0.0, sign * 0.8, 0.0, 0.0]] * 2) for sign in (-1, -1, 1)]
     (two,) = cuts(question, sum(question.answer(own) for own in halves), 0.0)
     assert two is not None
@@ -101,7 +101,7 @@ def test_a_histogram_of_places_cuts_between_two_groups() -> None:
 
 def test_a_median_from_a_noisy_histogram_is_too_large_rather_than_too_small() -> None:
     norms = np.random.default_rng(0).lognormal(size=2000)
-    question = Question(ask="norms", scale=8.0)
+    question = CellQuestion(ask="norms", scale=8.0)
     counts = sum(question.answer(None, float(norm), 50).astype(np.float64) for norm in norms)
     bound, examples = norms_of(counts, 8.0)
     assert np.median(norms) <= bound <= np.median(norms) * 2**0.5
@@ -141,12 +141,12 @@ def test_the_cell_is_that_of_the_nearest_centre() -> None:
         mean /= max(1.0, np.linalg.norm(mean))
         distances = [np.linalg.norm(mean - centre) for centre in np.eye(2, 4)]
         assert ASKS["cell"].cell(own) == int(np.argmin(distances))
-    assert Question(ask="means").cell(halves[0]) == 0
+    assert CellQuestion(ask="means").cell(halves[0]) == 0
 
 
 def test_longer_sketches_are_shortened_to_the_scale_mean_and_noise_apart() -> None:
     mean, noise = np.array([30.0, 0.0, 0.0, 0.0]), np.array([0.0, 0.3, 0.0, 0.0])
-    question = Question(ask="moments", scale=3.0)
+    question = CellQuestion(ask="moments", scale=3.0)
     sums = Moments.from_vector(question.answer(np.stack([mean + noise, mean - noise])), 4)
     np.testing.assert_allclose(
         sums.total, [1.0, 0, 0, 0], atol=1e-6
@@ -161,14 +161,14 @@ def test_two_clouds_are_cut_between_them() -> None:
     signal = np.repeat([[0.2, 0, 0, 0.1], [0.0, 0.2, 0, 0.1]], 10, axis=0)
     halves = np.stack([signal + rng.normal(size=signal.shape) * 0.02 for _ in (0, 1)], axis=1)
     sums = Moments.from_vector(
-        sum(Question(ask="moments").answer(own).astype(np.float64) for own in halves), 4
+        sum(CellQuestion(ask="moments").answer(own).astype(np.float64) for own in halves), 4
     )
     question = coordinates(0, sums, 1.0, None)
     counts = sum(question.answer(own) for own in halves)
     assert counts.sum() == 20
     centres = two_centres(question, counts, sums.total / sums.count)
     assert centres is not None
-    cells = [Question(ask="cell", centres=centres).cell(own) for own in halves]
+    cells = [CellQuestion(ask="cell", centres=centres).cell(own) for own in halves]
     assert set(cells[:10]) != set(cells[10:])
     assert len(set(cells[:10])) == len(set(cells[10:])) == 1
 

@@ -23,7 +23,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from coterie.boundary import Boundary
 from coterie.contrib.private import SplitHalfPrivate, SplitHalfSums
-from coterie.contrib.private.cells import Question
+from coterie.contrib.private.cells import CellQuestion
 from coterie.contrib.private.flower.mod import MAX_MARK_SECONDS, reply_to_step
 from coterie.contrib.private.flower.questions import question_from_json, question_to_json
 from coterie.contrib.private.flower.steps import MASKED, MASKS, step_message
@@ -588,8 +588,8 @@ def test_layers_that_stay_at_a_client_have_no_noise() -> None:
 )
 def test_a_question_whose_answer_may_overflow_is_refused(change: dict[str, float]) -> None:
     """An overflow at some clients alone would say something of each."""
-    stated = question_to_json(Question(ask="norms"))
+    stated = question_to_json(CellQuestion(ask="norms"))
     assert stated
     assert question_from_json(stated) is not None
-    with pytest.raises(ValueError, match="Question needs something to ask, finite numbers"):
+    with pytest.raises(ValueError, match="CellQuestion needs something to ask, finite numbers"):
         question_from_json({**stated, **change})

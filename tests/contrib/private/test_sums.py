@@ -12,7 +12,7 @@ import torch
 from coterie.boundary import Boundary
 from coterie.clustering import sketch
 from coterie.contrib.private import SplitHalfSums
-from coterie.contrib.private.cells import Question, sizes_of
+from coterie.contrib.private.cells import CellQuestion, sizes_of
 from coterie.core import HALVES, Cohort, Plan, Position, PrivateTask, Replies, Task
 from coterie.engines import rounds as inprocess
 from coterie.engines.clock import Clock
@@ -53,7 +53,7 @@ def plan_of(tasks: dict[int, Task], **how: Any) -> Plan:
 
 
 def test_means_and_answers_are_those_of_the_single_updates() -> None:
-    halves, question = Task(offered=(0,), halves=True), Question(ask="moments", scale=2.0)
+    halves, question = Task(offered=(0,), halves=True), CellQuestion(ask="moments", scale=2.0)
     tasks = {c: replace(halves, offered=(int(c > IDS[1]),)) for c in IDS}
     seen, _ = carried(plan_of(tasks, need="rows", second_halves=True))
     summed, kept = carried(
@@ -84,7 +84,9 @@ def test_means_and_answers_are_those_of_the_single_updates() -> None:
 
 def test_nothing_of_a_single_client_is_in_the_replies() -> None:
     tasks = {
-        c: Task(offered=(0,), measure="train", private=PrivateTask(question=Question(ask="sizes")))
+        c: Task(
+            offered=(0,), measure="train", private=PrivateTask(question=CellQuestion(ask="sizes"))
+        )
         for c in IDS
     }
     seen, _ = carried(plan_of(tasks, need="sums"))
@@ -124,7 +126,7 @@ def test_questions_are_answered_from_sketches_of_an_earlier_exchange() -> None:
         c: Task(
             offered=(0,),
             epochs=0,
-            private=PrivateTask(question=Question(ask="cell", centres=centres, scale=1.0)),
+            private=PrivateTask(question=CellQuestion(ask="cell", centres=centres, scale=1.0)),
         )
         for c in IDS
     }
@@ -133,7 +135,7 @@ def test_questions_are_answered_from_sketches_of_an_earlier_exchange() -> None:
     assert placed.sums.cells == {c: asked[c].private.question.cell(own[c]) for c in IDS}  # type: ignore[union-attr]
     assert all(torch.equal(after[HALVES][c], kept[HALVES][c]) for c in IDS)
     means = {
-        c: replace(task, private=PrivateTask(question=Question(ask="means", centres=centres)))
+        c: replace(task, private=PrivateTask(question=CellQuestion(ask="means", centres=centres)))
         for c, task in asked.items()
     }
     summed, _ = carried(plan_of(means, need="sums", sketch=K), kept, 1)
@@ -144,7 +146,7 @@ def test_questions_are_answered_from_sketches_of_an_earlier_exchange() -> None:
 
 def test_a_client_without_sketches_says_nothing() -> None:
     asked = {
-        c: Task(offered=(0,), epochs=0, private=PrivateTask(question=Question(ask="means")))
+        c: Task(offered=(0,), epochs=0, private=PrivateTask(question=CellQuestion(ask="means")))
         for c in IDS
     }
     seen, _ = carried(plan_of(asked, need="sums", sketch=K))
@@ -154,7 +156,7 @@ def test_a_client_without_sketches_says_nothing() -> None:
 def test_bytes_of_a_question_are_those_of_the_answer() -> None:
     tried = world(model=mlp)
     wire, _ = inprocess.setup(SplitHalf(), tried, 0, Boundary())
-    question = Question(ask="means", centres=np.zeros((3, K)))
+    question = CellQuestion(ask="means", centres=np.zeros((3, K)))
     asked = plan_of(
         {c: Task(offered=(0,), epochs=0, private=PrivateTask(question=question)) for c in IDS},
         need="sums",

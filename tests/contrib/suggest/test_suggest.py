@@ -25,7 +25,7 @@ from coterie.contrib.suggest.dendrogram_cuts import Cut, Geometry, common_cut, c
 from coterie.contrib.suggest.probing import ProbedClients, StartingPoint, start_of
 from coterie.contrib.suggest.ranges import shortest
 from coterie.contrib.suggest.remarks import caveats, own_probes
-from coterie.contrib.suggest.suggesting import MAX_EXCHANGES, finding_of
+from coterie.contrib.suggest.suggesting import MAX_PROBE_EXCHANGES, finding_of
 from coterie.contrib.suggest.suggestion import Advice, Finding, sureness
 from coterie.core import Assignment, Federation, Groups, Position, Replies
 from coterie.data.scenario import SCENARIOS
@@ -408,7 +408,7 @@ def test_nothing_of_the_run_is_changed_and_workers_change_nothing(
     before = files(folder)
     asked: list[None] = []
     assert suggest(folder, workers=2, progress=lambda: asked.append(None)) == said
-    assert len(asked) == said.exchanges <= MAX_EXCHANGES
+    assert len(asked) == said.exchanges <= MAX_PROBE_EXCHANGES
     assert files(folder) == before
 
 

@@ -87,7 +87,7 @@ SMALLEST_NORM = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Question:
+class CellQuestion:
     """A question that clients answer about the sketches ``(2, k)`` of their halves, or about their update.
 
     Attributes:
@@ -284,10 +284,10 @@ def _coordinate_bin(place: float) -> int:
     return int(np.clip(place * COORDINATE_BINS, 0, COORDINATE_BINS - 1))
 
 
-def question_of(task: Task) -> Question | None:
+def question_of(task: Task) -> CellQuestion | None:
     """Return the question of a task; None if it has none."""
     question = task.private.question
-    assert question is None or isinstance(question, Question)
+    assert question is None or isinstance(question, CellQuestion)
     return question
 
 
@@ -303,7 +303,7 @@ def sizes_of(sums: np.ndarray, quantile: float = 1.0) -> tuple[float, float]:
         the median.
 
     Example:
-        >>> question = Question(ask="sizes")
+        >>> question = CellQuestion(ask="sizes")
         >>> bound, examples = sizes_of(sum(question.answer(None, norm, 68) for norm in (0.3, 1.7, 5.0)))
         >>> round(bound, 2), round(examples)
         (5.66, 76)
@@ -343,7 +343,7 @@ def norms_of(sums: np.ndarray, scale: float) -> tuple[float, int]:
         scale: The scale of the question.
 
     Example:
-        >>> question = Question(ask="norms", scale=8.0)
+        >>> question = CellQuestion(ask="norms", scale=8.0)
         >>> norms_of(sum(question.answer(None, norm, 68) for norm in (0.3, 1.7, 5.0)), 8.0)
         (2.0, 91)
     """
@@ -357,7 +357,7 @@ def _median_bin(counts: np.ndarray) -> int:
     return int(np.flatnonzero(counts_from_here >= counts_from_here[0] / 2)[-1])
 
 
-def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | None) -> Question:
+def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | None) -> CellQuestion:
     """Ask for the histogram of a cell's clients along the axis on which they differ most.
 
     Args:
@@ -370,7 +370,7 @@ def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | No
     middle = float(direction @ sums.total) / sums.count
     variance = float(direction @ sums.scatter @ direction) / sums.count
     half_width = HALF_WIDTH * max(variance, 1e-30) ** 0.5
-    return Question(
+    return CellQuestion(
         ask="coordinates",
         scale=scale,
         centres=centres,
@@ -381,7 +381,7 @@ def coordinates(cell: int, sums: Moments, scale: float, centres: np.ndarray | No
     )
 
 
-def two_centres(question: Question, counts: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
+def two_centres(question: CellQuestion, counts: np.ndarray, mean: np.ndarray) -> np.ndarray | None:
     """Return the centres ``(2, k)`` of both sides of a cut through a cell.
 
     Args:
@@ -414,7 +414,7 @@ def _side_means(counts: np.ndarray, places: np.ndarray, cut: int) -> tuple[float
     return float(left), float(right)
 
 
-def cuts(question: Question, counts: np.ndarray, deviation: float) -> list[np.ndarray | None]:
+def cuts(question: CellQuestion, counts: np.ndarray, deviation: float) -> list[np.ndarray | None]:
     """Return for each cell the centres ``(2, k)`` of both sides of a cut, from answers about places.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from coterie.contrib.private.cells import Question, centres_of, coordinates, two_centres
+from coterie.contrib.private.cells import CellQuestion, centres_of, coordinates, two_centres
 from coterie.contrib.private.moments import Moments, congruence_from_sums
 from coterie.core import Client, Note, joined, state
 from coterie.methods._split_half_probes import ENOUGH_CLIENTS, ENOUGH_SHARE, MAX_PROBE_ROUNDS
@@ -95,7 +95,7 @@ class GroupSearch:
     turns: int = LLOYD_STEPS
 
     @property
-    def question(self) -> Question:
+    def question(self) -> CellQuestion:
         """What the members of the group are asked next."""
         scale = self.probe.scale
         centres = self.centres.numpy()
@@ -104,8 +104,8 @@ class GroupSearch:
             return coordinates(self.cell, moments, scale, centres)
         if self.stage == "moments":
             both_sides = (self.cell, len(centres) - 1)
-            return Question(ask="moments", scale=scale, centres=centres, cells=both_sides)
-        return Question(ask=self.stage, scale=scale, centres=centres)
+            return CellQuestion(ask="moments", scale=scale, centres=centres, cells=both_sides)
+        return CellQuestion(ask=self.stage, scale=scale, centres=centres)
 
 
 def after_answer(

@@ -41,7 +41,7 @@ import numpy as np
 import torch
 
 from coterie.clustering import sketch
-from coterie.contrib.private.cells import HALF_WIDTH, Question, cuts, median_of, norms_of
+from coterie.contrib.private.cells import HALF_WIDTH, CellQuestion, cuts, median_of, norms_of
 from coterie.contrib.private.moments import (
     Crossed,
     crossed_axis,
@@ -213,7 +213,7 @@ class SplitHalfPrivate:
         # Questions and probes are for all clients, a usual round for a sample of them.
         fraction = 1.0
         if state.stage == "norms":
-            question = Question(ask="norms", scale=state.limit or 1.0)
+            question = CellQuestion(ask="norms", scale=state.limit or 1.0)
             private = PrivateTask(question=question, sends_update=False)
             task = Task(offered=(0,), private=private)
         elif state.stage != "train":
@@ -248,23 +248,23 @@ class SplitHalfPrivate:
             of_equal_steps(state.training, [state.examples], HALF_STEPS_IN_ROUNDS) or state.training
         )
 
-    def _question(self, state: SplitHalfPrivateState) -> Question:
+    def _question(self, state: SplitHalfPrivateState) -> CellQuestion:
         """The next question of a search."""
         search = state.search
         assert search is not None
         centres = search.centres.numpy()
         if state.stage == "distances":
             scale = _max_distance(state)
-            return Question(ask="distances", scale=scale, centres=centres / scale)
+            return CellQuestion(ask="distances", scale=scale, centres=centres / scale)
         if search.axes is None:
-            return Question(
+            return CellQuestion(
                 ask="crossed",
                 scale=search.scale,
                 centres=centres,
                 cells=search.open,
                 cost=CROSSED_COST,
             )
-        return Question(
+        return CellQuestion(
             ask="places",
             scale=search.scale,
             centres=centres,
@@ -460,13 +460,13 @@ def _max_distance(state: SplitHalfPrivateState) -> float:
     return 2 * (state.clip or 1.0)
 
 
-def _cell_question(state: SplitHalfPrivateState) -> Question | None:
+def _cell_question(state: SplitHalfPrivateState) -> CellQuestion | None:
     """The question by which clients take the model of their cell; None once they choose by loss."""
     search = state.search
     if not state.placing or search is None:
         return None
     centres = search.centres.numpy() / UNLIMITED_SCALE
-    return Question(ask="cell", scale=UNLIMITED_SCALE * search.scale, centres=centres)
+    return CellQuestion(ask="cell", scale=UNLIMITED_SCALE * search.scale, centres=centres)
 
 
 def _with_norms(

@@ -46,7 +46,7 @@ import torch
 
 from coterie.clustering import repeated_p
 from coterie.clustering.congruence import Congruence, Contrast
-from coterie.contrib.private.cells import Question, halved, question_of, sizes_of
+from coterie.contrib.private.cells import CellQuestion, halved, question_of, sizes_of
 from coterie.contrib.private.group_search import GroupSearch, SumsProbe, after_answer
 from coterie.contrib.private.moments import Moments, congruence_from_sums, contrast_from_sums
 from coterie.core import (
@@ -116,9 +116,9 @@ class Branch:
     sketched: tuple[Client, ...] = ()
 
     @property
-    def cell_question(self) -> Question:
+    def cell_question(self) -> CellQuestion:
         """The question in which cell a client is."""
-        return Question(ask="cell", scale=self.scale, centres=self.centres.numpy())
+        return CellQuestion(ask="cell", scale=self.scale, centres=self.centres.numpy())
 
 
 @state("split-half-sums.watch")
@@ -324,7 +324,9 @@ class SplitHalfSums(Probing):
                 tasks |= dict.fromkeys(cohort.sample(group.clients, 1.0), task)
                 continue
             # A usual round: the group's model, and histograms of norms and numbers of examples.
-            usual_task = Task(offered=(row,), private=PrivateTask(question=Question(ask="sizes")))
+            usual_task = Task(
+                offered=(row,), private=PrivateTask(question=CellQuestion(ask="sizes"))
+            )
             tasks |= dict.fromkeys(cohort.sample(group.clients, self.fraction), usual_task)
             if probe is not None:
                 # The probe lasts: those who have not answered train from the same model as the others.
@@ -333,7 +335,7 @@ class SplitHalfSums(Probing):
                     halves=True,
                     training=replace(state.training, steps=probe.steps),
                     lr_round=probe.round,
-                    private=PrivateTask(question=Question(ask="moments", scale=probe.scale)),
+                    private=PrivateTask(question=CellQuestion(ask="moments", scale=probe.scale)),
                 )
                 waiting = (present & set(group.clients)) - set(probe.answered)
                 tasks |= dict.fromkeys(sorted(waiting), task)
@@ -352,7 +354,7 @@ class SplitHalfSums(Probing):
         return dict(sorted(tasks.items()))
 
     def _probe_task(self, state: SplitHalfSumsState, row: int) -> Task:
-        question = Question(ask="moments", scale=SCALE_IN_NORMS * state.norm)
+        question = CellQuestion(ask="moments", scale=SCALE_IN_NORMS * state.norm)
         return Task(
             offered=(row,),
             halves=True,
@@ -805,7 +807,7 @@ def _extra_rows(state: SplitHalfSumsState) -> dict[tuple[str, int], tuple[int, t
 # -------------------------------------------------------------------------------------------------------
 
 
-_SIZES_LENGTH = Question(ask="sizes").length(1)
+_SIZES_LENGTH = CellQuestion(ask="sizes").length(1)
 
 
 def _with_sizes(

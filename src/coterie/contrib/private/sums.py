@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.boundary import Boundary, Wire
-from coterie.contrib.private.cells import Question, question_of
+from coterie.contrib.private.cells import CellQuestion, question_of
 from coterie.core import Client, Means, Plan, QuestionSums, Replies, Task
 from coterie.engines.exchange import Collected
 from coterie.models.layout import Layout
@@ -110,7 +110,7 @@ def task_as_taken(task: Task, half_sketches: Tensor | np.ndarray | None) -> Task
 
 
 def answer_to(
-    question: Question,
+    question: CellQuestion,
     half_sketches: np.ndarray | None,
     update: Tensor | None,
     examples: int,
@@ -216,7 +216,7 @@ class AnswerSums:
                 self._add_answer(client, question, task, result)
 
     def _add_answer(
-        self, client: Client, question: Question, task: Task, result: ClientResult
+        self, client: Client, question: CellQuestion, task: Task, result: ClientResult
     ) -> None:
         stored = self.half_sketches.get(client)
         half_sketches = None if stored is None else stored.numpy()

@@ -466,7 +466,7 @@ def means_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class ClusterNode:
     """A node of the cluster.
 
     Attributes:
@@ -492,7 +492,7 @@ class Share:
         order_number: The position of the order among those whose updates are on the node.
     """
 
-    node: Node
+    node: ClusterNode
     job_positions: tuple[int, ...]
     slots: tuple[int, ...]
     order: NodeOrder
@@ -530,7 +530,7 @@ class Cluster:
     def __init__(
         self, maker: Callable[[], World], boundary: Boundary, seed: int, hardware: Hardware
     ) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[ClusterNode] = []
         self._notes: list[Note] = []
         # The jobs of the current exchange, and the rows to which they refer.
         self._models: Tensor | None = None
@@ -578,7 +578,7 @@ class Cluster:
     # -- the beginning
     # ------------------------------------------------------------------------------------------------
 
-    def _start_actors(self, workers: int | None) -> list[Node]:
+    def _start_actors(self, workers: int | None) -> list[ClusterNode]:
         """Start an actor on each node that has cores."""
         candidates = []
         for description in sorted(ray.nodes(), key=lambda description: description["NodeID"]):
@@ -592,7 +592,7 @@ class Cluster:
                 num_cpus=processes, scheduling_strategy=on_this_node
             )
             name = f"{description['NodeManagerHostname']} ({node_id[:8]})"
-            candidates.append(Node(name, station.remote(), processes))
+            candidates.append(ClusterNode(name, station.remote(), processes))
         # If this fails, ``close`` ends the actors of these nodes.
         self.nodes = candidates
         node_of_call = {node.actor.ready.remote(): node for node in candidates}
@@ -702,7 +702,7 @@ class Cluster:
             return None
         return outcome
 
-    def _lose(self, node: Node, failure: str, positions: Sequence[int]) -> None:
+    def _lose(self, node: ClusterNode, failure: str, positions: Sequence[int]) -> None:
         """Use a node no more, and note which clients run elsewhere."""
         with suppress(Exception):
             ray.kill(node.actor)
@@ -749,7 +749,7 @@ class Cluster:
         data = self._server_worker.data(order.client, order.task.holdout.share, step)
         return len(data.train) // (1 if order.half is None else 2)
 
-    def _share(self, node: Node, positions: tuple[int, ...]) -> Share:
+    def _share(self, node: ClusterNode, positions: tuple[int, ...]) -> Share:
         """A node's share, with slots and rows numbered anew."""
         assert self._models is not None
         jobs = [self._jobs[position] for position in positions]
@@ -916,7 +916,7 @@ def divided(costs: Sequence[float], speeds: Sequence[float]) -> Iterator[tuple[i
         yield job, node
 
 
-def _obstacle(node: Node, call: Any) -> str | None:
+def _obstacle(node: ClusterNode, call: Any) -> str | None:
     """Return why a node was lost before it began, or None. It is an error if it does not have this version of Coterie."""
     server_version = version("coterie")
     try:
@@ -934,7 +934,7 @@ def _obstacle(node: Node, call: Any) -> str | None:
     return None
 
 
-def _result(node: Node, call: Any) -> Any:
+def _result(node: ClusterNode, call: Any) -> Any:
     """The result of a node's work. An error in its code ends the run; a lost node is an error of Ray."""
     try:
         return ray.get(call)
@@ -944,7 +944,7 @@ def _result(node: Node, call: Any) -> Any:
         ) from error
 
 
-def _full_name(node: Node) -> str:
+def _full_name(node: ClusterNode) -> str:
     return f"node {node.name} of the Ray cluster"
 
 

@@ -24,7 +24,7 @@ from coterie.methods import CFL
 from coterie.methods._cluster_tree import Leaf, root
 from coterie.methods.cfl import CFLState, GroupUpdates
 
-COMPARED = "relative scale"
+RELATIVE_SCALE = "relative scale"
 """What CFL compares, in words."""
 
 SAFETY_FACTORS = {"eps2": 1.4, "gamma_max": 1.15}
@@ -249,7 +249,7 @@ def cfl_advice(
     wanted_labels = group_labels(groups)
     ari = min(adjusted_rand(group_labels(path.groups), wanted_labels) for path in paths)
     if ari < 1:
-        return no_advice(CFL.name, COMPARED, "CFL's cut goes through a group", ari)
+        return no_advice(CFL.name, RELATIVE_SCALE, "CFL's cut goes through a group", ari)
     draws = _AllDraws.of(paths)
     ranges = [_eps2_range(draws), _gamma_max_range(draws)]
     # A group is cut only if all criteria are met, so one of these is enough to keep a group whole.
@@ -261,7 +261,7 @@ def cfl_advice(
     settings = {each_range.setting: each_range.value for each_range in ranges}
     return Advice(
         method=CFL.name,
-        compared=COMPARED,
+        compared=RELATIVE_SCALE,
         settings=settings if margin > 1 else {},
         ranges=tuple(ranges),
         margin=margin,

@@ -26,12 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Print a suggestion; returns the exit status."""
     from coterie.cli.commands import given
     from coterie.contrib.suggest.screen import screen
-    from coterie.contrib.suggest.suggesting import MAX_EXCHANGES, suggest
+    from coterie.contrib.suggest.suggesting import MAX_PROBE_EXCHANGES, suggest
     from coterie.records.record import to_json
     from coterie.report import terminal
     from coterie.report.live import Steps, watched
 
-    with Steps(watched(arguments.json), "probing the clients", MAX_EXCHANGES) as steps:
+    with Steps(watched(arguments.json), "probing the clients", MAX_PROBE_EXCHANGES) as steps:
         suggestion = suggest(
             arguments.run,
             data=arguments.data,

@@ -35,7 +35,7 @@ MAX_LISTED_GROUPS = 12
 TEXT_COLUMNS = ("method", "compared", "setting", "sure")
 """Columns of the table of advice whose entries are words."""
 
-COLUMNS = (
+SCREEN_COLUMNS = (
     "method",
     "compared",
     "setting",
@@ -113,7 +113,7 @@ def _finding(finding: Finding, shown_ids: Mapping[int, ClientId]) -> Iterator[Te
 def _table(suggestion: Suggestion) -> Table:
     """Return a table with a row per range; if a method cannot find the groups, how near it comes (adjusted Rand index)."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
+    for column in SCREEN_COLUMNS:
         justify: Literal["left", "right"] = "left" if column in TEXT_COLUMNS else "right"
         table.add_column(column, justify=justify, no_wrap=column != "compared")
     for advice in suggestion.advice:

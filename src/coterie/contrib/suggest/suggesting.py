@@ -56,7 +56,7 @@ length of updates."""
 ACFL_EPOCHS = (ACFL().pretrain_epochs, 10)
 """Epochs of ACFL's first training: its default, and more if that leaves no clear threshold."""
 
-MAX_EXCHANGES = 9
+MAX_PROBE_EXCHANGES = 9
 """Most exchanges of a suggestion; the last two are made only if ACFL's default epochs leave no
 clear threshold."""
 

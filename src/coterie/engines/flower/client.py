@@ -47,12 +47,12 @@ from coterie.engines.flower.messages import (
     ARRAYS,
     CELL,
     FUNCTIONS,
-    KEPT,
-    METRICS,
+    METRICS_RECORD,
     PERSONAL,
     QUERY,
     REFUSED,
     SCHEMA,
+    STORED_AT,
     Order,
 )
 from coterie.engines.flower.names import Claim, claim_in_config, claim_of, id_reply
@@ -335,7 +335,7 @@ def trained(
     # Own values are stored only if all tasks are done.
     for memory, result in results:
         memory.store(orders[0].exchange, result)
-    return RecordDict({**records, METRICS: MetricRecord(metrics)})
+    return RecordDict({**records, METRICS_RECORD: MetricRecord(metrics)})
 
 
 def _carried_out(
@@ -383,7 +383,7 @@ def _metrics(order: Order, result: training.ClientResult) -> dict[str, Any]:
         metrics["losses"] = list(result.losses)
         metrics["accuracies"] = list(result.accuracies)
     if result.own_values is not None:
-        metrics[KEPT] = result.stored_at
+        metrics[STORED_AT] = result.stored_at
     if order.task.personal is not None:
         metrics[PERSONAL] = int(result.own_values is not None)
     if result.cell is not None:
@@ -447,7 +447,7 @@ def tested(
     counted = {metric: (total, count) for metric, (total, count) in totals.items() if count}
     objective = participant.objective
     scores = objective.scores(counted) | objective.error_sums(counted)
-    return RecordDict({METRICS: MetricRecord({**scores, "num-examples": len(test)})})
+    return RecordDict({METRICS_RECORD: MetricRecord({**scores, "num-examples": len(test)})})
 
 
 def _arrays(content: RecordDict, first_model: int, count: int) -> list[Any]:

@@ -25,7 +25,7 @@ from coterie.engines.clock import Clock
 from coterie.engines.exchange import together
 from coterie.engines.flower import boundary_check, messages
 from coterie.engines.flower.federation import FederationSettings
-from coterie.engines.flower.messages import CONFIG, METRICS, Unfit
+from coterie.engines.flower.messages import CONFIG, METRICS_RECORD, Unfit
 from coterie.engines.flower.nodes import (
     MAX_UNANSWERED,
     ConnectedClients,
@@ -547,7 +547,7 @@ class GridExchanges:
         """The metrics in a client's reply to a test; NaN for those that it lacks."""
         metric_names = self.settings.metric_names
         try:
-            metrics = messages.only(reply.content.metric_records, METRICS, "metric records")
+            metrics = messages.only(reply.content.metric_records, METRICS_RECORD, "metric records")
         except Unfit:
             return dict.fromkeys(metric_names, math.nan)
         scores: dict[str, float] = {}

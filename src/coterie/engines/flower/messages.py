@@ -54,7 +54,7 @@ from coterie.training import Order as Order
 
 ARRAYS = "arrays"
 CONFIG = "config"
-METRICS = "metrics"
+METRICS_RECORD = "metrics"
 UPDATE = "update"
 """Record of a reply with the trained model minus the offered one; ``arrays`` contains the trained
 model itself."""
@@ -95,7 +95,7 @@ ANSWER = "answer"
 CELL = "cell"
 """Key of the metrics: the client's cell."""
 
-KEPT = "kept"
+STORED_AT = "kept"
 """Key of the metrics: the exchange after which a client stored the own values that it trained from,
 -1 if it had none."""
 

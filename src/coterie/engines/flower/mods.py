@@ -33,7 +33,7 @@ from coterie.engines.flower.messages import (
     ARRAYS,
     CONFIG,
     FIRST_MODEL,
-    METRICS,
+    METRICS_RECORD,
     NAME,
     NO_TEST,
     QUERY,
@@ -214,7 +214,7 @@ def boundary_mod(
                 if wire.counts:
                     records |= dict(reply.content.metric_records)
                 else:
-                    records[METRICS] = MetricRecord({"num-examples": 1})
+                    records[METRICS_RECORD] = MetricRecord({"num-examples": 1})
                 reply.content = with_boundary(records)
         except Exception as error:
             raise (RuntimeError(FAILED) if hides_client else error) from None
@@ -253,7 +253,7 @@ def boundary_mod(
             call_next(message, context)
         except Exception:
             log.warning("the app's test failed; the server gets an empty reply", exc_info=True)
-        return Message(with_boundary({METRICS: MetricRecord()}), reply_to=message)
+        return Message(with_boundary({METRICS_RECORD: MetricRecord()}), reply_to=message)
 
     def first_model(config: ConfigRecord, message: Message) -> Message:
         """Draw and seal the first model without the app."""

@@ -30,7 +30,14 @@ from coterie.core import (
 )
 from coterie.engines.exchange import needed, products
 from coterie.engines.flower import boundary_check, messages
-from coterie.engines.flower.messages import ARRAYS, KEPT, MAX_MEASURED, METRICS, PERSONAL, Unfit
+from coterie.engines.flower.messages import (
+    ARRAYS,
+    MAX_MEASURED,
+    METRICS_RECORD,
+    PERSONAL,
+    STORED_AT,
+    Unfit,
+)
 from coterie.engines.flower.sums import flower_sums
 from coterie.engines.plausible import Plausible
 from coterie.robust import Robust, lengths, steps_of
@@ -135,7 +142,7 @@ class ReplyReader:
             if difference:
                 raise Unfit(difference)
         # What a reply has once: the number of examples, and held-out losses of all models.
-        metrics = messages.only(content.metric_records, METRICS, "metric records")
+        metrics = messages.only(content.metric_records, METRICS_RECORD, "metric records")
         examples = messages.count_of(metrics, "num-examples", "number of examples")
         held_out_losses = self._held_out_losses(metrics, tasks)
         # A result that cannot be used is refused in its part of the plan alone.
@@ -186,7 +193,7 @@ class ReplyReader:
         updates: tuple[Tensor, ...] = ()
         if task.trains and task.private.sends_update and not masks:
             updates = self._updates(content, part, task, chosen_positions, place)
-        stored_at = messages.whole(metrics.get(messages.of_task(KEPT, place)))
+        stored_at = messages.whole(metrics.get(messages.of_task(STORED_AT, place)))
         answer: np.ndarray | None = None
         cell: int | None = None
         if task.private.question is not None:

@@ -24,7 +24,7 @@ from coterie.models.layout import Layout
 from coterie.randomness import seeded
 from coterie.records import checksum
 from coterie.records.codec import DamagedError
-from coterie.records.record import NODES, OTHERS, RUN, Record, read_nodes, versions
+from coterie.records.record import NODES, OTHER_ARRAYS, RUN, Record, read_nodes, versions
 from coterie.records.shown import Shown
 from coterie.records.store import LOCK, PART, held, write_whole
 from coterie.settings import UserError, plain
@@ -65,7 +65,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if not self.folder.is_dir():
             return False
         file_names = {path.name.removesuffix(PART) for path in self.folder.iterdir()}
-        return file_names <= {NODES, OTHERS, LOCK, RUN}
+        return file_names <= {NODES, OTHER_ARRAYS, LOCK, RUN}
 
     def __exit__(self, *error: object) -> None:
         self.stack.close()
@@ -155,8 +155,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         net, other_tensors = tensors_of(self.settings.model)
         if other_tensors:
             other_bytes = safetensors.torch.save(other_tensors)
-            write_whole(self.folder / OTHERS, other_bytes)
-            net |= {"others": OTHERS, "others_checksum": checksum.digest(other_bytes)}
+            write_whole(self.folder / OTHER_ARRAYS, other_bytes)
+            net |= {"others": OTHER_ARRAYS, "others_checksum": checksum.digest(other_bytes)}
         return {"net": net}
 
 

@@ -108,7 +108,7 @@ def legend_below(drawing: Figure) -> None:
     )
 
 
-class Block(NamedTuple):
+class TreeBlock(NamedTuple):
     """A rectangle of adjacent clients (rows) that are in one group in adjacent rounds (columns), counted from 0."""
 
     node: int
@@ -118,7 +118,7 @@ class Block(NamedTuple):
     last_column: int
 
 
-def blocks(members: Sequence[Sequence[int]]) -> list[Block]:
+def blocks(members: Sequence[Sequence[int]]) -> list[TreeBlock]:
     """Return rectangles of adjacent clients that are in one group in the same rounds.
 
     Args:
@@ -132,7 +132,7 @@ def blocks(members: Sequence[Sequence[int]]) -> list[Block]:
         >>> [tuple(block) for block in blocks([[0, 0, 1], [0, 0, 1], [0, 0, 2], [-1, -1, 2]])]
         [(0, 0, 2, 0, 1), (1, 0, 1, 2, 2), (2, 2, 3, 2, 2)]
     """
-    finished: list[Block] = []
+    finished: list[TreeBlock] = []
     # (node, first column, last column) -> the row at which the block begins
     unfinished: dict[tuple[int, int, int], int] = {}
     # The empty row after the last one ends all blocks.
@@ -141,7 +141,7 @@ def blocks(members: Sequence[Sequence[int]]) -> list[Block]:
         for span, first_row in unfinished.items():
             if span not in spans:
                 node, first_column, last_column = span
-                finished.append(Block(node, first_row, row - 1, first_column, last_column))
+                finished.append(TreeBlock(node, first_row, row - 1, first_column, last_column))
         unfinished = {span: unfinished.get(span, row) for span in spans}
     return sorted(finished, key=lambda block: (block.first_row, block.first_column))
 
@@ -223,7 +223,7 @@ def _name_ended_groups(
     axes: Axes,
     run: Gathered,
     looks: Looks,
-    group_blocks: Sequence[Block],
+    group_blocks: Sequence[TreeBlock],
     row_height: float,
 ) -> None:
     """Write the names of groups that ended into their blocks, where there is room."""

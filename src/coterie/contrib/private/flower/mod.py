@@ -27,7 +27,7 @@ from coterie.contrib.private.masks import Masker, ProtocolError
 from coterie.contrib.private.sums import NoiseShare
 from coterie.engines.flower import messages
 from coterie.engines.flower.client import FOLDER
-from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS, Unfit
+from coterie.engines.flower.messages import ANSWER, CELL, CONFIG, METRICS_RECORD, Unfit
 from coterie.training import Order
 
 MAX_WEIGHED_EXAMPLES = 4096
@@ -145,7 +145,7 @@ def masked_reply(
             left. Or the sum is not that of the task.
         Unfit: The app's reply has no update, or one that is not finite.
     """
-    metrics = messages.only(reply.metric_records, METRICS, "metric records")
+    metrics = messages.only(reply.metric_records, METRICS_RECORD, "metric records")
     records: dict[str, Any] = {}
     sent_metrics: dict[str, Any] = {"num-examples": 1}
     for place, order in enumerate(orders):
@@ -170,7 +170,7 @@ def masked_reply(
         masked_numbers = masker.masked(shares, numbers)
         _store_masker(context, sum_config["name"], masker)
         records[f"{MASKED}.{order.part}"] = ArrayRecord({MASKED: Array(masked_numbers)})
-    return {**records, METRICS: MetricRecord(sent_metrics)}
+    return {**records, METRICS_RECORD: MetricRecord(sent_metrics)}
 
 
 def _plain_metrics(order: Order, place: int, boundary: Boundary) -> list[str]:
@@ -179,7 +179,7 @@ def _plain_metrics(order: Order, place: int, boundary: Boundary) -> list[str]:
     if not order.hidden:
         names += [CELL, "chosen"]
     if not boundary.noise:
-        names += [messages.PERSONAL, messages.KEPT]
+        names += [messages.PERSONAL, messages.STORED_AT]
     return [messages.of_task(name, place) for name in names]
 
 

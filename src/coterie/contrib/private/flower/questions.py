@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from coterie.contrib.private.cells import Ask, Question
+from coterie.contrib.private.cells import Ask, CellQuestion
 
 ARRAY_DIMENSIONS = {"centres": (2,), "axis": (1, 2)}
 """Field with an array -> how many dimensions it may have."""
@@ -17,7 +17,7 @@ ARRAY_DIMENSIONS = {"centres": (2,), "axis": (1, 2)}
 SCALE_LIMITS = (1e-30, 1e30)
 """Sketches divided by a scale beyond these overflow where their numbers are large."""
 
-MIN_WIDTH = 1e-30
+MIN_RANGE = 1e-30
 """Least width of a histogram."""
 
 MAX_COST = 10**6
@@ -41,7 +41,7 @@ def question_to_json(question: Any) -> dict[str, Any]:
     return values
 
 
-def question_from_json(values: Mapping[str, Any]) -> Question:
+def question_from_json(values: Mapping[str, Any]) -> CellQuestion:
     """Read a question from JSON.
 
     Args:
@@ -55,10 +55,10 @@ def question_from_json(values: Mapping[str, Any]) -> Question:
         name: None if values[name] is None else _array(name, values[name])
         for name in ARRAY_DIMENSIONS
     }
-    question = Question(**{**values, **arrays, "cells": tuple(values["cells"])})
+    question = CellQuestion(**{**values, **arrays, "cells": tuple(values["cells"])})
     if question.ask not in get_args(Ask) or not _is_sound(question):
         raise ValueError(
-            f"Question needs something to ask, finite numbers and cells that exist, got {values!r:.200}"
+            f"CellQuestion needs something to ask, finite numbers and cells that exist, got {values!r:.200}"
         )
     return question
 
@@ -70,19 +70,19 @@ def _array(name: str, value: Any) -> np.ndarray:
     array = np.frombuffer(b64decode(data, validate=True), "<f4").reshape(shape)
     if array.ndim not in dimensions or not array.size or not np.isfinite(array).all():
         raise ValueError(
-            f"Question.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}"
+            f"CellQuestion.{name} must be finite numbers of {dimensions[-1]} dimensions, got {shape}"
         )
     return array
 
 
-def _is_sound(question: Question) -> bool:
+def _is_sound(question: CellQuestion) -> bool:
     """Whether the numbers of a question are finite and in range, and its cells exist."""
     # Finite numbers in range: no answer overflows, at any client.
     if not all(_is_number(value) for value in (question.scale, question.low, question.high)):
         return False
     if not SCALE_LIMITS[0] <= question.scale <= SCALE_LIMITS[1]:
         return False
-    if not question.high - question.low >= MIN_WIDTH:
+    if not question.high - question.low >= MIN_RANGE:
         return False
     # Cells that exist, and an axis for each of them.
     if not all(_is_count(cell) and cell < question.count for cell in question.cells):
