@@ -26,7 +26,7 @@ from coterie.data.datasets import DATASETS, OWN_DATA
 from coterie.data.datasets.source import FAMILIES, OWN_SOURCES, DatasetSettings, settings_class
 from coterie.data.datasets.table import is_table_file
 from coterie.data.drift import DriftSettings, Schedule, schedule
-from coterie.data.examples import Dataset
+from coterie.data.examples import Dataset, Pool
 from coterie.data.objective import Objective
 from coterie.data.partition import RENEWABLE, PartitionSettings, Parts
 from coterie.data.parts import ScenarioPart, combined, flat_names
@@ -303,12 +303,10 @@ class Scenario:
         # The examples: each client's positions in the training pool, in each time step if the
         # drift brings new examples.
         sets_of_examples = len(groups_of_steps) if self.drift.renew else 1
-        parts, partition_groups = self.partition.divide(
+        parts, partition_groups = self._parts(
             dataset.train,
-            sets_of_examples * self.clients,
-            self.groups,
-            self.shuffle,
             numpy_generator(seed, Purpose.PARTITION),
+            sets_of_examples * self.clients,
         )
         clients_of_steps = self._clients(
             dataset, parts, partition_groups, shifts, groups_of_steps, seed
@@ -418,6 +416,12 @@ class Scenario:
                 clients[client] = data_of_part[part, group]
             clients_of_steps.append(clients)
         return clients_of_steps
+
+    def _parts(
+        self, pool: Pool, rng: np.random.Generator, num_parts: int
+    ) -> tuple[Parts, np.ndarray | None]:
+        """Positions of each of the parts, and their true groups ``(num_parts,)`` if the partition makes groups."""
+        return self.partition.divide(pool, num_parts, self.groups, self.shuffle, rng)
 
     def _cuts(
         self,
