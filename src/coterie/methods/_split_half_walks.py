@@ -20,7 +20,7 @@ import torch
 from coterie.clustering.congruence import Excess, Noise, excess_of_sums, noise_of
 from coterie.clustering.halves import halves
 from coterie.core import Client, Criterion, Groups, Note, Replies, state
-from coterie.methods._cluster_tree import Tree
+from coterie.methods._cluster_tree import Tree, walk_note
 from coterie.methods._split_half_probes import Evidence
 
 
@@ -242,12 +242,6 @@ def _walk_note(
     for branch_node, distance in sorted(distances.items()):
         p_value = f" (p {distance.p:.2g})" if level else ""
         compared.append(f"{distance.value:.3g} to node {branch_node}{p_value}")
-    is_at_leaf = tree.is_leaf(child)
-    is_new_leaf = child not in distances
-    text = f"client {client} at node {node}: squared distance {', '.join(compared)}; "
-    text += f"{'joins' if is_at_leaf else 'continues from'} node {child}"
-    if is_new_leaf:
-        text += ", a new group: it differs from all"
     numbers = {f"node_{branch_node}": distance.value for branch_node, distance in distances.items()}
     criteria: tuple[Criterion, ...] = ()
     if level is not None:
@@ -265,14 +259,14 @@ def _walk_note(
                 key="nearest_branch",
             ),
         )
-    alternative = "joined the nearest branch" if is_new_leaf else "started a new group"
-    return Note(
-        kind="join" if is_at_leaf else "walk",
-        effect="joins" if is_at_leaf else "waits",
-        clients=(client,),
-        text=text,
+    return walk_note(
+        tree,
+        client,
+        node,
+        child,
+        comparison=f"squared distance {', '.join(compared)}",
+        new_group_reason=None if child in distances else "it differs from all",
+        joined="joined the nearest branch",
         criteria=criteria,
-        otherwise=f"it would have {alternative}",
         numbers=numbers,
-        labels={"at": node, "node": child},
     )
