@@ -65,7 +65,10 @@ nitpick_ignore_regex = [
     # Other projects' names: their inventories would have to be fetched from a network.
     (r"py:.*", r"(torch|numpy|collections|pathlib|os|flwr)\..*"),
     # Type variables, and types in brackets that Sphinx takes apart at their commas.
-    (r"py:class", r"coterie\.(core\.\w+\.[ST]|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)"),
+    (
+        r"py:class",
+        r"coterie\.(core\.\w+\.[ST]|extensions\.ExtensionType|records\.record\.T)|.*\[(int|str)",
+    ),
     # What a strategy and its result take besides a text or a table, and nobody makes.
     (r"py:class", r"coterie\.engines\.flower\.(nodes\.Identity|messages\.OtherTensors)"),
     # Types inside of the data and the settings, which nobody makes.
