@@ -40,18 +40,20 @@ def pack(
         Name -> array.
     """
     if kind == "topk":
-        largest = torch.topk(values.abs(), topk_count(share, len(values))).indices
-        indices = largest.sort().values
+        # In ascending order: the receiver checks that no index comes twice.
+        largest_indices = torch.topk(values.abs(), topk_count(share, len(values))).indices
+        indices = largest_indices.sort().values
         return {"values": values[indices], "indices": indices.to(torch.int32)}
     if kind == "sign":
-        positive = values >= 0
+        is_positive = values >= 0
         # A zero gets a random sign.
         if gen is not None:
-            positive &= (values != 0) | (torch.rand(len(values), generator=gen) < 0.5)
-        bits = np.packbits(positive.numpy())
-        return {"bits": torch.from_numpy(bits), "scale": values.abs().mean().reshape(-1)}
+            is_positive &= (values != 0) | (torch.rand(len(values), generator=gen) < 0.5)
+        sign_bits = np.packbits(is_positive.numpy())
+        return {"bits": torch.from_numpy(sign_bits), "scale": values.abs().mean().reshape(-1)}
     if kind == "8bit":
         scale = values.abs().max() / 127
+        # Zeros alone have no scale, and stay zeros.
         codes = torch.round(values / scale) if scale > 0 else torch.zeros_like(values)
         return {"codes": codes.to(torch.int8), "scale": scale.reshape(-1)}
     return {"values": values}
@@ -65,8 +67,8 @@ def unpack(sent: Mapping[str, torch.Tensor], kind: str, count: int) -> torch.Ten
         values[sent["indices"].long()] = sent["values"]
         return values
     if kind == "sign":
-        positive = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=count))
-        return (2.0 * positive - 1.0) * sent["scale"]
+        is_positive = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=count))
+        return (2.0 * is_positive - 1.0) * sent["scale"]
     if kind == "8bit":
         return sent["codes"].float() * sent["scale"]
     return sent["values"]
@@ -87,22 +89,23 @@ def check_packed(
         ValueError: Names, shapes, types or indices are not valid.
     """
     # Arrays of the right form, with any values, to compare with.
-    expected = pack(torch.zeros(count), kind, share)
-    if set(sent) != set(expected):
+    expected_arrays = pack(torch.zeros(count), kind, share)
+    if set(sent) != set(expected_arrays):
         raise ValueError(
-            f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected))}"
+            f"it holds {', '.join(sorted(sent)) or 'nothing'} where {kind} has {', '.join(sorted(expected_arrays))}"
         )
-    for name, values in expected.items():
-        array = sent[name]
-        if array.shape != values.shape or array.dtype != values.dtype:
+    for array_name, expected_array in expected_arrays.items():
+        sent_array = sent[array_name]
+        if sent_array.shape != expected_array.shape or sent_array.dtype != expected_array.dtype:
             raise ValueError(
-                f"its {name} are {tuple(array.shape)} of {array.dtype} "
-                f"where {kind} has {tuple(values.shape)} of {values.dtype}"
+                f"its {array_name} are {tuple(sent_array.shape)} of {sent_array.dtype} "
+                f"where {kind} has {tuple(expected_array.shape)} of {expected_array.dtype}"
             )
     if kind == "topk":
         indices = sent["indices"]
         if not bool(((indices >= 0) & (indices < count)).all()):
             raise ValueError(f"its indices must be from 0 to {count - 1}")
+        # An index that comes twice would give one entry two values.
         if not bool((indices.diff() > 0).all()):
             raise ValueError("its indices must increase strictly")
 
@@ -112,10 +115,13 @@ def packed_bytes(kind: str, count: int, share: float = 1.0) -> int:
     """Bytes of :func:`pack`'s arrays for ``count`` entries; 0 for no entries."""
     if not count:
         return 0
-    sizes = {
+    bytes_by_kind = {
         "none": count * NUMBER_BYTES,
+        # A value and an index for each entry that is sent.
         "topk": topk_count(share, count) * 2 * NUMBER_BYTES,
+        # One bit per entry, in whole bytes, and the scale.
         "sign": -(-count // 8) + NUMBER_BYTES,
+        # One byte per entry, and the scale.
         "8bit": count + NUMBER_BYTES,
     }
-    return sizes[kind]
+    return bytes_by_kind[kind]

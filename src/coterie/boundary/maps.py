@@ -99,17 +99,21 @@ class Blocks:
         self, row: torch.Tensor, matrix: torch.Tensor, last_matrix: torch.Tensor
     ) -> torch.Tensor:
         """The row with each block of parameters multiplied by the matrix from the right."""
+        # Buffers, which stand behind the parameters, are only permuted.
         multiplied = row.clone()
-        full = slice(0, self.last_start)
-        last = slice(self.last_start, self.parameters)
-        multiplied[full] = (row[full].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
-        multiplied[last] = (row[last].double() @ last_matrix).to(row.dtype)
+        full_blocks = slice(0, self.last_start)
+        last_block = slice(self.last_start, self.parameters)
+        multiplied[full_blocks] = (
+            (row[full_blocks].double().view(-1, self.size) @ matrix).flatten().to(row.dtype)
+        )
+        multiplied[last_block] = (row[last_block].double() @ last_matrix).to(row.dtype)
         return multiplied
 
 
 def _orthogonal(size: int, rng: np.random.Generator) -> torch.Tensor:
     """Draw an orthogonal matrix ``(size, size)``, uniformly."""
     orthogonal, triangular = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))))
+    # The signs of R's diagonal make the factorisation unique, and Q uniform.
     return orthogonal * torch.sign(torch.diagonal(triangular))
 
 
@@ -131,18 +135,20 @@ def draw_map(rotation: str, layout: Layout, block: int, *key: int) -> Map:
     if rotation == "none":
         return NoMap()
     # The seed of NumPy's generator has 128 bits; that of PyTorch's has 32, and could be guessed.
-    rng = numpy_generator(*key)
+    map_rng = numpy_generator(*key)
     parameters = layout.trainable
     if rotation == "permute-tensors":
+        # Entries stay within their tensor, so layers keep their columns.
         spans = [(piece.start, piece.stop) for piece in layout.pieces]
     else:
+        # Entries move between layers, but parameters and buffers do not mix.
         spans = [(0, parameters), (parameters, layout.size)]
     # Permute within each span, and flip the signs of the parameters alone.
-    permuted = [start + rng.permutation(stop - start) for start, stop in spans]
-    order = torch.from_numpy(np.concatenate(permuted))
+    permuted_spans = [start + map_rng.permutation(stop - start) for start, stop in spans]
+    order = torch.from_numpy(np.concatenate(permuted_spans))
     signs = torch.ones(layout.size)
-    signs[:parameters] -= 2 * torch.from_numpy(rng.integers(0, 2, parameters))
+    signs[:parameters] -= 2 * torch.from_numpy(map_rng.integers(0, 2, parameters))
     permutation = Permutation(order, signs)
     if rotation == "blocks":
-        return Blocks(permutation, parameters, min(block, parameters), rng)
+        return Blocks(permutation, parameters, min(block, parameters), map_rng)
     return permutation

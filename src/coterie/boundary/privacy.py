@@ -32,9 +32,16 @@ def leak(epsilon: float, separation: float) -> float:
     Returns:
         log δ.
     """
-    high = float(scipy.special.log_ndtr(separation / 2 - epsilon / separation))
-    low = epsilon + float(scipy.special.log_ndtr(-separation / 2 - epsilon / separation))
-    return high + math.log1p(-math.exp(low - high)) if low < high else -math.inf
+    # The logarithms of the two terms: both may be below the least float.
+    log_first_term = float(scipy.special.log_ndtr(separation / 2 - epsilon / separation))
+    log_second_term = epsilon + float(
+        scipy.special.log_ndtr(-separation / 2 - epsilon / separation)
+    )
+    # By rounding, the difference of the two terms may not be positive: then δ is zero.
+    if not log_second_term < log_first_term:
+        return -math.inf
+    # log(exp(a) - exp(b)), without leaving the logarithms.
+    return log_first_term + math.log1p(-math.exp(log_second_term - log_first_term))
 
 
 ACCOUNTANTS = ("exact", "rdp", "pld")
@@ -73,6 +80,7 @@ def spent(
         >>> round(spent(noise=10.0, updates=40, sums=True), 3)
         2.594
     """
+    # In sums the distance of two data sets is half as large, as if the noise were twice as large.
     noise = 2 * noise if sums else noise
     if not 0 < delta < 1:
         raise SettingError(f"delta must be > 0 and < 1, got {delta!r}")
@@ -91,11 +99,13 @@ def spent(
     # μ: all updates together are one Gaussian mechanism with this separation.
     separation = 2 * math.sqrt(updates) / noise
     log_delta = math.log(delta)
+    # At ε = 0 the releases leak at most δ already.
     if leak(0.0, separation) <= log_delta:
         return 0.0
     # Zero-concentrated differential privacy bounds ε; the closed form decreases in ε.
     max_epsilon = separation * separation / 2 + separation * math.sqrt(-2 * log_delta)
-    if leak(max_epsilon, separation) > log_delta:  # by rounding, if the noise is extremely small
+    # Rounding can break the bound if the noise is extremely small.
+    if leak(max_epsilon, separation) > log_delta:
         max_epsilon *= 2
     if not math.isfinite(max_epsilon):
         return math.inf
@@ -104,9 +114,9 @@ def spent(
         """How far log δ(ε) is above log δ."""
         return max(leak(epsilon, separation), -1e300) - log_delta
 
-    root = float(scipy.optimize.brentq(excess, 0.0, max_epsilon, xtol=1e-12, rtol=1e-12))
+    least_epsilon = float(scipy.optimize.brentq(excess, 0.0, max_epsilon, xtol=1e-12, rtol=1e-12))
     # Rounded up, so that it is at least the true root.
-    return root * (1 + 1e-9)
+    return least_epsilon * (1 + 1e-9)
 
 
 def _by_library(noise: float, updates: int, delta: float, accountant: str) -> float:
@@ -119,6 +129,7 @@ def _by_library(noise: float, updates: int, delta: float, accountant: str) -> fl
             f"the accountant {accountant} needs dp-accounting: pip install 'coterie[dp]'"
         ) from error
     ledger = (RdpAccountant if accountant == "rdp" else PLDAccountant)()
+    # A client's updates differ by at most 2 clip, so the multiplier is half of the noise.
     ledger.compose(dp.GaussianDpEvent(noise / 2), updates)
     return float(ledger.get_epsilon(delta))
 
@@ -145,15 +156,16 @@ def noise_for(epsilon: float, updates: int, delta: float = 1e-5, sums: bool = Fa
     """
     if not epsilon > 0 or updates < 1:
         raise SettingError(f"epsilon must be > 0 and updates >= 1, got {epsilon!r} and {updates!r}")
-    # Bisection: ε falls as the noise grows. `high` is always enough noise.
-    low = 1e-9
-    high = 1.0
-    while spent(high, updates, delta, sums=sums) > epsilon:
-        high *= 2
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        if spent(middle, updates, delta, sums=sums) <= epsilon:
-            high = middle
+    # Bisection: ε falls as the noise grows. First double the noise until it is enough.
+    insufficient_noise = 1e-9
+    sufficient_noise = 1.0
+    while spent(sufficient_noise, updates, delta, sums=sums) > epsilon:
+        sufficient_noise *= 2
+    # Then halve the interval up to a relative width of 1e-9; its upper end is always enough.
+    while sufficient_noise - insufficient_noise > 1e-9 * sufficient_noise:
+        middle_noise = (insufficient_noise + sufficient_noise) / 2
+        if spent(middle_noise, updates, delta, sums=sums) <= epsilon:
+            sufficient_noise = middle_noise
         else:
-            low = middle
-    return high
+            insufficient_noise = middle_noise
+    return sufficient_noise

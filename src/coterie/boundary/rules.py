@@ -87,37 +87,43 @@ class Boundary:
     )
 
     def __post_init__(self) -> None:
+        # The secret is checked first, and apart: the message of `check` would show its value.
         if self.secret not in (None, "none") and (not _whole(self.secret) or self.secret < 0):
             raise SettingError(
                 "Boundary.secret must be a non-negative integer or none; the given value is not shown"
             )
         check(self)
+        # Then what the settings need of each other.
         if self.noise and self.clip is None:
             raise SettingError(
                 f"Boundary.noise {self.noise:g} needs Boundary.clip, got none: without a maximum norm, noise gives no privacy"
             )
-        used = self._setting_of_updates
-        if self.masks and used:
+        active_setting = self._setting_of_updates
+        if self.masks and active_setting:
             raise SettingError(
-                f"Boundary.masks true needs Boundary.{used} none, got {getattr(self, used)}: masked numbers are not mapped or "
-                "compressed"
+                f"Boundary.masks true needs Boundary.{active_setting} none, got {getattr(self, active_setting)}: "
+                "masked numbers are not mapped or compressed"
             )
         if self.secret is not None and self.rotation == "none":
             raise SettingError("Boundary.secret needs Boundary.rotation, got none")
 
     def __repr__(self) -> str:
-        shown = [
+        shown_settings = [
             f"{field.name}={getattr(self, field.name)!r}"
             for field in fields(self)
             if field.name != "secret"
         ]
-        return f"Boundary({', '.join(shown)}{'' if self.secret is None else ', secret=<hidden>'})"
+        return f"Boundary({', '.join(shown_settings)}{'' if self.secret is None else ', secret=<hidden>'})"
 
     @property
     def _setting_of_updates(self) -> str | None:
         """The first setting that changes single updates and is not off."""
-        names = ("rotation", "compress") if self.masks else ("rotation", "clip", "compress")
-        return next((name for name in names if getattr(self, name) not in (None, "none")), None)
+        # Under masks, clip limits the masked numbers, and is no change of single updates.
+        setting_names = ("rotation", "compress") if self.masks else ("rotation", "clip", "compress")
+        for setting_name in setting_names:
+            if getattr(self, setting_name) not in (None, "none"):
+                return setting_name
+        return None
 
     # -- compatibility checks
 
@@ -131,6 +137,7 @@ class Boundary:
             SettingError: The method is not compatible with the boundary.
         """
         needs = needs_of(method)
+        # Losses on a client's data would be sent without noise.
         if self.noise and {"losses", "held-out-losses"}.intersection(needs.features):
             raise self._measured(method.name)
         if self.masks and not needs.sums_only:
@@ -138,15 +145,16 @@ class Boundary:
                 f"Boundary.masks must be false for {method.name}, got true: it needs the update, the losses or the choice "
                 "of each client (Needs.sums_only is false)"
             )
-        allowed = UNCHANGED[needs.unchanged_by]
-        if self.rotation not in allowed:
+        allowed_rotations = UNCHANGED[needs.unchanged_by]
+        if self.rotation not in allowed_rotations:
             raise SettingError(
-                f"Boundary.rotation must be {' or '.join(allowed)} for {method.name} with these settings, got "
+                f"Boundary.rotation must be {' or '.join(allowed_rotations)} for {method.name} with these settings, got "
                 f"{self.rotation}: this map changes what {method.name} computes from updates (Needs.unchanged_by is "
                 f"{needs.unchanged_by!r})"
             )
-        for inner in needs.inner:
-            self.check_method(inner)
+        # A method that steers others has their needs, too.
+        for inner_method in needs.inner:
+            self.check_method(inner_method)
 
     def check_layout(self, layout: Layout) -> None:
         """Check that noise is not used with a model that has running statistics.
@@ -176,11 +184,11 @@ class Boundary:
                 the whole row.
         """
         tasks = set(plan.tasks.values())
-        used = self._setting_of_updates
-        if plan.need == "sums" and used:
+        active_setting = self._setting_of_updates
+        if plan.need == "sums" and active_setting:
             raise SettingError(
-                f"Boundary.{used} must be none for {name}, got {getattr(self, used)}: it asks for sums over clients, in which "
-                "single updates are not protected but hidden"
+                f"Boundary.{active_setting} must be none for {name}, got {getattr(self, active_setting)}: "
+                "it asks for sums over clients, in which single updates are not protected but hidden"
             )
         if self.noise and not all(self.covers(task, plan.private.hides_choices) for task in tasks):
             raise self._measured(name)
@@ -199,19 +207,22 @@ class Boundary:
             task: The task.
             hidden: Whether its plan is hidden.
         """
+        # No noise is added to losses on held-out data.
         if task.holdout.report_losses:
             return False
+        # An answer is noised only if its numbers are bounded, or if it is the choice of a cell.
         question = task.private.question
         asks_cell = question is not None and question.asks_cell
         if question is not None and not (asks_cell or question.is_bounded):
             return False
+        # A choice among models shows which has the least loss, except where masks hide it.
         chooses = bool(task.measure) or asks_cell
         return not chooses or (hidden and self.masks)
 
-    def _measured(self, name: str) -> SettingError:
+    def _measured(self, method_name: str) -> SettingError:
         return SettingError(
-            f"Boundary.noise {self.noise:g} cannot be used with {name} and these settings: clients would send losses on their "
-            f"data, or choices based on them, without noise"
+            f"Boundary.noise {self.noise:g} cannot be used with {method_name} and these settings: "
+            "clients would send losses on their data, or choices based on them, without noise"
         )
 
     def hidden(self, why: str) -> SettingError:
@@ -260,20 +271,25 @@ def unlike_secret(secret: int | None, known: str) -> str | None:
     if secret is None:
         return f", which was not given: {_HOW_TO_GIVE_SECRET}"
     try:
-        kind, salt, digest = known.split(":")
-        same = kind == _DIGEST_KIND and hmac.compare_digest(
-            _digest(secret, bytes.fromhex(salt)), bytes.fromhex(digest)
+        # The salt of the record with the given secret must give the digest of the record.
+        digest_kind, salt_hex, digest_hex = known.split(":")
+        is_same = digest_kind == _DIGEST_KIND and hmac.compare_digest(
+            _digest(secret, bytes.fromhex(salt_hex)), bytes.fromhex(digest_hex)
         )
     except ValueError:
-        same = False
-    return None if same else f", and a different one was given: {_HOW_TO_GIVE_SECRET}"
+        is_same = False
+    return None if is_same else f", and a different one was given: {_HOW_TO_GIVE_SECRET}"
 
 
 @public
 def secret_of_environment() -> int | None:
     """The secret of the environment variable, or None."""
-    text = os.environ.get(SECRET_VARIABLE)
-    return None if text is None else _number(text, f"the environment variable {SECRET_VARIABLE}")
+    secret_text = os.environ.get(SECRET_VARIABLE)
+    return (
+        None
+        if secret_text is None
+        else _number(secret_text, f"the environment variable {SECRET_VARIABLE}")
+    )
 
 
 @public
@@ -290,23 +306,25 @@ def secret_of_file(path: Path | str) -> int:
         UserError: The file cannot be read or is not an integer >= 0.
     """
     try:
-        data = read_regular(path, limit=10_000)
+        file_bytes = read_regular(path, limit=10_000)
     except OSError as error:
+        # The message does not repeat a secret that was given for the file's name.
         if re.fullmatch(r"[\d\s_,.+-]+", str(path)):
             raise UserError(
                 "the secret file cannot be read; its name is a number and not shown: did you pass the secret itself?"
             ) from None
         raise UserError(f"{path} cannot be read: {reason(error)}") from error
-    return _number(data.decode("utf-8-sig", errors="replace"), str(path))
+    # An editor may have put a byte order mark before the number.
+    return _number(file_bytes.decode("utf-8-sig", errors="replace"), str(path))
 
 
-def _number(text: str, where: str) -> int:
-    digits = text.strip()
+def _number(secret_text: str, source: str) -> int:
+    digits = secret_text.strip()
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= MAX_SECRET_DIGITS):
         raise UserError(
-            f"{where} must contain a secret, a non-negative integer, and nothing else; its content is not shown"
+            f"{source} must contain a secret, a non-negative integer, and nothing else; its content is not shown"
         )
-    return int(text)
+    return int(secret_text)
 
 
 def _digest(secret: int, salt: bytes) -> bytes:

@@ -106,12 +106,13 @@ class Wire:
 
     def __post_init__(self) -> None:
         self.boundary.check_layout(self.layout)
-        secret = self.seed if self.boundary.secret is None else self.boundary.secret
-        drawing = draw_map(
-            self.boundary.rotation, self.layout, self.boundary.block, secret, Purpose.BOUNDARY
+        # Without a secret the server knows the map: it serves to compare runs with and without one.
+        map_secret = self.seed if self.boundary.secret is None else self.boundary.secret
+        drawn_map = draw_map(
+            self.boundary.rotation, self.layout, self.boundary.block, map_secret, Purpose.BOUNDARY
         )
-        object.__setattr__(self, "seal", drawing.seal)
-        object.__setattr__(self, "open", drawing.open)
+        object.__setattr__(self, "seal", drawn_map.seal)
+        object.__setattr__(self, "open", drawn_map.open)
 
     def first_model(self, model_number: int, model: Callable[[], torch.nn.Module]) -> torch.Tensor:
         """Draw a fresh model; with a secret, the seed alone is not enough to draw it.
@@ -134,14 +135,17 @@ class Wire:
         with seeded(secret, Purpose.INIT, self.seed, model_number):
             row = self.layout.row(model())
         # Mix each drawn tensor with Gaussian numbers that depend on the whole secret.
-        rng = numpy_generator(secret, Purpose.INIT, self.seed, model_number, 1)
+        mixing_rng = numpy_generator(secret, Purpose.INIT, self.seed, model_number, 1)
         for start, stop in self.layout.tensors.values():
-            tensor = row[start:stop]
-            scale = tensor.std(correction=0)
-            gaussian = torch.from_numpy(rng.standard_normal(stop - start, dtype=np.float32))
+            drawn_tensor = row[start:stop]
+            # A constant tensor, such as a bias of zeros, shows nothing and stays as it is.
+            scale = drawn_tensor.std(correction=0)
+            gaussian = torch.from_numpy(mixing_rng.standard_normal(stop - start, dtype=np.float32))
             if scale > 0:
-                mean = tensor.mean()
-                row[start:stop] = mean + (tensor - mean + scale * gaussian) / 2**0.5
+                tensor_mean = drawn_tensor.mean()
+                row[start:stop] = (
+                    tensor_mean + (drawn_tensor - tensor_mean + scale * gaussian) / 2**0.5
+                )
         return row
 
     def veil(self, federation: Federation, sealed: bool = False) -> Federation:
@@ -161,8 +165,9 @@ class Wire:
             values["draw"] = lambda model_number: self.seal(federation.draw(model_number))
         if self.boundary.rotation not in WHOLE_ROW:
             return Federation(**values)
-        for name in ("columns", "tensors"):
-            values[name] = HiddenColumns(values[name], self.boundary)
+        # A map of the whole row moves entries between layers, so no columns of a layer exist.
+        for field_name in ("columns", "tensors"):
+            values[field_name] = HiddenColumns(values[field_name], self.boundary)
         return MappedFederation(**values, trainable=self.layout.trainable)
 
     # -- outgoing updates
@@ -190,6 +195,7 @@ class Wire:
         Returns:
             The sealed update ``(d,)``.
         """
+        # The server gets the update as it is after compression, with the error of that.
         arrived = self.protected(update, client, exchange, keep, number)
         if self.boundary.compress != "none":
             arrived = self.unpack(self.pack(arrived, client, exchange, number, keep), keep)
@@ -223,6 +229,7 @@ class Wire:
         Returns:
             The sealed update ``(d,)``, zero in the columns that stay at the client.
         """
+        # The dot product is not finite if an entry is not, or if the norm overflows.
         if self.boundary.noise and not torch.isfinite(update.dot(update)):
             update = torch.zeros_like(update)
         protected = update if keep is None else update.masked_fill(keep, 0.0)
@@ -232,11 +239,11 @@ class Wire:
         if self.boundary.clip is not None:
             protected = self.clipped(protected, self.boundary.clip)
         if self.boundary.noise:
-            key = [self.seed if seed is None else seed, Purpose.NOISE, exchange, client]
+            noise_key = [self.seed if seed is None else seed, Purpose.NOISE, exchange, client]
             # Odd numbers seed the signs of compression, see `pack`.
             if number:
-                key.append(2 * number)
-            protected = self._noised(protected, keep, numpy_generator(*key))
+                noise_key.append(2 * number)
+            protected = self._noised(protected, keep, numpy_generator(*noise_key))
         return self.seal(protected)
 
     def limit(self, clip: float | None) -> float | None:
@@ -246,13 +253,13 @@ class Wire:
 
     def clipped(self, update: torch.Tensor, limit: float) -> torch.Tensor:
         """Return an update ``(d,)`` whose parameters have at most the norm ``limit``."""
-        parameters = self.layout.trainable
-        norm = float(update[:parameters].double().norm())
-        if not norm > limit:
+        parameter_count = self.layout.trainable
+        parameter_norm = float(update[:parameter_count].double().norm())
+        if not parameter_norm > limit:
             return update
         scaled = update.clone()
         # The margin keeps rounding from raising the norm above the limit.
-        scaled[:parameters] *= limit / norm * (1 - 1e-6)
+        scaled[:parameter_count] *= limit / parameter_norm * (1 - 1e-6)
         return scaled
 
     def _noised(
@@ -260,10 +267,12 @@ class Wire:
     ) -> torch.Tensor:
         """The update with noise on the parameters, and zero behind them: buffers do not change."""
         assert self.boundary.clip is not None
-        parameters = self.layout.trainable
-        noise = torch.from_numpy(rng.standard_normal(parameters, dtype=np.float32))
+        parameter_count = self.layout.trainable
+        noise = torch.from_numpy(rng.standard_normal(parameter_count, dtype=np.float32))
         noised = torch.zeros_like(update)
-        noised[:parameters] = update[:parameters] + self.boundary.noise * self.boundary.clip * noise
+        noised[:parameter_count] = (
+            update[:parameter_count] + self.boundary.noise * self.boundary.clip * noise
+        )
         return noised if keep is None else noised.masked_fill(keep, 0.0)
 
     def pack(
@@ -286,13 +295,16 @@ class Wire:
         Returns:
             Name -> array.
         """
-        parameters, after = self._sent_columns(keep)
+        parameter_columns, buffer_columns = self._sent_columns(keep)
         arrays: dict[str, torch.Tensor] = {}
-        if len(parameters):
-            gen = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
-            values = sealed[parameters]
-            arrays.update(pack(values, self.boundary.compress, self.boundary.share, gen))
-        arrays[AFTER_PARAMETERS] = sealed[after]
+        if len(parameter_columns):
+            # Odd numbers seed the signs of zeros, even ones the noise.
+            sign_generator = generator(self.seed, Purpose.NOISE, exchange, client, 2 * number + 1)
+            parameter_values = sealed[parameter_columns]
+            arrays.update(
+                pack(parameter_values, self.boundary.compress, self.boundary.share, sign_generator)
+            )
+        arrays[AFTER_PARAMETERS] = sealed[buffer_columns]
         return arrays
 
     def unpack(
@@ -310,19 +322,28 @@ class Wire:
         Raises:
             ValueError: The arrays are of another kind.
         """
-        parameters, after = self._sent_columns(keep)
-        packed = {name: values for name, values in sent.items() if name != AFTER_PARAMETERS}
-        if AFTER_PARAMETERS not in sent or sent[AFTER_PARAMETERS].shape != after.shape:
+        parameter_columns, buffer_columns = self._sent_columns(keep)
+        # The sender is not trusted: names, shapes and types are checked before anything is read.
+        packed_parameters = {
+            array_name: values
+            for array_name, values in sent.items()
+            if array_name != AFTER_PARAMETERS
+        }
+        if AFTER_PARAMETERS not in sent or sent[AFTER_PARAMETERS].shape != buffer_columns.shape:
             raise ValueError(
-                f"its {AFTER_PARAMETERS} must be the {len(after)} entries after the parameters"
+                f"its {AFTER_PARAMETERS} must be the {len(buffer_columns)} entries after the parameters"
             )
-        row = torch.zeros(self.layout.size)
-        if len(parameters):
-            kind = self.boundary.compress
-            check_packed(packed, kind, len(parameters), self.boundary.share)
-            row[parameters] = unpack(packed, kind, len(parameters))
-        row[after] = sent[AFTER_PARAMETERS].float()
-        return row
+        sealed_update = torch.zeros(self.layout.size)
+        if len(parameter_columns):
+            compression = self.boundary.compress
+            check_packed(
+                packed_parameters, compression, len(parameter_columns), self.boundary.share
+            )
+            sealed_update[parameter_columns] = unpack(
+                packed_parameters, compression, len(parameter_columns)
+            )
+        sealed_update[buffer_columns] = sent[AFTER_PARAMETERS].float()
+        return sealed_update
 
     def unclipped(self, sealed: torch.Tensor, task: Task) -> str | None:
         """Return the reason why an update was not clipped, or has more noise than the boundary adds.
@@ -347,15 +368,16 @@ class Wire:
         # Without the greatest error of rounding, half a step.
         if self.boundary.compress == "8bit":
             magnitudes = (magnitudes - magnitudes.max() / 254).clamp(min=0)
-        norm = float(magnitudes.norm())
-        parameters, _ = self.columns(task)
-        max_norm = clip * (1 + noise * (math.sqrt(parameters) + 8))
+        parameter_norm = float(magnitudes.norm())
+        # Noise is added only to the parameters that are sent.
+        parameter_count, _ = self.columns(task)
+        max_norm = clip * (1 + noise * (math.sqrt(parameter_count) + 8))
         # The margin allows for single precision.
-        if norm <= max_norm * (1 + 1e-4):
+        if parameter_norm <= max_norm * (1 + 1e-4):
             return None
         bounds = f"clip {clip:g} and noise {noise:g}" if noise else f"clip {clip:g}"
         return (
-            f"its update has norm {norm:.4g}, more than {max_norm:.4g}, "
+            f"its update has norm {parameter_norm:.4g}, more than {max_norm:.4g}, "
             f"the maximum under the boundary's {bounds}"
         )
 
@@ -373,9 +395,12 @@ class Wire:
         """(parameters, other entries) of a row that are sent in ``task``."""
         if not task.local_layers:
             return self.layout.trainable, self.layout.size - self.layout.trainable
-        stay = self.layout.mask(task.local_layers)
-        parameters = self.layout.trainable - int(stay[: self.layout.trainable].sum())
-        return parameters, self.layout.size - int(stay.sum()) - parameters
+        # Layers that stay at the client are not sent, and neither are their buffers.
+        stays_at_client = self.layout.mask(task.local_layers)
+        parameter_count = self.layout.trainable - int(
+            stays_at_client[: self.layout.trainable].sum()
+        )
+        return parameter_count, self.layout.size - int(stays_at_client.sum()) - parameter_count
 
     def bytes_of(self, parameters: int, buffers: int) -> int:
         """Bytes of a compressed update with this number of parameters and of entries after them."""
@@ -414,6 +439,7 @@ class Wire:
         sends_update = task.trains and (hidden or bool(self.columns(task)[0]))
         if self.boundary.masks:
             question = task.private.question
-            cost = 0 if question is None or question.asks_cell else question.cost
-            return int(sends_update and task.private.sends_update) + cost
+            answer_cost = 0 if question is None or question.asks_cell else question.cost
+            return int(sends_update and task.private.sends_update) + answer_cost
+        # A task with halves sends an update of each half of the data.
         return sends_update * (2 if task.halves else 1)

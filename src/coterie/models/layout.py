@@ -64,7 +64,12 @@ class Layout:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        trainable = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        # Parameters first, then buffers: each piece begins where the one before ends.
+        trainable = {
+            name: parameter
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
         buffers = _sent_buffers(module)
         pieces = []
         start = 0
@@ -83,16 +88,18 @@ class Layout:
         self.trainable: int = sum(parameter.numel() for parameter in trainable.values())
         self.statistics: tuple[str, ...] = tuple(buffers)
         self.variances: tuple[slice, ...] = tuple(
-            slice(p.start, p.stop) for p in pieces if p.name.rpartition(".")[2] == "running_var"
+            slice(piece.start, piece.stop)
+            for piece in pieces
+            if piece.name.rpartition(".")[2] == "running_var"
         )
         self.columns: Mapping[str, tuple[int, int]] = self._layers(set(trainable))
         self.tensors: Mapping[str, tuple[int, int]] = {
-            p.name: (p.start, p.stop) for p in pieces if p.name in trainable
+            piece.name: (piece.start, piece.stop) for piece in pieces if piece.name in trainable
         }
         self.dense: tuple[str, ...] = tuple(
             name
-            for name, part in module.named_modules()
-            if isinstance(part, torch.nn.Linear) and name in self.columns
+            for name, submodule in module.named_modules()
+            if isinstance(submodule, torch.nn.Linear) and name in self.columns
         )
 
     def _layers(self, trainable: set[str]) -> dict[str, tuple[int, int]]:
@@ -101,6 +108,7 @@ class Layout:
         for piece in self.pieces:
             if piece.name in trainable:
                 layer = piece.name.rpartition(".")[0]
+                # The first piece of a layer says where it begins, the last one where it ends.
                 first = layers.get(layer, (piece.start, 0))[0]
                 layers[layer] = (first, piece.stop)
         return layers
@@ -117,19 +125,20 @@ class Layout:
         Raises:
             ValueError: The model has no such layer.
         """
-        named = set(layers)
-        unknown = sorted(named - set(self.columns))
-        if unknown:
+        layer_names = set(layers)
+        unknown_layers = sorted(layer_names - set(self.columns))
+        if unknown_layers:
             raise ValueError(
-                f"the model has no layer {unknown[0]!r} (layers: {', '.join(self.columns)})"
+                f"the model has no layer {unknown_layers[0]!r} (layers: {', '.join(self.columns)})"
             )
-        mask = torch.zeros(self.size, dtype=torch.bool)
-        if named == set(self.columns):
-            return ~mask
+        column_mask = torch.zeros(self.size, dtype=torch.bool)
+        # All layers are the whole row, also buffers of modules without parameters.
+        if layer_names == set(self.columns):
+            return ~column_mask
         for piece in self.pieces:
-            if piece.name.rpartition(".")[0] in named:
-                mask[piece.start : piece.stop] = True
-        return mask
+            if piece.name.rpartition(".")[0] in layer_names:
+                column_mask[piece.start : piece.stop] = True
+        return column_mask
 
     def row(self, source: torch.nn.Module | Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Copy the tensors of a module or state dict to one row.
@@ -144,16 +153,16 @@ class Layout:
             ValueError: The state dict lacks a tensor, or a tensor has another shape.
         """
         tensors = source.state_dict() if isinstance(source, torch.nn.Module) else source
-        missing = [p.name for p in self.pieces if p.name not in tensors]
-        if missing:
-            raise ValueError(f"the state dict lacks {missing[0]!r}; it is from another model")
+        missing_names = [piece.name for piece in self.pieces if piece.name not in tensors]
+        if missing_names:
+            raise ValueError(f"the state dict lacks {missing_names[0]!r}; it is from another model")
         for piece in self.pieces:
             if tuple(tensors[piece.name].shape) != piece.shape:
                 raise ValueError(
                     f"{piece.name} has shape {tuple(tensors[piece.name].shape)} where the model has {piece.shape}"
                 )
         return torch.cat(
-            [tensors[p.name].detach().reshape(-1).to(torch.float32) for p in self.pieces]
+            [tensors[piece.name].detach().reshape(-1).to(torch.float32) for piece in self.pieces]
         )
 
     def state_dict(self, row: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -172,32 +181,35 @@ class Layout:
             raise ValueError(
                 f"a row of this model has shape ({self.size},), got {tuple(row.shape)}"
             )
-        return {p.name: row[p.start : p.stop].view(p.shape) for p in self.pieces}
+        return {
+            piece.name: row[piece.start : piece.stop].view(piece.shape) for piece in self.pieces
+        }
 
     def raise_variances(self, row: torch.Tensor) -> None:
         """Set negative running variances of a row to zero, in place: no training makes them, and their roots are NaN."""
-        for part in self.variances:
-            row[part].clamp_(min=0.0)
+        for variance_columns in self.variances:
+            row[variance_columns].clamp_(min=0.0)
 
     def load(self, module: torch.nn.Module, row: torch.Tensor) -> None:
         """Copy a row into the tensors of a module, in place."""
+        # `keep_vars` gives the module's own tensors, so that a copy changes the module.
         tensors = module.state_dict(keep_vars=True)
         with torch.no_grad():
-            for name, value in self.state_dict(row).items():
-                tensors[name].copy_(value)
+            for tensor_name, new_values in self.state_dict(row).items():
+                tensors[tensor_name].copy_(new_values)
 
 
 def _sent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The float buffers of a module that are sent: those of its ``state_dict`` and of :func:`averaging`."""
-    stored = module.state_dict()
+    stored_tensors = module.state_dict()
     patterns = getattr(module, AVERAGED, ("*",))
-    sent = {}
-    for name, buffer in module.named_buffers():
-        if not buffer.is_floating_point() or name not in stored:
+    sent_buffers = {}
+    for buffer_name, buffer in module.named_buffers():
+        if not buffer.is_floating_point() or buffer_name not in stored_tensors:
             continue
-        if any(fnmatchcase(name, pattern) for pattern in patterns):
-            sent[name] = buffer
-    return sent
+        if any(fnmatchcase(buffer_name, pattern) for pattern in patterns):
+            sent_buffers[buffer_name] = buffer
+    return sent_buffers
 
 
 AVERAGED = "averaged_buffers"
@@ -228,12 +240,14 @@ def averaging(
 def averaged(model: Callable[[], torch.nn.Module], names: tuple[str, ...]) -> torch.nn.Module:
     """Make a module of which only the float buffers with these names are sent and averaged."""
     module = model()
-    floats = [name for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    float_buffer_names = [
+        buffer_name for buffer_name, buffer in module.named_buffers() if buffer.is_floating_point()
+    ]
     for pattern in names:
-        if not any(fnmatchcase(name, pattern) for name in floats):
+        if not any(fnmatchcase(buffer_name, pattern) for buffer_name in float_buffer_names):
             raise SettingError(
                 f"buffers: {pattern!r} is no float buffer of the model "
-                f"(these are: {', '.join(floats) or 'none'})"
+                f"(these are: {', '.join(float_buffer_names) or 'none'})"
             )
     setattr(module, AVERAGED, names)
     return module
@@ -244,30 +258,32 @@ def with_weight(values: torch.Tensor, weight: float | None) -> torch.Tensor:
     return values if weight is None else torch.cat([values, torch.tensor([weight])])
 
 
-def without_weight(kept: torch.Tensor, size: int) -> tuple[torch.Tensor, float | None]:
+def without_weight(own_values: torch.Tensor, value_count: int) -> tuple[torch.Tensor, float | None]:
     """Return a client's own values ``(d,)``, and the weight of their mixture, None without one: see :func:`with_weight`.
 
     Args:
-        kept: The values, and perhaps the weight behind them.
-        size: Number of values d.
+        own_values: The values, and perhaps the weight behind them.
+        value_count: Number of values d.
     """
-    return kept[:size], float(kept[size]) if len(kept) > size else None
+    weight = float(own_values[value_count]) if len(own_values) > value_count else None
+    return own_values[:value_count], weight
 
 
-def own_layers(row: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+def own_layers(row: torch.Tensor, own_values: torch.Tensor | None) -> torch.Tensor:
     """Put a client's own values into a model.
 
     Args:
         row: The model ``(d,)``.
-        kept: The client's own values ``(d,)``, with NaN where the model's value is used; None for
+        own_values: The client's own values ``(d,)``, with NaN where the model's value is used; None for
             no own values. With one entry more, its last is the weight of the values in a mixture
             with the model.
 
     Returns:
         The model of the client ``(d,)``.
     """
-    if kept is None:
+    if own_values is None:
         return row
-    if len(kept) > len(row):
-        return row + kept[-1] * (kept[:-1] - row)
-    return torch.where(kept.isnan(), row, kept)
+    # A mixture: model + weight * (own values - model).
+    if len(own_values) > len(row):
+        return row + own_values[-1] * (own_values[:-1] - row)
+    return torch.where(own_values.isnan(), row, own_values)

@@ -100,48 +100,54 @@ def convolutional(
             f"a convolutional net needs images (channels, height, width), got inputs of shape {shape}"
         )
     layers: OrderedDict[str, torch.nn.Module] = OrderedDict()
-    (channels, *size) = shape
-    for i, conv in enumerate(convs, 1):
-        layers[f"conv{i}"] = torch.nn.Conv2d(channels, conv.out, conv.kernel, padding=conv.padding)
+    (channels, *feature_size) = shape
+    for conv_number, conv in enumerate(convs, 1):
+        layers[f"conv{conv_number}"] = torch.nn.Conv2d(
+            channels, conv.out, conv.kernel, padding=conv.padding
+        )
         if norm:
-            layers[f"norm{i}"] = torch.nn.BatchNorm2d(conv.out)
+            layers[f"norm{conv_number}"] = torch.nn.BatchNorm2d(conv.out)
         # The maximum before ReLU: the same result, and a quarter of the work for ReLU.
         if conv.pool and pooling == "max":
-            layers[f"pool{i}"] = torch.nn.MaxPool2d(2)
-        layers[f"relu{i}"] = torch.nn.ReLU()
+            layers[f"pool{conv_number}"] = torch.nn.MaxPool2d(2)
+        layers[f"relu{conv_number}"] = torch.nn.ReLU()
         if conv.pool and pooling == "mean":
-            layers[f"pool{i}"] = torch.nn.AvgPool2d(2)
+            layers[f"pool{conv_number}"] = torch.nn.AvgPool2d(2)
+        # The shape of the feature maps, which the next layer gets.
         channels = conv.out
         stride = 2 if conv.pool else 1
-        size = [(length + 2 * conv.padding - conv.kernel + 1) // stride for length in size]
-    if min(size) < 1:
+        feature_size = [
+            (side_length + 2 * conv.padding - conv.kernel + 1) // stride
+            for side_length in feature_size
+        ]
+    if min(feature_size) < 1:
         raise UserError(f"images of {shape[1]} x {shape[2]} are too small for this net")
     if average:
         layers["average"] = torch.nn.AdaptiveAvgPool2d(1)
-        size = [1, 1]
+        feature_size = [1, 1]
     layers["flatten"] = torch.nn.Flatten()
-    _dense_layers(layers, channels * math.prod(size), hidden, classes, dropout, norm)
+    _dense_layers(layers, channels * math.prod(feature_size), hidden, classes, dropout, norm)
     return torch.nn.Sequential(layers)
 
 
 def _dense_layers(
     layers: OrderedDict[str, torch.nn.Module],
-    width: int,
+    input_width: int,
     hidden: Sequence[int],
     classes: int,
     dropout: float,
     norm: bool = False,
 ) -> None:
     """Add the hidden dense layers and the last one, for inputs of this width."""
-    for i, out in enumerate(hidden, 1):
-        layers[f"fc{i}"] = torch.nn.Linear(width, out)
+    for layer_number, hidden_width in enumerate(hidden, 1):
+        layers[f"fc{layer_number}"] = torch.nn.Linear(input_width, hidden_width)
         if norm:
-            layers[f"fc_norm{i}"] = torch.nn.BatchNorm1d(out)
-        layers[f"fc_relu{i}"] = torch.nn.ReLU()
-        width = out
+            layers[f"fc_norm{layer_number}"] = torch.nn.BatchNorm1d(hidden_width)
+        layers[f"fc_relu{layer_number}"] = torch.nn.ReLU()
+        input_width = hidden_width
     if dropout:
         layers["dropout"] = torch.nn.Dropout(dropout)
-    layers[f"fc{len(hidden) + 1}" if hidden else "fc"] = torch.nn.Linear(width, classes)
+    layers[f"fc{len(hidden) + 1}" if hidden else "fc"] = torch.nn.Linear(input_width, classes)
 
 
 def next_word(
@@ -162,7 +168,8 @@ def next_word(
     Raises:
         UserError: The inputs are not sequences of tokens.
     """
-    from coterie.models.next_word import NextWord  # imported here because it imports torch
+    # Imported here because it imports torch.
+    from coterie.models.next_word import NextWord
 
     if len(shape) != 1:
         raise UserError(
@@ -293,7 +300,8 @@ def factory(name: str, shape: Shape, classes: int) -> Callable[[], torch.nn.Modu
         UserError: The name is unknown, or the model does not fit the shape.
     """
     if name in MODELS:
-        with torch.device("meta"):  # needs no memory and draws no random number
+        # The device "meta" needs no memory and draws no random number.
+        with torch.device("meta"):
             make(name, shape, classes)
     else:
         _try(name, shape, classes)
@@ -312,10 +320,10 @@ def check_maker(maker: Any, argument: str) -> None:
     """
     is_module = isinstance(maker, torch.nn.Module)
     if is_module or not callable(maker):
-        got = f"the module {type(maker).__name__}" if is_module else f"{maker!r:.60}"
+        received = f"the module {type(maker).__name__}" if is_module else f"{maker!r:.60}"
         raise SettingError(
             f"{argument} must be a function that makes a fresh module, "
-            f"such as lambda: Net(), got {got}"
+            f"such as lambda: Net(), got {received}"
         )
 
 
@@ -328,9 +336,10 @@ def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
     Returns:
         The description; None for any other function.
     """
+    # The description of the model, and which of its buffers are averaged.
     if isinstance(maker, partial) and maker.func is averaged:
-        inner = described(maker.args[0])
-        return inner and {**inner, "buffers": list(maker.args[1])}
+        inner_description = described(maker.args[0])
+        return inner_description and {**inner_description, "buffers": list(maker.args[1])}
     if not isinstance(maker, partial) or maker.func is not make:
         return None
     name, shape, classes = maker.args
@@ -339,10 +348,10 @@ def described(maker: Callable[[], torch.nn.Module]) -> dict[str, Any] | None:
 
 def _try(name: str, shape: Shape, classes: int) -> None:
     """Make a user's model once; raises :class:`~coterie.settings.UserError` if it cannot be made or trained."""
-    build = builder(name)
+    model_builder = builder(name)
     try:
         with seeded(0):
-            module = build(shape, classes)
+            module = model_builder(shape, classes)
     except Exception as error:
         raise UserError(
             f"the model {name!r} fails with shape {shape} and {classes} classes: {error}"
@@ -370,14 +379,17 @@ def check_consent(name: str, file: str, kind: str = "model") -> None:
     if name in MODELS or not colon:
         return
     package = module.partition(".")[0]
-    spec = None
+    # The code is found and not imported: that would run it.
+    package_spec = None
     if package.isidentifier():
-        spec = importlib.machinery.PathFinder.find_spec(package, [*sys.path, os.getcwd()])
-    place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
-    source = f"from {place}" if place else "from wherever Python finds it"
+        package_spec = importlib.machinery.PathFinder.find_spec(package, [*sys.path, os.getcwd()])
+    code_path = package_spec and (
+        package_spec.origin or next(iter(package_spec.submodule_search_locations or ()), None)
+    )
+    code_origin = f"from {code_path}" if code_path else "from wherever Python finds it"
     raise UserError(
         f"{file} names the {kind} {name!r}, which is code: Coterie would import {module!r} "
-        f"{source}; if you trust it, pass --trust-code, or trust_code=True in Python"
+        f"{code_origin}; if you trust it, pass --trust-code, or trust_code=True in Python"
     )
 
 
@@ -396,8 +408,8 @@ def builder(name: str) -> Builder:
     if name in MODELS:
         return MODELS[name]
     if ":" not in name:
-        names = f"{', '.join(MODELS)}, or package.module:Name"
-        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {names})")
+        model_names = f"{', '.join(MODELS)}, or package.module:Name"
+        raise UserError(f"there is no model {name!r}{nearest(name, MODELS)} (known: {model_names})")
     user_builder: Builder = imported(name, "model")
     return user_builder
 
@@ -415,11 +427,12 @@ def imported(name: str, kind: str) -> Any:
     Raises:
         UserError: It cannot be imported.
     """
-    module, _, attribute = name.partition(":")
+    module_name, _, attribute = name.partition(":")
     # An installed command does not search the current folder.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # the user's module can raise anything
+        return getattr(importlib.import_module(module_name), attribute)
+    # The user's module can raise anything.
+    except Exception as error:
         raise UserError(f"the {kind} {name!r} cannot be imported: {error}") from error

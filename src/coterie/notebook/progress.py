@@ -35,31 +35,39 @@ def followed(rounds: Generator[R, None, None], name: str, total: int) -> Iterato
         The rounds.
     """
     with closing(rounds):
-        bar = _bar()
-        yield from _lines(rounds, name, total) if bar is None else _drawn(bar, rounds, name, total)
+        bar_class = _bar()
+        yield from (
+            _lines(rounds, name, total)
+            if bar_class is None
+            else _drawn(bar_class, rounds, name, total)
+        )
 
 
-def _drawn(bar: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
-    with bar(desc=name, total=total, unit="round") as progress:
-        for done in rounds:
+def _drawn(bar_class: Any, rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
+    with bar_class(desc=name, total=total, unit="round") as progress:
+        for finished_round in rounds:
             # A run that goes on begins where it stopped.
             if not progress.n:
-                progress.initial = progress.n = done.number - 1
-            progress.set_postfix_str(_event(done), refresh=False)
+                progress.initial = progress.n = finished_round.number - 1
+            progress.set_postfix_str(_event(finished_round), refresh=False)
             progress.update()
-            yield done
+            yield finished_round
         # No bar is left of a run that was finished before.
         progress.leave = bool(progress.n)
 
 
 def _lines(rounds: Iterator[R], name: str, total: int) -> Iterator[R]:
-    for done in rounds:
-        say(f"{name}: round {done.number} of {total}: {_event(done)}", sys.stderr)
-        yield done
+    for finished_round in rounds:
+        say(
+            f"{name}: round {finished_round.number} of {total}: {_event(finished_round)}",
+            sys.stderr,
+        )
+        yield finished_round
 
 
-def _event(done: Numbered) -> str:
-    return str(done).partition(": ")[2]
+def _event(finished_round: Numbered) -> str:
+    # Without the number, which the bar or the line already shows.
+    return str(finished_round).partition(": ")[2]
 
 
 def _bar() -> Any:

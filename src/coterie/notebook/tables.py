@@ -37,13 +37,16 @@ def labels(names: Mapping[int, str], ids: Iterable[int] = ()) -> dict[int, int |
         >>> labels({}, [0, 1]), labels({0: "north"}, [0, 1])
         ({0: 0, 1: 1}, {0: 'north', 1: '1'})
     """
-    are_numbers = all(re.fullmatch("0|[1-9][0-9]{0,17}", name) for name in names.values())
-    shown: dict[int, int | str] = {}
+    # Numbers sort as numbers, but only if no client has a name in words.
+    are_numbers = all(
+        re.fullmatch("0|[1-9][0-9]{0,17}", client_name) for client_name in names.values()
+    )
+    shown_names: dict[int, int | str] = {}
     for client in ids:
-        shown[client] = client if are_numbers else str(client)
-    for client, name in names.items():
-        shown[client] = int(name) if are_numbers else name
-    return shown
+        shown_names[client] = client if are_numbers else str(client)
+    for client, client_name in names.items():
+        shown_names[client] = int(client_name) if are_numbers else client_name
+    return shown_names
 
 
 def count(number: int, noun: str) -> str:
@@ -63,13 +66,15 @@ def some(values: Collection[Any], limit: int = MAX_LISTED) -> str:
         >>> some([0, 1, 2]), some(range(9), limit=3)
         ('0, 1, 2', '0, 1, 2, ...')
     """
-    texts = []
+    entry_texts = []
     for value in islice(values, limit):
-        text = printable(str(value))
-        texts.append(
-            text if len(text) <= MAX_ENTRY_LENGTH else f"{text[: MAX_ENTRY_LENGTH - 3]}..."
+        printable_text = printable(str(value))
+        entry_texts.append(
+            printable_text
+            if len(printable_text) <= MAX_ENTRY_LENGTH
+            else f"{printable_text[: MAX_ENTRY_LENGTH - 3]}..."
         )
-    return ", ".join(texts) + (", ..." if len(values) > limit else "")
+    return ", ".join(entry_texts) + (", ..." if len(values) > limit else "")
 
 
 def partition(groups: Collection[Sequence[Any]]) -> str:
@@ -97,17 +102,17 @@ def by_group(
     Returns:
         The rows: the group's number, its size, its clients and their value of the metric.
     """
-    rows = []
+    group_rows = []
     for number, group in enumerate(groups):
-        row: dict[str, Any] = {
+        group_row: dict[str, Any] = {
             "group": number,
             "size": len(group),
             "clients": some(group, limit=2 * MAX_LISTED),
         }
         if value is not None:
-            row[metric] = value(group)
-        rows.append(row)
-    return rows
+            group_row[metric] = value(group)
+        group_rows.append(group_row)
+    return group_rows
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -117,8 +122,8 @@ def mean(values: Iterable[float | None]) -> float | None:
         >>> mean([1.0, None, 2.0]), mean([])
         (1.5, None)
     """
-    numbers = [value for value in values if value is not None and not math.isnan(value)]
-    return sum(numbers) / len(numbers) if numbers else None
+    known_values = [value for value in values if value is not None and not math.isnan(value)]
+    return sum(known_values) / len(known_values) if known_values else None
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -131,19 +136,23 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     Returns:
         The HTML.
     """
-    head = "".join(f"<th>{_cell(name)}</th>" for name in (rows[0] if rows else ()))
-    body = ""
-    for row in rows[:MAX_TABLE_ROWS]:
-        cells = "".join(f"<td>{_cell(value)}</td>" for value in row.values())
-        body += f"<tr>{cells}</tr>"
-    hidden = len(rows) - MAX_TABLE_ROWS
-    note = f"<p>… and {hidden:,} more</p>" if hidden > 0 else ""
-    html_table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<p>{_cell(title)}</p>{html_table}{note}"
+    header_cells = "".join(
+        f"<th>{_cell(column_name)}</th>" for column_name in (rows[0] if rows else ())
+    )
+    body_rows = ""
+    for table_row in rows[:MAX_TABLE_ROWS]:
+        row_cells = "".join(f"<td>{_cell(value)}</td>" for value in table_row.values())
+        body_rows += f"<tr>{row_cells}</tr>"
+    # A note says how many rows are not shown.
+    hidden_rows = len(rows) - MAX_TABLE_ROWS
+    hidden_rows_note = f"<p>… and {hidden_rows:,} more</p>" if hidden_rows > 0 else ""
+    html_table = f"<table><thead><tr>{header_cells}</tr></thead><tbody>{body_rows}</tbody></table>"
+    return f"<p>{_cell(title)}</p>{html_table}{hidden_rows_note}"
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
+        # Scores have three decimals, and numbers of thousands none.
         value = f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
     return "–" if value is None else escape(printable(str(value)))
 
@@ -164,7 +173,13 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
         import pandas
     except ImportError as error:
         raise UserError("to_pandas needs pandas: pip install 'coterie[notebook]'") from error
-    filled = []
-    for row in rows:
-        filled.append({name: math.nan if value is None else value for name, value in row.items()})
-    return pandas.DataFrame(filled)
+    # pandas makes a column of objects where a value is None; with NaN it is a column of numbers.
+    filled_rows = []
+    for table_row in rows:
+        filled_rows.append(
+            {
+                column_name: math.nan if value is None else value
+                for column_name, value in table_row.items()
+            }
+        )
+    return pandas.DataFrame(filled_rows)

@@ -89,6 +89,7 @@ def from_stored(what: object, but: tuple[type[Exception], ...] = ()) -> Iterator
     try:
         yield
     except _DAMAGE as error:
+        # A message of our own says more than the name of an exception.
         if isinstance(error, (UserError, *but)):
             raise
         reason = f"{type(error).__name__}: {str(error)[:200]}"
@@ -138,6 +139,7 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
             return value
         return {"is": "float", "bits": struct.pack(">d", value).hex()}
     if isinstance(value, torch.Tensor):
+        # Arrays are blobs, so that equal ones of several checkpoints are stored once.
         tensor = value.detach().cpu().contiguous()
         return {"is": "tensor", "blob": put(safetensors_of({"": tensor}))}
     if isinstance(value, np.ndarray):
@@ -153,6 +155,7 @@ def encode(value: Any, put: Callable[[bytes], str]) -> Json:
             "is": "mapping",
             "items": [[encode(key, put), encode(item, put)] for key, item in value.items()],
         }
+    # Only classes that are marked as states, and are known to this version, can be stored.
     tag = _tag(type(value))
     if tag is not None:
         fields = {
@@ -182,6 +185,7 @@ def decode(value: Json, get: Callable[[str], bytes]) -> Any:
         DamagedError: :func:`encode` does not write such JSON.
     """
     if isinstance(value, list):
+        # JSON has no tuples, so a list always stands for one.
         return tuple(decode(item, get) for item in value)
     if not isinstance(value, dict):
         return value
@@ -216,6 +220,7 @@ def _decode_object(value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
 
 def _decode_class(kind: str, value: dict[str, Json], get: Callable[[str], bytes]) -> Any:
     """A value of the class with the tag ``kind``, after checks of its fields."""
+    # A tag is looked up and never imported: a checkpoint cannot name code.
     cls = _known(kind)
     if cls is None:
         raise UnknownClassError(
@@ -267,6 +272,7 @@ def safetensors_of(
 def _hints(tag: str) -> Mapping[str, Any]:
     """The annotations of a class of Coterie. Those of custom methods are not checked, since they may be arbitrary."""
     cls = _known(tag)
+    # Only Coterie's own classes have annotations that `agrees` understands.
     if cls is None or not cls.__module__.startswith("coterie."):
         return {}
     return typing.get_type_hints(cls)
@@ -333,6 +339,7 @@ def agrees(value: Any, hint: Any) -> bool:
         return any(agrees(value, option) for option in inner)
     if origin is typing.Literal:
         return value in inner
+    # True is an integer to Python, and agrees with bool alone.
     if origin in _NUMBERS:
         return isinstance(value, _NUMBERS[origin]) and (
             origin is bool or not isinstance(value, bool | np.bool_)
@@ -350,6 +357,7 @@ def _all_agree(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
     """Whether the entries of a tuple agree with ``tuple[hints]``; without hints, all entries agree."""
     if not hints:
         return True
+    # `tuple[X, ...]` has any number of entries of one type.
     if hints[1:] == (...,):
         return all(agrees(value, hints[0]) for value in values)
     return len(values) == len(hints) and all(map(agrees, values, hints))

@@ -153,12 +153,14 @@ class Record:
         """
         if not self.begun:
             raise UserError(f"{self.folder} is not a run directory: it has no {RUN}")
+        # The checksum of the file first, then the form of its entries.
         description_path = within(self.folder, RUN)
         document = read_recorded(description_path)
         try:
             check_description(document)
         except DamagedError as error:
             raise DamagedError(f"{description_path} is damaged: {error}") from error
+        # The record has only a digest of the secret: readers see that there is one.
         if "secret" in document:
             document["boundary"] = {**document["boundary"], "secret": HIDDEN}
         return document
@@ -170,6 +172,7 @@ class Record:
             UserError: As :meth:`description`.
         """
         description = self.description()
+        # What a user may edit is not part of the identity, so an edited run can continue.
         fixed = {
             entry_name: value
             for entry_name, value in description.items()
@@ -260,6 +263,7 @@ class Record:
         """Append a round to the records; it is on the disk when this method returns."""
         # One write and one sync for each round: a killed process leaves at most a part of a line.
         is_new = not self._path.exists()
+        # The checksum of a line covers the identity of the run: a line of another run does not pass.
         sealed_line = checksum.sealed_json(to_json(line).encode(), self._own_identity()) + b"\n"
         handle = descriptor(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         with open(handle, "ab") as file:
@@ -343,6 +347,7 @@ class Record:
                 "to resume from: its state was removed or lost"
             )
         round = 0 if checkpoint is None else checkpoint[0]
+        # Later checkpoints go first: a run that is killed here resumes from the same round again.
         self.checkpoints.drop_after(round)
         self.rewind(round)
         return checkpoint
@@ -369,6 +374,7 @@ class Record:
             raise DamagedError(
                 f"{self._path} ends at round {last_round}, but the checkpoint is of round {round}"
             )
+        # An incomplete last line goes, too.
         if self._path.exists() and self._path.stat().st_size != end_position:
             with open(descriptor(self._path, os.O_RDWR), "r+b") as file:
                 file.truncate(end_position)
@@ -380,6 +386,7 @@ class Record:
             return
         identity = self.identity()
         end_position = 0
+        # The place of a line in the file says of which round it must be.
         for number, (raw_line, is_last) in enumerate(self._raw_lines(), start=1):
             end_position += len(raw_line) + 1
             try:
@@ -400,10 +407,12 @@ class Record:
         """Every complete line, and whether it is the last; read one by one, since a hostile file could fill the memory."""
         with open_regular(self._path, follow=False, limit=available_memory() / 4) as file:
             raw_line = file.readline(MAX_LINE_BYTES)
+            # A line without an end is what a killed process left; it is not a line yet.
             while raw_line.endswith(b"\n"):
                 next_raw_line = file.readline(MAX_LINE_BYTES)
                 yield raw_line[:-1], not next_raw_line
                 raw_line = next_raw_line
+        # The reading of a longer line stopped in its middle.
         if len(raw_line) == MAX_LINE_BYTES:
             raise DamagedError(
                 f"{self._path} has a line of more than {MAX_LINE_BYTES:,} bytes; it is damaged"
@@ -433,6 +442,7 @@ def _checked_line(raw_line: bytes, identity: str, number: int) -> Line:
         recorded_line = decoded_line(raw_line)
     except DamagedError as error:
         raise DamagedError(f"is damaged: {error}") from error
+    # A line that was moved or repeated is intact, but at the place of another round.
     if recorded_line["round"] != number:
         raise DamagedError(f"is of round {recorded_line['round']}")
     return recorded_line
@@ -466,6 +476,7 @@ def read_nodes(folder: Path) -> dict[str, Any] | None:
         UserError: The file cannot be read, or is a link.
         DamagedError: The file has been changed or damaged.
     """
+    # A run on one machine has no such file.
     nodes_path = within(folder, NODES)
     if not nodes_path.exists():
         return None
@@ -546,6 +557,7 @@ def line(round: Round) -> Line:
             recorded_line[entry_name] = {
                 str(client): value for client, value in sorted(values.items())
             }
+    # JSON has neither NaN nor infinity.
     result = finite(recorded_line)
     assert isinstance(result, dict)
     return result
@@ -553,6 +565,7 @@ def line(round: Round) -> Line:
 
 def _client_entries(round: Round) -> dict[str, dict[str, Any]]:
     """Client's id as a key -> its group, its scores in a tested round, and whether it is hostile."""
+    # Each client with the number of its group, in the order of their ids.
     group_of_client: dict[Client, int] = {}
     for number, group in enumerate(round.assignment.groups):
         group_of_client |= dict.fromkeys(group, number)
@@ -596,6 +609,7 @@ def note_entry(note: Note, file: str | None) -> dict[str, Any]:
 
 def matrices(round: Round) -> dict[str, Note]:
     """File in the run directory -> the note whose matrices it holds."""
+    # The first note with matrices has the plain name, further ones a number.
     notes = [note for note in round.notes if note.similarity]
     note_of_file = {}
     for number, note in enumerate(notes, start=1):

@@ -102,6 +102,7 @@ def write_whole(path: Path, data: bytes, sync: bool = True) -> None:
         error.filename = str(path)
         error.filename2 = None
         raise
+    # The directory has the new name on the disk only after a sync of its own.
     if sync:
         sync_folder(path.parent)
 
@@ -200,6 +201,7 @@ class Checkpoints:
         Raises:
             UserError: The checkpoint or one of its blobs has been changed or damaged.
         """
+        # Reading a blob compares it with its name, which is its hash.
         blob_names = sorted(set(codec.blobs(self.document(round, identity)["value"])))
         for blob_name in blob_names:
             self.blob(blob_name)
@@ -241,9 +243,11 @@ class Checkpoints:
             document = json.loads(file_bytes)
             check_schema(document["schema"], checkpoint_path)
             checksum.check_json(file_bytes, checkpoint_path)
+            # Entries of later versions are ignored.
             entries = {entry_name: document[entry_name] for entry_name in ("round", "run", "value")}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedError(f"it was changed or damaged ({error})") from error
+        # A file that was renamed or copied from another run is intact, and wrong here.
         if entries["round"] != round:
             raise DamagedError(f"it belongs to round {entries['round']!r:.20}")
         if identity is not None and entries["run"] != identity:
@@ -252,6 +256,7 @@ class Checkpoints:
 
     def _put(self, blob_bytes: bytes) -> str:
         blob_name = codec.blob(blob_bytes)
+        # An equal array of an earlier checkpoint is stored already.
         if not self._has(self._blob(blob_name), blob_bytes):
             write_whole(self._blob(blob_name), blob_bytes, sync=False)
         return blob_name
@@ -283,6 +288,7 @@ class Checkpoints:
             blob_bytes = read_within(self.blobs, blob_path.name)
         except FileNotFoundError as error:
             raise DamagedError(f"blob {blob_name} is missing") from error
+        # The name is the hash of the content.
         if codec.blob(blob_bytes) != blob_name:
             raise DamagedError(f"blob {blob_name} was changed or damaged")
         return blob_bytes
@@ -304,6 +310,7 @@ class Checkpoints:
                 read.
         """
         rounds = self.rounds()
+        # Old checkpoints first: no checkpoint refers to a blob that is gone.
         for round in rounds[:-kept]:
             self.path(round).unlink()
         # A blob stays while one of the kept checkpoints refers to it.
@@ -315,6 +322,7 @@ class Checkpoints:
             # A damaged checkpoint needs no blobs.
             with suppress(DamagedError):
                 used_blobs.update(codec.blobs(self.document(round)["value"]))
+        # Then the blobs without a checkpoint, and what a killed process left of one.
         for blob_path in self.blobs.iterdir() if self.blobs.is_dir() else ():
             blob_match = _BLOB.fullmatch(blob_path.name.removesuffix(PART))
             if blob_match and (blob_path.name.endswith(PART) or blob_match[1] not in used_blobs):
@@ -388,6 +396,7 @@ def _lock(lock_path: Path) -> int:
         try:
             fcntl.lockf(lock_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            # The owner has written its process id into the file, for this message.
             owner = os.read(lock_handle, 32).decode(errors="replace").strip()
             os.close(lock_handle)
             owner_id = owner if owner.isascii() and owner.isdecimal() else "unknown"
@@ -395,6 +404,7 @@ def _lock(lock_path: Path) -> int:
                 f"{lock_path.parent} is being written by another process (id {owner_id})"
             ) from error
         with suppress(FileNotFoundError):
+            # The lock counts only if the file is still at its place.
             if os.path.samestat(os.fstat(lock_handle), lock_path.lstat()):
                 os.ftruncate(lock_handle, 0)
                 os.write(lock_handle, f"{os.getpid()}\n".encode())

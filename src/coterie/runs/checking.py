@@ -104,6 +104,7 @@ def check(folder: Path | str) -> Checked:
     folder = Path(folder)
     # What a running process changes between two reads looks like damage: look again.
     for attempt in range(1, MAX_LOOKS + 1):
+        # Before and after the look: a process may begin or end meanwhile.
         goes_on = _goes_on(folder)
         checked = _look(folder)
         if (
@@ -140,6 +141,7 @@ def _look(folder: Path) -> Checked:
                 if place != folder:
                     within(folder, place.name)
                 checked.run(place) if has_run else checked.export(place)
+    # A folder in which nothing was read is none that Coterie wrote.
     if not checked.files and not checked.findings.damaged:
         raise UserError(
             f"{folder} is not a run directory, and contains neither runs nor exported models"
@@ -175,12 +177,14 @@ def accept(folder: Path | str) -> list[Path]:
     before = {path: read_within(path.parent, path.name) for path in files}
     try:
         for path, edited in before.items():
+            # The old checksum is cut off, and a new one covers the edited text.
             check_schema(read_toml(path).get("schema"), path)
             text = checksum.of_toml(edited)[0].decode()
             write_whole(path, checksum.sealed_toml(text if text.endswith("\n") else f"{text}\n"))
         for path in files:
             _check_accepted(path)
     except UserError as error:
+        # All or nothing: every file gets its earlier content back.
         for edited_path, earlier_bytes in before.items():
             write_whole(edited_path, earlier_bytes)
         raise UserError(f"{path} cannot be accepted: {error}") from error
@@ -244,6 +248,7 @@ class _Checking:
     def run(self, folder: Path) -> None:
         """Check a run directory."""
         record = Record(folder)
+        # Some checks make sense only while nothing of this run is damaged.
         damaged_before = len(self.findings.damaged)
         rounds: list[int] = []
         entries: list[Entry] = []
@@ -293,6 +298,7 @@ class _Checking:
                     raise UserError(f"{rounds_path} has more damaged lines, which are not listed")
             if rounds_path.exists():
                 self.keep(rounds_path)
+            # Bytes after the last complete line are reported, and are no damage.
             if file_size > (entries[-1].end if entries else 0):
                 self.rest(record, entries)
             if all(entry.problem is None for entry in entries):
@@ -303,6 +309,7 @@ class _Checking:
         """Report the bytes after the last complete line."""
         rounds_path = record.folder / ROUNDS
         description = record.description()
+        # After the last round of a run nothing is read; before it, a line may be incomplete.
         is_last = entries and Shown.of(description["world"]).line(entries[-1].line)
         if is_last and ends(is_last, description["rounds"], description.get("target")):
             problem = "has data after the last round, which no command reads; they may be deleted"
@@ -335,6 +342,7 @@ class _Checking:
         Returns:
             The blobs that these checkpoints need.
         """
+        # A damaged description has no identity to compare with.
         identity = record.identity() if sound else None
         blobs: list[str] = []
         newest_intact = None
@@ -371,6 +379,7 @@ class _Checking:
 
     def planted(self, folder: Path, matrices: Collection[str], blobs: Collection[str]) -> list[str]:
         """Files in a run's folders that no other file refers to, so that no command reads them."""
+        # The names of all files to which the records and checkpoints refer.
         checkpoints = Checkpoints(folder / "state")
         expected_names = {
             *matrices,
@@ -396,6 +405,7 @@ class _Checking:
         """Check the files that only the server of a federation writes; ``recorded``: whether it has completed a round."""
         folder = record.folder
         world = record.description()["world"]
+        # After its first round a federation must have the list of its nodes.
         if os.path.lexists(folder / NODES) or (recorded and "data" not in world):
             if read_nodes(folder) is None:
                 raise DamagedError(f"{folder} has lost its {NODES}")

@@ -270,7 +270,9 @@ class _FirstRounds:
     def _play(self, end: float) -> None:
         """Make rounds until the time is over, at least two."""
         seed = self.experiment.seeds[0]
+        # One worker, so that the times are those of the work itself.
         hardware = replace(self.experiment.hardware(), workers=1, width=self.costs.block_width)
+        # The same start as a run has, with the sampled clients.
         wire, federation = inprocess.setup(self.method, self.sample, seed, self.experiment.boundary)
         state = self.method.init(federation)
         position = Position(round=0, exchange=0, state=state, members=federation.clients)
@@ -293,6 +295,7 @@ class _FirstRounds:
         """Estimate the whole run: further rounds count as the mean of the later half of the first rounds."""
         costs = self.costs
         rounds = self.experiment.rounds
+        # The first rounds of many methods are unlike the later ones, such as a warm-up.
         later_work = self.work[len(self.work) // 2 :]
         repeats = (rounds - len(self.work)) / len(later_work)
         total = {}
@@ -309,6 +312,7 @@ class _FirstRounds:
             + total["measured"] * costs.tested_example
         )
         test_seconds = total["tested"] * costs.tested_example
+        # While a checkpoint is written, the position and its encoded copy are held together.
         checkpoint_bytes = self._checkpoint_bytes()
         checkpoints = min(self.experiment.checkpoints_kept, rounds)
         return Estimate(
@@ -407,6 +411,7 @@ class _FirstRounds:
             matrix_bytes += sum(matrix.nbytes for matrix in note.similarity.values())
         tested_share = 1 / self.experiment.eval_every
         line_bytes = untested_bytes + tested_share * (tested_bytes - untested_bytes)
+        # Everything but the exchanges grows with the clients.
         factor = self.clients_per_sampled
         return {
             "exchanges": done.exchanges,
@@ -444,6 +449,7 @@ class _FirstRounds:
             array_bytes[name] = len(data)
             return name
 
+        # Encoded as for a file, but blobs are counted instead of stored.
         text_bytes = sum(len(json.dumps(codec.encode(position, put))) for position in self.newest)
         size = (text_bytes + sum(array_bytes.values())) / len(self.newest)
         models = self.method.assignment(self.newest[-1].state).models
@@ -487,6 +493,7 @@ def _first_examples(data: ClientData, count: int) -> ClientData:
 
 def _data_bytes(world: World) -> float:
     """Bytes of all clients' examples; examples that several clients share are counted once."""
+    # By identity: clients that share a pool share its tensors.
     bytes_of_tensor: dict[int, int] = {}
     for data in world.clients.values():
         for split in (data.train, data.validation, data.test):

@@ -200,6 +200,7 @@ class Experiment:
             )
         if not self.methods:
             raise SettingError("Experiment.methods must name at least one method")
+        # The hardware checks its own settings: device, precision, width.
         self.hardware()
         if self.address is not None and self.engine != "ray":
             raise SettingError(
@@ -227,6 +228,7 @@ class Experiment:
                     "engine flower needs a function that makes the world, in a module that can be imported"
                 )
             return
+        # Flower's clients make their data once, and see no other client's update.
         drift = self.setup.drift.kind
         if drift != "none":
             raise SettingError(
@@ -256,6 +258,7 @@ class Experiment:
         """
         if isinstance(self.setup, OwnWorld):
             return
+        # Who joins or leaves after the last round would never do so: likely a mistake.
         attendance = self.setup.attendance
         after_last_round = f"is after the last round, {self.rounds}: no client would"
         if attendance.newcomers and attendance.join_round > self.rounds:
@@ -311,6 +314,7 @@ class Experiment:
 
         If there are none, :func:`make` gives this experiment again.
         """
+        # The scenario and the methods by name, each with all of its settings.
         scenario: dict[str, Any] = {"name": self.scenario}
         if isinstance(self.setup, Scenario):
             scenario |= plain(self.setup, without=("training",))
@@ -321,6 +325,7 @@ class Experiment:
             if name != "address" and value is not None:
                 tables[name] = value
         tables["seeds"] = list(self.seeds)
+        # A record never has the secret, and the address of a cluster is this user's.
         hidden = ("secret",) if self.boundary.secret is not None else ()
         tables["training"] = plain(self.training)
         tables["boundary"] = plain(self.boundary, without=hidden)
@@ -413,6 +418,7 @@ def read(path: Path | str, *, trust_code: bool = False, secret: int | None = Non
         UserError: The file cannot be read, or is a recorded file that has been changed or damaged.
     """
     path = Path(path)
+    # A recorded file has a schema version and a checksum; the user's own has neither.
     document = read_any(path)
     if not document:
         raise UserError(f"{path} is empty: it does not describe an experiment")
@@ -444,6 +450,7 @@ def _without_record(
         for key, value in document.items()
         if key not in ("schema", "world", "versions", "secret")
     }
+    # The record has a digest of the secret; the secret comes from the caller.
     recorded_secret = document.get("secret")
     if recorded_secret is not None:
         given_secret = secret_of_environment() if secret is None else secret
@@ -477,6 +484,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
     # Names become tables, and a number of seeds a list.
     spec: Spec = dict(document)
     spec["scenario"] = _named("scenario", document.get("scenario", DEMO))
+    # Without methods, those of the demo run.
     methods = document.get("methods", list(DEMO_METHODS))
     if not isinstance(methods, Sequence) or isinstance(methods, str):
         raise SettingError(f"methods must be a list of names or tables, got {methods!r}")
@@ -491,6 +499,7 @@ def normal(document: Mapping[str, Any]) -> Spec:
             )
             raise SettingError(f"{table} must be a table of settings{got_words}")
         spec[table] = dict(spec[table])
+    # `seed` is one seed, `seeds` a list of them or their number.
     if "seed" in spec and "seeds" in spec:
         raise SettingError("use only one of seed and seeds")
     if "seed" in spec:
@@ -546,6 +555,7 @@ def own(
         raise SettingError(f"begin takes {accepted}, got {made!r:.60}")
     setup = find(made) if isinstance(made, str) else OwnWorld.of(made)
     given: Any = methods
+    # One method may be given without a list.
     is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
     method_list = list(given) if is_list else [given]
     known_names = settings_of(Experiment, hidden=("scenario", "setup", "methods", "origin"))
@@ -599,6 +609,7 @@ def make(
     """
     spec = normal(spec)
     name = spec["scenario"].pop("name")
+    # The scenario by its name, with the settings of its table.
     setup = _changed_setup(find(name), spec["scenario"])
     # Each method from its table, by its class.
     methods = []
@@ -728,6 +739,7 @@ def assign(spec: Spec, text: str) -> Spec:
         "methods": [dict(method_table) for method_table in spec["methods"]],
     }
     try:
+        # TOML's notation, or the text itself.
         parsed = parse(value)
     except ValueError as error:
         if key.rpartition(".")[2] == "secret" and value.isdecimal():
@@ -760,6 +772,7 @@ def _flat_settings(spec: Spec, key: str, value: Any) -> dict[str, Any]:
     part, _, setting_name = part_and_setting.partition(".")
     if table != "scenario" or part not in SCENARIO_PARTS:
         return {key: value}
+    # One setting of a part is a table with one entry.
     part_table = {setting_name: value} if setting_name else value
     if not isinstance(part_table, Mapping):
         return {key: value}
@@ -812,6 +825,7 @@ def _dataset_name(spec: Spec) -> str:
 
 
 def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
+    # The part before the dot is a table, or the name of a method.
     table, _, setting_name = key.rpartition(".")
     table_places = [place for place in places if table in (place.table, place.kind)]
     if not table_places:
@@ -826,6 +840,7 @@ def _dotted(places: list[SettingPlace], key: str) -> list[SettingPlace]:
     matching = [place for place in table_places if place.key == setting_name]
     if not matching:
         known_names = list(dict.fromkeys(place.key for place in table_places))
+        # The setting of this table that was most likely meant.
         likely = meant(setting_name, known_names)
         likely_hint = f"; did you mean {likely}?" if likely else ""
         raise SettingError(
@@ -845,6 +860,7 @@ def _bare(places: list[SettingPlace], key: str, of_table: bool) -> list[SettingP
         raise SettingError(
             f"--set {key}: no method of this run, training or scenario has a setting {key!r}{_hint(places, key)}"
         )
+    # Several methods may share a setting; several kinds of tables may not.
     if len({place.kind for place in matching}) > 1:
         names = " or ".join(dict.fromkeys(place.dotted for place in matching))
         raise SettingError(f"--set {key} is ambiguous: write {names}")
@@ -858,6 +874,7 @@ def _hint(places: list[SettingPlace], key: str) -> str:
         likely = next((place for place in places if place.key == name), None)
         if likely is not None:
             return f"; did you mean {_written(places, likely)}?"
+    # Then a setting of methods that this run does not have.
     other_methods = [
         name
         for name, method_type in METHODS.items()
@@ -867,6 +884,7 @@ def _hint(places: list[SettingPlace], key: str) -> str:
     ]
     if other_methods:
         return f"; it is a setting of {', '.join(other_methods)}, and this run has none of these"
+    # Last, a slip.
     likely_key = meant(key, dict.fromkeys(place.key for place in places))
     if likely_key is not None:
         return f"; did you mean {_written(places, next(place for place in places if place.key == likely_key))}?"
@@ -900,6 +918,7 @@ def option_hint(option: str, value: str) -> str:
         "boundary": settings_of(Boundary),
         "robust": settings_of(Robust),
     }
+    # Every setting of every table, also of methods that a run may not have.
     places = [SettingPlace(name, name, key, {}) for name, keys in tables.items() for key in keys]
     places += [
         SettingPlace("method", name, key, {})
@@ -914,6 +933,7 @@ def option_hint(option: str, value: str) -> str:
         likely = [place for place in places if place.key == name]
         if not likely:
             continue
+        # Of several places, the table or the method that users most likely mean.
         of_a_method = [place for place in likely if place.kind == "method"]
         place = of_a_method[0] if of_a_method and name in _OF_METHODS else likely[0]
         shown = "VALUE" if not value or "secret" in name else value

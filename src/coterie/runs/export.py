@@ -144,6 +144,7 @@ def net_of(run: Run, position: Position, numbers: int) -> Net:
             for tensor_name, tensor in module.state_dict().items()
         }
 
+    # Which tensors no client trains, such as those of a frozen backbone.
     trained_names = {piece.name for piece in layout.pieces}
     # The parameters themselves: tied ones are the same object.
     all_tensors = module.state_dict(keep_vars=True)
@@ -192,6 +193,7 @@ def fresh(about: Mapping[str, Any], file: Path, numbers: int) -> nn.Module:
         UserError: No net can be made from the description.
     """
     try:
+        # The description is not trusted: its sizes are bounded before anything is made.
         shape = tuple(int(size) for size in about["shape"])
         classes = int(about["classes"])
         sizes = math.prod(shape) if shape and min(shape) > 0 else 0
@@ -246,6 +248,7 @@ def _described(
     """
     try:
         net = run.record.description()["world"]["net"]
+        # The tensors of a row, and the layers of the trainable ones, each once and in order.
         pieces = [
             (tensor_entry["name"], tuple(tensor_entry["shape"]), _dtype(tensor_entry["dtype"]))
             for tensor_entry in net["tensors"]
@@ -272,6 +275,7 @@ def _described(
         tensors = dict(other_tensors)
         start = 0
         for tensor_name, shape, dtype in pieces:
+            # Each tensor begins in the row where the one before ends.
             stop = start + math.prod(shape)
             tensors[tensor_name] = (
                 row[start:stop].reshape(shape).to(torch.float32 if whole else dtype, copy=True)
@@ -352,6 +356,7 @@ def save(
     runs = reopen(run, trust_code=trust_code, secret=secret)
     # The folders that are made here and are removed after a failure, the innermost first.
     folders_made = [parent for parent in to.parents if not parent.exists()]
+    # The export is written under another name and renamed when it is complete.
     part = to.with_name(f".{to.name}.{secrets.token_hex(4)}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -379,6 +384,7 @@ def _save(run: Run, folder: Path, warn: Callable[[str], None]) -> None:
     if not run.record.begun:
         hint = f"it was renamed, or it has not started; to start it, run coterie resume {run.folder.parent}"
         raise UserError(f"{run.folder} has no run: {hint}")
+    # Only the newest checkpoint counts: an older one would be exported without notice.
     stored = run.record.stored(Position, fallback=False)
     # Read after the checkpoint: a process records a round before it stores its checkpoint.
     _, lines = run.record.shown()
@@ -460,6 +466,7 @@ def _write_model(
     """Write one model, the tensors that all models share once, and add the checksums of what was written."""
     row, client = key
     with from_stored(run.record.checkpoints.path(position.round)):
+        # The model of the row, with the layers that the client keeps.
         own_values = None if client is None else position.own(assignment, client)
         tensors = net.tensors(own_layers(assignment.models[row], own_values))
         shared = net.shared(tensors)
@@ -475,6 +482,7 @@ def _write_model(
         )
     file.write_bytes(file_bytes)
     checksums[file.name] = digest(file_bytes)
+    # The tensors that all models share are the same in each: the first model writes them.
     if shared and SHARED_FILE not in checksums:
         file_bytes = safetensors.torch.save(shared)
         file.with_name(SHARED_FILE).write_bytes(file_bytes)
@@ -538,6 +546,7 @@ def _files(
             if model_key not in files:
                 files[model_key] = f"path-{path_number}.safetensors"
                 path_number += 1
+    # The entry of each client: its group, its file, and the files on its path.
     group_of_client: dict[Client, int] = {}
     for number, group in enumerate(assignment.groups):
         group_of_client |= dict.fromkeys(group, number)
@@ -613,6 +622,7 @@ def load(
         loaded_nets.append(
             _filled(net, called, folder / file_name, tensors, document["sealed"], secret)
         )
+    # An ensemble combines the outputs of all nets, as the engines do.
     served = (
         loaded_nets[0]
         if len(loaded_nets) == 1
@@ -639,6 +649,7 @@ def read_document(folder: Path) -> dict[str, Any]:
         runs_hint = f"; it has models of several runs: {', '.join(inside)}" if inside else ""
         raise UserError(f"{folder} holds no exported models: it has no {MODELS}{runs_hint}")
     try:
+        # The checksum first, then the types of the entries, then their values.
         document_bytes = read_within(folder, MODELS)
         document: dict[str, Any] = json.loads(document_bytes)
         check_schema(document["schema"], document_path)
@@ -677,6 +688,7 @@ def _listed_files(folder: Path, document: dict[str, Any], entry: Any) -> list[st
     """The files of a client's models."""
     try:
         files = entry.get("path", [entry["file"]]) if document["ensemble"] else [entry["file"]]
+        # A file name with a folder could lead out of the export.
         if not files or any(Path(file_name).name != file_name for file_name in files):
             raise ValueError("a model's file is outside of the folder")
         if len(set(files)) < len(files):
@@ -729,6 +741,7 @@ def _made(
         if not trust_code:
             models.check_consent(str(about.get("name")), str(folder / MODELS))
         return fresh(about, folder / MODELS, numbers), str(about.get("name"))
+    # A net in place of a function is a likely mistake, with its own message.
     if isinstance(model, nn.Module):
         raise UserError(
             "model must be a class or function that makes the net, got a net; leave out the parentheses"
@@ -752,6 +765,7 @@ def _filled(
     try:
         net.load_state_dict(tensors)
         if sealed is not None:
+            # A sealed row becomes the clients' row before it is loaded.
             layout = Layout(net)
             boundary = Boundary(rotation=sealed["rotation"], block=sealed["block"], secret=secret)
             layout.load(net, Wire(boundary, layout, seed=0).open(layout.row(tensors)))

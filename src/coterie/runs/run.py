@@ -138,6 +138,7 @@ def run(
         raise SettingError(
             f"start must be the position of an earlier round, such as round.position, got {start!r:.60}"
         )
+    # The method and the world as objects; the training of the world may be changed.
     chosen_method: Method[Any] = made_method(method)
     world = _setup_of(scenario).build(seed, data_folder(data))
     if training is not None:
@@ -146,6 +147,7 @@ def run(
     if start is None:
         trial(world, seed)
         warn_of(world, depth=4)
+    # The engine is a generator: no round is made before the caller asks for one.
     rounds_made = inprocess.rounds(
         chosen_method,
         world,
@@ -339,10 +341,12 @@ class Run:
             # Flower is an extra, which only this engine needs.
             from coterie.engines.flower import simulation
 
+            # Each client's process makes the world from the experiment's tables.
             maker = partial(world_of, json.dumps(experiment.spec()), self.seed)
             return simulation.rounds(
                 self.method, maker, workers=workers or experiment.workers, **common
             )
+        # The engine of an extension gets the world, and a function that makes it elsewhere.
         if experiment.engine != "inprocess":
             return ENGINES.find(experiment.engine).rounds(
                 experiment,
@@ -371,6 +375,7 @@ class Run:
     def _checked_start(self, engine: Iterator[Round], start: Position | None) -> Iterator[Round]:
         """The engine's rounds; an error in the first one means that the checkpoint at the start is damaged."""
         if start is not None:
+            # The first round uses every part of the checkpoint, so that damage shows here.
             with from_stored(self.record.checkpoints.path(start.round), but=(EngineError,)):
                 first = next(engine, None)
             if first is not None:
@@ -403,12 +408,14 @@ class Run:
 
     def _store(self, record: Record, round: Round) -> bool:
         """Record a round, store its checkpoint if one is due, and return whether the run ends here."""
+        # The line before the checkpoint: a killed process leaves at most lines that are made again.
         is_last = self._last(record.keep(round))
         if is_last or round.number % self.experiment.checkpoint_every == 0:
             record.store(round.number, round.position, self.experiment.checkpoints_kept)
         return is_last
 
     def _last(self, recorded: Line) -> bool:
+        # The target is a value of the main metric, by which people read the line.
         if self.experiment.target is not None:
             recorded = Shown.of(self.record.description()["world"]).line(recorded)
         return ends(recorded, self.experiment.rounds, self.experiment.target)
@@ -508,6 +515,7 @@ def world_facts(world: World) -> dict[str, Any]:
         Sizes are those of the first time step. For the verdict: how many clients test each example,
         what a constant prediction scores, and what the data warn of.
     """
+    # Who the clients are, how much data they have, and a digest of it.
     clients = sorted(world.clients)
     facts: dict[str, Any] = {
         "clients": clients,
@@ -517,6 +525,7 @@ def world_facts(world: World) -> dict[str, Any]:
     }
     if any(world.clients[client].test.subjects is not None for client in clients):
         facts["test_subjects"] = [world.clients[client].test.independent for client in clients]
+    # What readers cannot derive is recorded only where it applies.
     names = world.client_names
     if names:
         facts["names"] = [names[client] for client in clients]
@@ -532,6 +541,7 @@ def world_facts(world: World) -> dict[str, Any]:
     if world.truth is not None:
         facts["true_groups"] = [list(group) for group in world.truth]
     if world.drift is not None:
+        # A row for each time step, in the order of the clients.
         concepts_by_step = [
             [time_step[client] for client in clients] for time_step in world.drift.concepts
         ]
@@ -557,6 +567,7 @@ def _facts_of_tests(world: World, clients: Sequence[int]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "testers": [round(test_counts.get(client, 1.0), 6) for client in clients]
     }
+    # What a constant prediction scores, for comparison with the models.
     reference = constant(world)
     if reference is not None:
         facts["constant"] = {
@@ -603,6 +614,7 @@ def digest(world: World) -> str:
     spaced. If an item is not the same when it is read again, as with random augmentation, only the
     numbers of items are.
     """
+    # Time steps, clients and splits in a fixed order: equal worlds have equal digests.
     state = hashlib.blake2b(digest_size=16)
     hashed_pools: set[int] = set()
     for clients in world.steps:
@@ -637,6 +649,7 @@ def _probed(split: Split) -> list[Batch]:
     if len(split) == 0:
         return []
     last = len(split) - 1
+    # Evenly spaced items; the first one is read twice.
     positions = torch.linspace(0, last, min(MAX_PROBED_ITEMS, len(split))).long()
     first_read = split.batch(positions[:1])
     second_read = split.batch(positions[:1])
@@ -653,6 +666,7 @@ def changed_versions(run: Run) -> list[str]:
     """One sentence for each package whose version is different now from the start of the run."""
     if not run.record.begun:
         return []
+    # A package that the record does not have yet counts as unchanged.
     versions_then = run.record.description()["versions"]
     sentences = []
     for package, version_now in versions().items():
@@ -736,6 +750,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
             recorded_run, folder, {method.name: type(method) for method in experiment.methods}
         )
     for seed in experiment.seeds:
+        # Only runs that began have recorded their clients and data.
         begun = [
             recorded_run
             for recorded_run in runs
@@ -747,6 +762,7 @@ def _again(experiment: Experiment, folder: Path) -> Runs:
                 raise UserError(
                     f"{folder} has runs of other clients or data: choose another folder, or remove this one"
                 )
+    # One line on stderr says whether the runs are finished or continued.
     rounds = sum(
         len(recorded_run.record.lines()) for recorded_run in runs if recorded_run.record.begun
     )
@@ -772,6 +788,7 @@ def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: st
             continue
         recorded_value: Any = recorded.get(name)
         given_value: Any = given.get(name)
+        # Tables are compared setting by setting, and the methods one by one.
         if isinstance(recorded_value, Mapping) and isinstance(given_value, Mapping):
             difference = _difference(recorded_value, given_value, f"{table}{name}.")
             if difference:
@@ -784,6 +801,7 @@ def _difference(recorded: Mapping[str, Any], given: Mapping[str, Any], table: st
                 if difference:
                     return difference
             continue
+        # A message never shows a secret.
         if recorded_value != given_value and "secret" not in name:
             return f"{table}{name} = {brief(recorded_value)}, and not {brief(given_value)}"
     return ""
@@ -810,6 +828,7 @@ def begin_new(experiment: Experiment, folder: Path) -> Runs:
     """
     experiment = replace(experiment, data=data_folder(experiment.data))
     experiment.check_secret()
+    # An empty folder can be used, and so can what a killed process left behind.
     if folder.exists() and (
         not folder.is_dir() or {entry.name for entry in folder.iterdir()} - _LEFT_BY_KILLED_PROCESS
     ):
@@ -869,6 +888,7 @@ def _runs(experiment: Experiment, folder: Path) -> Runs:
     numbers: Counter[str] = Counter()
     runs = []
     for method in experiment.methods:
+        # The folder of a run has the method's name and the seed.
         label = method.name
         if totals[method.name] > 1:
             numbers[method.name] += 1
@@ -919,6 +939,7 @@ def reopen(
         methods = (*folder.experiment.methods, *methods)
         if world is None and isinstance(folder.experiment.setup, OwnWorld):
             world = folder.experiment.setup.made
+    # The arguments are checked before any file is read.
     given_methods: Any = methods
     if isinstance(given_methods, str) or not isinstance(given_methods, Iterable):
         raise SettingError(
@@ -994,6 +1015,7 @@ def _check_place(run: Run, folder: Path, own_methods: Mapping[str, type[Any]]) -
     if not run.record.begun:
         return
     run.record.description()
+    # The run's own file must have the settings that the experiment gives to it.
     recorded_experiment = make(read(run.folder / RUN), own_methods)
     recorded_boundary = replace(recorded_experiment.boundary, secret=None)
     same_boundary = recorded_boundary == replace(run.experiment.boundary, secret=None)

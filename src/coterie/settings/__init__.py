@@ -69,6 +69,7 @@ def setting(
     Raises:
         TypeError: The default is a dict or a list.
     """
+    # Only the limits that are set are checked and shown.
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple": multiple}
     set_limits: dict[str, Any] = {}
     for limit_name, bound in limits.items():
@@ -107,6 +108,7 @@ def check(settings: Any, name_of: Callable[[str], str] | None = None) -> None:
     Raises:
         SettingError: A value is not allowed.
     """
+    # Each value becomes exactly its annotated type, and each of its entries must be within the limits.
     annotations = _annotations(type(settings))
     for field in dataclasses.fields(settings):
         if "limits" not in field.metadata:
@@ -146,22 +148,25 @@ _FITS_LIMIT: Mapping[str, Callable[[Any, Any], bool]] = {
 """Name of a limit -> function of a value and the bound that says whether the value is allowed."""
 
 
-def _check_limits(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+def _check_limits(setting_name: str, value: Any, limits: Mapping[str, Any]) -> None:
     if value is None:
         return
     if "choices" in limits:
         choices = limits["choices"]
         if value not in choices:
             raise SettingError(
-                f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}"
+                f"{setting_name} must be one of {', '.join(choices)}, got {value!r}{nearest(value, choices)}"
             )
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return
     fits_limits = all(_FITS_LIMIT[limit](value, bound) for limit, bound in limits.items())
+    # NaN passes no comparison, and an empty set of limits does not exclude it.
     if math.isnan(value) or not fits_limits:
         bounds = [f"{SYMBOLS[limit]} {bound:g}" for limit, bound in limits.items()]
-        raise SettingError(f"{name} must be {' and '.join(bounds) or 'a number'}, got {value!r}")
+        raise SettingError(
+            f"{setting_name} must be {' and '.join(bounds) or 'a number'}, got {value!r}"
+        )
 
 
 def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
@@ -199,6 +204,7 @@ def coerced(name: str, value: Any, hint: Any, bits: int = 64) -> Any:
             number_type = numbers.Real if base_type is float else numbers.Integral
             if isinstance(value, number_type) and value is not True and value is not False:
                 return base_type(value)
+        # The entries of a list are checked by their own type, and named by their position.
         elif base_type is tuple and isinstance(value, (list, tuple)):
             entry_type = typing.get_args(accepted_type)[0]
             return tuple(
@@ -277,6 +283,7 @@ def describe(hint: Any) -> str:
         return str(values[0]) if len(values) == 1 else "a string"
     if typing.get_origin(hint) is tuple:
         return f"a list ({describe(typing.get_args(hint)[0])} each)"
+    # The types of single values.
     words = {
         int: "an integer",
         float: "a number",
@@ -325,12 +332,15 @@ def no_setting(
         Objective has no setting 'metric'; did you mean metrics? (known: loss, metrics; got 'AUROC')
     """
     known_names = list(known_names)
+    # A message never shows a value that may be a secret.
     hidden = value is _NOT_GIVEN or "secret" in str(name).lower() or "secret" in known_names
-    got = "" if hidden else f"; got {brief(value)}"
+    received = "" if hidden else f"; got {brief(value)}"
     texts_beside = [value_beside for value_beside in beside if isinstance(value_beside, str)]
     likely_setting = hint(str(name), known_names, texts_beside)
-    known = ", ".join(known_names) or "none"
-    return SettingError(f"{owner} has no setting {name!r}{likely_setting} (known: {known}{got})")
+    listed_names = ", ".join(known_names) or "none"
+    return SettingError(
+        f"{owner} has no setting {name!r}{likely_setting} (known: {listed_names}{received})"
+    )
 
 
 OF_USERS = (
@@ -409,6 +419,7 @@ def brief(value: Any) -> str:
     """Return a value for a message: numbers and short texts as they are, and what is greater by its type."""
     if value is None or isinstance(value, str | bytes | bool | numbers.Number):
         return f"{value!r:.60}"
+    # A short list of plain values is shown in full.
     is_short = isinstance(value, list | tuple | set | frozenset) and len(value) <= 8
     if is_short and all(
         entry is None or isinstance(entry, str | numbers.Number) for entry in value
@@ -453,6 +464,7 @@ def toml(text: str) -> dict[str, Any]:
     import tomllib
 
     too_deep = f"its tables and lists are more than {MAX_TOML_DEPTH} deep"
+    # What the parser could not read in bounded time is refused before it is parsed.
     if _DEEP_KEY.search(text):
         raise ValueError(too_deep)
     try:
@@ -461,12 +473,15 @@ def toml(text: str) -> dict[str, Any]:
         raise ValueError(too_deep) from None
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError as error:  # from Python itself: more digits than it reads
+    except ValueError as error:
+        # Python itself refuses integers of too many digits.
         raise ValueError(f"it has a number of too many digits ({error})") from None
+    # Then what TOML allows and no setting takes.
     for value in _within(document, too_deep):
         if isinstance(value, datetime.date | datetime.time):
             raise ValueError("it has a date or a time, which no setting takes")
         if isinstance(value, int) and not fits(value):
+            # A long secret is the one likely integer of this size, and there is another way to give it.
             table = document.get("boundary")
             if isinstance(table, dict) and table.get("secret") is value:
                 raise ValueError(
@@ -478,6 +493,7 @@ def toml(text: str) -> dict[str, Any]:
 
 def _within(document: Any, too_deep: str) -> Iterator[Any]:
     """All values in tables and lists at any depth; raises ``ValueError`` beyond :data:`MAX_TOML_DEPTH`."""
+    # Breadth first, without recursion: the depth is the sender's choice.
     level = [document]
     for _ in range(MAX_TOML_DEPTH):
         next_level: list[Any] = []
@@ -541,6 +557,7 @@ def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
     for name in values:
         if name not in setting_names:
             raise no_setting(owner or cls.__name__, name, setting_names, values[name])
+    # Tables of nested settings become their classes first.
     built = dict(values)
     for name, value in values.items():
         if isinstance(value, Mapping) and dataclasses.is_dataclass(annotations[name]):
@@ -551,18 +568,18 @@ def build(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Any:
 def documented(cls: type[Any]) -> list[tuple[str, str, Any, str]]:
     """Return (name, type in words, default, sentence) of every setting of ``cls``, in order, the advanced ones last."""
     annotations = _annotations(cls)
-    usual = []
-    advanced = []
+    usual_settings = []
+    advanced_settings = []
     for field in dataclasses.fields(cls):
         if "doc" not in field.metadata:
             continue
         sentence = field.metadata["doc"]
         words = describe(annotations[field.name])
         if field.metadata["advanced"]:
-            advanced.append((field.name, words, field.default, f"{sentence} (advanced)"))
+            advanced_settings.append((field.name, words, field.default, f"{sentence} (advanced)"))
         else:
-            usual.append((field.name, words, field.default, sentence))
-    return usual + advanced
+            usual_settings.append((field.name, words, field.default, sentence))
+    return usual_settings + advanced_settings
 
 
 def settings_of(cls: type[Any], hidden: Sequence[str] = ()) -> list[str]:
@@ -590,40 +607,40 @@ def changed(base: Any, values: Mapping[str, Any], table: str, hidden: Sequence[s
         SettingError: A name is not a setting, or a value is not allowed.
     """
     setting_names = settings_of(type(base), hidden)
-    for key in values:
-        if key not in setting_names:
-            if key in hidden:
+    for setting_name in values:
+        if setting_name not in setting_names:
+            if setting_name in hidden:
                 raise SettingError(
-                    f"{table} has no setting {key!r}; write it as its own table, [{key}] "
+                    f"{table} has no setting {setting_name!r}; write it as its own table, [{setting_name}] "
                     f"(known: {', '.join(setting_names)})"
                 )
-            raise no_setting(table, key, setting_names, values[key])
+            raise no_setting(table, setting_name, setting_names, values[setting_name])
     return dataclasses.replace(base, **values)
 
 
-def table_of(name: str, given: Any, base: Any) -> Any:
+def table_of(name: str, settings_or_changes: Any, base: Any) -> Any:
     """Return settings that were given as an object, or as a table of changes.
 
     Args:
         name: The name of the table, for messages.
-        given: The object or the table.
+        settings_or_changes: The object or the table.
         base: The settings that a table changes.
 
     Returns:
         The settings.
 
     Raises:
-        SettingError: ``given`` is neither, or a setting is not allowed.
+        SettingError: ``settings_or_changes`` is neither, or a setting is not allowed.
     """
-    if isinstance(given, Mapping):
-        return changed(base, given, name)
-    if not isinstance(given, type(base)):
+    if isinstance(settings_or_changes, Mapping):
+        return changed(base, settings_or_changes, name)
+    if not isinstance(settings_or_changes, type(base)):
         # A boundary may have a secret.
-        got = "" if name == "boundary" else f", got {given!r:.60}"
+        received = "" if name == "boundary" else f", got {settings_or_changes!r:.60}"
         raise SettingError(
-            f"{name} must be a coterie.{type(base).__name__} or a table of its settings{got}"
+            f"{name} must be a coterie.{type(base).__name__} or a table of its settings{received}"
         )
-    return given
+    return settings_or_changes
 
 
 def plain(settings: Any, without: Sequence[str] = ()) -> dict[str, Any]:

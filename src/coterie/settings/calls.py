@@ -30,10 +30,10 @@ class CallError(SettingError, TypeError):
 
 
 @overload
-def public(given: F, /) -> F: ...
+def public(target: F, /) -> F: ...
 @overload
 def public(*, more: Iterable[str] = ()) -> Callable[[F], F]: ...
-def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
+def public(target: Any = None, /, *, more: Iterable[str] = ()) -> Any:
     """Mark a function or a class that users call; a decorator.
 
     A call with an unknown, a missing or one value too many raises a ``CallError`` of one sentence.
@@ -41,7 +41,7 @@ def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
     numbers become Python's. Signature, help and types stay those of the function.
 
     Args:
-        given: The function or the class.
+        target: The function or the class.
         more: Names that a function takes by ``**``, which no other name may be.
 
     Returns:
@@ -55,20 +55,22 @@ def public(given: Any = None, /, *, more: Iterable[str] = ()) -> Any:
         Traceback (most recent call last):
         coterie.settings.calls.CallError: area has no setting 'widht'; did you mean width? ...
     """
-    if given is None:
-        return functools.partial(_marked, more=tuple(more))
-    return _marked(given)
+    if target is None:
+        return functools.partial(_marked, extra_names=tuple(more))
+    return _marked(target)
 
 
-def _marked(target: Any, more: Sequence[str] = ()) -> Any:
+def _marked(target: Any, extra_names: Sequence[str] = ()) -> Any:
     if not isinstance(target, type):
-        return _checked_function(target, more)
+        return _checked_function(target, extra_names)
     # The public methods of a class, and the one that makes its objects.
-    for name, member in list(vars(target).items()):
-        if name == "__init__" and isinstance(member, types.FunctionType):
-            setattr(target, name, _checked_method(member, target.__name__))
-        elif not name.startswith("_") and isinstance(member, types.FunctionType):
-            setattr(target, name, _checked_method(member, f"{target.__name__}.{name}"))
+    for member_name, member in list(vars(target).items()):
+        if member_name == "__init__" and isinstance(member, types.FunctionType):
+            setattr(target, member_name, _checked_method(member, target.__name__))
+        elif not member_name.startswith("_") and isinstance(member, types.FunctionType):
+            setattr(
+                target, member_name, _checked_method(member, f"{target.__name__}.{member_name}")
+            )
     if dataclasses.is_dataclass(target):
         OWNERS[target.__name__] = target
     return target
@@ -76,6 +78,7 @@ def _marked(target: Any, more: Sequence[str] = ()) -> Any:
 
 def _checked_method(method: Callable[..., Any], owner: str) -> Callable[..., Any]:
     """A method whose wrong calls are one sentence; a right call is looked at no closer, because engines make many."""
+    # A method that has a wrapper stays as it is.
     if hasattr(method, "__wrapped__"):
         return method
     signature = inspect.signature(method)
@@ -91,7 +94,9 @@ def _checked_method(method: Callable[..., Any], owner: str) -> Callable[..., Any
     return called
 
 
-def _checked_function(function: Callable[..., Any], more: Sequence[str]) -> Callable[..., Any]:
+def _checked_function(
+    function: Callable[..., Any], extra_names: Sequence[str]
+) -> Callable[..., Any]:
     """A function whose wrong calls are one sentence, and whose numbers, texts and paths are checked."""
     owner = function.__name__
     signature = inspect.signature(function)
@@ -105,23 +110,26 @@ def _checked_function(function: Callable[..., Any], more: Sequence[str]) -> Call
         # On the first call, when every name of the module is known.
         if simple is None:
             simple = _simple_hints(function)
-            usual_types.update((name, _usual_types(hint)) for name, hint in simple.items())
-        if more:
-            _check_call(owner, signature, values, named, more=more)
+            usual_types.update((argument, _usual_types(hint)) for argument, hint in simple.items())
+        if extra_names:
+            _check_call(owner, signature, values, named, extra_names=extra_names)
         # Most values have exactly the annotated types, and need no closer look.
         names_to_check = []
-        for name, value in (*zip(parameters, values, strict=False), *named.items()):
-            if name in usual_types and type(value) not in usual_types[name]:
-                names_to_check.append(name)
+        for argument, value in (*zip(parameters, values, strict=False), *named.items()):
+            if argument in usual_types and type(value) not in usual_types[argument]:
+                names_to_check.append(argument)
         try:
             if not names_to_check:
                 return function(*values, **named)
             bound = signature.bind(*values, **named)
         except TypeError:
-            _check_call(owner, signature, values, named, more=more)
+            _check_call(owner, signature, values, named, extra_names=extra_names)
             raise
-        for name in names_to_check:
-            bound.arguments[name] = _checked_value(name, bound.arguments[name], simple[name])
+        # The values of other types, such as NumPy's numbers and paths as text, are converted.
+        for argument in names_to_check:
+            bound.arguments[argument] = _checked_value(
+                argument, bound.arguments[argument], simple[argument]
+            )
         return function(*bound.args, **bound.kwargs)
 
     return called
@@ -146,9 +154,9 @@ def _check_call(
     values: Sequence[Any],
     named: Mapping[str, Any],
     skipped: int = 0,
-    more: Sequence[str] = (),
+    extra_names: Sequence[str] = (),
 ) -> None:
-    """Raise ``CallError`` if Python cannot make the call, or a name is neither an argument nor one of ``more``.
+    """Raise ``CallError`` if Python cannot make the call, or a name is neither an argument nor one of ``extra_names``.
 
     Args:
         owner: The name of the function or class.
@@ -156,9 +164,10 @@ def _check_call(
         values: The values that were given by position.
         named: The values that were given by name.
         skipped: Number of first arguments that Python itself gives (``self``).
-        more: Names that the function takes by ``**``; empty if it takes any, or none.
+        extra_names: Names that the function takes by ``**``; empty if it takes any, or none.
     """
     parameters = list(signature.parameters.values())[skipped:]
+    # Which arguments can be given by position and by name, and which must be given.
     by_position = []
     by_name = []
     required = []
@@ -171,14 +180,16 @@ def _check_call(
         if is_single and parameter.default is parameter.empty:
             required.append(parameter.name)
     kinds = [parameter.kind for parameter in parameters]
-    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds and not more
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds and not extra_names
     takes_any_number = inspect.Parameter.VAR_POSITIONAL in kinds
 
     # A name that is no argument.
-    known = [*by_name, *more]
+    known_names = [*by_name, *extra_names]
     for name, value in named.items():
-        if name not in known and not takes_any_name:
-            raise CallError(*no_setting(owner, name, known, value, (*values, *named.values())).args)
+        if name not in known_names and not takes_any_name:
+            raise CallError(
+                *no_setting(owner, name, known_names, value, (*values, *named.values())).args
+            )
 
     # Too many values without a name.
     value_count = len(values) - skipped
@@ -200,15 +211,15 @@ def _check_call(
             raise CallError(f"{owner} got {name} twice: once by its place and once by its name")
     missing = [name for name in required if name not in named and name not in names_of_values]
     if missing:
-        raise CallError(f"{owner} needs {' and '.join(missing)} (known: {', '.join(known)})")
+        raise CallError(f"{owner} needs {' and '.join(missing)} (known: {', '.join(known_names)})")
 
 
 def _simple_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Name -> annotation, for arguments of numbers, texts, truth values and paths."""
     try:
         hints = typing.get_type_hints(function)
-    # A name may have been imported for type checkers alone.
     except NameError:
+        # A name may have been imported for type checkers alone.
         return {}
     simple = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -247,8 +258,10 @@ def _checked_value(name: str, value: Any, hint: Any) -> Any:
             if isinstance(value, list | tuple) and value:
                 advice = "; give one of them, such as [0]"
             raise CallError(f"{name} must be a path, got {brief(value)}{advice}")
+        # An argument that takes texts and paths gets the text as it is.
         return value if str in options else Path(value)
     try:
         return coerced(name, value, hint)
+    # A wrong value is also a TypeError, as for any function of Python.
     except SettingError as error:
         raise CallError(*error.args) from None

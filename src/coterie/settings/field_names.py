@@ -114,13 +114,15 @@ def called_here(name: Any) -> list[str]:
     return _ELSEWHERE.get(spelled(name), [])
 
 
-def closest(name: Any, known_names: Iterable[Any], least: float = MIN_SIMILARITY) -> str | None:
+def closest(
+    name: Any, known_names: Iterable[Any], min_similarity: float = MIN_SIMILARITY
+) -> str | None:
     """Return the known name that ``name`` most likely stands for: another spelling of it, or one with a slip.
 
     Args:
         name: The name that is not known.
         known_names: The known names.
-        least: The least similarity of a slip.
+        min_similarity: The least similarity of a slip.
 
     Returns:
         The known name, or None if there is no likely one.
@@ -132,12 +134,13 @@ def closest(name: Any, known_names: Iterable[Any], least: float = MIN_SIMILARITY
     # Imported here: only a mistake needs it.
     import difflib
 
+    # The first of several names that are spelled alike stands for all of them.
     by_spelling: dict[str, str] = {}
     for known_name in known_names:
         by_spelling.setdefault(spelled(known_name), str(known_name))
     if not spelled(name):
         return None
-    matches = difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=least)
+    matches = difflib.get_close_matches(spelled(name), by_spelling, n=1, cutoff=min_similarity)
     return by_spelling[matches[0]] if matches else None
 
 
@@ -155,6 +158,7 @@ def meant(name: Any, known_names: Iterable[Any]) -> str | None:
         >>> meant("k", ["lr", "models"]), meant("learning_rate", ["lr", "models"])
         ('models', 'lr')
     """
+    # First the name itself, then what other libraries mean by it, then a slip.
     by_spelling = {spelled(known_name): str(known_name) for known_name in known_names}
     spellings = [spelled(name), *map(spelled, called_here(name))]
     matches = [by_spelling[spelling] for spelling in spellings if spelling in by_spelling]
@@ -170,17 +174,17 @@ def edits(text: str, other_text: str) -> int:
     """
     # The optimal string alignment distance. Row i has the distances of the first i letters of the
     # text to every beginning of the other text; a swap looks two rows back.
-    rows = [list(range(len(other_text) + 1))]
+    distance_rows = [list(range(len(other_text) + 1))]
     for i, letter in enumerate(text, 1):
-        row = [i]
+        distance_row = [i]
         for j, other_letter in enumerate(other_text, 1):
-            removed = rows[-1][j] + 1
-            added = row[-1] + 1
-            replaced = rows[-1][j - 1] + (letter != other_letter)
+            removed = distance_rows[-1][j] + 1
+            added = distance_row[-1] + 1
+            replaced = distance_rows[-1][j - 1] + (letter != other_letter)
             distance = min(removed, added, replaced)
             is_swap = i > 1 and j > 1 and (letter, text[i - 2]) == (other_text[j - 2], other_letter)
             if is_swap:
-                distance = min(distance, rows[-2][j - 2] + 1)
-            row.append(distance)
-        rows.append(row)
-    return rows[-1][-1]
+                distance = min(distance, distance_rows[-2][j - 2] + 1)
+            distance_row.append(distance)
+        distance_rows.append(distance_row)
+    return distance_rows[-1][-1]
