@@ -36,6 +36,7 @@ from coterie.core import (
     Task,
     as_groups,
     check_declared,
+    groups_by,
 )
 from coterie.engines.exchange import needed, products, sums_extension, together
 from coterie.records.codec import decode, encode
@@ -45,7 +46,7 @@ from coterie.records.codec import decode, encode
 class Pull:
     """Client i's loss is ``|w - target_i|² / 2``; its update from w is ``rate * (target_i - w) + noise_i``.
 
-    noise: scale of a term that depends on the client, and on the exchange where ``fresh``.
+    noise: scale of a term that depends on the client, and on the exchange if ``fresh``.
     """
 
     targets: Mapping[Client, Tensor]
@@ -92,152 +93,192 @@ class Pull:
         half-way to its target.
         """
         parts = dict(plan.leaves())
-        replies = {name: self._to_part(part, exchange, silent) for name, part in parts.items()}
-        models: dict[Client, list[tuple[Candidate, Tensor]]] = {}
-        for name, part in parts.items():
-            for client, chosen in zip(replies[name].clients, replies[name].chosen, strict=True):
-                task, start = part.tasks[client], part.models[list(chosen)].mean(0)
-                own = [(start + self.targets[client]) / 2] if task.personal is not None else []
-                if task.holdout.report_losses:
-                    models.setdefault(client, []).extend(
-                        ((name, i), model) for i, model in enumerate([start, *own])
-                    )
-        held = {
-            client: HeldOutLosses.of(
-                [name for name, _ in each],
-                np.stack([self._held_out(client, model) for _, model in each]),
-            )
-            for client, each in models.items()
+        part_replies = {
+            name: self._replies_to_part(part, exchange, silent) for name, part in parts.items()
         }
-        return together(plan, replies, held)
+        # Client -> the models whose held-out losses it reports: in each part the one from which it
+        # started, and its personal model.
+        measured_models: dict[Client, list[tuple[Candidate, Tensor]]] = {}
+        for name, part in parts.items():
+            replies = part_replies[name]
+            for client, chosen_rows in zip(replies.clients, replies.chosen, strict=True):
+                task = part.tasks[client]
+                if not task.holdout.report_losses:
+                    continue
+                client_models = measured_models.setdefault(client, [])
+                start = part.models[list(chosen_rows)].mean(0)
+                client_models.append(((name, 0), start))
+                if task.personal is not None:
+                    client_models.append(((name, 1), (start + self.targets[client]) / 2))
+        held_out_losses: dict[Client, HeldOutLosses] = {}
+        for client, client_models in measured_models.items():
+            held_out_losses[client] = HeldOutLosses.of(
+                [candidate for candidate, _ in client_models],
+                np.stack([self._held_out_losses(client, model) for _, model in client_models]),
+            )
+        return together(plan, part_replies, held_out_losses)
 
-    def _held_out(self, client: Client, model: Tensor) -> np.ndarray:
-        gen = torch.Generator().manual_seed(client)
-        around = self.targets[client] + 0.1 * torch.randn(4, self.size, generator=gen)
-        return (((model - around) ** 2).sum(1) / 2).numpy()
+    def _held_out_losses(self, client: Client, model: Tensor) -> np.ndarray:
+        generator = torch.Generator().manual_seed(client)
+        held_out_targets = self.targets[client] + 0.1 * torch.randn(
+            4, self.size, generator=generator
+        )
+        return (((model - held_out_targets) ** 2).sum(1) / 2).numpy()
 
-    def _to_part(self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]) -> Replies:
+    def _loss(self, client: Client, model: Tensor) -> float:
+        return float(((model - self.targets[client]) ** 2).sum()) / 2
+
+    def _replies_to_part(
+        self, plan: Plan, exchange: int, silent: Callable[[int, Client], bool]
+    ) -> Replies:
+        """The replies to a plan without parts."""
         if plan.need == "sums":
-            sketches = {client: torch.from_numpy(own) for client, own in self.sketches.items()}
+            # Clients whose choice is hidden choose by their sketches of earlier exchanges.
+            sketches = {
+                client: torch.from_numpy(half_sketches)
+                for client, half_sketches in self.sketches.items()
+            }
             plan = sums_extension().as_taken(plan, sketches)
-        rows, clients, losses, accuracies, chosen = [], [], [], [], []
-        halves: dict[Client, tuple[Tensor, Tensor]] = {}
+        clients: list[Client] = []
+        chosen_rows: list[tuple[int, ...]] = []
+        losses: list[tuple[float, ...]] = []
+        accuracies: list[tuple[float, ...]] = []
+        updates: list[Tensor] = []
+        half_updates: dict[Client, tuple[Tensor, Tensor]] = {}
         for client, task in sorted(plan.tasks.items()):
             if silent(exchange, client):
                 continue
-            offered = [plan.models[r] for r in task.offered]
-            loss = [float(((w - self.targets[client]) ** 2).sum()) / 2 for w in offered]
-            best = sorted(range(len(offered)), key=lambda i: loss[i])[: task.choose]
-            start = torch.stack([offered[i] for i in best]).mean(0)
-            gen = torch.Generator().manual_seed(1000 * client + (exchange if self.fresh else 0))
-            noise = self.noise * torch.randn(self.size, generator=gen)
-            pull = self.targets[client] - start
-            row = (
-                -pull
-                if task.gradient
-                else (1 - (1 - self.rate) ** self._epochs(task)) * pull + noise
-            )
+            # The client starts from the mean of the offered models of lowest loss.
+            offered_models = [plan.models[row] for row in task.offered]
+            offered_losses = [self._loss(client, model) for model in offered_models]
+            by_loss = sorted(range(len(offered_models)), key=offered_losses.__getitem__)
+            best_positions = by_loss[: task.choose]
+            start = torch.stack([offered_models[position] for position in best_positions]).mean(0)
+            # It moves towards its target, by a share that grows with the epochs, and by noise.
+            seed = 1000 * client + (exchange if self.fresh else 0)
+            generator = torch.Generator().manual_seed(seed)
+            noise = self.noise * torch.randn(self.size, generator=generator)
+            direction = self.targets[client] - start
+            moved_share = 1 - (1 - self.rate) ** self._epochs(task)
+            update = -direction if task.gradient else moved_share * direction + noise
             for layer in task.local_layers:
-                row[slice(*self.columns[layer])] = 0.0
-            if (
-                task.halves and client not in self.single
-            ):  # as noisy as they have to be for their mean to be the update
-                apart = self.noise * torch.randn(self.size, generator=gen)
-                halves[client] = (row + apart, row - apart)
-            rows.append(row if task.trains else torch.zeros(self.size))
+                update[slice(*self.columns[layer])] = 0.0
+            # Two halves differ from the update by opposite noise, so the update is their mean.
+            if task.halves and client not in self.single:
+                half_noise = self.noise * torch.randn(self.size, generator=generator)
+                half_updates[client] = (update + half_noise, update - half_noise)
             clients.append(client)
-            chosen.append(tuple(task.offered[i] for i in best))
-            losses.append(tuple(loss) if task.measure else ())
-            accuracies.append(tuple(1 / (1 + value) for value in loss) if task.measure else ())
-        matrix = products(plan, halves)
-        second = [both[1] for both in halves.values()]
-        halved = matrix is not None and HalvedUpdates(
-            clients=tuple(halves),
-            gram=matrix,
-            second=torch.stack(second) if plan.second_halves else None,
-        )
-        full = Replies(
+            chosen_rows.append(tuple(task.offered[position] for position in best_positions))
+            losses.append(tuple(offered_losses) if task.measure else ())
+            accuracies.append(
+                tuple(1 / (1 + loss) for loss in offered_losses) if task.measure else ()
+            )
+            updates.append(update if task.trains else torch.zeros(self.size))
+        # The method gets only that part of the replies which its plan needs.
+        all_replies = Replies(
             clients=tuple(clients),
-            examples=np.array([self.examples.get(c, 1) for c in clients], dtype=np.int64),
-            chosen=tuple(chosen),
+            examples=np.array([self.examples.get(client, 1) for client in clients], dtype=np.int64),
+            chosen=tuple(chosen_rows),
             losses=tuple(losses),
             accuracies=tuple(accuracies),
-            updates=self._updates(plan, rows),
-            halves=halved or None,
+            updates=self._stacked(plan, updates),
+            halves=self._halved(plan, half_updates),
         )
-        return self._sums(plan, full, halves) if plan.need == "sums" else needed(plan, full)
+        if plan.need == "sums":
+            return self._sums(plan, all_replies, half_updates)
+        return needed(plan, all_replies)
+
+    def _halved(
+        self, plan: Plan, half_updates: Mapping[Client, tuple[Tensor, Tensor]]
+    ) -> HalvedUpdates | None:
+        gram = products(plan, half_updates)
+        if gram is None:
+            return None
+        second_updates = None
+        if plan.second_halves:
+            second_updates = torch.stack([second for _, second in half_updates.values()])
+        return HalvedUpdates(clients=tuple(half_updates), gram=gram, second=second_updates)
 
     def _sums(
-        self, plan: Plan, full: Replies, halves: Mapping[Client, tuple[Tensor, Tensor]]
+        self,
+        plan: Plan,
+        all_replies: Replies,
+        half_updates: Mapping[Client, tuple[Tensor, Tensor]],
     ) -> Replies:
-        """What only sums show."""
-        sums: dict[int, np.ndarray] = {}
+        """The part of the replies that a server sees which gets only sums."""
+        # Clients keep the sketches of their halves, and answer questions by them.
+        answer_sums: dict[int, np.ndarray] = {}
         cells: dict[Client, int] = {}
-        for i, client in enumerate(full.clients):
+        for position, client in enumerate(all_replies.clients):
             task = plan.tasks[client]
             if task.halves:
                 self.sketches.pop(client, None)
-            if client in halves:
-                self.sketches[client] = torch.stack(halves[client])[:, plan.columns].numpy()
+            if client in half_updates:
+                both_halves = torch.stack(half_updates[client])
+                self.sketches[client] = both_halves[:, plan.columns].numpy()
             question = task.private.question
-            if question is not None and question.asks_cell:
-                cells |= (
-                    {client: question.cell(self.sketches[client])}
-                    if client in self.sketches
-                    else {}
-                )
-            elif question is not None:
-                norm = float(full.updates[i].norm()) if full.updates is not None else None
-                answer = question.answer(
-                    self.sketches.get(client), norm, self.examples.get(client, 1)
-                )
-                if answer is not None:
-                    sums[task.offered[0]] = sums.get(task.offered[0], 0.0) + answer
-        sent = {
-            client: task
-            if task.private.sends_update
-            else replace(task, epochs=0, halves=False, private=PrivateTask())
-            for client, task in plan.tasks.items()
-        }
-        means = needed(
-            replace(plan, need="mean", sketch=None, tasks=sent, private=PrivatePlan()), full
+            if question is None:
+                continue
+            if question.asks_cell:
+                if client in self.sketches:
+                    cells[client] = question.cell(self.sketches[client])
+                continue
+            norm = None
+            if all_replies.updates is not None:
+                norm = float(all_replies.updates[position].norm())
+            answer = question.answer(self.sketches.get(client), norm, self.examples.get(client, 1))
+            if answer is not None:
+                first_row = task.offered[0]
+                answer_sums[first_row] = answer_sums.get(first_row, 0.0) + answer
+        # Updates that clients do not send count in no mean: their tasks are changed to measure only.
+        counted_tasks = dict(plan.tasks)
+        for client, task in plan.tasks.items():
+            if not task.private.sends_update:
+                counted_tasks[client] = replace(task, epochs=0, halves=False, private=PrivateTask())
+        plan_of_means = replace(
+            plan, need="mean", sketch=None, tasks=counted_tasks, private=PrivatePlan()
         )
-        if means.means is None:  # nobody trained
+        means = needed(plan_of_means, all_replies)
+        # If nobody trained, all means are zero.
+        if means.means is None:
             means = replace(
                 means,
                 means=torch.zeros_like(plan.models),
                 mean_counts=np.zeros(len(plan.models), dtype=np.int64),
             )
-        ones = np.ones(len(full.clients), dtype=np.int64)
+        # With hidden choices, a sum is divided by the number of all clients that answered.
         if plan.private.hides_choices:
             assert means.means is not None
             assert means.mean_counts is not None
-            shares = torch.from_numpy(means.mean_counts / max(len(full.clients), 1)).float()
-            means = replace(means, means=means.means * shares[:, None])
+            client_count = max(len(all_replies.clients), 1)
+            row_shares = torch.from_numpy(means.mean_counts / client_count).float()
+            means = replace(means, means=means.means * row_shares[:, None])
+        # The server learns no sizes and losses of single clients.
         return replace(
             means,
-            examples=ones,
+            examples=np.ones(len(all_replies.clients), dtype=np.int64),
             losses=(),
             accuracies=(),
             halves=None,
-            sums=QuestionSums(by_row=sums, cells=cells),
+            sums=QuestionSums(by_row=answer_sums, cells=cells),
         )
 
     def taken(self, assignment: Assignment) -> Assignment:
         """What clients take by themselves, if the server does not know it."""
         if not assignment.hidden:
             return assignment
-        row = {
-            c: int(((assignment.models - self.targets[c]) ** 2).sum(1).argmin())
-            for c in assignment.row
-        }
-        groups = [[c for c, at in row.items() if at == one] for one in sorted(set(row.values()))]
-        return replace(assignment, row=row, groups=as_groups(groups))
+        # Each client takes the model of lowest loss.
+        row_of_client: dict[Client, int] = {}
+        for client in assignment.row:
+            losses = ((assignment.models - self.targets[client]) ** 2).sum(1)
+            row_of_client[client] = int(losses.argmin())
+        return replace(assignment, row=row_of_client, groups=groups_by(row_of_client))
 
-    def _updates(self, plan: Plan, rows: list[Tensor]) -> Tensor | None:
-        if not any(task.trains for task in plan.tasks.values()) and rows:
-            return None
-        return torch.stack(rows) if rows else torch.zeros(0, self.size)
+    def _stacked(self, plan: Plan, updates: list[Tensor]) -> Tensor | None:
+        if not updates:
+            return torch.zeros(0, self.size)
+        trains = any(task.trains for task in plan.tasks.values())
+        return torch.stack(updates) if trains else None
 
     def _epochs(self, task: Task) -> int:
         return 1 if task.epochs is None else task.epochs
@@ -300,10 +341,10 @@ def grouped(
     **world: Any,
 ) -> Pull:
     """Clients of a group share a target; targets of groups are random directions of length 3."""
-    gen = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     targets = {}
     for group in groups:
-        direction = torch.randn(d, generator=gen)
+        direction = torch.randn(d, generator=generator)
         targets.update(dict.fromkeys(group, 3 * direction / direction.norm()))
     return Pull(targets=targets, noise=noise, **world)
 
@@ -351,7 +392,8 @@ def follows_the_protocol(method: Any) -> None:
     assert has_functions, "it lacks one of init, plan, step, assignment, explain"
     assert dataclasses.is_dataclass(method), "it is no dataclass"
     kind: Any = type(method)
-    assert kind.__dataclass_params__.frozen, "it is not frozen"  # a subclass has its parent's
+    # A subclass has the parameters of its parent.
+    assert kind.__dataclass_params__.frozen, "it is not frozen"
 
 
 def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
@@ -371,12 +413,15 @@ def leaves_a_partition_and_a_model_for_everyone(method: Any) -> None:
 def is_pure(method: Any) -> None:
     """The same inputs give the same state, and no function changes its inputs."""
     world = example_world()
-    once, twice = (last(method, example_world(), 15).state for _ in range(2))
-    assert same(once, twice), "two runs differ"
-    plan = method.plan(once, Cohort(present=world.clients, exchange=15, seed=0))
-    method.step(once, world.replies(plan, 15, never))
-    method.assignment(once)
-    assert same(once, twice), "a function changed the state in place"
+    # Two runs from the same inputs end in equal states.
+    state = last(method, example_world(), 15).state
+    repeated_state = last(method, example_world(), 15).state
+    assert same(state, repeated_state), "two runs differ"
+    # The first state is used once more, and must still be equal to the second.
+    plan = method.plan(state, Cohort(present=world.clients, exchange=15, seed=0))
+    method.step(state, world.replies(plan, 15, never))
+    method.assignment(state)
+    assert same(state, repeated_state), "a function changed the state in place"
 
 
 def keeps_no_updates_of_the_engine(method: Any) -> None:
@@ -387,6 +432,7 @@ def keeps_no_updates_of_the_engine(method: Any) -> None:
         plan = method.plan(state, Cohort(present=world.clients, exchange=exchange, seed=0))
         replies = world.replies(plan, exchange, never)
         state = method.step(state, replies)
+        # If the state shares memory with the updates, a model is no longer finite.
         if replies.updates is not None:
             replies.updates.fill_(torch.nan)
         check_assignment(method.assignment(state), world.clients)
@@ -397,6 +443,7 @@ def goes_on_from_a_stored_state(method: Any) -> None:
     world = example_world()
     halfway = last(method, world, 9).state
     assert type(halfway) in STATES.values(), "the state's class has no @state"
+    # The state is written and read as a record does it, with tensors as blobs.
     blobs: dict[str, bytes] = {}
 
     def put(data: bytes) -> str:
@@ -405,22 +452,30 @@ def goes_on_from_a_stored_state(method: Any) -> None:
 
     restored = decode(encode(halfway, put), blobs.__getitem__)
     assert same(halfway, restored), "a stored state differs"
+    # Both runs go on with copies of what clients keep.
     worlds = [replace(world, sketches=dict(world.sketches)) for _ in range(2)]
-    ends = [
-        last(method, copy, 9, state=state, first=9).state
-        for copy, state in zip(worlds, (halfway, restored), strict=True)
-    ]
-    assert same(*ends), "a run goes on differently from a stored state"
+    final_state = last(method, worlds[0], 9, state=halfway, first=9).state
+    final_restored_state = last(method, worlds[1], 9, state=restored, first=9).state
+    assert same(final_state, final_restored_state), "a run goes on differently from a stored state"
 
 
 def bears_silent_clients(method: Any) -> None:
     """Any clients may be silent in any exchange: some, all but one, or all."""
     world = example_world()
-    silence = np.random.default_rng(1).random((40, 100)) < 0.3
-    for played in play(method, world, 40, silent=lambda e, c: bool(silence[e, c])):
+    # In each exchange about a third of the clients are silent.
+    is_silent = np.random.default_rng(1).random((40, 100)) < 0.3
+    for played in play(
+        method, world, 40, silent=lambda exchange, client: bool(is_silent[exchange, client])
+    ):
         check_assignment(played.assignment, world.clients)
+    # All clients are silent, or all but client 8. Without replies the first model does not change.
     for speaking in (None, 8):
-        end = last(method, example_world(), 6, silent=lambda e, c, speaking=speaking: c != speaking)
+        end = last(
+            method,
+            example_world(),
+            6,
+            silent=lambda exchange, client, speaking=speaking: client != speaking,
+        )
         check_assignment(end.assignment, world.clients)
         if speaking is None:
             first_model = world.federation().draw(0)

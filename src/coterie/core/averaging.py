@@ -104,6 +104,7 @@ class Averaging:
             >>> Averaging(share=0.1).bounded(np.array([30.0, 2.0, 1.0, 1.0]))  # twice the average weight is one half
             array([4., 2., 1., 1.])
         """
+        # The largest share: 2 / n at least, twice the average weight.
         client_count = len(amounts)
         share = 1.0
         if client_count:
@@ -113,21 +114,27 @@ class Averaging:
             raise ValueError(f"weights must be finite and >= 0, got {amounts[is_wrong][0]:g}")
         if share >= 1 or amounts.max() <= share * amounts.sum(dtype=np.float64):
             return amounts
+        # uncut_sums[i] is the sum of all weights but the i + 1 greatest.
         ordered = np.sort(amounts.astype(np.float64))[::-1]
         uncut_sums = ordered.sum() - ordered.cumsum()
         # The greatest weights are cut to one level: one of them, or two, until the level is at least
         # the next weight. The largest share is at least 2 / n, so n / 2 cut weights are enough.
         for cut_count in range(1, client_count):
+            # The level m of j cut weights solves m = share * (j m + the sum of the others).
             max_amount = math.inf
             if cut_count * share < 1:
                 max_amount = share * uncut_sums[cut_count - 1] / (1 - cut_count * share)
             if max_amount >= ordered[cut_count]:
                 break
+        # With so few weights above zero, no smaller shares than equal ones are possible.
         above_zero = amounts[amounts > 0]
-        if len(above_zero) * share <= 1:  # no smaller shares than equal ones are possible
+        if len(above_zero) * share <= 1:
             return np.minimum(amounts, above_zero.min())
         is_integer = np.issubdtype(amounts.dtype, np.integer)
-        return np.minimum(amounts, max(1, math.floor(max_amount)) if is_integer else max_amount)
+        # Numbers of examples stay whole numbers, of at least one.
+        if is_integer:
+            return np.minimum(amounts, max(1, math.floor(max_amount)))
+        return np.minimum(amounts, max_amount)
 
     def of(self, updates: torch.Tensor, weights: np.ndarray | Sequence[float]) -> torch.Tensor:
         """Average several updates.
@@ -173,7 +180,7 @@ class Averaging:
         if self.mean == "trimmed-mean":
             min_trim = 0.0
             if self.trim and len(values) > 2:
-                # One value at each end; SciPy rounds down.
+                # At least one value at each end; SciPy rounds down.
                 min_trim = (1 + 1e-9) / len(values)
             return _like(scipy.stats.trim_mean(values, max(self.trim, min_trim), axis=0), updates)
         return _geometric_median(updates, weights)
@@ -232,6 +239,7 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
     point = _scaled_down(update_rows, weights, norms, lengths.median() if len(lengths) else 0.0)
     # Smoothed Weiszfeld steps: the mean with weights w_i / max(smoothing, distance of row i).
     for _ in range(MAX_WEISZFELD_STEPS):
+        # The smoothing keeps a row at the point from getting infinite weight.
         distances = (update_rows - point).norm(dim=1)
         smoothing = WEISZFELD_TOLERANCE * float(distances.median())
         # Half of the rows are at the point.
@@ -250,7 +258,8 @@ def _geometric_median(updates: torch.Tensor, weights: np.ndarray | Sequence[floa
         float((row_weights * (update_rows - candidate).norm(dim=1)).sum())
         for candidate in (point, nearest)
     ]
-    return (nearest if candidate_costs[1] < candidate_costs[0] else point).to(updates.dtype)
+    point_cost, nearest_cost = candidate_costs
+    return (nearest if nearest_cost < point_cost else point).to(updates.dtype)
 
 
 CHUNK = 64
@@ -296,10 +305,12 @@ class Means:
         """
         chunk_size = len(updates) if self.averaging.needs_all else CHUNK
         for chunk_start in range(0, len(updates), max(chunk_size, 1)):
+            # Group -> the updates of this chunk that count in it.
             members: dict[int, list[int]] = {}
             for row_number in range(chunk_start, min(chunk_start + chunk_size, len(updates))):
                 for group in groups[row_number]:
                     members.setdefault(group, []).append(row_number)
+            # Each group averages its updates of the chunk, and joins them to its running mean.
             for group, row_numbers in members.items():
                 first_row = row_numbers[0]
                 end_row = row_numbers[-1] + 1
@@ -328,6 +339,7 @@ class Means:
             weight: The sum of their weights, above zero.
             count: The number of the updates.
         """
+        # The new mean of weights W and w is (1 - s) mean + s new, with s = w / (W + w).
         weight_before = float(self.weight[group])
         if weight_before:
             share = weight / (weight_before + weight)

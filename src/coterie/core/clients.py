@@ -21,13 +21,13 @@ STATES: dict[str, type[Any]] = {}
 """Tag -> class, for all classes that may occur in a stored state. A checkpoint can restore only
 these."""
 
-T = TypeVar("T")
+StateClass = TypeVar("StateClass")
 
 
 @dataclass_transform(
     frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,)
 )
-def state(tag: str) -> Callable[[type[T]], type[T]]:
+def state(tag: str) -> Callable[[type[StateClass]], type[StateClass]]:
     """Turn a class into a frozen, keyword-only dataclass that can be stored; a class decorator.
 
     Its fields may be tensors, numbers, strings, tuples, mappings and other such classes. The class
@@ -51,8 +51,10 @@ def state(tag: str) -> Callable[[type[T]], type[T]]:
         3
     """
 
-    def entered(cls: type[T]) -> type[T]:
+    def entered(cls: type[StateClass]) -> type[StateClass]:
+        # Two tensors compare entry by entry, so a state has no ``==`` over its fields.
         dataclass_type = dataclass(frozen=True, kw_only=True, eq=False)(cls)
+        # A tag belongs to the class of one name. A tag of Coterie's own belongs to one module, too.
         registered = STATES.setdefault(tag, dataclass_type)
         is_coteries = (
             registered.__module__.startswith("coterie.") and registered.__module__ != cls.__module__
@@ -105,10 +107,10 @@ def groups_by(row: Mapping[Client, int]) -> Groups:
         >>> groups_by({5: 1, 3: 0, 0: 1})
         ((0, 5), (3,))
     """
-    members: dict[int, list[Client]] = {}
+    members_of_number: dict[int, list[Client]] = {}
     for client, number in row.items():
-        members.setdefault(number, []).append(client)
-    return as_groups(members.values())
+        members_of_number.setdefault(number, []).append(client)
+    return as_groups(members_of_number.values())
 
 
 @public

@@ -87,12 +87,14 @@ class Cohort:
             The drawn clients that are present, sorted.
         """
         members = sorted(members)
-        count = max(round(fraction * len(members)), 1)
-        if count < len(members):
+        sample_size = max(round(fraction * len(members)), 1)
+        if sample_size < len(members):
+            # The smallest id names the group, so groups draw independently of each other.
             generator = numpy_generator(self.seed, Purpose.SAMPLE, self.exchange, members[0])
             members = sorted(
-                int(client) for client in generator.choice(members, size=count, replace=False)
+                int(client) for client in generator.choice(members, size=sample_size, replace=False)
             )
+        # The draw does not depend on who is present: absent clients are dropped after it.
         present = set(self.present)
         return tuple(client for client in members if client in present)
 
@@ -185,11 +187,12 @@ class Assignment:
             raise ValueError(
                 "Assignment.neighbours needs clients that are served by one model each, not by an ensemble"
             )
-        model_count, served = (
-            len(self.models),
-            {*self.row.values(), *(row for path in self.path.values() for row in path)},
-        )
-        for row in served:
+        # Every row that serves a client, alone or in the client's ensemble, must exist.
+        model_count = len(self.models)
+        served_rows = set(self.row.values())
+        for path in self.path.values():
+            served_rows.update(path)
+        for row in served_rows:
             if not isinstance(row, (int, np.integer)) or not 0 <= row < model_count:
                 description = f"rows 0 to {model_count - 1}" if model_count else "no models"
                 raise ValueError(
@@ -204,15 +207,16 @@ class Assignment:
 
     def serving(self, client: Client) -> tuple[int, ...]:
         """Return the positions of the models that serve a client: one, or those of its ensemble."""
-        return self.path.get(client, (self.row[client],)) if self.ensemble else (self.row[client],)
+        client_row = (self.row[client],)
+        return self.path.get(client, client_row) if self.ensemble else client_row
 
 
-S = TypeVar("S")
-S_contra = TypeVar("S_contra", contravariant=True)
+MethodState = TypeVar("MethodState")
+MethodState_contra = TypeVar("MethodState_contra", contravariant=True)
 
 
 @runtime_checkable
-class Method(Protocol[S]):
+class Method(Protocol[MethodState]):
     """A method of clustered federated learning: settings as fields, and five pure functions.
 
     ``name`` is its name on the command line. ``init`` makes the state before the first exchange.
@@ -227,22 +231,22 @@ class Method(Protocol[S]):
 
     name: ClassVar[str]
 
-    def init(self, federation: Federation) -> S: ...
-    def plan(self, state: S, cohort: Cohort) -> Plan: ...
-    def step(self, state: S, replies: Replies) -> S: ...
-    def assignment(self, state: S) -> Assignment: ...
-    def explain(self, state: S) -> tuple[Note, ...]: ...
+    def init(self, federation: Federation) -> MethodState: ...
+    def plan(self, state: MethodState, cohort: Cohort) -> Plan: ...
+    def step(self, state: MethodState, replies: Replies) -> MethodState: ...
+    def assignment(self, state: MethodState) -> Assignment: ...
+    def explain(self, state: MethodState) -> tuple[Note, ...]: ...
 
 
 @runtime_checkable
-class Composite(Protocol[S_contra]):
+class Composite(Protocol[MethodState_contra]):
     """A method that runs others (``Needs.inner``), one of which serves the clients.
 
     ``serving_tasks``: the next tasks of the method that serves them now. Its next plan may lack
     them, because that method waits for the others.
     """
 
-    def serving_tasks(self, state: S_contra, cohort: Cohort) -> tuple[Task, ...]: ...
+    def serving_tasks(self, state: MethodState_contra, cohort: Cohort) -> tuple[Task, ...]: ...
 
 
 @public
@@ -251,16 +255,15 @@ def serving_tasks(method: Any, state: Any, cohort: Cohort) -> tuple[Task, ...]:
     if isinstance(method, Composite):
         return method.serving_tasks(state, cohort)
     served_part = method.assignment(state).part
-    return tuple(
-        task
-        for name, part in method.plan(state, cohort).leaves()
-        if name == served_part
-        for task in part.tasks.values()
-    )
+    tasks: list[Task] = []
+    for name, part in method.plan(state, cohort).leaves():
+        if name == served_part:
+            tasks.extend(part.tasks.values())
+    return tuple(tasks)
 
 
 @runtime_checkable
-class Admits(Protocol[S]):
+class Admits(Protocol[MethodState]):
     """A method whose clients may join and leave between rounds.
 
     ``admit``: clients that the state does not contain join; they are new or were away. From now on
@@ -269,5 +272,5 @@ class Admits(Protocol[S]):
     was learned from them. ``assignment`` covers the clients that are present.
     """
 
-    def admit(self, state: S, clients: tuple[Client, ...]) -> S: ...
-    def retire(self, state: S, clients: tuple[Client, ...]) -> S: ...
+    def admit(self, state: MethodState, clients: tuple[Client, ...]) -> MethodState: ...
+    def retire(self, state: MethodState, clients: tuple[Client, ...]) -> MethodState: ...

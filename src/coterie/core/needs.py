@@ -124,15 +124,18 @@ class Needs:
             features: What this method asks for in every run, besides what the others ask for.
             *methods: The methods that it runs.
         """
-        inner = [needs_of(method) for method in methods]
-        every_feature = [*features, *(feature for needs in inner for feature in needs.features)]
-        occasional_features = [feature for needs in inner for feature in needs.occasional]
+        constant_features = set(features)
+        occasional_features: set[Feature] = set()
+        for method in methods:
+            inner_needs = needs_of(method)
+            constant_features.update(inner_needs.features)
+            occasional_features.update(inner_needs.occasional)
+        # What one method always asks for is not occasional, even if another asks for it at times.
+        occasional_features -= constant_features
         return replace(
             self,
-            features=tuple(f for f in FEATURES if f in every_feature),
-            occasional=tuple(
-                f for f in FEATURES if f in occasional_features and f not in every_feature
-            ),
+            features=tuple(feature for feature in FEATURES if feature in constant_features),
+            occasional=tuple(feature for feature in FEATURES if feature in occasional_features),
             inner=methods,
         )
 
@@ -147,7 +150,7 @@ def needs_of(method: Any) -> Needs:
 def features_of(task: Task) -> frozenset[Feature]:
     """Return what a task asks besides training one model as the experiment states, and its update."""
     personal = task.personal
-    asked: dict[Feature, bool] = {
+    is_asked: dict[Feature, bool] = {
         "model-choice": len(task.offered) > 1,
         "losses": task.measure is not None,
         "held-out-losses": task.holdout.report_losses,
@@ -162,18 +165,21 @@ def features_of(task: Task) -> frozenset[Feature]:
         "personal-model": personal is not None,
         "training": task.training is not None or task.epochs is not None,
     }
-    return frozenset(feature for feature, is_asked in asked.items() if is_asked)
+    return frozenset(feature for feature in is_asked if is_asked[feature])
 
 
 def features_of_plan(plan: Plan) -> frozenset[Feature]:
     """Return what the tasks of a plan and its parts ask for."""
     features: set[Feature] = set()
-    seen_clients: set[int] = set()
+    clients_of_earlier_parts: set[int] = set()
     for _, part in plan.leaves():
-        if not seen_clients.isdisjoint(part.tasks):
+        # A client with tasks in two parts does several tasks at once.
+        if not clients_of_earlier_parts.isdisjoint(part.tasks):
             features.add("several-tasks")
-        seen_clients.update(part.tasks)
-        for task in {id(task): task for task in part.tasks.values()}.values():
+        clients_of_earlier_parts.update(part.tasks)
+        # Clients often share one task, whose features are read once.
+        distinct_tasks = {id(task): task for task in part.tasks.values()}
+        for task in distinct_tasks.values():
             features |= features_of(task)
     return frozenset(features)
 
@@ -190,11 +196,13 @@ def check_declared(method: Any, plan: Plan) -> None:
         SettingError: The plan asks for something else.
     """
     needs = needs_of(method)
+    # What the tasks ask of clients.
     for feature in needs.undeclared(plan):
         raise SettingError(
             f"{method.name} asks a client {IN_WORDS[feature]}, which its needs do not declare: add {feature!r} to "
             "Needs.features, or to Needs.occasional if it does not happen in every run"
         )
+    # What the server sees: with sums_only, neither single updates nor their inner products.
     if needs.sums_only:
         for _, part in plan.leaves():
             if part.need in ("gram", "rows"):

@@ -17,7 +17,7 @@ from coterie.settings.calls import public
 Sign = Literal["<", "<=", ">", ">="]
 """How a criterion compares its value with its bound."""
 
-_COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _OPPOSITE: Mapping[str, Sign] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
@@ -58,7 +58,7 @@ class Criterion:
     @property
     def held(self) -> bool:
         """Whether the comparison holds; it never does if one of the numbers is NaN."""
-        return bool(_COMPARED[self.sign](self.value, self.bound))
+        return bool(_COMPARISONS[self.sign](self.value, self.bound))
 
     @property
     def meaning(self) -> str:
@@ -68,6 +68,7 @@ class Criterion:
     @property
     def text(self) -> str:
         """The comparison as it came out, and its meaning."""
+        # If the comparison does not hold, the opposite sign makes the text true.
         sign = self.sign if self.held else _OPPOSITE[self.sign]
         bound = f"{self.setting} {self.bound:.3g}" if self.setting else f"{self.bound:.3g}"
         meaning = f"{self.meaning}: " if self.meaning else ""
@@ -164,11 +165,11 @@ class Note:
         return f"<Note {self.kind} of {count(len(self.clients), 'client')}: {one_line(self.text, 200)}>"
 
     def __post_init__(self) -> None:
-        rows = len(self.order)
+        row_count = len(self.order)
         for name, matrix in self.similarity.items():
-            if tuple(matrix.shape) != (rows, rows):
+            if tuple(matrix.shape) != (row_count, row_count):
                 raise ValueError(
-                    f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {rows} clients replied"
+                    f"Note.similarity {name!r} has shape {tuple(matrix.shape)}, but {row_count} clients replied"
                 )
 
     @property

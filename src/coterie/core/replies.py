@@ -16,7 +16,7 @@ from coterie.core.tasks import Weighting
 from coterie.notebook.tables import count, some
 from coterie.settings.calls import public
 
-V = TypeVar("V")
+ReplyValue = TypeVar("ReplyValue")
 
 Candidate = tuple[str, int]
 """The name of a plan's part, and 0 for the model from which a client starts in it, or 1 for the
@@ -70,6 +70,7 @@ class HeldOutLosses:
         is_measured = one in self.models and (other is None or other in self.models)
         if not is_measured or not self.count:
             return None
+        # A difference of losses is a weighted sum over the models: +1, -1, and 0 for the others.
         weights = np.array([float(model == one) - float(model == other) for model in self.models])
         mean = float(weights @ self.sums) / self.count
         squares = float(weights @ self.products @ weights)
@@ -77,6 +78,8 @@ class HeldOutLosses:
         rounding_error = 0.0
         if mean:
             rounding_error = 1e-14 * float(abs(weights) @ abs(self.products) @ abs(weights))
+        # The sum of squared deviations from the mean. Divided by n - 1 and by n, it is the variance of
+        # the mean.
         sum_of_squares = max(squares - self.count * mean**2, rounding_error)
         if self.count == 1:
             return mean, math.inf
@@ -86,6 +89,7 @@ class HeldOutLosses:
         """Return the sums of one part's models, under its own names of them."""
         if not part:
             return self
+        # The models of the part and of its own parts, whose names lose the prefix.
         positions: list[int] = []
         names: list[Candidate] = []
         for position, (name, personal) in enumerate(self.models):
@@ -139,10 +143,9 @@ class HalvedUpdates:
         ]
         if not row_numbers:
             return None
-        rows_of_both_halves = [
-            *row_numbers,
-            *(len(self.clients) + row_number for row_number in row_numbers),
-        ]
+        # In the Gram matrix, all first halves come before all second halves.
+        second_rows = [len(self.clients) + row_number for row_number in row_numbers]
+        rows_of_both_halves = row_numbers + second_rows
         return HalvedUpdates(
             clients=tuple(self.clients[row_number] for row_number in row_numbers),
             gram=self.gram[np.ix_(rows_of_both_halves, rows_of_both_halves)],
@@ -290,7 +293,7 @@ class Replies:
             for client in self.held_out_losses
             if client in set(answered)
         }
-        # What clients sent about all pairs of them, or one row each, if there is any.
+        # The Gram matrix has a row and a column for each client, the updates have a row.
         gram = self.gram
         if gram is not None:
             gram = gram[np.ix_(positions, positions)]
@@ -298,7 +301,7 @@ class Replies:
         if updates is not None:
             updates = updates[positions]
 
-        def selected(values: tuple[V, ...]) -> tuple[V, ...]:
+        def selected(values: tuple[ReplyValue, ...]) -> tuple[ReplyValue, ...]:
             return tuple(values[position] for position in positions) if values else ()
 
         return replace(
@@ -324,9 +327,9 @@ def weights(replies: Replies, weighting: Weighting) -> np.ndarray:
     If no client has examples, weights are equal.
     """
     unscaled = amounts(replies.examples, weighting)
-    total = unscaled.sum()
-    if total > 0:
-        return unscaled / total
+    total_amount = unscaled.sum()
+    if total_amount > 0:
+        return unscaled / total_amount
     return np.full(len(unscaled), 1 / max(len(unscaled), 1))
 
 
@@ -364,6 +367,7 @@ def group_means(
         ``(k,)``. Both are zero for a group without an answer.
     """
     position_of_client = {client: position for position, client in enumerate(replies.clients)}
+    # The groups in which each reply counts. Groups may overlap, and clients may be silent.
     groups_of_reply: list[list[int]] = [[] for _ in position_of_client]
     for group_number, members in enumerate(groups):
         for client in members:

@@ -21,9 +21,8 @@ HALVES = "/halves"
 """What follows the name of a part in :class:`~coterie.Position` where clients keep the sketches of their
 halves."""
 
-Kept = Mapping[
-    str, Mapping[Client, "torch.Tensor"]
-]  # a string: reading commands start without torch
+# A string, because commands that only read start without torch.
+Kept = Mapping[str, Mapping[Client, "torch.Tensor"]]
 """Name of a plan's part -> client -> its own values, see :class:`~coterie.Position`."""
 
 
@@ -63,7 +62,8 @@ class Position:
         )
 
     def __post_init__(self) -> None:
-        if min(self.round, self.exchange) < 0:  # from a forged file
+        # A forged file may have negative numbers.
+        if min(self.round, self.exchange) < 0:
             raise ValueError(
                 f"rounds and exchanges are counted from 0, got {self.round} and {self.exchange}"
             )
@@ -154,17 +154,14 @@ class Round:
         Args:
             results: Client -> test loss, metrics and, by keys of ``flat``, their sums.
         """
-        parted_results = {client: parted(values) for client, values in results.items()}
-        sums = {
-            client: client_sums
-            for client, (_, client_sums) in parted_results.items()
-            if client_sums
-        }
-        return replace(
-            self,
-            scores={client: metrics for client, (metrics, _) in parted_results.items()},
-            sums=sums,
-        )
+        scores: dict[Client, Mapping[str, float]] = {}
+        sums: dict[Client, Mapping[str, ErrorSums]] = {}
+        for client, values in results.items():
+            client_metrics, client_sums = parted(values)
+            scores[client] = client_metrics
+            if client_sums:
+                sums[client] = client_sums
+        return replace(self, scores=scores, sums=sums)
 
     def mean(self, metric: str = "") -> float | None:
         """Return the mean of a metric over the honest clients that have a value of it.
@@ -184,10 +181,11 @@ class Round:
         """
         if not self.scores:
             return None
-        known_metrics = list(
-            dict.fromkeys(name for values in self.scores.values() for name in values)
-        )
-        name = metric or self._metric
+        # Clients may have different metrics. The name must be one of theirs.
+        known_metrics: dict[str, None] = {}
+        for client_scores in self.scores.values():
+            known_metrics.update(dict.fromkeys(client_scores))
+        metric_name = metric or self._metric
         if metric and metric not in known_metrics:
             raise UserError(
                 f"there is no metric {metric!r}{nearest(metric, known_metrics)} (known: {', '.join(known_metrics)})"
@@ -195,9 +193,9 @@ class Round:
         honest = without(self.scores, self.adversaries)
         # Without a number for a client's loss, its model has diverged.
         losses = (self.scores[client].get("loss", math.nan) for client in honest)
-        if name == "loss" and any(map(math.isnan, losses)):
+        if metric_name == "loss" and any(map(math.isnan, losses)):
             return math.nan
-        return self.over(honest, name)
+        return self.over(honest, metric_name)
 
     def over(self, clients: Iterable[Client], metric: str) -> float | None:
         """Return a metric over some clients: the mean of those that have a value, or that of their test rows together.
@@ -210,11 +208,14 @@ class Round:
             The value; None if no client has one.
         """
         clients = tuple(clients)
-        if client_sums := [
+        # Some metrics, such as R2, follow from sums over the test rows of all clients together.
+        client_sums = [
             self.sums[client][metric] for client in clients if metric in self.sums.get(client, ())
-        ]:
+        ]
+        if client_sums:
             value = pooled(client_sums)
             return None if math.isnan(value) else value
+        # Of any other metric, the clients' values are averaged.
         scores = self.scores or {}
         return mean(scores[client].get(metric) for client in clients if client in scores)
 
@@ -257,17 +258,17 @@ class Round:
         return frame(self._rows())
 
     def _rows(self) -> list[dict[str, Any]]:
-        group = row_of(self.assignment.groups)
+        group_of_client = row_of(self.assignment.groups)
         scores = self.scores or {}
-        shown_names = labels(self.names, group)
+        shown_names = labels(self.names, group_of_client)
         return [
             {
                 "round": self.number,
                 "client": shown_names[client],
-                "group": group[client],
+                "group": group_of_client[client],
                 **scores.get(client, {}),
             }
-            for client in sorted(group)
+            for client in sorted(group_of_client)
         ]
 
     def _id(self, client: Client | str) -> Client:
@@ -275,9 +276,11 @@ class Round:
         shown_names = labels(self.names, self.assignment.row)
         id_of_name = {str(name): client_id for client_id, name in shown_names.items()}
         has_number_names = any(isinstance(name, int) for name in shown_names.values())
-        client_id = id_of_name.get(
-            str(client), -1 if has_number_names or not isinstance(client, int) else client
-        )
+        # A number that is no name is an id, unless numbers are names. No client has the id -1.
+        default_id = -1
+        if isinstance(client, int) and not has_number_names:
+            default_id = client
+        client_id = id_of_name.get(str(client), default_id)
         if client_id in self.assignment.row:
             return client_id
         raise UserError(
@@ -303,12 +306,15 @@ class Round:
         return f"<R{str(self)[1:]}>"
 
     def _repr_html_(self) -> str:
-        ids = {name: id for id, name in labels(self.names, self.assignment.row).items()}
+        shown_names = labels(self.names, self.assignment.row)
+        id_of_name = {name: client_id for client_id, name in shown_names.items()}
 
-        def value(group: Sequence[Client | str]) -> float | None:
-            return self.over([ids[client] for client in group], self._metric)
+        def group_value(group: Sequence[Client | str]) -> float | None:
+            return self.over([id_of_name[name] for name in group], self._metric)
 
-        return table(str(self), by_group(self.groups, self._metric, value if self.scores else None))
+        # Without a test the table has no column for the metric.
+        value_of_group = group_value if self.scores else None
+        return table(str(self), by_group(self.groups, self._metric, value_of_group))
 
     def __getstate__(self) -> dict[str, Any]:
         # A world's model is often a function that cannot be pickled.

@@ -109,6 +109,7 @@ class Personal:
             raise ValueError(
                 f"Personal.pull and Personal.epochs must be >= 0, got {self.pull} and {self.epochs}"
             )
+        # APFL's mixture continues from the client's own values, and has no other way of training.
         if self.mixture is not None and (self.start != "own" or not 0 <= self.mixture <= 1):
             raise ValueError("Personal.mixture must be 0 to 1, of the client's own model")
         if self.mixture is not None and (self.pull or self.layers or self.epochs is not None):
@@ -139,8 +140,9 @@ class Holdout:
     report_losses: bool = False
 
     def __post_init__(self) -> None:
-        real = isinstance(self.share, (int, float)) and not isinstance(self.share, bool)
-        if not real or not 0 <= self.share < 1:
+        # In Python, a boolean is a number too.
+        is_number = isinstance(self.share, (int, float)) and not isinstance(self.share, bool)
+        if not is_number or not 0 <= self.share < 1:
             raise ValueError(
                 f"Holdout.share must be a number from 0 to below 1, got {self.share!r}"
             )
@@ -269,6 +271,7 @@ class Task:
     private: PrivateTask = PrivateTask()
 
     def __post_init__(self) -> None:
+        # What the client chooses from, and on which data.
         for row in self.offered:
             if not isinstance(row, (int, np.integer)) or row < 0:
                 raise ValueError(
@@ -282,6 +285,7 @@ class Task:
             raise ValueError(
                 f"Task.measure must be train, validation or None, got {self.measure!r}; test data are for evaluation only"
             )
+        # What the client trains: some kinds of training exclude each other.
         if self.personal is not None and (self.gradient or self.local_layers):
             raise ValueError("Task.personal needs a task that trains the whole model")
         if self.stages and (
@@ -296,8 +300,10 @@ class Task:
             raise ValueError(
                 "Task.halves needs a task without a choice of models: both halves start from the same one"
             )
+        # Choosing takes losses, so the client must measure. The dataclass is frozen, therefore
+        # ``object.__setattr__``.
         if self.choose < len(self.offered) and self.measure is None:
-            object.__setattr__(self, "measure", "train")  # choosing takes losses
+            object.__setattr__(self, "measure", "train")
 
     @property
     def trains(self) -> bool:
@@ -317,12 +323,15 @@ class Task:
         Returns:
             These settings, with the changes that the task asks for.
         """
-        chosen = self.training or training
-        return chosen if self.epochs is None else _of_epochs(chosen, self.epochs)
+        task_training = self.training or training
+        if self.epochs is None:
+            return task_training
+        return _of_epochs(task_training, self.epochs)
 
 
 @lru_cache(maxsize=64)
 def _of_epochs(training: Training, epochs: int) -> Training:
+    # Only one of epochs and steps applies, and steps come first: so they are removed.
     return replace(training, epochs=epochs, steps=None)
 
 
@@ -401,17 +410,21 @@ class Plan:
         self._check_rows()
         if self.private != PrivatePlan() and self.need != "sums":
             raise ValueError(f'Plan.private needs Plan.need "sums", got {self.need!r}')
-        shares: dict[Client, float] = {}
-        for task, client in (
-            ((t, c) for _, part in self.leaves() for c, t in part.tasks.items())
-            if self.parts
-            else ()
-        ):
-            if shares.setdefault(client, task.holdout.share) != task.holdout.share:
-                shared_clients = f"{shares[client]:g} and {task.holdout.share:g}"
-                raise ValueError(
-                    f"Holdout.share of client {client} must be the same in all parts of a plan, got {shared_clients}"
-                )
+        if self.parts:
+            self._check_holdout_shares()
+
+    def _check_holdout_shares(self) -> None:
+        """Refuse parts that disagree on what a client holds out: one part would train on another's held-out examples."""
+        share_of_client: dict[Client, float] = {}
+        for _, part in self.leaves():
+            for client, task in part.tasks.items():
+                share = task.holdout.share
+                first_share = share_of_client.setdefault(client, share)
+                if share != first_share:
+                    raise ValueError(
+                        f"Holdout.share of client {client} must be the same in all parts of a plan, "
+                        f"got {first_share:g} and {share:g}"
+                    )
 
     def _check_rows(self) -> None:
         """Refuse an offer of a model that the plan does not have: an engine would take one of an earlier exchange."""
@@ -421,11 +434,13 @@ class Plan:
             )
         if self.parts and self.tasks:
             raise ValueError("a plan with Plan.parts has no tasks itself: put them into a part")
-        model_count, checked = len(self.models), set[int]()
+        model_count = len(self.models)
+        checked_ids: set[int] = set()
         for client, task in self.tasks.items():
-            if id(task) in checked:  # clients often share one task
+            # Clients often share one task, which is checked once.
+            if id(task) in checked_ids:
                 continue
-            checked.add(id(task))
+            checked_ids.add(id(task))
             if max(task.offered) >= model_count:
                 description = f"rows 0 to {model_count - 1}" if model_count else "no models"
                 raise ValueError(
@@ -435,23 +450,18 @@ class Plan:
     @property
     def all_ended_parts(self) -> tuple[str, ...]:
         """The names ``ended_parts`` of the plan and of its parts, each as ``"outer/inner"``."""
-        return (
-            *self.ended_parts,
-            *(
-                f"{name}/{ended}"
-                for name, part in self.parts.items()
-                for ended in part.all_ended_parts
-            ),
-        )
+        ended_parts = list(self.ended_parts)
+        for name, part in self.parts.items():
+            ended_parts.extend(f"{name}/{ended_part}" for ended_part in part.all_ended_parts)
+        return tuple(ended_parts)
 
     @property
     def asked(self) -> tuple[Client, ...]:
         """The clients that have a task, in the plan or in one of its parts, sorted."""
-        return tuple(
-            sorted(
-                {*self.tasks, *(client for part in self.parts.values() for client in part.asked)}
-            )
-        )
+        asked_clients = set(self.tasks)
+        for part in self.parts.values():
+            asked_clients.update(part.asked)
+        return tuple(sorted(asked_clients))
 
     def leaves(self, name: str = "") -> Iterator[tuple[str, Plan]]:
         """Yield (name, plan) of the plan itself, or of all parts that have none themselves.

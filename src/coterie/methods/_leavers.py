@@ -7,10 +7,12 @@ from typing import TypeVar
 
 from coterie.core import Client, Groups, as_groups, without
 
-V = TypeVar("V")
+ClientValue = TypeVar("ClientValue")
 
 
-def entries_without(values: Mapping[Client, V], leavers: Iterable[Client]) -> dict[Client, V]:
+def entries_without(
+    values: Mapping[Client, ClientValue], leavers: Iterable[Client]
+) -> dict[Client, ClientValue]:
     """Return client -> value without clients that have left."""
     removed = set(leavers)
     return {client: value for client, value in values.items() if client not in removed}

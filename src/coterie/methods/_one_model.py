@@ -35,17 +35,17 @@ class HasClientsAndModel(Protocol):
         ...
 
 
-S = TypeVar("S", bound=HasClientsAndModel)
+OneModelState = TypeVar("OneModelState", bound=HasClientsAndModel)
 
 
-def _changed(state: S, **values: Any) -> S:
+def _changed(state: OneModelState, **values: Any) -> OneModelState:
     """``dataclasses.replace``; every state is a dataclass."""
     dataclass_state: Any = state
-    new: S = replace(dataclass_state, **values)
-    return new
+    changed_state: OneModelState = replace(dataclass_state, **values)
+    return changed_state
 
 
-class OneModel(Generic[S]):
+class OneModel(Generic[OneModelState]):
     """The contract's functions of a method whose state has ``clients`` and one ``model`` ``(d,)``, without init and plan.
 
     Attributes:
@@ -56,32 +56,34 @@ class OneModel(Generic[S]):
     fraction: float
     weighting: Weighting
 
-    def asking(self, state: S, cohort: Cohort, task: Task) -> Plan:
+    def asking(self, state: OneModelState, cohort: Cohort, task: Task) -> Plan:
         """Return the plan in which the sampled clients carry out ``task``, which offers model 0."""
-        asked = cohort.sample(state.clients, self.fraction)
+        sampled_clients = cohort.sample(state.clients, self.fraction)
         return Plan(
             models=state.model[None],
-            tasks=dict.fromkeys(asked, task),
+            tasks=dict.fromkeys(sampled_clients, task),
             need="mean",
             weighting=self.weighting,
         )
 
-    def step(self, state: S, replies: Replies) -> S:
+    def step(self, state: OneModelState, replies: Replies) -> OneModelState:
         if not replies.clients:
             return state
+        # FedAvg: the mean of the trained models is the sent model plus the mean update.
         return _changed(state, model=state.model + replies.mean_updates[0])
 
-    def assignment(self, state: S) -> Assignment:
+    def assignment(self, state: OneModelState) -> Assignment:
+        # A federation that all clients have left has no groups.
         groups = (state.clients,) if state.clients else ()
         return Assignment(
             models=state.model[None], row=dict.fromkeys(state.clients, 0), groups=groups
         )
 
-    def explain(self, state: S) -> tuple[Note, ...]:
+    def explain(self, state: OneModelState) -> tuple[Note, ...]:
         return ()
 
-    def admit(self, state: S, clients: tuple[Client, ...]) -> S:
+    def admit(self, state: OneModelState, clients: tuple[Client, ...]) -> OneModelState:
         return _changed(state, clients=joined(state.clients, clients))
 
-    def retire(self, state: S, clients: tuple[Client, ...]) -> S:
+    def retire(self, state: OneModelState, clients: tuple[Client, ...]) -> OneModelState:
         return _changed(state, clients=without(state.clients, clients))

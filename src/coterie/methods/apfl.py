@@ -87,6 +87,7 @@ class APFL(OneModel[APFLState]):
         return APFLState(clients=federation.clients, model=federation.draw(0))
 
     def plan(self, state: APFLState, cohort: Cohort) -> Plan:
+        # Each local step trains w, and v through the mixture. Clients keep v and α.
         task = Task(
             offered=(0,), personal=Personal(start="own", mixture=self.mixture, adapt=self.adapt)
         )

@@ -71,13 +71,17 @@ class Auto:
     @cached_property
     def race(self) -> Race:
         """The race that this method runs."""
+        # One model for all, and groups.
         arms: tuple[Any, ...] = (
             FedAvg(weighting="uniform", fraction=self.fraction),
             SplitHalf(weighting="uniform", fraction=self.fraction, level=self.level),
         )
         if self.tuning:
+            # Clients train personal models in both. Training alone asks all clients in each round, so
+            # it takes part only if the others do too.
             arms = tuple(map(self._with_personal_models, arms))
-            arms += (Independent(),) if self.fraction == 1 else ()
+            if self.fraction == 1:
+                arms = (*arms, Independent())
         return Race(methods=arms, patience=self.patience, holdout=self.holdout)
 
     def _with_personal_models(self, arm: Any) -> Tuned:

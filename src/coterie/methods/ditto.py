@@ -84,6 +84,8 @@ class Ditto(OneModel[DittoState]):
         )
 
     def init(self, federation: Federation) -> DittoState:
+        # The pull multiplies v - w by 1 - lr λ in each step of SGD, and must not lengthen it. Steps of
+        # Adam do not depend on the scale of the gradient.
         training = federation.training
         if training.optimizer == "sgd" and self.pull * training.lr > 2:
             raise SettingError(
@@ -93,6 +95,8 @@ class Ditto(OneModel[DittoState]):
         return DittoState(clients=federation.clients, model=federation.draw(0))
 
     def plan(self, state: DittoState, cohort: Cohort) -> Plan:
+        # A client trains w as in FedAvg, and then v, which stays at the client, pulled to the w that
+        # it was offered.
         task = Task(
             offered=(0,), personal=Personal(start="own", epochs=self.epochs, pull=self.pull)
         )

@@ -59,4 +59,6 @@ class FedAvg(OneModel[FedAvgState]):
         return FedAvgState(clients=federation.clients, model=federation.draw(0))
 
     def plan(self, state: FedAvgState, cohort: Cohort) -> Plan:
+        # Each sampled client trains the shared model, which is row 0. `step` adds the weighted mean
+        # of the updates.
         return self.asking(state, cohort, Task(offered=(0,)))

@@ -66,6 +66,7 @@ class FedPer(OneModel[FedPerState]):
         )
 
     def init(self, federation: Federation) -> FedPerState:
+        # The layers are in the order of the forward pass: the last K_P are personal.
         layers = tuple(federation.columns)
         if self.personal > len(layers):
             raise SettingError(
@@ -78,5 +79,6 @@ class FedPer(OneModel[FedPerState]):
         )
 
     def plan(self, state: FedPerState, cohort: Cohort) -> Plan:
+        # A client trains all layers together, and sends those that it does not keep.
         task = Task(offered=(0,), local_layers=state.keep)
         return self.asking(state, cohort, task)

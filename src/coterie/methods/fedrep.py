@@ -92,24 +92,28 @@ class FedRep(OneModel[FedRepState]):
         )
 
     def init(self, federation: Federation) -> FedRepState:
+        # The layers are in the order of the forward pass: the last ones are the head.
         layers = tuple(federation.columns)
         if self.personal > len(layers):
             raise SettingError(
                 f"FedRep.personal must be at most the {len(layers)} layers of the model, got {self.personal}"
             )
-        first = len(layers) - self.personal
+        head_start = len(layers) - self.personal
         return FedRepState(
             clients=federation.clients,
             model=federation.draw(0),
-            body=layers[:first],
-            keep=layers[first:],
+            body=layers[:head_start],
+            keep=layers[head_start:],
         )
 
     def plan(self, state: FedRepState, cohort: Cohort) -> Plan:
+        # Algorithm 1 at a client: updates of the head with the representation fixed, and then of the
+        # representation with the new head fixed.
         stages = (
             Stage(layers=state.keep, epochs=self.head_epochs),
             Stage(layers=state.body, epochs=self.body_epochs),
         )
+        # A stage without layers is left out: one of both parts may be empty.
         task = Task(
             offered=(0,),
             local_layers=state.keep,

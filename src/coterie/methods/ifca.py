@@ -54,6 +54,8 @@ class IFCA(Choosing):
 
     def plan_round(self, start: Start, asked: tuple[Client, ...], cohort: Cohort) -> Plan:
         """Plan one round of a start for the clients ``asked``."""
+        # Every asked client gets all k models. It computes their training losses, and trains the one of
+        # least loss, or replies with the gradient at it.
         task = Task(
             offered=tuple(range(self.models)),
             measure="train",

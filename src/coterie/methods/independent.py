@@ -65,12 +65,14 @@ class Independent:
         )
 
     def plan(self, state: IndependentState, cohort: Cohort) -> Plan:
+        # All layers are local: clients train on from their own values, and send and receive nothing.
         task = Task(offered=(0,), local_layers=state.layers)
         return Plan(
             models=state.model[None], tasks=dict.fromkeys(cohort.present, task), need="mean"
         )
 
     def step(self, state: IndependentState, replies: Replies) -> IndependentState:
+        # All that is learned is at the clients.
         return state
 
     def assignment(self, state: IndependentState) -> Assignment:
